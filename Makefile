@@ -45,8 +45,12 @@ demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html 
 		--out demo/plan.json --report demo/report.html
 
 .PHONY: test
-test: lint types imports ## Install what the tests need, then check everything
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+test: lint types imports ## Install what the tests need, then check everything but test-processes
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m "not processes"
+
+.PHONY: test-processes
+test-processes: $(DEV) ## Run the tests that start several processes which profile or train, tens of seconds each
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
 
 .PHONY: test-torchrec-1.8
 test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch.distributed as dist
-from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan import DeduplicationForm, Plan
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.training import SyntheticGroup, SyntheticSessions
 from neuroshard_trainer.data.collation import BatchMaker
@@ -101,6 +101,7 @@ def main() -> None:
             steps=STEPS,
             num_dense=movielens_log.NUM_DENSE,
             folder=folder,
+            without_repeats=(DeduplicationForm.FIRST_SAMPLE,),  # films, in no group, share a table with histories
         )
     else:
         for change in CHANGES:

@@ -122,8 +122,9 @@ def timed_forms(
     steps: int,
     folder: Path,
     num_dense: int = NUM_DENSE,
+    without_repeats: Sequence[DeduplicationForm] = FORMS,
 ) -> Mapping[str, object]:
-    """Train all lists and both forms, in turns. Both processes must call this.
+    """Train all lists and forms without repeats, in turns. Both processes must call this.
 
     Returns:
         ``factor`` of the batches, and FormTimes by ``clock`` and by ``processor``.
@@ -132,7 +133,7 @@ def timed_forms(
         str(form or PLAIN): TimedForm(
             plan, tables, group, form, maker, num_batches=num_batches, num_dense=num_dense, folder=folder
         )
-        for form in (None, *FORMS)
+        for form in (None, *without_repeats)
     }
     names = list(forms)
     for step in range(WARM_STEPS + steps):

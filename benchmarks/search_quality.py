@@ -22,7 +22,14 @@ from neuroshard_planner.planning import plan
 from neuroshard_planner.workload_store import read_workload, workload_names
 
 from benchmarks.results_file import write_result
-from benchmarks.tasks import DEVICE_TYPE, full_ledger_request, task_tables, weights_only_request, workload_request
+from benchmarks.tasks import (
+    DEVICE_TYPE,
+    by_columns,
+    full_ledger_request,
+    task_tables,
+    weights_only_request,
+    workload_request,
+)
 
 DEVICE_COUNTS = (4, 8, 16, 64)
 DEVICES_PER_NODE = 8
@@ -98,7 +105,8 @@ def public_workloads(bundle: CostBundle, torchrec_devices: Sequence[int]) -> Ite
     for name in workload_names():
         tables = read_workload(name)
         for num_devices in DEVICE_COUNTS:
-            request = workload_request(tables, num_devices, devices_per_node=min(num_devices, DEVICES_PER_NODE))
+            nodes = {"devices_per_node": min(num_devices, DEVICES_PER_NODE)}
+            request = by_columns(workload_request(tables, num_devices, **nodes))
             with_torchrec = len(tables.tables) <= MOST_TORCHREC_TABLES and num_devices in torchrec_devices
             yield measure(name, request, bundle, with_torchrec=with_torchrec)
 

@@ -29,6 +29,7 @@ from benchmarks.tasks import (
     DEVICE_TYPE,
     SEED,
     draw_pool,
+    of_default_types,
     roomy_request,
     sampled_tables,
     task_tables,
@@ -51,6 +52,8 @@ REFERENCE_SECONDS = {
 }
 """Seconds of the published code's search by tables and devices, one core, measured elsewhere on its own tables."""
 SCALE = ((100, 8), (300, 32), (1_000, 128), (3_000, 256), (10_000, 1_024))
+DEFAULT_SCALE = ((26, 16), (100, 8), (300, 32), (1_000, 128))
+"""Larger sets are searched by columns alone."""
 LIMITS = {(1_000, 128): "3 s", (10_000, 1_024): "60 s, 0.5 GB"}
 DEVICES_PER_NODE = 8
 REPEATS = 3
@@ -144,10 +147,11 @@ def _timed(request: PlanRequest, bundle: CostBundle) -> tuple[float, float]:
     return cost_ms, time.process_time() - start
 
 
-def measure(num_tables: int, num_devices: int, *, with_reference: bool) -> Point:
-    """Plan a set of this size several times."""
+def measure(num_tables: int, num_devices: int, *, with_reference: bool, with_all_types: bool) -> Point:
+    """Plan a set of this size several times, by columns or in all types; the published algorithm cuts by columns."""
     tables = sampled_tables(draw_pool(), num_tables, np.random.default_rng(SEED), name=f"{num_tables} tables")
     request = roomy_request(tables, num_devices, devices_per_node=min(num_devices, DEVICES_PER_NODE))
+    request = of_default_types(request) if with_all_types else request
     bundle = bundled_bundle(DEVICE_TYPE)
     seconds, clock_seconds = [], []
     for _ in range(REPEATS if num_tables <= MOST_REPEATED_TABLES else 1):
@@ -175,10 +179,12 @@ def measure(num_tables: int, num_devices: int, *, with_reference: bool) -> Point
     )
 
 
-def measured_apart(num_tables: int, num_devices: int, *, with_reference: bool) -> Point:
+def measured_apart(
+    num_tables: int, num_devices: int, *, with_reference: bool = False, with_all_types: bool = False
+) -> Point:
     """Measure in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.search_time", "--point", str(num_tables), str(num_devices)]
-    command += ["--race"] if with_reference else []
+    command += [*(["--race"] if with_reference else []), *(["--all-types"] if with_all_types else [])]
     answer = subprocess.run(  # noqa: S603 - this module itself
         command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
     )
@@ -232,10 +238,17 @@ def reference_lines() -> list[str]:
 
 
 def scale_lines() -> list[str]:
-    """Return the scaling curve."""
+    """Return the scaling curve of tables cut by columns, and that of all types."""
+    return [
+        *_scale_lines("Scale, tables whole or cut by columns", SCALE, with_all_types=False),
+        *_scale_lines("Scale, all types (the default)", DEFAULT_SCALE, with_all_types=True),
+    ]
+
+
+def _scale_lines(title: str, sizes: Sequence[tuple[int, int]], *, with_all_types: bool) -> list[str]:
     lines = [
         "",
-        "## Scale",
+        f"## {title}",
         "",
         f"Nodes of {DEVICES_PER_NODE} devices. Memory: the process's peak, Python and its packages included. More than",
         f"{MOST_REPEATED_TABLES:,} tables: one run.",
@@ -244,8 +257,8 @@ def scale_lines() -> list[str]:
         "| tables | devices | seconds | by the clock | peak memory | limit | gain | gap |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for num_tables, num_devices in SCALE:
-        point = measured_apart(num_tables, num_devices, with_reference=False)
+    for num_tables, num_devices in sizes:
+        point = measured_apart(num_tables, num_devices, with_all_types=with_all_types)
         limit = LIMITS.get((num_tables, num_devices), "")
         lines.append(
             f"| {num_tables:,} | {num_devices:,} | {_seconds(point)} "
@@ -315,10 +328,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--point", nargs=2, type=int, metavar=("TABLES", "DEVICES"), help="print one point as JSON")
     parser.add_argument("--race", action="store_true", help="with --point: run the published algorithm too")
+    parser.add_argument("--all-types", action="store_true", help="with --point: in all types, not by columns alone")
     parser.add_argument("--reference-tasks", type=int, default=100, help="tasks for the published algorithm")
     arguments = parser.parse_args()
     if arguments.point:
-        print(json.dumps(asdict(measure(*arguments.point, with_reference=arguments.race))))
+        found = measure(*arguments.point, with_reference=arguments.race, with_all_types=arguments.all_types)
+        print(json.dumps(asdict(found)))
         return
     lines = [*CAVEATS, *reference_lines(), *scale_lines()]
     for num_devices in (4, 8):

@@ -28,6 +28,7 @@ from benchmarks.tasks import (
     DEVICE_TYPE,
     FEWEST_TABLES,
     MOST_TABLES,
+    by_columns,
     draw_pool,
     sampled_tables,
     weights_only_request,
@@ -57,7 +58,8 @@ Figures = tuple[float, float, float, float]
 def problems(num_tasks: int) -> Iterator[PlanRequest]:
     """Give the public workloads, and tasks of the paper's kind."""
     for name, num_devices in WORKLOADS:
-        yield workload_request(read_workload(name), num_devices, devices_per_node=min(num_devices, DEVICES_PER_NODE))
+        nodes = {"devices_per_node": min(num_devices, DEVICES_PER_NODE)}
+        yield by_columns(workload_request(read_workload(name), num_devices, **nodes))
     for task in range(num_tasks):
         generator = np.random.default_rng(FIRST_SEED + task)
         num_tables = int(generator.integers(FEWEST_TABLES, MOST_TABLES + 1))

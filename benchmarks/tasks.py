@@ -21,8 +21,10 @@ import numpy as np
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Table, TableSet
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import FloatArray
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 
 NUM_POOL_TABLES = 856
 GLOBAL_BATCH_SIZE = 65_536
@@ -170,5 +172,21 @@ def _request(
     )
 
 
+def by_columns(request: PlanRequest) -> PlanRequest:
+    """Return the request of tables whole or cut by columns, as the published algorithm cuts them."""
+    return _of_types(request, BY_COLUMNS)
+
+
+def of_default_types(request: PlanRequest) -> PlanRequest:
+    """Return the request that names no sharding types."""
+    return _of_types(request, None)
+
+
+def _of_types(request: PlanRequest, types: tuple[ShardingType, ...] | None) -> PlanRequest:
+    constraints = request.constraints.model_copy(update={"sharding_types": types})
+    return request.model_copy(update={"constraints": constraints})
+
+
 def _limited(request: PlanRequest, memory_bytes: int) -> PlanRequest:
-    return request.model_copy(update={"constraints": Constraints(max_memory_bytes_per_device=memory_bytes)})
+    limits = Constraints(max_memory_bytes_per_device=memory_bytes)
+    return by_columns(request.model_copy(update={"constraints": limits}))

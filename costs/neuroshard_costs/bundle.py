@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.documents.bundle import BundleManifest, NetworkName, Range
+from neuroshard_api.documents.bundle import BundleManifest, CollectionParts, NetworkName, Range
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType, Topology
+from neuroshard_api.process.hints import without_hint
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
@@ -161,6 +162,11 @@ class CostBundle:
         """Return [...] milliseconds (see TransferModel)."""
         return DeviceSimulator(self.manifest.device).dense_update_ms(gradient_bytes)
 
+    @property
+    def added_collection(self) -> CollectionParts | None:
+        """Milliseconds (see TransferModel)."""
+        return self.manifest.added_collection
+
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
         """Return milliseconds (see TransferModel)."""
         return expansion_ms(
@@ -201,13 +207,13 @@ def load_bundle(path: Path) -> CostBundle:
     if manifest.feature_version != FEATURE_VERSION:
         raise BundleVersionError(
             f"{path / MANIFEST_FILE}: feature_version is {manifest.feature_version}, this release computes features of "
-            f"version {FEATURE_VERSION}; {_REMAKE}"
+            f"version {FEATURE_VERSION}; hint: {_REMAKE}"
         )
     for network, (name, features) in zip(manifest.networks, NETWORK_FEATURES.items(), strict=True):
         if network.name != name or network.features != features:
             raise BundleVersionError(
                 f"{path / MANIFEST_FILE}: networks: found {network.name!r} with {len(network.features)} features where "
-                f"{name!r} with {len(features)} features of this release's names was expected; {_REMAKE}"
+                f"{name!r} with {len(features)} features of this release's names was expected; hint: {_REMAKE}"
             )
     weights = _read_weights(path / WEIGHTS_FILE, manifest.weights_sha256)
     try:
@@ -218,7 +224,7 @@ def load_bundle(path: Path) -> CostBundle:
             backward_communication=CommunicationNetwork.from_weights(part_of(weights, "backward_communication")),
         )
     except ValueError as error:
-        raise BundleDamagedError(f"{path / WEIGHTS_FILE}: {error}; {_REMAKE}") from error
+        raise BundleDamagedError(f"{path / WEIGHTS_FILE}: {error}; hint: {_REMAKE}") from error
 
 
 def save_bundle(
@@ -259,7 +265,7 @@ def bundled_bundle(device_name: str) -> CostBundle:
         there = ", ".join(names) or "none"
         raise BundleNotFoundError(
             f"there is no bundled bundle for the device {device_name!r}, only for: {there}; "
-            "choose one of them, or make one with `neuroshard pretrain` and give its directory"
+            "hint: choose one of them, or make one with `neuroshard pretrain` and give its directory"
         )
     return load_bundle(root / device_name)
 
@@ -371,33 +377,34 @@ def _read_manifest(path: Path) -> BundleManifest:
     file = _stored(path / MANIFEST_FILE)
     if not file.is_file():
         raise BundleNotFoundError(
-            f"{path}: is not a bundle, {MANIFEST_FILE} is missing; give the directory that `neuroshard pretrain` made"
+            f"{path}: is not a bundle, {MANIFEST_FILE} is missing"
+            f"; hint: give the directory that `neuroshard pretrain` made"
         )
     try:
         return BundleManifest.read(file)
     except DocumentError as error:
         kind = BundleVersionError if "schema_version" in error.problems[0] else BundleDamagedError
-        raise kind(f"{error}; {_REMAKE}") from error
+        raise kind(f"{without_hint(str(error))}; hint: {_REMAKE}") from error
 
 
 def _read_weights(file: Path, sha256: str) -> dict[str, Float32Array]:
     file = _stored(file)
     if not file.is_file():
-        raise BundleNotFoundError(f"{file}: does not exist; copy the bundle's directory whole, or {_REMAKE}")
+        raise BundleNotFoundError(f"{file}: does not exist; hint: copy the bundle's directory whole, or {_REMAKE}")
     try:
         data = read_bytes(file)
     except DocumentError as error:
-        raise BundleDamagedError(f"{error}; copy the bundle again, or {_REMAKE}") from error
+        raise BundleDamagedError(f"{without_hint(str(error))}; hint: copy the bundle again, or {_REMAKE}") from error
     found = hashlib.sha256(data).hexdigest()
     if found != sha256:
         raise BundleDamagedError(
             f"{file}: has the SHA-256 {found[:12]}..., the manifest says {sha256[:12]}...: the file was changed or cut "
-            f"off; copy the bundle again, or {_REMAKE}"
+            f"off; hint: copy the bundle again, or {_REMAKE}"
         )
     try:
         return load_safetensors(data)
     except (SafetensorError, ValueError) as error:
-        raise BundleDamagedError(f"{file}: is not a whole safetensors file ({error}); {_REMAKE}") from error
+        raise BundleDamagedError(f"{file}: is not a whole safetensors file ({error}); hint: {_REMAKE}") from error
 
 
 def part_of(weights: Weights, network: str) -> dict[str, Float32Array]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self, TypeVar
 
 import numpy as np
+from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
@@ -152,6 +153,10 @@ class TransferModel(Protocol):
 
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds in which a device goes through gradients of all rows of its replicated tables."""
+
+    @property
+    def added_collection(self) -> CollectionParts | None:
+        """Measured milliseconds that a further collection of tables adds to a step. None: not measured."""
 
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
         """Return milliseconds, forward and backward, of copying pooled embeddings to samples that repeat a list.

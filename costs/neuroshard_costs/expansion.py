@@ -26,6 +26,6 @@ def expansion_ms(
         measured: times on it. None: memory traffic alone counts.
     """
     if measured is not None:
-        feature_ms, row_ms, byte_ms = map(sum, (measured.feature_ms, measured.row_ms, measured.byte_ms))
+        feature_ms, row_ms, byte_ms = map(sum, (measured.feature_ms, measured.group_row_ms, measured.byte_ms))
         return num_features * feature_ms + num_rows * row_ms + num_bytes * byte_ms
     return EXPANSION_PASSES * num_bytes / device.memory_bandwidth_bytes_per_second * MS_PER_SECOND

@@ -42,7 +42,9 @@ def require_equal(value: object, *, what: str, pg: dist.ProcessGroup) -> None:
     dist.all_gather_object(values, value, group=pg)
     for rank, other in enumerate(values):
         if other != values[0]:
-            raise DropInError(f"rank {rank} and rank 0 differ in {what}: {other!r} and {values[0]!r}; give the same")
+            raise DropInError(
+                f"rank {rank} and rank 0 differ in {what}: {other!r} and {values[0]!r}; hint: give the same"
+            )
 
 
 def agreed_question(work: Callable[[], Question], pg: dist.ProcessGroup) -> Question:
@@ -71,10 +73,10 @@ def _difference(first: Shapes, second: Shapes) -> str:
     for name in {**first, **second}:
         one, other = first.get(name), second.get(name)
         if one is None or other is None or one.declared != other.declared:
-            return f"table {name!r}; make the same module and planner"
+            return f"table {name!r}; hint: make the same module and planner"
         if one != other:
-            return f"what sample_batches or pooling_factors say of table {name!r}; give the same global batches"
-    return "settings; make the same module and planner"
+            return f"what sample_batches or pooling_factors say of table {name!r}; hint: give the same global batches"
+    return "settings; hint: make the same module and planner"
 
 
 def from_rank_0(work: Callable[[], Result], pg: dist.ProcessGroup) -> Result:

@@ -56,7 +56,7 @@ def collections_of(module: nn.Module, sharders: Sharders | None = None) -> tuple
     if not found:
         raise DropInError(
             f"{type(module).__name__} has no EmbeddingBagCollection or EmbeddingCollection that one of the sharders "
-            "takes; give the module that holds the tables, and the sharders of DistributedModelParallel"
+            "takes; hint: give the module that holds the tables, and the sharders of DistributedModelParallel"
         )
     owners: dict[int, str] = {}
     for collection in found:
@@ -64,8 +64,8 @@ def collections_of(module: nn.Module, sharders: Sharders | None = None) -> tuple
             place = _place(collection.path, name)
             if id(weight) in owners:
                 raise DropInError(
-                    f"table {place} is the same parameter as {owners[id(weight)]}; "
-                    "TorchRec would shard it twice: give each collection its own tables"
+                    f"table {place} is the same parameter as {owners[id(weight)]}, "
+                    "and TorchRec would shard it twice; hint: give each collection its own tables"
                 )
             owners[id(weight)] = place
     return found
@@ -90,8 +90,8 @@ def _collections(
     if inner is None:
         raise DropInError(
             f"{path or 'the module'} is a {type(module).__name__}; plans cover EmbeddingBagCollection and "
-            "EmbeddingCollection, with or without feature processors or managed collision: "
-            "plan modules with other collections with TorchRec's planner"
+            "EmbeddingCollection, with or without feature processors or managed collision; "
+            "hint: plan modules with other collections with TorchRec's planner"
         )
     configs: Sequence[BaseEmbeddingConfig] = (
         inner.embedding_bag_configs() if isinstance(inner, EmbeddingBagCollection) else inner.embedding_configs()

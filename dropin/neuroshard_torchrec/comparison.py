@@ -57,7 +57,7 @@ def compare_training(
             for one that failed ends with exit code 7 and the sentence on stderr.
     """
     if not dist.is_initialized():
-        raise DropInError("compare_training: there is no process group; start the script with torchrun")
+        raise DropInError("compare_training: there is no process group; hint: start the script with torchrun")
     world = cast(dist.ProcessGroup, dist.GroupMember.WORLD)
     require_equal((tuple(plans), rounds, steps), what="compare_training's plans, rounds, and steps", pg=world)
     contestants = {

@@ -30,4 +30,4 @@ def show_comparison(found: TrainingComparison, *, plot: Path | str | None = None
     try:
         write_whole(Path(plot), rounds_plot(found))
     except OSError as error:
-        raise DropInError(f"plot: {plot} cannot be written: {error.strerror}; give the path of a file") from error
+        raise DropInError(f"plot: {plot} cannot be written: {error.strerror}; hint: give the path of a file") from error

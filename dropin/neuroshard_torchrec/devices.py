@@ -90,7 +90,7 @@ def planned_devices(
     problem = models.device_problem(topology.device)
     if problem is not None:
         where = models.manifest.name if isinstance(bundle, OwnCosts) else bundle or "device_type"
-        raise DropInError(f"{where}: {problem}; give the cost models of the device")
+        raise DropInError(f"{where}: {problem}; hint: give the cost models of the device")
     return PlannedDevices(
         topology=topology,
         bundle=models,
@@ -111,7 +111,7 @@ def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> t
         return ()
     sentence = (
         f"topology: {', '.join(own)} are not kept: links and speed are those of {planned.device.name}; "
-        "give a neuroshard_api.documents.topology.Topology, whose links count"
+        "hint: give a neuroshard_api.documents.topology.Topology, whose links count"
     )
     return (sentence,)
 
@@ -131,7 +131,8 @@ def require_devices_of(topology: Topology, ranks: Sequence[int]) -> None:
     if found != topology.devices_per_node:
         raise DropInError(
             f"topology: has {topology.devices_per_node} devices on each node, the process group has {found} processes "
-            f"on each; give a topology of the nodes that the launcher started: TorchRec's with local_world_size={found}"
+            f"on each"
+            f"; hint: give a topology of the nodes that the launcher started: TorchRec's with local_world_size={found}"
         )
 
 
@@ -142,14 +143,14 @@ def _device_name(given: TorchRecTopology | Topology | None, device_type: str | N
         return given.device.name
     if not torch.cuda.is_available():
         raise DropInError(
-            "device_type: is not given, and this process sees no GPU; name the GPU that the plan is for, one of "
+            "device_type: is not given, and this process sees no GPU; hint: name the GPU that the plan is for, one of "
             f"{', '.join(load_presets())}, or give a bundle of cost models of this machine"
         )
     product = torch.cuda.get_device_name()
     found = next((name for name, each in load_presets().items() if _plain(each.device.product) == _plain(product)), "")
     if not found:
         raise DropInError(
-            f"device_type: there are no cost models of a {product}; measure it with `neuroshard profile` "
+            f"device_type: there are no cost models of a {product}; hint: measure it with `neuroshard profile` "
             "and give the bundle, or name the nearest device"
         )
     return found
@@ -176,7 +177,9 @@ def _per_node(ranks: Sequence[int], local_world_size: int) -> int:
     of_nodes = Counter(rank // local_world_size for rank in ranks)
     if len(set(of_nodes.values())) > 1:
         found = ", ".join(map(str, of_nodes.values()))
-        raise DropInError(f"topology: nodes have {found} processes of the group; give it equally many of each node")
+        raise DropInError(
+            f"topology: nodes have {found} processes of the group; hint: give it equally many of each node"
+        )
     return len(ranks) // len(of_nodes)
 
 
@@ -185,7 +188,7 @@ def _variable(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not (text.isascii() and text.isdigit() and int(text)):
         raise DropInError(
-            f"{name}: is {text!r}, not a number of processes; start the script with torchrun, or unset it"
+            f"{name}: is {text!r}, not a number of processes; hint: start the script with torchrun, or unset it"
         )
     return int(text)
 
@@ -197,4 +200,4 @@ def _preset_topology(name: str, world: int, per_node: int) -> Topology:
     try:
         return preset(name).topology(num_nodes=nodes, devices_per_node=per_node)
     except ValueError as error:
-        raise DropInError(f"{error}: give its Topology as the planner's `topology`") from error
+        raise DropInError(f"{error}; hint: give its Topology as the planner's `topology`") from error

@@ -78,7 +78,7 @@ class NeuroShardEstimator(ShardEstimator):  # type: ignore[misc] # torchrec has 
         if unit is None:
             raise DropInError(
                 f"table {option.name!r} at {option.path!r} is not in the module that the estimator was made for; "
-                "make it with the module that is planned"
+                "hint: make it with the module that is planned"
             )
         family = _family(option)
         assert family is not None, "those without a price are left out"

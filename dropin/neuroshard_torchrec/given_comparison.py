@@ -49,7 +49,7 @@ def compare_given_plans(
             many processes, or the result cannot be written, or an error of compare_training.
     """
     if not dist.is_initialized():
-        raise DropInError("compare_given_plans: there is no process group; initialize it before")
+        raise DropInError("compare_given_plans: there is no process group; hint: initialize it before")
     world = cast(dist.ProcessGroup, dist.GroupMember.WORLD)
     request = together(_request, world)
     plans = together(partial(plans_for, request.plans, module, sharders, world_size=world.size()), world)
@@ -95,7 +95,7 @@ def _request() -> ComparisonRequest:
     file = os.environ.get(COMPARISON_VARIABLE)
     if file is None:
         raise DropInError(
-            f"compare_given_plans: {COMPARISON_VARIABLE} is not set; start the script with `neuroshard "
+            f"compare_given_plans: {COMPARISON_VARIABLE} is not set; hint: start the script with `neuroshard "
             "compare-training SCRIPT PLAN PLAN`, or call compare_training with plans of your own"
         )
     try:
@@ -114,11 +114,12 @@ def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPl
         if other is not None:
             raise DropInError(
                 f"{file}: stores table {other.name!r} as {other.data_type}, and the module's own type is "
-                f"{in_module[other.name]}; set data_type of its EmbeddingBagConfig, or plan without --data-types"
+                f"{in_module[other.name]}; hint: set data_type of its EmbeddingBagConfig, or plan without --data-types"
             )
         if plan.dense is not None:
             raise DropInError(
-                f"{file}: shards the dense part, which the script would not do; plan with --dense-policy replicate"
+                f"{file}: shards the dense part, which the script would not do"
+                f"; hint: plan with --dense-policy replicate"
             )
         compute_device: ComputeDevice = "cuda" if torch.cuda.is_available() else "cpu"
         return _trainable(file, TorchRecPlan.of(plan, collections=tables.by_path, compute_device=compute_device))
@@ -127,7 +128,7 @@ def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPl
         raise DropInError(f"{file}: is for {exported.world_size} processes, there are {world_size}")
     problem = _other_module(exported, tables)
     if problem is not None:
-        raise DropInError(f"{file}: {problem}; export the plan of this module")
+        raise DropInError(f"{file}: {problem}; hint: export the plan of this module")
     return exported
 
 
@@ -137,7 +138,9 @@ def _trainable(file: Path, plan: TorchRecPlan) -> TorchRecPlan:
         raise DropInError(f"{file}: has groups of devices, which DistributedModelParallel does not take")
     for part, what in ((plan.codecs, "narrow types on the wire"), (plan.deduplication, "lists without repeats")):
         if part is not None:
-            raise DropInError(f"{file}: is priced for {what}, which the script would not train with; plan without them")
+            raise DropInError(
+                f"{file}: is priced for {what}, which the script would not train with; hint: plan without them"
+            )
     return plan
 
 

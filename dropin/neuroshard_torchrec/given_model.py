@@ -54,7 +54,7 @@ def given_model(name: str, *, max_batches: int) -> GivenModel:
         returned = function()
     module, batches = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, ())  # noqa: PLR2004 - a pair
     if not isinstance(module, nn.Module):
-        raise DropInError(f"{name}: returned a {type(module).__name__}, not a torch module; {FORM}")
+        raise DropInError(f"{name}: returned a {type(module).__name__}, not a torch module; hint: {FORM}")
     with _code_of_the_user(name, "reading its batches"):
         found = list(islice(batches, max_batches)) if are_several(batches) else batches
     return GivenModel(module=module, batches=batches_of(found, where=name))
@@ -68,7 +68,7 @@ def module_constraints(tables: ModelTables, *, compute_device: str = "cuda") -> 
 def _function(name: str) -> Callable[[], object]:
     place, separator, attribute = name.partition(":")
     if not (separator and place and attribute.isidentifier()):
-        raise DropInError(f"{name!r} names no function; {FORM}")
+        raise DropInError(f"{name!r} names no function; hint: {FORM}")
     if os.getcwd() not in sys.path:  # noqa: PTH109 - as `python -m` puts it there
         sys.path.insert(0, os.getcwd())  # noqa: PTH109
     with _code_of_the_user(name, "importing it"):
@@ -78,12 +78,12 @@ def _function(name: str) -> Callable[[], object]:
             if error.name is not None and (place == error.name or place.startswith(f"{error.name}.")):
                 raise DropInError(
                     f"{name}: there is no module {error.name!r} in the working directory or among the installed "
-                    f"packages; {FORM}"
+                    f"packages; hint: {FORM}"
                 ) from error
             raise
     function = getattr(module, attribute, None)
     if not callable(function):
-        raise DropInError(f"{name}: {place} has no function {attribute!r}; {FORM}")
+        raise DropInError(f"{name}: {place} has no function {attribute!r}; hint: {FORM}")
     return function  # type: ignore[no-any-return] # its result is checked
 
 
@@ -97,7 +97,7 @@ def _code_of_the_user(name: str, doing: str) -> Iterator[None]:
         raise
     except (Exception, SystemExit) as error:
         what = " ".join(f"{type(error).__name__}: {error}".split())
-        raise DropInError(f"{name}: {doing} failed: {what}{_place(error)}; run it in Python first") from error
+        raise DropInError(f"{name}: {doing} failed: {what}{_place(error)}; hint: run it in Python first") from error
 
 
 def _place(error: BaseException) -> str:

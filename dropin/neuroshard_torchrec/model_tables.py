@@ -108,7 +108,9 @@ def model_tables(
         }
         if known_as in measured:
             if measured[known_as].pooling_factor == 0:
-                raise DropInError(f"table {known_as!r} has no ids in the sample batches; give more of them, or none")
+                raise DropInError(
+                    f"table {known_as!r} has no ids in the sample batches; hint: give more of them, or none"
+                )
             table["pooling_factor"] = measured[known_as].pooling_factor
             table["reuse_histogram"] = measured[known_as].reuse_histogram
             table["duplication_factor"] = measured[known_as].duplication_factor
@@ -148,6 +150,6 @@ def _declared_lookups(config: BaseEmbeddingConfig, limits: ParameterConstraints 
     if len(factors) != len(config.feature_names):
         raise DropInError(
             f"constraints[{config.name!r}].pooling_factors: has {len(factors)} entries, "
-            f"the table has {len(config.feature_names)} features; give one of each"
+            f"the table has {len(config.feature_names)} features; hint: give one of each"
         )
     return sum(factors)

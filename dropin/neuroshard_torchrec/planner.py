@@ -157,7 +157,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
 
     def _made_plan(self) -> Plan:
         if self._last_plan is None:
-            raise DropInError("prove: this planner has made no plan yet; call collective_plan first")
+            raise DropInError("prove: this planner has made no plan yet; hint: call collective_plan first")
         return self._last_plan
 
     def _planned(self, question: Question) -> Plan:
@@ -200,5 +200,5 @@ def _group(given: dist.ProcessGroup | None, *, asked: str, otherwise: str) -> di
     if given is not None:
         return given
     if not dist.is_initialized():
-        raise DropInError(f"{asked}: there is no process group; {otherwise}")
+        raise DropInError(f"{asked}: there is no process group; hint: {otherwise}")
     return cast(dist.ProcessGroup, dist.GroupMember.WORLD)

@@ -126,6 +126,7 @@ def question_of(
         max_memory_bytes=devices.max_memory_bytes,
         compute_device=devices.compute_device,
         has_host_memory=in_host_memory.host_memory is not None and not in_host_memory.device.is_cpu,
+        families=devices.bundle.manifest.families,
     )
     for warning in (*devices.warnings, *limits.warnings):
         logger.warning("%s", warning)
@@ -172,7 +173,7 @@ def _require_even_buckets(tables: ModelTables, num_devices: int) -> None:
             if count % num_devices:
                 raise DropInError(
                     f"table {name!r} has {count} buckets of managed collision on {num_devices} devices, which TorchRec "
-                    f"cannot deal out evenly; make its module with `buckets` a multiple of {num_devices}"
+                    f"cannot deal out evenly; hint: make its module with `buckets` a multiple of {num_devices}"
                 )
 
 

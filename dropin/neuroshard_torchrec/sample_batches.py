@@ -45,7 +45,7 @@ def batches_of(given: object, *, where: str = "sample_batches") -> Batches:
     if isinstance(given, KeyedJaggedTensor):
         return ((given,),)
     if not are_several(given):
-        raise DropInError(f"{where}: found a {type(given).__name__}; {_FORM}")
+        raise DropInError(f"{where}: found a {type(given).__name__}; hint: {_FORM}")
     try:
         found = tuple(given)
     except Exception as error:
@@ -58,10 +58,10 @@ def _parts(batch: object, where: str) -> tuple[KeyedJaggedTensor, ...]:
     """Return the tensors of one batch. Raises DropInError."""
     parts = tuple(batch) if isinstance(batch, (tuple, list)) else (batch,)
     if not parts:
-        raise DropInError(f"{where}: a batch is empty; {_FORM}")
+        raise DropInError(f"{where}: a batch is empty; hint: {_FORM}")
     other = next((part for part in parts if not isinstance(part, KeyedJaggedTensor)), None)
     if other is not None:
-        raise DropInError(f"{where}: has a {type(other).__name__} among the batches; {_FORM}")
+        raise DropInError(f"{where}: has a {type(other).__name__} among the batches; hint: {_FORM}")
     return parts
 
 
@@ -70,10 +70,12 @@ def statistics_of(tables: Sequence[NamedTable], batches: Batches) -> DataStatist
     if not batches:
         return None
     if any(part.variable_stride_per_key() for batch in batches for part in batch):
-        raise DropInError("sample_batches: have features of unlike numbers of samples; give batches of one size")
+        raise DropInError("sample_batches: have features of unlike numbers of samples; hint: give batches of one size")
     sizes = {part.stride() for batch in batches for part in batch}
     if len(sizes) > 1:
-        raise DropInError(f"sample_batches: have {', '.join(map(str, sorted(sizes)))} samples; give equal batches")
+        raise DropInError(
+            f"sample_batches: have {', '.join(map(str, sorted(sizes)))} samples; hint: give equal batches"
+        )
     size = sizes.pop()
     counted = (_counted(tables, batch, size) for batch in batches)
     try:
@@ -90,7 +92,7 @@ def _counted(tables: Sequence[NamedTable], batch: Sequence[KeyedJaggedTensor], s
         if missing is not None:
             raise DropInError(
                 f"sample_batches: have no feature {missing!r} of table {known_as!r}, "
-                f"only {', '.join(map(repr, list(features)[:5]))}; give whole batches of the model"
+                f"only {', '.join(map(repr, list(features)[:5]))}; hint: give whole batches of the model"
             )
         parts = [features[each] for each in config.feature_names]
         ids = torch.cat([each.values() for each in parts])

@@ -195,6 +195,6 @@ def main() -> int:
         logger.error("the namespaces that can be watched are now: %s; starting again", error)  # noqa: TRY400 - the same
         return ExitCode.CLUSTER
     except config.ConfigException as error:
-        logger.error("no cluster: %s; run in a pod, or name a kubeconfig in KUBECONFIG", error)  # noqa: TRY400 - the same
+        logger.error("no cluster: %s; hint: run in a pod, or name a kubeconfig in KUBECONFIG", error)  # noqa: TRY400 - the same
         return ExitCode.INVALID_INPUT
     return ExitCode.OK

@@ -300,10 +300,10 @@ def _refused_for_good(refusals: Sequence[Refusal]) -> StageResult | None:
     for refusal in refusals:
         what = f"{refusal.kind} {refusal.name}"
         if refusal.foreign:
-            message = f"{what} exists and does not belong to this job; rename the job, or remove that object"
+            message = f"{what} exists and does not belong to this job; hint: rename the job, or remove that object"
             return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.NAME_CONFLICT, message=message)
         if refusal.code in NEVER_VALID:
-            check = "; check spec.podTemplate and spec.trainer" if refusal.kind == "Job" else ""
+            check = "; hint: check spec.podTemplate and spec.trainer" if refusal.kind == "Job" else ""
             message = f"the API server does not take {what}: {refusal.message}{check}"
             return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=message)
         if refusal.code == TOO_LARGE:

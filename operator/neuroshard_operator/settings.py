@@ -94,6 +94,6 @@ def settings_from(environment: Mapping[str, str]) -> Settings:
 def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whose input is anything
     variable = PREFIX + field_path(fault["loc"]).upper()
     if fault["type"] == "missing":
-        return f"{variable}: is missing; the chart sets it"
+        return f"{variable}: is missing; hint: the chart sets it"
     message = str(fault["msg"])
     return f"{variable}: {message[:1].lower()}{message[1:]}, found {fault['input']!r}"

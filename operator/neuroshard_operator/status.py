@@ -99,7 +99,7 @@ def _understood(context: Context) -> list[ConditionUpdate]:
         return [ConditionUpdate(type=kind, holds=False, reason=Reason.INVALID_SPEC, message=message)]
     if context.ignored:
         shown = ", ".join(context.ignored[:SHOWN_FIELDS]) + (", ..." if len(context.ignored) > SHOWN_FIELDS else "")
-        message = f"the definition is newer than this operator, which passes over: {shown}; upgrade the operator"
+        message = f"the definition is newer than this operator, which passes over: {shown}; hint: upgrade the operator"
         return [ConditionUpdate(type=kind, holds=False, reason=Reason.NEWER_DEFINITION, message=message)]
     if all(each.type != kind for each in context.status.conditions):
         return []

@@ -60,7 +60,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
     except DocumentError as error:
         return _failed(str(error), ExitCode.INVALID_INPUT)
     except OSError as error:
-        return _failed(f"{options.out}: {error.strerror}; choose another place", ExitCode.INVALID_INPUT)
+        return _failed(f"{options.out}: {error.strerror}; hint: choose another place", ExitCode.INVALID_INPUT)
     sys.stdout.write(f"{found.algorithm}: predicted {found.predicted.total_ms:.3f} ms ({found.predicted.source})\n")
     return ExitCode.OK
 

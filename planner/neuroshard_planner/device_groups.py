@@ -20,13 +20,15 @@ from neuroshard_costs.shards import weights_bytes
 
 from neuroshard_planner.dense.joint import excludes_replicas
 from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.searches import Search
 
 IN_GROUPS = tuple(kind for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL)
 """Types that are searched in groups: gradients of data_parallel tables are added up over all devices."""
 
 
-def plan_in_groups(request: PlanRequest, *, costs: TransferModel, search: Search) -> Plan:
+def plan_in_groups(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
     """Return the cheapest of the plans without groups and with each permitted way to form them.
 
     The lower bound is that of all of them. Where a plan has groups, its request is that of one group.
@@ -50,7 +52,7 @@ def plan_in_groups(request: PlanRequest, *, costs: TransferModel, search: Search
     bound_ms = whole.lower_bound_ms
     for way in ways:
         try:
-            found = search(_request_of_group(alone, way))
+            found = search(_request_of_group(alone, way, default_types(request, costs.manifest)))
         except (InfeasibleError, RequestError):  # a group within a node has no types of nodes
             continue
         with_average = _averaged(found, way, request, costs, whole_ms=whole.predicted.total_ms)
@@ -99,30 +101,32 @@ def _groupings(request: PlanRequest) -> list[Grouping]:
         raise RequestError(f"replication: {problem}, or leave it out")
     if request.dense_choices is not None and excludes_replicas(request.dense_choices):
         raise RequestError(
-            "dense_choices: groups train dense parts that are replicated and not checkpointed; leave it or replication "
+            "dense_choices: groups train dense parts that are replicated and not checkpointed"
+            "; hint: leave it or replication "
             "out"
         )
     if request.topology.host_memory is not None:
         raise RequestError(
-            "replication: groups average device memory alone, and the topology has host_memory; leave one of them out"
+            "replication: groups average device memory alone, and the topology has host_memory"
+            "; hint: leave one of them out"
         )
     if request.memory.managed_collision_bytes:
         raise RequestError(
             "replication: memory.managed_collision_bytes is that of tables over all devices, and a group's devices map "
-            "more ids each; leave replication out"
+            "more ids each; hint: leave replication out"
         )
     pinned = next((name for name, own in constraints.tables.items() if own.devices is not None), None)
     if pinned is not None or constraints.forbidden_devices:
         field = "forbidden_devices" if pinned is None else f"tables[{pinned!r}].devices"
         raise RequestError(
-            f"constraints.{field}: names devices, whose numbers groups share; leave it or replication out"
+            f"constraints.{field}: names devices, whose numbers groups share; hint: leave it or replication out"
         )
     for table in request.tables.tables:
         types = constraints.sharding_types_of(table.name)
         if types == (ShardingType.DATA_PARALLEL,):
             raise RequestError(
                 f"replication: {table.name!r} may be data_parallel alone, and groups have no such tables; "
-                "allow another type, or leave replication out"
+                "hint: allow another type, or leave replication out"
             )
     try:
         return list(groupings(request.topology, choices))
@@ -130,7 +134,7 @@ def _groupings(request: PlanRequest) -> list[Grouping]:
         raise RequestError(f"replication.{error}") from error
 
 
-def _request_of_group(request: PlanRequest, way: Grouping) -> PlanRequest:
+def _request_of_group(request: PlanRequest, way: Grouping, default: tuple[ShardingType, ...]) -> PlanRequest:
     """Return the request of one group: its devices, and types that stay within it."""
     constraints = request.constraints
 
@@ -139,9 +143,9 @@ def _request_of_group(request: PlanRequest, way: Grouping) -> PlanRequest:
         kept = None if types is None else tuple(kind for kind in types if kind in IN_GROUPS)
         return own.model_copy(update={"sharding_types": kept})
 
-    types = constraints.sharding_types
+    types = constraints.sharding_types or default
     # No table takes the types of all tables where groups have none of these: its own came first.
-    kept = types and (tuple(kind for kind in types if kind in IN_GROUPS) or types)
+    kept = tuple(kind for kind in types if kind in IN_GROUPS) or types
     limited = constraints.model_copy(
         update={"sharding_types": kept, "tables": {name: left(own) for name, own in constraints.tables.items()}}
     )

@@ -23,7 +23,7 @@ def read_incumbent(path: Path, *, price_ms_per_gib: float = 0.0) -> Incumbent:
     content = read_bytes(path)
     plan = any_plan(parse_data(decoded(content, where=where), where=where, is_json=True), where=where)
     if plan.replication is not None:
-        problem = "replication: plans near one with groups of devices are not made; plan without an incumbent"
+        problem = "replication: plans near one with groups of devices are not made; hint: plan without an incumbent"
         raise DocumentError(where, [problem])
     return Incumbent(
         tables=plan.tables,

@@ -10,15 +10,17 @@ request of its own: a choice of the collections that are by rows.
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, combinations
 
+import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.sharding_choice import BY_DEFAULT
+from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.searches import Search
@@ -41,7 +43,7 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
     Raises:
         PlannerError: as the search.
     """
-    collections = means_by_rows(request)
+    collections = means_by_rows(request, default_types(request, costs.manifest))
     if not collections:
         return search(request)
     choices = _Choices(request, collections, costs=costs, search=search)
@@ -51,13 +53,16 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
     return best.model_copy(update={"request": request, "lower_bound_ms": bound_ms, "gap": gap})
 
 
-def means_by_rows(request: PlanRequest) -> tuple[Rows, ...]:
-    """Return the collections of means alone that may be by columns and by rows, those of most weights first."""
+def means_by_rows(request: PlanRequest, default: tuple[ShardingType, ...]) -> tuple[Rows, ...]:
+    """Return the collections of means alone that may be by columns and by rows, those of most weights first.
+
+    ``default`` are the types of tables whose constraints name none.
+    """
     tables, constraints = request.tables.tables, request.constraints
     found: list[tuple[int, Rows]] = []
     for positions in collections_of(tables):
         names = [tables[index].name for index in positions]
-        asked = [constraints.sharding_types_of(name) or BY_DEFAULT for name in names]
+        asked = [constraints.sharding_types_of(name) or default for name in names]
         left = [tuple(kind for kind in types if kind in BY_ROWS) for types in asked]
         if not all(tables[index].is_mean for index in positions) or not all(left) or left == asked:
             continue
@@ -86,6 +91,7 @@ class _Choices:
         self._costs = costs
         self._search = search
         self._plans: dict[frozenset[int], Plan] = {}
+        self._known_bounds_ms: dict[frozenset[int], float] = {}
 
     def cheapest(self) -> Plan:
         """Return the cheapest plan found, moves included. Raises PlannerError."""
@@ -93,19 +99,19 @@ class _Choices:
         try:
             best = self._planned(frozenset())
         except InfeasibleError:
-            found = self._tried(every)
+            found = self._tried(every, np.inf)
             if found is None:
                 raise
             best, chosen = found, every
         else:
-            found, chosen = self._tried(every), frozenset()
+            found, chosen = self._tried(every, priced_ms(best)), frozenset()
             if found is not None and priced_ms(found) < priced_ms(best):
                 best, chosen = found, every
         if len(every) == 1:
             return best
         for position in range(min(len(every), MOST_CHOSEN)):
             flipped = chosen ^ {position}
-            found = self._tried(flipped)
+            found = self._tried(flipped, priced_ms(best))
             if found is not None and priced_ms(found) < priced_ms(best):
                 best, chosen = found, flipped
         return best
@@ -124,12 +130,17 @@ class _Choices:
         if chosen in self._plans:
             yield self._plans[chosen].lower_bound_ms
             return
-        try:
-            yield FamilyBounds(Problem(self._asked(chosen), self._costs)).least_ms
-        except RequestError:
-            return
+        if chosen not in self._known_bounds_ms:
+            try:
+                self._known_bounds_ms[chosen] = FamilyBounds(Problem(self._asked(chosen), self._costs)).least_ms
+            except RequestError:
+                return
+        yield self._known_bounds_ms[chosen]
 
-    def _tried(self, chosen: frozenset[int]) -> Plan | None:
+    def _tried(self, chosen: frozenset[int], known_ms: float) -> Plan | None:
+        """Return the plan of a choice. None: there is none, or by its bound it does not cost less than is known."""
+        if min(self._bounds_ms(chosen), default=np.inf) >= known_ms:
+            return None
         try:
             return self._planned(chosen)
         except (InfeasibleError, RequestError):

@@ -32,7 +32,9 @@ def with_measured_inputs(request: PlanRequest, statistics: InputStatistics) -> P
     names = {each.feature for each in statistics.features}
     if not known & names:
         found = ", ".join(sorted(names)[:3])
-        raise RequestError(f"statistics: have features of no table of the request (found {found}); give its trainer's")
+        raise RequestError(
+            f"statistics: have features of no table of the request (found {found}); hint: give its trainer's"
+        )
     has_histograms = any(table.reuse_histogram is not None for table in tables.tables)
     batch_size = tables.reuse_batch_size if has_histograms else statistics.batch_size
     measured = tuple(_measured(table, counted, statistics.batch_size, batch_size) for table in tables.tables)

@@ -4,7 +4,7 @@ import hashlib
 from typing import Protocol
 
 import numpy as np
-from neuroshard_api.documents.bundle import BundleManifest
+from neuroshard_api.documents.bundle import BundleManifest, CollectionParts
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle
@@ -116,6 +116,11 @@ class OwnCosts:
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return the base's times (see TransferModel)."""
         return self._base.dense_update_ms(gradient_bytes)
+
+    @property
+    def added_collection(self) -> CollectionParts | None:
+        """Return the base's times (see TransferModel)."""
+        return self._base.added_collection
 
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
         """Return the base's times (see TransferModel)."""

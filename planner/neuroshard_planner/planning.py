@@ -7,7 +7,7 @@ from typing import Protocol
 from neuroshard_api.documents.bundle import BundleManifest, NetworkName
 from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
-from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.kinds import Family, ShardingType
 
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
@@ -46,11 +46,7 @@ MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets, each half a
 
 
 class Bundle(CostModel, Protocol):
-    """A cost model with its manifest, as neuroshard_costs.bundle loads it."""
-
-    @property
-    def manifest(self) -> BundleManifest:
-        """What the networks are, where they come from and how far they can be trusted."""
+    """A cost model that knows its range, as neuroshard_costs.bundle loads it."""
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:
         """Return a sentence for everything in the request that the networks were not trained for."""
@@ -88,7 +84,8 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
     if request.replication is not None:
         if incumbent is not None:
             raise RequestError(
-                "incumbent: plans near the one in force are made without groups of devices; leave it or replication out"
+                "incumbent: plans near the one in force are made without groups of devices"
+                "; hint: leave it or replication out"
             )
         return plan_in_groups(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, None))
     found = joint_plan(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, incumbent))
@@ -287,12 +284,13 @@ def _require_by_columns(problem: Problem) -> None:
                 size = f"{len(problem.units):,} tables times {problem.num_devices:,} devices"
                 raise RequestError(
                     f"constraints: {name!r} may be {' or '.join(sorted(types))} alone, and a set of more than "
-                    f"{MOST_MIXED:,} tables times devices, here {size}, is searched by columns alone; add table_wise "
+                    f"{MOST_MIXED:,} tables times devices, here {size}, is searched by columns alone"
+                    f"; hint: add table_wise "
                     "to its sharding_types"
                 )
             raise RequestError(
                 f"algorithm: {algorithm} places no table {' or '.join(sorted(types))}, and {name!r} "
-                "may be sharded in no other way; add table_wise to its sharding_types, or use neuroshard"
+                "may be sharded in no other way; hint: add table_wise to its sharding_types, or use neuroshard"
             )
 
 
@@ -327,9 +325,9 @@ def _infeasible(problem: Problem, *, has_further_types: bool) -> InfeasibleError
 
 def _unmeasured_collectives(manifest: BundleManifest, tables: Sequence[TablePlacement]) -> Iterator[str]:
     """Yield a sentence where a plan has collectives that no measurement of a bundle is of."""
-    types = sorted({table.sharding_type.value for table in tables if not table.sharding_type.is_by_columns})
-    is_simulated = manifest.source.startswith("simulated:") and manifest.calibration is None
-    if types and not is_simulated:
+    kinds = {table.sharding_type for table in tables if Family.of(table.sharding_type) not in manifest.families}
+    types = sorted(kind.value for kind in kinds)
+    if types:
         yield (
             f"predicted: the collectives of {', '.join(types)} tables are those of the device simulator, none was "
             f"measured for {manifest.name}; the plan's order among others is less certain than their error says"

@@ -279,7 +279,7 @@ def _permitted(table: Table, request: PlanRequest) -> tuple[DataType, ...]:
     if DataType.FP32 not in types:
         raise RequestError(
             f"constraints.data_types: table {table.name!r} may be {' or '.join(types)} alone, and data_parallel, its "
-            "only sharding type, is for FP32; permit FP32, or another sharding type"
+            "only sharding type, is for FP32; hint: permit FP32, or another sharding type"
         )
     return (DataType.FP32,)
 

@@ -24,6 +24,6 @@ def read_workload(name: str) -> TableSet:
     if name not in names:
         close = get_close_matches(name, names, n=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(close)}?" if close else f"the bundled workloads are {', '.join(names)}"
-        raise RequestError(f"no bundled workload is named {name!r}; {hint}")
+        raise RequestError(f"no bundled workload is named {name!r}; hint: {hint}")
     text = (_FOLDER / f"{name}{_SUFFIX}").read_text(encoding="utf-8")
     return TableSet.from_data(parse_data(text, where=name, is_json=False), where=name)

@@ -41,7 +41,9 @@ def _run(arguments: list[str]) -> int:
     except TyperException as error:
         return _failed(f"{error.format_message()} Try `--help`.", ExitCode.INVALID_INPUT)
     except OSError as error:
-        return _failed(f"{error.filename or 'a file'}: {error.strerror}; choose another place", ExitCode.INVALID_INPUT)
+        return _failed(
+            f"{error.filename or 'a file'}: {error.strerror}; hint: choose another place", ExitCode.INVALID_INPUT
+        )
     return code if isinstance(code, int) else ExitCode.OK
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from importlib.util import find_spec
 from pathlib import Path
 
 import torch.distributed as dist
@@ -15,7 +16,10 @@ from neuroshard_profiler.comm_bench import Ranks
 from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
 from neuroshard_profiler.devices.base import TimedDevice
 from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
+from neuroshard_profiler.expansion_bench import has_repeats
 from neuroshard_profiler.records import RecordsFile
+
+COLLECTIONS_FILE = "collections.jsonl"
 
 
 def collect_communication(
@@ -32,6 +36,8 @@ def collect_communication(
     on_record: Callable[[int, Budget], None] = lambda _number, _budget: None,
 ) -> None:
     """Measure with the other ranks that torchrun started; rank 0 appends the records.
+
+    For a job whose lists repeat, what a further collection of tables adds is measured too, into a file next to it.
 
     Args:
         path: the records file; it may hold records already, whose links then stay.
@@ -90,6 +96,10 @@ def collect_communication(
                     )
                 )
                 on_record(index, budget)
+        if has_repeats(job) and find_spec("torchrec") is not None:
+            from neuroshard_profiler.collection_bench import collect_collections  # noqa: PLC0415 - TorchRec
+
+            collect_collections(device, path.with_name(COLLECTIONS_FILE))
 
 
 def _agreed(

@@ -13,11 +13,14 @@ from neuroshard_profiler.budget import Budget, BudgetBar
 from neuroshard_profiler.comm_sampling import CommunicationSpace
 from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.errors import SettingsError
+from neuroshard_profiler.expansion_bench import has_repeats
 from neuroshard_profiler.processes import GRACE_SECONDS, Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.settings import ProfileSettings
 
 COMMUNICATION_LOG = "communication.log"
+_COLLECTIONS_SECONDS = 180.0
+"""Limit of measuring collections, in addition to the budget; on two busy cores it takes about 30 s."""
 
 
 def measure_communication(
@@ -46,7 +49,9 @@ def measure_communication(
         command = _ranks_command(settings, backend, path, budget)
         measurer = Measurer(command=command, records=path, log=path.with_name(COMMUNICATION_LOG))
         meets_within_s = settings.meeting.within_seconds if settings.meeting else 0.0
-        run_measurers([measurer], budget, on_poll=bar.update, grace_seconds=GRACE_SECONDS + meets_within_s)
+        collections_s = _COLLECTIONS_SECONDS if has_repeats(settings.tables()) else 0.0
+        grace_seconds = GRACE_SECONDS + meets_within_s + collections_s
+        run_measurers([measurer], budget, on_poll=bar.update, grace_seconds=grace_seconds)
 
 
 def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budget: Budget) -> list[str]:
@@ -72,8 +77,8 @@ def require_network(settings: ProfileSettings, device: DeviceType, path: Path) -
     if settings.num_nodes > 1 and not known and measured_links(path)[1] is None:
         raise SettingsError(
             f"the job has {settings.num_nodes} nodes, one node cannot measure the network between them, and no usual "
-            f"one is known for the device {device.name!r}\n"
-            "hint: name a device type of `neuroshard devices` whose network is like this one (--device-type, "
+            f"one is known for the device {device.name!r}"
+            "; hint: name a device type of `neuroshard devices` whose network is like this one (--device-type, "
             "spec.profiler.deviceType), or measure on two nodes (--meet)"
         )
 

@@ -196,7 +196,7 @@ def collect_comm(
 
     if "LOCAL_WORLD_SIZE" not in os.environ:
         raise SettingsError(
-            "collect-comm measures between processes and found itself alone; start it with "
+            "collect-comm measures between processes and found itself alone; hint: start it with "
             "`torchrun --nproc-per-node=N -m neuroshard_profiler collect-comm ...`"
         )
     from neuroshard_api.documents.table_files import read_table_set
@@ -288,7 +288,7 @@ def stats(
     from neuroshard_profiler.statistics_text import render_statistics
 
     if time is not None and session is None:
-        raise SettingsError("--time: orders the samples of a session\nhint: give --session too, or leave --time out")
+        raise SettingsError("--time: orders the samples of a session; hint: give --session too, or leave --time out")
     file = open_data(data, data_format=data_format, features=feature or (), session=session, time=time)
     statistics = data_statistics(
         limited(file.batches(batch_size), max_samples), batch_size=batch_size, ids_are_rows=file.ids_are_rows

@@ -63,8 +63,8 @@ def collect_compute(
         _require_some_success(file)
         if isinstance(error, DeviceLostError):
             raise DeviceFailedError(
-                f"{backend.source} failed in a kernel and refuses all others until the process ends: {error}\n"
-                "hint: run the same command again; it resumes after this sample"
+                f"{backend.source} failed in a kernel and refuses all others until the process ends: {error}"
+                "; hint: run the same command again; it resumes after this sample"
             )
 
 
@@ -73,8 +73,8 @@ def _require_some_success(file: RecordsFile) -> None:
     newest = file.records[-MAX_FAILURES_IN_A_ROW:]
     if len(newest) == MAX_FAILURES_IN_A_ROW and all(record.failure is not None for record in newest):
         raise MeasureError(
-            f"{MAX_FAILURES_IN_A_ROW} samples in a row failed; the last one with: {newest[-1].failure}\n"
-            f"hint: check that torch and FBGEMM are built for this device and driver, and delete {file.path}"
+            f"{MAX_FAILURES_IN_A_ROW} samples in a row failed; the last one with: {newest[-1].failure}"
+            f"; hint: check that torch and FBGEMM are built for this device and driver, and delete {file.path}"
         )
 
 

@@ -61,20 +61,20 @@ def open_data(
     """
     file = DataFile(place)
     if file.path is not None and not file.path.is_file():
-        raise DataError(f"{place}: is no file; check the path")
+        raise DataError(f"{place}: is no file; hint: check the path")
     chosen = data_format or next((known for end, known in ENDS.items() if file.name.lower().endswith(end)), None)
     if chosen is None:
-        raise DataError(f"{place}: its name tells no format; give --format, one of {', '.join(FORMATS)}")
+        raise DataError(f"{place}: its name tells no format; hint: give --format, one of {', '.join(FORMATS)}")
     if chosen.startswith("criteo"):
         if session is not None or features:
-            raise DataError(f"{place}: Criteo's data has no named columns; leave session and features out")
+            raise DataError(f"{place}: Criteo's data has no named columns; hint: leave session and features out")
         if time is not None:
-            raise DataError(f"{place}: Criteo's data has no times and no sessions\nhint: leave --time out")
+            raise DataError(f"{place}: Criteo's data has no times and no sessions; hint: leave --time out")
         return CriteoText(file) if chosen == "criteo" else CriteoArrays(file, multi_hot=chosen == "criteo-multi-hot")
     if chosen == "parquet":
         return ParquetFile(file, features=features, session=session, time=time)
     if time is not None:
-        raise DataError(f"{place}: times are read from Parquet alone\nhint: leave --time out, or convert the data")
+        raise DataError(f"{place}: times are read from Parquet alone; hint: leave --time out, or convert the data")
     return NpzFile(file, features=features, session=session)
 
 
@@ -142,7 +142,7 @@ class ParquetFile:
             lengths = np.asarray(column.value_lengths().fill_null(0), dtype=np.int64)
             ids = column.flatten()
         if ids.null_count:
-            raise DataError(f"{self._path}: column {name!r}: has lists with empty entries; remove them")
+            raise DataError(f"{self._path}: column {name!r}: has lists with empty entries; hint: remove them")
         return _checked(Jagged(lengths=lengths, ids=np.asarray(ids, dtype=np.int64)), f"{self._path}: column {name!r}")
 
 

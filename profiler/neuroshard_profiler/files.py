@@ -12,7 +12,7 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SettingsError(f"{path}: cannot be a folder here: {error.strerror}; choose another path") from error
+        raise SettingsError(f"{path}: cannot be a folder here: {error.strerror}; hint: choose another path") from error
 
 
 def write_file(path: Path, text: str) -> None:
@@ -22,5 +22,5 @@ def write_file(path: Path, text: str) -> None:
         write_whole(path, text)
     except OSError as error:
         raise SettingsError(
-            f"{path}: cannot be written: {error.strerror}; free space or choose another path"
+            f"{path}: cannot be written: {error.strerror}; hint: free space or choose another path"
         ) from error

@@ -119,5 +119,5 @@ def _failure(measurer: Measurer, ended: str, error: type[MeasureError] = Measure
     return error(
         f"a process that measures {ended}; {measurer.log} ends with:\n"
         + "\n".join(tail)
-        + "\nhint: remove the cause that the log names; the same command then resumes"
+        + "; hint: remove the cause that the log names; the same command then resumes"
     )

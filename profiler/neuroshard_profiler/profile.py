@@ -144,7 +144,7 @@ def _measured_seconds(settings: ProfileSettings) -> float:
 def checked_backend(settings: ProfileSettings) -> Backend:
     """Return the backend that the settings ask for. Raises SettingsError or MissingPackageError."""
     if settings.meeting is not None and settings.backend == "simulated":
-        raise SettingsError("meet: the backend simulated exchanges nothing; leave out --meet")
+        raise SettingsError("meet: the backend simulated exchanges nothing; hint: leave out --meet")
     backend = make_backend(
         settings.backend or default_backend(),
         kind=settings.device_kind,
@@ -153,7 +153,7 @@ def checked_backend(settings: ProfileSettings) -> Backend:
     )
     if settings.optimizer is not None and settings.optimizer not in backend.optimizers:
         raise SettingsError(
-            f"optimizer: {settings.optimizer} has no kernel in this backend on this device; choose one of "
+            f"optimizer: {settings.optimizer} has no kernel in this backend on this device; hint: choose one of "
             f"{', '.join(backend.optimizers)}"
         )
     return backend
@@ -202,8 +202,8 @@ def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simu
         there = len(usable_gpus(gpus))
         if wanted is not None and wanted > there:
             raise SettingsError(
-                f"{wanted} processes are to measure with one GPU each, but torch can use {there} here\n"
-                "hint: lower --procs (spec.profiler.numProcs), or make more GPUs visible"
+                f"{wanted} processes are to measure with one GPU each, but torch can use {there} here"
+                "; hint: lower --procs (spec.profiler.numProcs), or make more GPUs visible"
             )
         return wanted or there
     alone = kind == "cpu" and settings.meeting is None

@@ -14,9 +14,10 @@ from neuroshard_costs.fitting.records import ended_records
 from neuroshard_profiler.errors import UnusableSampleError
 from neuroshard_profiler.files import make_folder
 
-METHOD = 2
+METHOD = 3
 """Version of the way of measuring. 2: on a CPU as many cores measure at once as the job has processes, whole tables and
-cold caches. A change after which times do not compare with earlier ones takes the next number."""
+cold caches. 3: gradients of repeated lists are summed over all features of a group at once. A change after which times
+do not compare with earlier ones takes the next number."""
 
 
 class RecordsFile:
@@ -39,7 +40,7 @@ class RecordsFile:
         others = sorted({record.source for record in found} - {source})
         if others:
             raise RecordsError(
-                f"{path}: holds records of {', '.join(others)}, this machine's are {source}; give another folder"
+                f"{path}: holds records of {', '.join(others)}, this machine's are {source}; hint: give another folder"
             )
         _require_method(path, found)
         self._records = list(found)
@@ -102,5 +103,5 @@ def _require_method(path: Path, records: Sequence[ProfileRecord]) -> None:
     if other is not None:
         raise RecordsError(
             f"{path}: holds records of measuring method {other}, this release measures by method {METHOD}, and their "
-            "times do not compare; give another folder, or remove the records"
+            "times do not compare; hint: give another folder, or remove the records"
         )

@@ -31,7 +31,9 @@ class Part:
         """Return the part that a text such as ``3/8`` names: the fourth of eight. Raises SettingsError."""
         found = re.fullmatch(r"(\d+)/(\d+)", text)
         if found is None or int(found[1]) >= int(found[2]):
-            raise SettingsError(f"part: {text!r} is not a part; write its index and their number, such as 0/8 to 7/8")
+            raise SettingsError(
+                f"part: {text!r} is not a part; hint: write its index and their number, such as 0/8 to 7/8"
+            )
         return cls(index=int(found[1]), count=int(found[2]))
 
     def __str__(self) -> str:
@@ -60,7 +62,7 @@ class Meeting:
         """Return the meeting of this node. Raises SettingsError for an address or a number that is none."""
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdecimal():
-            raise SettingsError(f"meet: {endpoint!r} is no address; write host:port of node 0")
+            raise SettingsError(f"meet: {endpoint!r} is no address; hint: write host:port of node 0")
         if node_rank not in {"0", "1"}:
             raise SettingsError(
                 f"meet: {NODE_RANK_VARIABLE} must be 0 on the node that writes the profile and 1 on its peer, "

@@ -51,7 +51,7 @@ class DataStatistics:
         for each in self.features:
             if each.pooling_factor == 0:
                 raise DataError(
-                    f"{source}: feature {each.name!r} has no ids in {self.num_samples} samples; leave it out"
+                    f"{source}: feature {each.name!r} has no ids in {self.num_samples} samples; hint: leave it out"
                 )
         return TableSet(
             name=name,
@@ -119,7 +119,7 @@ def data_statistics(batches: Iterable[DataBatch], *, batch_size: int, ids_are_ro
             if batch.sessions is not None:
                 tally.num_lists += _num_lists(batch.sessions, feature)
     if num_samples == 0:
-        raise DataError("the data holds no samples; give a file with some")
+        raise DataError("the data holds no samples; hint: give a file with some")
     return DataStatistics(
         num_samples=num_samples,
         reuse_batch_size=reuse_batch_size,

@@ -55,7 +55,7 @@ def test_types_that_torchrec_replaces_on_cpus_are_refused_there(kind: str) -> No
     """They would silently become FP16, or fail."""
     found = WireTypes(backward=WireType(kind)).problem(batch_size_per_device=1024, on_cpu=True)
 
-    assert found == f"backward: TorchRec has no {kind} codec for CPUs; use one of FP32, FP16, INT8, MX4"
+    assert found == f"backward: TorchRec has no {kind} codec for CPUs; hint: use one of FP32, FP16, INT8, MX4"
 
 
 def test_a_request_with_types_that_cannot_be_trained_is_refused() -> None:

@@ -94,7 +94,7 @@ def test_an_unknown_key_is_refused(example: Document) -> None:
     """A misspelt key must not be silently ignored."""
     message = problems_of(type(example), data_of(example) | {"surprise": 1})
 
-    assert message == "file.json: surprise: is not a known key; check its spelling or remove it"
+    assert message == "file.json: surprise: is not a known key; hint: check its spelling or remove it"
 
 
 @each_document
@@ -186,7 +186,7 @@ def test_many_faults_are_counted_not_listed() -> None:
     for table in data["tables"]:
         table["embedding_dim"] = 6
 
-    assert problems_of(TableSet, data).endswith("; and 990 more")
+    assert problems_of(TableSet, data).endswith("; and 990 more; hint: pad the table to 8")
 
 
 def test_a_long_value_is_shortened_in_the_message() -> None:
@@ -281,7 +281,7 @@ def test_binary_json_is_a_document_error() -> None:
 
 def test_a_missing_file_is_a_document_error(tmp_path: Path) -> None:
     """The message names the path."""
-    with pytest.raises(DocumentError, match=r"nowhere\.json: does not exist; check the path"):
+    with pytest.raises(DocumentError, match=r"nowhere\.json: does not exist; hint: check the path"):
         TableSet.read(tmp_path / "nowhere.json")
 
 

@@ -88,8 +88,8 @@ def test_host_memory_permits_its_kernels_and_comes_with_the_devices_link() -> No
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("cpu-2", "the device is 'cpu-2', its processes have all tables in host memory already; leave it out"),
-        ("own", "the device is 'own', its link to host memory is not known; leave it out"),
+        ("cpu-2", "the device is 'cpu-2', its processes have all tables in host memory already; hint: leave it out"),
+        ("own", "the device is 'own', its link to host memory is not known; hint: leave it out"),
     ],
 )
 def test_host_memory_that_cannot_be_priced_is_refused(name: str, problem: str) -> None:

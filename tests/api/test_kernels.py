@@ -34,16 +34,19 @@ def test_every_offered_combination_has_no_problem(kind: DeviceKind) -> None:
     [
         (
             {"weight_types": {"a": DataType.FP16, "b": DataType.BF16}},
-            "table 'b': FBGEMM has no training kernel with BF16 for weights on CPUs; use FP32 or FP16",
+            "table 'b': FBGEMM has no training kernel with BF16 for weights on CPUs; hint: use FP32 or FP16",
         ),
         (
             {"output_type": DataType.BF16},
-            "output_data_type: FBGEMM has no training kernel with BF16 for pooled embeddings on CPUs; use FP32 or FP16",
+            (
+                "output_data_type: FBGEMM has no training kernel with BF16 for pooled embeddings on CPUs"
+                "; hint: use FP32 or FP16"
+            ),
         ),
         (
             {"optimizer": Optimizer.ADAM},
             (
-                "optimizer: FBGEMM has no training kernel with adam for tables on CPUs; "
+                "optimizer: FBGEMM has no training kernel with adam for tables on CPUs; hint: "
                 "use rowwise_adagrad, sgd or adagrad"
             ),
         ),

@@ -92,10 +92,13 @@ def called(placement: TablePlacement, kind: ShardingType) -> TablePlacement:
 
 UNEVEN = (
     "tables[0].shards: row_wise on 4 devices means blocks of 3 rows in the order of the devices, since TorchRec sends "
-    "lookups there whatever the shards are: device 0 holds rows 0 to 3, found rows 0 to 4; cut the table so, or by "
+    "lookups there whatever the shards are: device 0 holds rows 0 to 3, found rows 0 to 4"
+    "; hint: cut the table so, or by "
     "columns (table 'a')"
 )
-WRONG_MEANS = ", for which TorchRec computes wrong values without an error; shard all tables table_wise or column_wise"
+WRONG_MEANS = (
+    ", for which TorchRec computes wrong values without an error; hint: shard all tables table_wise or column_wise"
+)
 ALL_BY_ROWS = ", or all of them row_wise or table_row_wise"
 
 BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
@@ -129,7 +132,7 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
     ),
     "grid with a gap": (
         lambda: problems(grid(A, TOPOLOGY, (0, 16), (1, 12))),
-        "tables[0].shards: the blocks have 28 of 32 columns; close the gap",
+        "tables[0].shards: the blocks have 28 of 32 columns; hint: close the gap",
     ),
     "grid with a block in two": (
         lambda: problems(changed(grid(A, TOPOLOGY, (0, 16), (1, 16)), 0, device=2)),
@@ -177,7 +180,10 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
     ),
     "host memory that is not there": (
         lambda: problems(on_host(by_rows(A, TOPOLOGY))),
-        "tables[0].kernel: is fused_uvm, and the topology has no host_memory that tables may take; give topology.host_",
+        (
+            "tables[0].kernel: is fused_uvm, and the topology has no host_memory that tables may take"
+            "; hint: give topology.host_"
+        ),
     ),
     "host memory of a CPU": (
         lambda: problems(on_host(by_rows(A, TOPOLOGY)), topology=CPUS),
@@ -185,20 +191,20 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
     ),
     "copies in host memory": (
         lambda: problems(on_host(everywhere(A, TOPOLOGY)), topology=WITH_HOST),
-        "tables[0].kernel: is fused_uvm, a data_parallel table runs with dense; leave it out",
+        "tables[0].kernel: is fused_uvm, a data_parallel table runs with dense; hint: leave it out",
     ),
     "a cache without a size": (
         lambda: problems(
             on_host(by_rows(A, TOPOLOGY), cache_load_factor=0.5).model_copy(update={"cache_load_factor": None}),
             topology=WITH_HOST,
         ),
-        "tables[0].cache_load_factor: is missing, the kernel is fused_uvm_caching; give rows of the cache over",
+        "tables[0].cache_load_factor: is missing, the kernel is fused_uvm_caching; hint: give rows of the cache over",
     ),
     "a size of no cache": (
         lambda: problems(
             on_host(by_rows(A, TOPOLOGY)).model_copy(update={"cache_load_factor": 0.5}), topology=WITH_HOST
         ),
-        "tables[0].cache_load_factor: is 0.5, the kernel fused_uvm has no cache; leave it out",
+        "tables[0].cache_load_factor: is 0.5, the kernel fused_uvm has no cache; hint: leave it out",
     ),
     "another type": (
         lambda: problems(by_rows(A, TOPOLOGY).model_copy(update={"data_type": DataType.FP16})),
@@ -218,7 +224,7 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
     ),
     "a sequence by node": (
         lambda: problems(on_node(A, 0, TOPOLOGY), of=(A.model_copy(update={"pooling": Pooling.NONE}),)),
-        "tables[0].sharding_type: TorchRec shards no sequence table_row_wise; shard it table_wise, column_wise",
+        "tables[0].sharding_type: TorchRec shards no sequence table_row_wise; hint: shard it table_wise, column_wise",
     ),
     "copied means": (
         lambda: problems(everywhere(A, TOPOLOGY), of=(MEAN_A,)),
@@ -286,4 +292,6 @@ def test_nodes_of_another_size_are_refused_where_tables_are_cut_by_node() -> Non
     assert local_size_problem(tables[:1], TOPOLOGY, 4) is None
     problem = local_size_problem(tables, TOPOLOGY, 4)
     assert problem is not None
-    assert "table 'b' is table_row_wise on nodes of 2 devices, LOCAL_WORLD_SIZE is 4; start 2 processes" in problem
+    assert (
+        "table 'b' is table_row_wise on nodes of 2 devices, LOCAL_WORLD_SIZE is 4; hint: start 2 processes" in problem
+    )

@@ -91,9 +91,17 @@ def test_a_plan_may_lack_its_price_as_a_whole() -> None:
 
     assert type(given_one) is GivenPlan
     assert GivenPlan.from_json(given_one.to_json()) == given_one
-    with pytest.raises(DocumentError, match=r"plan.json: predicted: is missing, the plan has no price; give a plan"):
+    with pytest.raises(
+        DocumentError,
+        match=r"plan.json: predicted: is missing, the plan has no price"
+        r"; hint: give a plan",
+    ):
         Plan.from_data(data, where="plan.json")
     with pytest.raises(DocumentError, match=r"bundle: is missing"):
         any_plan({**data, "gap": 0.25})
-    with pytest.raises(DocumentError, match=r"bundle: is missing; give all of bundle, predicted, .*, or none of them"):
+    with pytest.raises(
+        DocumentError,
+        match=r"bundle: is missing"
+        r"; hint: give all of bundle, predicted, .*, or none of them",
+    ):
         GivenPlan.from_data({**data, "gap": 0.25})

@@ -45,7 +45,11 @@ def test_host_memory_is_there_where_it_is_given() -> None:
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     """The message lists what can be given instead."""
-    with pytest.raises(ValueError, match=r"'h300' is not known; choose one of a100-40gb, .*b200-180gb, or describe"):
+    with pytest.raises(
+        ValueError,
+        match=r"'h300' is not known"
+        r"; hint: choose one of a100-40gb, .*b200-180gb, or describe",
+    ):
         preset("h300")
 
 

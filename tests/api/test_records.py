@@ -37,8 +37,10 @@ def test_a_communication_record_survives_json() -> None:
     ids=["none", "two"],
 )
 def test_a_record_holds_one_sample(fields: dict[str, Any], found: str) -> None:
-    """A record is of a kernel, of a collective, of the ways of calling a kernel, or of copies to repeated lists."""
-    with pytest.raises(ValueError, match=f"exactly one of compute, communication, launch, expansion, found {found}"):
+    """A record is of a kernel, of a collective, of the ways of calling a kernel, of copies, or of collections."""
+    with pytest.raises(
+        ValueError, match=f"exactly one of compute, communication, launch, expansion, collections, found {found}"
+    ):
         profile_record(**fields)
 
 

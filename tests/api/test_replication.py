@@ -58,7 +58,7 @@ def test_copies_of_a_shard_are_where_their_links_say(layout: GroupLayout) -> Non
     ("size", "problem"),
     [
         (1, r"group_sizes\[0\]: is 1, groups have 2 devices or more"),
-        (3, r"groups of 3 devices do not divide 2 nodes of 4 devices; give a proper divisor of 8"),
+        (3, r"groups of 3 devices do not divide 2 nodes of 4 devices; hint: give a proper divisor of 8"),
         (8, r"groups of 8 devices do not divide"),
     ],
 )
@@ -74,12 +74,12 @@ def test_sizes_that_form_no_groups_are_refused(size: int, problem: str) -> None:
         (
             {},
             {"optimizer": Optimizer.ADAM},
-            r"replication.num_groups: TorchRec averages no state of adam; use one of sgd",
+            r"replication.num_groups: TorchRec averages no state of adam; hint: use one of sgd",
         ),
         ({}, {"tables": table_set(table(optimizer=Optimizer.ADAM))}, r"TorchRec averages no state of adam"),
         ({}, {"topology": topology(4, host_memory=host_memory())}, r"replication.num_groups: groups average device"),
         ({"num_groups": 3}, {}, r"replication.layout: 3 contiguous groups of 1 x 4 devices do not fill nodes of 8"),
-        ({"layout": "strided"}, {}, r"replication.layout: 2 strided groups of 1 x 4 .* nodes of 4; give other"),
+        ({"layout": "strided"}, {}, r"replication.layout: 2 strided groups of 1 x 4 .* nodes of 4; hint: give other"),
         ({"num_groups": 1}, {}, r"replication.num_groups: input should be greater than or equal to 2"),
     ],
 )

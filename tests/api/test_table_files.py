@@ -73,23 +73,26 @@ def test_a_trillion_rows_are_read() -> None:
     [
         ("", f"is empty; expected the header {HEADER.strip()}"),
         (" \n\n", f"is empty; expected the header {HEADER.strip()}"),
-        (HEADER, "has a header but no tables; add one line per table"),
+        (HEADER, "has a header but no tables; hint: add one line per table"),
         (
             "name,num_embeddings,embedding_dim\na,10,8\n",
             f"line 1, column pooling_factor: is missing; the header needs {HEADER.strip()}",
         ),
         (
             HEADER.replace("\n", ",zipf_exponant\n"),
-            "line 1, column 'zipf_exponant': is not known; did you mean zipf_exponent?",
+            "line 1, column 'zipf_exponant': is not known; hint: did you mean zipf_exponent?",
         ),
         (
             HEADER.replace("\n", ",42\n"),
-            f"line 1, column '42': is not known; the columns are {', '.join(REQUIRED_COLUMNS + OPTIONAL_COLUMNS)}",
+            (
+                "line 1, column '42': is not known; hint: the columns are "
+                f"{', '.join(REQUIRED_COLUMNS + OPTIONAL_COLUMNS)}"
+            ),
         ),
-        (HEADER.replace("\n", ",name\n"), "line 1, column name: stands in the header twice; remove one"),
-        (HEADER + "a,10,8\n", "line 2: has 3 cells, the header has 4; is a comma missing or too many?"),
-        (HEADER + "a,10,8,1,\n", "line 2: has 5 cells, the header has 4; is a comma missing or too many?"),
-        (HEADER + "a,10,8,1\n\na,10,8,1\n", "line 4, column name: 'a' stands on line 2 already; rename one"),
+        (HEADER.replace("\n", ",name\n"), "line 1, column name: stands in the header twice; hint: remove one"),
+        (HEADER + "a,10,8\n", "line 2: has 3 cells, the header has 4; hint: is a comma missing or too many?"),
+        (HEADER + "a,10,8,1,\n", "line 2: has 5 cells, the header has 4; hint: is a comma missing or too many?"),
+        (HEADER + "a,10,8,1\n\na,10,8,1\n", "line 4, column name: 'a' stands on line 2 already; hint: rename one"),
         (HEADER + ",10,8,1\n", 'line 2, column name: string should have at least 1 character, found ""'),
         (HEADER + "a,ten,8,1\n", 'line 2, column num_embeddings: input should be a valid integer, found "ten"'),
         (HEADER + "a,1.5,8,1\n", 'line 2, column num_embeddings: input should be a valid integer, found "1.5"'),
@@ -100,7 +103,10 @@ def test_a_trillion_rows_are_read() -> None:
         ),
         (
             HEADER + "a,10,6,1\n",
-            "line 2, column embedding_dim: must be a multiple of 4 (FBGEMM's kernels read vectors of 4), found 6; pad",
+            (
+                "line 2, column embedding_dim: must be a multiple of 4 (FBGEMM's kernels read vectors of 4), found 6; "
+                "hint: "
+            ),
         ),
         (HEADER + "a,10,8,nan\n", "line 2, column pooling_factor: input should be a finite number, found NaN"),
         (HEADER + "a,10,8,-0.5\n", "line 2, column pooling_factor: input should be greater than 0, found -0.5"),
@@ -178,5 +184,5 @@ def test_another_suffix_is_refused(tmp_path: Path, name: str, found: str) -> Non
 
 def test_a_missing_csv_is_a_document_error(tmp_path: Path) -> None:
     """As for any other document."""
-    with pytest.raises(DocumentError, match="does not exist; check the path"):
+    with pytest.raises(DocumentError, match="does not exist; hint: check the path"):
         read_table_set(tmp_path / "tables.csv")

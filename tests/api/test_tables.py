@@ -38,7 +38,7 @@ def test_any_set_survives_json(tables: TableSet) -> None:
         (
             "embedding_dim",
             6,
-            "must be a multiple of 4 (FBGEMM's kernels read vectors of 4), found 6; pad the table to 8",
+            "must be a multiple of 4 (FBGEMM's kernels read vectors of 4), found 6; hint: pad the table to 8",
         ),
         ("embedding_dim", "64", 'input should be a valid integer, found "64"'),
         ("pooling_factor", 0, "input should be greater than 0, found 0"),
@@ -46,13 +46,17 @@ def test_any_set_survives_json(tables: TableSet) -> None:
         ("pooling_factor", math.nan, "input should be a finite number, found NaN"),
         ("pooling_factor", math.inf, "input should be a finite number, found Infinity"),
         ("data_type", "FP64", "input should be 'FP32', 'FP16', 'BF16' or 'INT8'"),
-        ("data_type", "BF16", "no training kernel for weights of type BF16 on any device; use FP32 or FP16"),
-        ("data_type", "INT8", "no training kernel for weights of type INT8 on any device; use FP32 or FP16"),
+        ("data_type", "BF16", "no training kernel for weights of type BF16 on any device; hint: use FP32 or FP16"),
+        ("data_type", "INT8", "no training kernel for weights of type INT8 on any device; hint: use FP32 or FP16"),
         ("name", "", "string should have at least 1 character"),
         ("name", "two words", "string should match pattern"),
         ("zipf_exponent", -0.1, "input should be greater than or equal to 0"),
         ("reuse_histogram", [1.0], "needs at least 17 entries, found 1"),
-        ("reuse_histogram", [0.5] * REUSE_BINS, "must sum to 1 (within 0.01), found 8.5; divide each bin by the sum"),
+        (
+            "reuse_histogram",
+            [0.5] * REUSE_BINS,
+            ("must sum to 1 (within 0.01), found 8.5; hint: divide each bin by the sum"),
+        ),
         ("reuse_histogram", [math.nan] * REUSE_BINS, "input should be a finite number, found NaN"),
         ("reuse_histogram", [2.0, -1.0] + [0.0] * (REUSE_BINS - 2), "input should be less than or equal to 1"),
     ],
@@ -69,7 +73,7 @@ def test_a_table_has_one_description_of_reuse() -> None:
     """A histogram and a Zipf exponent contradict each other."""
     message = problem_of(reuse_histogram=UNIFORM_BINS, zipf_exponent=1.0)
 
-    assert message == "document: tables[0]: gives both reuse_histogram and zipf_exponent; give one"
+    assert message == "document: tables[0]: gives both reuse_histogram and zipf_exponent; hint: give one"
 
 
 def test_repeated_names_are_refused() -> None:

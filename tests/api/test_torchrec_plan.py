@@ -196,7 +196,11 @@ def test_the_version_before_is_read() -> None:
         ("few.shards", [], "few: shards: are missing in a row_wise table"),
         ("few.compute_kernel", "dense", "few: compute_kernel: is dense, a row_wise table runs with fused"),
         ("few.compute_kernel", "fused_uvm_caching", "few: cache_load_factor: is missing, the kernel is fused_uvm_cach"),
-        ("few.cache_load_factor", 0.5, "few: cache_load_factor: is 0.5, the kernel fused has no cache; leave it out"),
+        (
+            "few.cache_load_factor",
+            0.5,
+            "few: cache_load_factor: is 0.5, the kernel fused has no cache; hint: leave it out",
+        ),
         ("many.ranks", [0, 1], ".many.ranks: data_parallel means all ranks"),
         ("many.compute_kernel", "fused", "many: compute_kernel: is fused, a data_parallel table runs with dense"),
         ("few.sharding_type", "grid_shard", ".few.sharding_type: grid_shard means every block"),
@@ -219,7 +223,7 @@ def test_both_names_of_tables_on_nodes_are_refused_in_one_module() -> None:
     plan = given_plan(request, on_node(TABLES[0], 1, TOPOLOGY), grid(TABLES[1], TOPOLOGY, (0, 12), (0, 20)))
     written = TorchRecPlan.of(plan, module_path="tables")
 
-    with pytest.raises(DocumentError, match=r"modules.tables: has table_row_wise and grid_shard tables; write all as"):
+    with pytest.raises(DocumentError, match=r"table_row_wise and grid_shard tables; hint: write all as"):
         TorchRecPlan.from_data(builders.data_with(written, "modules.tables.few.sharding_type", "table_row_wise"))
 
 
@@ -258,5 +262,5 @@ def test_two_tables_of_one_name_in_a_collection_are_refused() -> None:
     request = builders.request(*members)
     plan = search(request, bundle=ExactCosts(request.topology.device))
 
-    with pytest.raises(DocumentError, match="'users/id' and 'id' are both 'id' in users; rename one"):
+    with pytest.raises(DocumentError, match="'users/id' and 'id' are both 'id' in users; hint: rename one"):
         TorchRecPlan.of(plan)

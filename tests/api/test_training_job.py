@@ -43,7 +43,7 @@ def test_a_name_that_children_could_not_bear_is_refused(name: str, message: str)
 def test_an_unknown_field_is_refused(spec: dict[str, Any], path: str) -> None:
     """A misspelt field must not be silently ignored."""
     assert problem_of(builders.job_data(**spec)) == (
-        f"job.yaml: {path}: is not a known key; check its spelling or remove it"
+        f"job.yaml: {path}: is not a known key; hint: check its spelling or remove it"
     )
 
 
@@ -52,7 +52,7 @@ def test_an_unknown_field_is_refused(spec: dict[str, Any], path: str) -> None:
     [
         (None, "must hold a DLRMTrainingJob, found nothing"),
         ([], "must hold a DLRMTrainingJob, found a list"),
-        ({}, "apiVersion: is missing; add `apiVersion: training.neuroshard.dev/v1alpha1`"),
+        ({}, "apiVersion: is missing; hint: add `apiVersion: training.neuroshard.dev/v1alpha1`"),
         (
             builders.job_data() | {"apiVersion": "v1"},
             "apiVersion: is 'v1', expected 'training.neuroshard.dev/v1alpha1'",

@@ -180,7 +180,7 @@ def test_without_a_registry_nothing_is_installed() -> None:
     done = run_helm("template", {"images": {"registry": ""}})
 
     assert done.returncode != 0
-    assert "images.registry: is empty; give the registry that holds the image" in done.stderr
+    assert "images.registry: is empty; hint: give the registry that holds the image" in done.stderr
 
 
 @pytest.mark.parametrize(

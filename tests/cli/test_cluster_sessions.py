@@ -35,6 +35,7 @@ def test_a_missing_column_is_a_sentence(neuroshard: Any, tmp_path: Path) -> None
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_a_run_that_is_killed_at_any_moment_ends_with_the_same_bytes(neuroshard: Any, tmp_path: Path) -> None:
     """SIGKILL as soon as a file appears: the report of the begin, an unfinished window, and a finished one."""

@@ -48,7 +48,7 @@ def test_an_unknown_algorithm_is_refused(neuroshard: Any) -> None:
     result = neuroshard("compare", *OPTIONS, "--algorithms", "dim_greedy,magic")
 
     assert (result.code, result.out) == (2, "")
-    assert "--algorithms: there is no 'magic'; choose among neuroshard, random," in result.err
+    assert "--algorithms: there is no 'magic'\nhint: choose among neuroshard, random," in result.err
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch and torchrec, where they are installed
@@ -59,7 +59,7 @@ def test_torchrecs_planner_is_given_a_time(neuroshard: Any) -> None:
     result = neuroshard("compare", *OPTIONS, "--algorithms", "torchrec", "--torchrec-seconds", "0.1", "--json")
 
     (line,) = json.loads(result.out)
-    assert line["problem"] == "TorchRec's planner took more than 0.1 s; raise --torchrec-seconds"
+    assert line["problem"] == "TorchRec's planner took more than 0.1 s; hint: raise --torchrec-seconds"
 
 
 def test_a_contradiction_is_an_error(neuroshard: Any) -> None:

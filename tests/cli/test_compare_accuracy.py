@@ -25,6 +25,7 @@ def written(folder: Path, wire: WireTypes | None) -> tuple[Path, Path]:
     return write_job(folder, job_data(world_size=2)), write_plan(folder, plan)
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
 @pytest.mark.timeout(600)

@@ -8,6 +8,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+pytestmark = pytest.mark.processes
+
 JOB = """
 apiVersion: training.neuroshard.dev/v1alpha1
 kind: DLRMTrainingJob
@@ -101,11 +103,11 @@ def test_a_script_trains_under_two_plans_in_turns(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("none.py", "ours.json", "greedy.json"), "none.py: there is no such file; give a job or a script"),
-        (("idle.py", "ours.json", "other.json"), "other.json: is for 4 devices, and ours.json for 2; give plans"),
+        (("none.py", "ours.json", "greedy.json"), "none.py: there is no such file\nhint: give a job or a script"),
+        (("idle.py", "ours.json", "other.json"), "other.json: is for 4 devices, and ours.json for 2\nhint: give plans"),
         (("idle.py", "nodes.json", "nodes.json"), "nodes.json: is for 4 devices on nodes of 2; this command starts a"),
         (("idle.py", "ours.json", "tables.csv"), "tables.csv"),
-        (("idle.py", "ours.json"), "PLAN: found 1; give two plans or more"),
+        (("idle.py", "ours.json"), "PLAN: found 1\nhint: give two plans or more"),
         (("idle.py", "ours.json", "greedy.json", "--data-dir", "."), "--data-dir: belongs to a job"),
         (("idle.py", "ours.json", "greedy.json", "--arguments", "'"), "--arguments: No closing quotation"),
         (("job.yaml", "ours.json", "greedy.json", "--arguments", "x"), "--arguments: belong to a script"),
@@ -148,7 +150,7 @@ def test_a_script_without_a_result_is_an_error(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("ours.json",), "PLAN: found 1; give two plans or more"),
+        (("ours.json",), "PLAN: found 1\nhint: give two plans or more"),
         (("ours.json", "other.json"), "other.json: is for 4 devices, the job has 2"),
         (("ours.json", "tables.csv"), "tables.csv"),
     ],

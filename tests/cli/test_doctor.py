@@ -93,4 +93,4 @@ def test_what_does_not_work_together_is_a_problem_with_a_hint(
 
     assert len(found) == bool(words)
     assert all(word in found[0] for word in words)
-    assert all("\nhint: " in problem for problem in found)
+    assert all("; hint: " in problem for problem in found)

@@ -42,4 +42,4 @@ def test_tables_of_several_modules_are_exported_by_module(neuroshard: Any, tmp_p
     }
     assert refused.code == 2
     assert "--module-path: the tables of" in refused.err
-    assert "'users/id' names 'users'; leave it out" in refused.err
+    assert "'users/id' names 'users'\nhint: leave it out" in refused.err

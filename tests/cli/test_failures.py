@@ -27,13 +27,14 @@ from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestErro
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.name,
 )
 def test_every_error_has_its_exit_code(error: Exception, code: ExitCode, capsys: pytest.CaptureFixture[str]) -> None:
-    """Expected errors are one sentence; only bugs of ours show a traceback."""
+    """Expected errors are one sentence and its remedy; only bugs of ours show a traceback."""
     assert report_failure(error, as_json=False) is code
 
     out, err = capsys.readouterr()
     assert out == ""
     assert "error: " in err
-    assert (err.count("\n") == 1) is (code is not ExitCode.INTERNAL_ERROR)
+    only_the_error = all(line.startswith(("error: ", "hint: ")) for line in err.splitlines())
+    assert only_the_error is (code is not ExitCode.INTERNAL_ERROR)
 
 
 @pytest.mark.parametrize("base", [CostModelError, PlannerError])

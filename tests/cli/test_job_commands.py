@@ -180,7 +180,7 @@ def test_a_job_without_pods_has_no_logs(neuroshard: Any, kubectl: Kubectl) -> No
     result = neuroshard("logs", submitted(kubectl), "--namespace", kubectl.namespace)
 
     assert (result.code, result.out) == (2, "")
-    assert "error: job: no pod has run yet; see `neuroshard status job`" in result.err
+    assert "error: job: no pod has run yet\nhint: see `neuroshard status job`" in result.err
 
 
 def test_logs_need_a_stage_that_has_run(neuroshard: Any, kubectl: Kubectl) -> None:
@@ -211,7 +211,7 @@ def test_a_context_that_does_not_exist_is_named(neuroshard: Any, kubectl: Kubect
     result = neuroshard("status", "job", "--context", "nowhere", "--namespace", kubectl.namespace)
 
     assert result.code == 2
-    assert "there is no context 'nowhere' in the kubeconfig; there are neuroshard-local-bare" in result.err
+    assert "there is no context 'nowhere' in the kubeconfig\nhint: there are neuroshard-local-bare" in result.err
 
 
 def test_without_a_kubeconfig_it_says_what_to_set(

@@ -56,10 +56,10 @@ def test_tables_of_a_config_map_stand_in_the_same_file(tmp_path: Path, fields: d
 @pytest.mark.parametrize(
     ("documents", "problem"),
     [
-        ((), "holds 0 documents that may be a DLRMTrainingJob; leave exactly one"),
+        ((), "holds 0 documents that may be a DLRMTrainingJob; hint: leave exactly one"),
         ((builders.job_data(), builders.job_data()), "holds 2 documents that may be a DLRMTrainingJob"),
         (({"kind": "Job"},), "apiVersion: is missing"),
-        ((builders.job_data(planer={}),), "spec.planer: is not a known key; check its spelling or remove it"),
+        ((builders.job_data(planer={}),), "spec.planer: is not a known key; hint: check its spelling or remove it"),
         (("just text",), "must hold a DLRMTrainingJob, found a str"),
     ],
     ids=["empty", "two-jobs", "no-job", "unknown-field", "text"],
@@ -86,7 +86,7 @@ def test_broken_yaml_names_the_line(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("maps", "problem"),
     [
-        ((), "names the ConfigMap 'tables', which is not in this file; add it behind a line `---`"),
+        ((), "names the ConfigMap 'tables', which is not in this file; hint: add it behind a line `---`"),
         ((config_map(),), "the ConfigMap 'tables' of this file has no text under the key 'tables.csv'"),
         ((config_map(data={"tables.csv": 7}),), "has no text under the key 'tables.csv'"),
         ((config_map(binaryData={"tables.csv": "!"}),), "is not base64"),

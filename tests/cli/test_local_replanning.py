@@ -1,6 +1,7 @@
 """``neuroshard run`` of a job whose inputs drift: another plan is made while it trains, and shown or taken."""
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,29 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.job.replanning import Replanning
+from neuroshard_api.job.replanning import Replanning, ReplanningMode
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.directory import RunDirectory, file_digest
-from neuroshard_cli.local.replanning import LocalReplanning
+from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError
+from neuroshard_planner.planning import plan as search
+from neuroshard_planner.search.migration import Incumbent
 from support import builders
 from support.cli.local_runs import Runs, plan_text
+from support.planner.exact_costs import ExactCosts
 from support.trainer import training_builders
+
+pytestmark = pytest.mark.processes
 
 TABLES = [
     {"name": f"t{index}", "numEmbeddings": 200_000, "embeddingDim": 64, "poolingFactor": "4"} for index in range(8)
 ]
+PARTS = (
+    "forward_compute_ms",
+    "backward_compute_ms",
+    "input_communication_ms",
+    "forward_communication_ms",
+    "backward_communication_ms",
+)
 TRAINER = """
 import hashlib, os, pathlib, sys, time
 sys.path[:0] = {paths!r}
@@ -175,6 +188,66 @@ def test_changes_of_deduplicated_features_alone_are_noted_once_and_not_planned_f
     )
     assert not directory.replanning_file.exists()
     assert not directory.log("replan").exists()
+
+
+def test_the_record_dates_each_plan_by_its_own_start(tmp_path: Path) -> None:
+    """The first one by its file, the candidate by the time at which it is taken."""
+    directory, written_at, taken_at = RunDirectory(tmp_path), datetime(2026, 1, 1, tzinfo=UTC), datetime.now(UTC)
+    asked = builders.request(*builders.tables(4, pooling_factor=4.0), num_devices=2)
+    before = search(asked, bundle=ExactCosts(asked.topology.device))
+    directory.train_dir.mkdir()
+    directory.plan_file.write_text(before.to_json(), encoding="utf-8")
+    os.utime(directory.plan_file, (written_at.timestamp(), written_at.timestamp()))
+    plan = file_digest(directory.plan_file)
+    hot = {each.name for each in before.tables if any(shard.device == 0 for shard in each.shards)}
+    now = tuple(
+        each.model_copy(update={"pooling_factor": 80.0}) if each.name in hot else each for each in asked.tables.tables
+    )
+    candidate = search(
+        builders.request(*now, num_devices=2),
+        bundle=ExactCosts(asked.topology.device),
+        incumbent=Incumbent(tables=before.tables, plan_sha256=plan),
+    )
+    assert candidate.incumbent is not None
+    directory.candidate_file.write_text(candidate.to_json(), encoding="utf-8")
+    directory.replanning_file.write_text(
+        json.dumps({"candidates": 1, "candidate": {"number": 1, "sinceStep": 4_000, "startTime": str(written_at)}}),
+        encoding="utf-8",
+    )
+    reference, recent = (
+        tuple(builders.rank_times(rank, **dict.fromkeys(PARTS, ms / len(PARTS)), step_ms=1.2 * ms) for rank in (0, 1))
+        for ms in (before.predicted.total_ms, candidate.incumbent.total_ms)
+    )
+    evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
+    drifted = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=tuple(sorted(hot)), since_step=4_000, evidence=evidence)
+    for name, document in {
+        "progress.json": builders.progress(step=5_000, num_steps=1_000_000_000),
+        "step-report.json": builders.step_report(plan_sha256=plan, ranks=recent, first_step=4_900),
+        "drift-report.json": training_builders.drift_report(
+            plan_sha256=plan,
+            last_step=5_000,
+            reference=reference,
+            recent=recent,
+            changes=(drifted,),
+            checkpoint_ms=1.0,
+            start_ms=1.0,
+        ),
+    }.items():
+        (directory.train_dir / name).write_text(document.to_json(), encoding="utf-8")
+    replanning = LocalReplanning(
+        directory,
+        Replanning(mode=ReplanningMode.AUTO),
+        bundle_dir=tmp_path,
+        has_dense=False,
+        clock=lambda: taken_at,
+        note=lambda _: None,
+    )
+    with pytest.raises(PlanTakenError):
+        replanning.look()
+    replanning.accept()
+    kept = json.loads(directory.replanning_file.read_text(encoding="utf-8"))
+
+    assert [datetime.fromisoformat(each["startTime"]) for each in kept["history"]] == [written_at, taken_at]
 
 
 def test_a_damaged_record_stops_a_run_but_not_in_mode_off(runs: Runs) -> None:

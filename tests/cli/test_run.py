@@ -234,12 +234,12 @@ def many_tables(count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("spec", "problem"),
     [
-        ({"trainer": {"numNodes": 2}}, "spec.trainer.numNodes: is 2, this is one machine; set it to 1"),
-        ({"planer": {}}, "spec.planer: is not a known key; check its spelling or remove it"),
+        ({"trainer": {"numNodes": 2}}, "spec.trainer.numNodes: is 2, this is one machine\nhint: set it to 1"),
+        ({"planer": {}}, "spec.planer: is not a known key\nhint: check its spelling or remove it"),
         ({"trainer": {"command": ["no-such-trainer"]}}, "could not be started: there is no 'no-such-trainer'"),
         (
             {"profiler": {"policy": "Never", "costModelRef": {"configMapName": "models"}}},
-            "spec.profiler.costModelRef: names a place in a cluster; give the bundle's folder with --bundle",
+            "spec.profiler.costModelRef: names a place in a cluster\nhint: give the bundle's folder with --bundle",
         ),
         ({"profiler": BUNDLED | {"deviceType": "toaster"}}, "there is no bundled bundle for the device 'toaster'"),
     ],
@@ -257,7 +257,7 @@ def test_an_unreadable_job_file_is_named(runs: Runs) -> None:
     """A wrong path, or no YAML."""
     result = runs.neuroshard("run", "nowhere.yaml")
 
-    assert (result.code, result.err) == (2, "error: nowhere.yaml: does not exist; check the path\n")
+    assert (result.code, result.err) == (2, "error: nowhere.yaml: does not exist\nhint: check the path\n")
 
 
 def test_a_port_in_use_is_named(runs: Runs) -> None:
@@ -270,7 +270,7 @@ def test_a_port_in_use_is_named(runs: Runs) -> None:
         runs.train(rendezvous={"port": port})
 
     assert refused.code == ExitCode.INVALID_INPUT
-    assert f"--port {port}: is in use by another program; choose another one" in refused.err
+    assert f"--port {port}: is in use by another program\nhint: choose another one" in refused.err
     assert len(runs.starts) == 1
 
 
@@ -306,6 +306,7 @@ def first_line(log: Path, process: "subprocess.Popen[str]") -> str:
     raise AssertionError("the run ended before its trainer began")
 
 
+@pytest.mark.processes
 @pytest.mark.torchrec
 @pytest.mark.slow
 @pytest.mark.timeout(300)

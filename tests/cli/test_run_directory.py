@@ -64,7 +64,7 @@ def test_a_file_is_no_run_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     with (
-        pytest.raises(CommandError, match="file: is not a folder; give another --run-dir"),
+        pytest.raises(CommandError, match="file: is not a folder; hint: give another --run-dir"),
         RunDirectory(tmp_path / "file").locked(),
     ):
         pass

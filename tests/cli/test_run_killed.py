@@ -20,6 +20,8 @@ from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan
 from support.trainer.rank_server import output
 
+pytestmark = pytest.mark.processes
+
 TESTS = Path(__file__).parents[1]
 NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
 KILLED_AT_STEP, EVERY_STEPS, NUM_STEPS = 27, 10, 40

@@ -130,7 +130,7 @@ def test_a_plan_of_all_placements_is_scored(neuroshard: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--devices", "4"), "--devices: {plan} already says what it answers; leave it out"),
+        (("--devices", "4"), "--devices: {plan} already says what it answers\nhint: leave it out"),
         (("mlperf-dlrm-dcnv2",), "TABLES: {plan} already says what it answers"),
         (("--batch-size", "4"), "--batch-size: {plan} already says"),
     ],

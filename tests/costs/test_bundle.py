@@ -124,8 +124,10 @@ def test_a_broken_manifest_is_refused(tmp_path: Path) -> None:
     file = saved_bundle(tmp_path / "b") / MANIFEST_FILE
     file.write_text(file.read_text(encoding="utf-8")[:200], encoding="utf-8")
 
-    with pytest.raises(BundleDamagedError, match="not complete JSON"):
+    with pytest.raises(BundleDamagedError, match="not complete JSON") as caught:
         load_bundle(tmp_path / "b")
+
+    assert str(caught.value).count("; hint: ") == 1
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-10], lambda data: data + b"?", lambda _: b""])

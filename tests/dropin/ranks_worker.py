@@ -354,7 +354,10 @@ def require_one_error() -> None:
             EmbeddingBagCollection(tables=[config("t", rows=10 + rank)]),
         ),
         (
-            "rank 1 and rank 0 differ in what sample_batches or pooling_factors say of table 't'; give the same global",
+            (
+                "rank 1 and rank 0 differ in what sample_batches or pooling_factors say of table 't'"
+                "; hint: give the same global"
+            ),
             NeuroShardPlanner(
                 Topology(world_size=count, compute_device="cpu"),
                 SAMPLES,

@@ -11,6 +11,7 @@ from support.trainer.training_builders import training_comparison
 FOLDER = Path(__file__).parent
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 def test_a_script_compares_plans_from_equal_weights_on_equal_batches(tmp_path: Path, ranks: RankServer) -> None:

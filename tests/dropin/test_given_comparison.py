@@ -101,7 +101,7 @@ def test_a_script_that_the_command_did_not_start_is_an_error_with_the_command(
     with pytest.raises(DropInError, match="there is no process group"):
         compare_given_plans(lambda _: pytest.fail("is not called"), COLLECTION)
     with process_group_of_one():
-        with pytest.raises(DropInError, match="NEUROSHARD_COMPARISON is not set; start the script with"):
+        with pytest.raises(DropInError, match="NEUROSHARD_COMPARISON is not set; hint: start the script with"):
             compare_given_plans(lambda _: pytest.fail("is not called"), COLLECTION)
         monkeypatch.setenv(COMPARISON_VARIABLE, str(tmp_path / "nothing.json"))
         with pytest.raises(DropInError, match=r"nothing\.json"):

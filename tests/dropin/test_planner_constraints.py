@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.presets import preset
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from support.dropin.dropin_models import META, Remapped, TwoTowers, config
 from support.dropin.dropin_planners import kinds, planned, planner
@@ -18,7 +19,7 @@ def test_constraints_of_torchrec_are_kept() -> None:
     """Types, widths, and lookups, by the table's name."""
     limits = {
         "country": ParameterConstraints(sharding_types=["table_wise"], pooling_factors=[40.0]),
-        "tags": ParameterConstraints(min_partition=16, pooling_factors=[2000.0]),
+        "tags": CUT,
     }
     made = planner(constraints=limits)
     made.plan(TwoTowers())
@@ -103,7 +104,8 @@ def test_a_table_that_may_be_in_either_memory_is_on_the_device_where_nodes_have_
     assert {each.compute_kernel for tables in found.plan.values() for each in tables.values()} == {"fused"}
 
 
-CUT = ParameterConstraints(min_partition=16, pooling_factors=[2000.0])
+COLUMNS = ["table_wise", "column_wise"]
+CUT = ParameterConstraints(sharding_types=COLUMNS, min_partition=16, pooling_factors=[2000.0])
 """That many lookups are worth a cut of a table of 32 columns."""
 
 
@@ -131,9 +133,12 @@ def test_a_table_that_may_only_be_column_wise_may_have_one_shard() -> None:
 
 
 def test_types_that_constraints_name_are_searched() -> None:
-    """Rows of a table on all devices; the others are by columns, as without a constraint."""
+    """Rows of a table on all devices, columns of another."""
     module = EmbeddingBagCollection(tables=[config("a"), config("b")], device=META)
-    limits = {"a": ParameterConstraints(sharding_types=["row_wise"])}
+    limits = {
+        "a": ParameterConstraints(sharding_types=["row_wise"]),
+        "b": ParameterConstraints(sharding_types=COLUMNS),
+    }
     found = planner(constraints=limits).plan(module).plan[""]
 
     assert found["a"].sharding_type == "row_wise"
@@ -142,13 +147,11 @@ def test_types_that_constraints_name_are_searched() -> None:
 
 
 def test_tables_of_managed_collision_are_cut_by_rows() -> None:
-    """TorchRec's sharders allow nothing else, for bags and for sequences; other tables are by columns."""
-    plain = EmbeddingBagCollection(tables=[config("t")], device=META)
-    found = kinds(planner().plan(nn.ModuleDict({"remapped": Remapped(length=3), "plain": plain})))
+    """TorchRec's sharders allow nothing else, for bags and for sequences."""
+    found = kinds(planner().plan(nn.ModuleDict({"remapped": Remapped(length=3)})))
 
     assert found["remapped.bags"] == {"ids": "row_wise"}
     assert found["remapped.rows"] == {"words": "row_wise"}
-    assert found["plain"]["t"] in {"table_wise", "column_wise"}
 
 
 def test_buckets_of_managed_collision_that_are_uneven_are_refused() -> None:
@@ -175,19 +178,15 @@ def test_constraints_are_given_by_name() -> None:
         NeuroShardPlanner(None, 4, {})  # type: ignore[call-arg]
 
 
-def test_rows_that_torchrecs_planner_would_search_are_one_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Which names what permits them, of tables without limits; none where all have some, or next to means."""
+def test_tables_without_limits_have_all_types_but_data_parallel() -> None:
+    """The script itself has to update data_parallel tables; a limit of one table says nothing of the other."""
+    limits = {"tags": ParameterConstraints(sharding_types=["table_wise"])}
 
-    def warned(**limits: ParameterConstraints) -> list[str]:
-        caplog.clear()
-        with caplog.at_level(logging.WARNING, logger="neuroshard_torchrec"):
-            planner(constraints=limits).plan(TwoTowers())
-        return [line for line in caplog.messages if "not by rows" in line]
+    made = planner(constraints=limits)
+    made.plan(TwoTowers())
+    found = planned(made).request.constraints
 
-    [several] = warned()
-    assert several.startswith("2 tables are planned whole or by columns, and not by rows as TorchRec's planner may")
-    assert "ParameterConstraints(sharding_types=['table_wise', 'column_wise', 'row_wise'])" in several
-    permitted = ParameterConstraints(sharding_types=["table_wise", "column_wise", "row_wise"])
-    [one] = warned(tags=permitted)
-    assert one.startswith("table 'items/id' is planned whole or by columns")
-    assert warned(tags=permitted, id=ParameterConstraints(sharding_types=["table_wise"])) == []
+    assert found.excluded_sharding_types == (ShardingType.DATA_PARALLEL,)
+    assert found.sharding_types is None
+    assert found.sharding_types_of("items/id") is None
+    assert {name: each.sharding_types for name, each in found.tables.items()} == {"tags": (ShardingType.TABLE_WISE,)}

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from support.trainer.rank_server import RankServer
 
+pytestmark = pytest.mark.processes
+
 FOLDER = Path(__file__).parent
 
 

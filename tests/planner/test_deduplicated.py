@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.documents.bundle import CollectionParts
+from neuroshard_api.documents.plan import GivenPlan, Plan, PlanCost
 from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.collectives import CollectiveKind
@@ -13,6 +14,7 @@ from neuroshard_planner.explain.table import explain_table
 from neuroshard_planner.planning import _searched
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import added_calls_ms
 from support import builders
@@ -163,6 +165,36 @@ def test_a_plan_of_groups_is_not_below_its_bound() -> None:
     assert added.min() > 0
     whole = on_first_samples(request.model_copy(update={"grouped": None}))
     assert plan.predicted.devices[0].forward_communication_ms < whole.predicted.devices[0].forward_communication_ms
+
+
+def test_a_measured_call_of_a_collection_is_in_the_price_of_a_group() -> None:
+    """Its exchanges and kernels, in parts and total alike, and the bound; without such a group it costs nothing."""
+    devices = builders.topology(2)
+    request = asked(wide("wide", 512), topology=devices)
+    call = CollectionParts(indices_ms=6.0, compute_ms=(0.6, 0.3), exchange_ms=(7.0, 2.0))
+    plain, measured = ExactCosts(devices.device), ExactCosts(devices.device, added_collection=call)
+
+    plan = _searched(request.model_copy(update={"grouped": ("user",)}), measured, None)
+    assert plan.lower_bound_ms <= plan.predicted.total_ms
+
+    def cost(costs: ExactCosts, grouped: tuple[str, ...] | None) -> PlanCost:
+        problem = Problem(request.model_copy(update={"grouped": grouped}), costs)
+        return predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source)
+
+    assert cost(measured, None) == cost(plain, None)
+    before, after = cost(plain, ("user",)), cost(measured, ("user",))
+    assert after == plan.predicted
+    own, without = after.devices[0], before.devices[0]
+    assert own.forward_compute_ms - without.forward_compute_ms == pytest.approx(0.6)
+    assert own.backward_compute_ms - without.backward_compute_ms == pytest.approx(0.3)
+    added = added_calls_ms(request.model_copy(update={"grouped": ("user",)}), plain)
+    assert own.forward_communication_ms - without.forward_communication_ms == pytest.approx(7.0 - added[0])
+    assert 5 < own.input_communication_ms - without.input_communication_ms < 6
+    parts = own.input_communication_ms + own.forward_communication_ms + own.backward_communication_ms
+    parts += own.forward_compute_ms + own.backward_compute_ms + own.wait_ms + (own.expansion_ms or 0.0)
+    assert after.total_ms == pytest.approx(parts, rel=0.05)
+    alone = request.model_copy(update={"topology": builders.topology(1), "grouped": ("user",)})
+    assert added_calls_ms(alone, measured).tolist() == [0.0, 0.0]
 
 
 def test_tables_of_a_group_of_its_own_are_not_cut_by_rows() -> None:

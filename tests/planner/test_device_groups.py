@@ -16,20 +16,29 @@ from neuroshard_planner.device_groups import average_ms, of_group
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.plan import explain_plan
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support.builders import GIB, host_memory, request, table, tables, topology
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import planned
 
 QUICK = SearchSettings(work_budget=2000)
 SLOW = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
-BY_ROWS = Constraints(sharding_types=(ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE, ShardingType.ROW_WISE))
 SMALL = tables(4, num_embeddings=20_000, embedding_dim=16, pooling_factor=5.0)
 
 
 def asked(*members: Any, **fields: Any) -> PlanRequest:
-    """Return a request on two nodes of four devices with a slow network, in which groups are permitted."""
+    """Return a request on two nodes of four devices with a slow network, in which groups are permitted.
+
+    Tables are cut by columns unless constraints are given: groups are formed alike, and the search is short.
+    """
     nodes = topology(8, num_nodes=2, inter_node=SLOW)
-    defaults = {"topology": nodes, "optimizer": Optimizer.SGD, "search": QUICK, "replication": ReplicationChoices()}
+    defaults = {
+        "topology": nodes,
+        "optimizer": Optimizer.SGD,
+        "search": QUICK,
+        "replication": ReplicationChoices(),
+        "constraints": Constraints(sharding_types=BY_COLUMNS),
+    }
     return request(*(members or SMALL), **{**defaults, **fields})
 
 
@@ -70,17 +79,19 @@ def test_tables_that_fit_on_no_group_are_sharded_over_all_devices() -> None:
 
 
 def test_groups_are_searched_in_the_types_that_are_searched_without_them() -> None:
-    """Unnamed, these are those by columns, also where rows would cost less."""
+    """All whose collectives the cost models know, but for copies on all devices; or those that constraints name."""
     hot = table("hot", num_embeddings=100_000, pooling_factor=400.0, embedding_dim=4)
     small = (hot, *tables(3, num_embeddings=1000))
-    plan, named = planned(asked(*small)), planned(asked(*small, constraints=BY_ROWS))
+    every, named = (
+        planned(asked(*small, constraints=Constraints(**limits)))
+        for limits in ({"excluded_sharding_types": (ShardingType.DATA_PARALLEL,)}, {"sharding_types": BY_COLUMNS})
+    )
 
-    assert plan.replication is not None
-    assert plan.request.constraints == asked(*small).constraints
-    assert all(each.sharding_type.is_by_columns for each in plan.tables)
+    assert every.replication is not None
     assert named.replication is not None
-    assert not all(each.sharding_type.is_by_columns for each in named.tables)
-    assert named.predicted.total_ms < plan.predicted.total_ms
+    assert not all(each.sharding_type.is_by_columns for each in every.tables)
+    assert all(each.sharding_type.is_by_columns for each in named.tables)
+    assert every.predicted.total_ms < named.predicted.total_ms
 
 
 def test_copies_that_no_table_takes_leave_the_types_of_groups() -> None:
@@ -162,7 +173,7 @@ def test_the_explanation_of_a_plan_with_groups_adds_up() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"optimizer": Optimizer.ADAM}, r"replication: TorchRec averages no state of adam; use one of sgd"),
+        ({"optimizer": Optimizer.ADAM}, r"replication: TorchRec averages no state of adam; hint: use one of sgd"),
         ({"topology": topology(8, host_memory=host_memory())}, r"replication: groups average device memory alone"),
         (
             {"memory": MemorySettings(managed_collision_bytes=GIB)},

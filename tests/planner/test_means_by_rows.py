@@ -16,7 +16,8 @@ from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import planned
 
 HOT = table("hot", pooling=Pooling.MEAN, pooling_factor=200.0, embedding_dim=4)
-EVERY = Constraints(sharding_types=tuple(ShardingType))
+EVERY_TYPE = tuple(ShardingType)
+EVERY = Constraints(sharding_types=EVERY_TYPE)
 HUGE = table("huge", pooling=Pooling.MEAN, num_embeddings=2 * 10**9, embedding_dim=4)
 
 
@@ -58,7 +59,7 @@ def test_of_two_collections_of_means_one_is_by_rows() -> None:
 
     assert [each.sharding_type.is_by_columns for each in found.tables] == [False, True, True, True, True]
     assert plan_problems(found) == []
-    for chosen in ((), means_by_rows(asked)):
+    for chosen in ((), means_by_rows(asked, EVERY_TYPE)):
         limited = with_rows(asked, chosen)
         if not chosen:
             limited = limited.model_copy(update={"constraints": Constraints(sharding_types=BY_COLUMNS)})
@@ -69,7 +70,7 @@ def test_of_two_collections_of_means_one_is_by_rows() -> None:
 def test_the_bound_is_below_the_plan_of_every_choice(others: tuple[str, ...]) -> None:
     """Also of choices that are not searched: all choices of up to three collections, one by rows of five."""
     asked = hot_next_to(*others)
-    collections = means_by_rows(asked)
+    collections = means_by_rows(asked, EVERY_TYPE)
     found = planned(asked)
 
     assert found.gap == pytest.approx(found.predicted.total_ms / found.lower_bound_ms - 1)
@@ -128,7 +129,7 @@ def test_where_nothing_fits_the_error_is_that_of_the_request() -> None:
 @pytest.mark.parametrize(
     "limits",
     [
-        Constraints(),
+        Constraints(sharding_types=BY_COLUMNS),
         EVERY.model_copy(update={"tables": {"hot": TableConstraints(sharding_types=(ShardingType.TABLE_WISE,))}}),
         Constraints(sharding_types=(ShardingType.ROW_WISE,)),
     ],
@@ -138,14 +139,14 @@ def test_constraints_that_leave_no_choice_are_kept(limits: Constraints) -> None:
     """There is no other request to plan."""
     other = HOT.model_copy(update={"name": "other"})
 
-    assert means_by_rows(request(HOT, other, constraints=limits)) == ()
+    assert means_by_rows(request(HOT, other, constraints=limits), EVERY_TYPE) == ()
 
 
 def test_sums_in_the_collection_keep_means_by_columns() -> None:
     """TorchRec divides the sums by the lengths of the means' bags."""
     asked = request(HOT, table("sum"), constraints=EVERY)
 
-    assert means_by_rows(asked) == ()
+    assert means_by_rows(asked, EVERY_TYPE) == ()
     assert all(kind.is_by_columns for kind in types_of(planned(asked)))
 
 

@@ -24,6 +24,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support.builders import GIB, device_type, request, table, tables, topology
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import assert_valid, placed, planned, problem_of, search_requests
@@ -209,7 +210,8 @@ def test_extreme_requests_are_planned(asked: PlanRequest) -> None:
 
 def test_a_table_of_8192_columns_is_split_within_the_default_budget() -> None:
     """Bounding a wide table looks at thousands of widths and must leave the search its budget."""
-    asked = request(*tables(3, embedding_dim=8192), num_devices=2)
+    limits = Constraints(sharding_types=BY_COLUMNS)
+    asked = request(*tables(3, embedding_dim=8192), num_devices=2, constraints=limits)
 
     found = planned(asked)
 

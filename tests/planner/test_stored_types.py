@@ -64,7 +64,7 @@ def test_only_tables_that_lower_the_step_are_narrow() -> None:
         asked(
             tables=builders.table_set(heavy, light),
             topology=builders.topology(2),
-            constraints=Constraints(data_types=BOTH, max_shards_per_table=1),
+            constraints=Constraints(data_types=BOTH, sharding_types=(ShardingType.TABLE_WISE,), max_shards_per_table=1),
         )
     )
 
@@ -146,7 +146,11 @@ def test_copies_on_every_device_stay_fp32() -> None:
 def test_types_without_a_training_kernel_are_refused() -> None:
     """FBGEMM trains FP32 and FP16 weights on every device; the message names the field and what to use."""
     for name in ("BF16", "INT8"):
-        with pytest.raises(DocumentError, match=rf"data_types.*weights of type {name} on any device; use FP32 or FP16"):
+        with pytest.raises(
+            DocumentError,
+            match=rf"data_types.*weights of type {name} on any device"
+            rf"; hint: use FP32 or FP16",
+        ):
             Constraints.from_data({"schema_version": "constraints/v1", "data_types": [name]})
     with pytest.raises(DocumentError, match="data_types"):
         Constraints.from_data({"schema_version": "constraints/v1", "data_types": []})

@@ -48,7 +48,7 @@ def test_rows_add_up_to_the_published_sum(name: str, rows: int) -> None:
 
 def test_an_unknown_name_gets_the_closest() -> None:
     """A slip of the finger is fixed from the message alone."""
-    with pytest.raises(RequestError, match=r"named 'mlperf-dcnv2'; did you mean mlperf-dlrm-dcnv2"):
+    with pytest.raises(RequestError, match=r"named 'mlperf-dcnv2'; hint: did you mean mlperf-dlrm-dcnv2"):
         read_workload("mlperf-dcnv2")
 
 

@@ -50,7 +50,7 @@ def test_a_stopped_collection_resumes_and_its_records_give_a_price(tmp_path: Pat
     assert (smallest.forward_ms or 0) + (smallest.backward_ms or 0) < (largest.forward_ms or 0)
     found = fitted_expansion(records)
     assert found is not None
-    assert sum(found.feature_ms) + sum(found.row_ms) + sum(found.byte_ms) > 0
+    assert sum(found.feature_ms) + sum(found.group_row_ms) + sum(found.byte_ms) > 0
 
 
 def test_jobs_without_repeats_measure_no_copies() -> None:

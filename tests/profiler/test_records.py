@@ -51,7 +51,9 @@ def test_records_of_two_machines_are_not_mixed(tmp_path: Path) -> None:
     with RecordsFile(path, source=SOURCE) as file:
         file.append(compute_record())
 
-    with pytest.raises(RecordsError, match=f"holds records of {SOURCE}, this machine's are cpu:Mine; give another"):
+    with pytest.raises(
+        RecordsError, match=f"holds records of {SOURCE}, this machine's are cpu:Mine; hint: give another"
+    ):
         RecordsFile(path, source="cpu:Mine")
 
 

@@ -34,6 +34,7 @@ def deduplicating(
     write_plan(folder, plan_of().model_copy(update={"deduplication": (group,)}))
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.parametrize("num_nodes", [1, 2])
 def test_training_without_repeats_computes_what_training_on_all_lists_does(

@@ -62,6 +62,7 @@ def highest(plan: Plan) -> int:
     return max(each.used_bytes for each in plan.memory)
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_every_layout_trains_as_replicas_do(tmp_path: Path, ranks: RankServer) -> None:

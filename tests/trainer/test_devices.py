@@ -46,10 +46,10 @@ WITHOUT = {"devices": (), "nccl": None}
         ),
         (
             cuda_of(problem="Found no NVIDIA driver on your system.", driver=None, **WITHOUT),
-            "Found no NVIDIA driver on your system.; install an NVIDIA driver for CUDA 13",
+            "Found no NVIDIA driver on your system.; hint: install an NVIDIA driver for CUDA 13",
         ),
         (cuda_of(built_for=None, problem="not compiled with CUDA", driver=None, **WITHOUT), "torch was built for CPUs"),
-        (cuda_of(**WITHOUT), "no GPU is visible; check CUDA_VISIBLE_DEVICES"),
+        (cuda_of(**WITHOUT), "no GPU is visible; hint: check CUDA_VISIBLE_DEVICES"),
     ],
     ids=["driver too old", "no driver", "torch for CPUs", "nothing visible"],
 )
@@ -107,7 +107,7 @@ def test_nodes_unlike_the_plans_are_refused_on_gpus() -> None:
     planned = plan.request.topology.devices_per_node
 
     assert require_planned_nodes(plan, local_world_size=planned, device=GPU) is None
-    with pytest.raises(InputError, match=f"is for {planned} devices per node, this node has 4 processes; start"):
+    with pytest.raises(InputError, match=f"is for {planned} devices per node, this node has 4 processes; hint: start"):
         require_planned_nodes(plan, local_world_size=4, device=GPU)
     assert "measured times will differ" in str(require_planned_nodes(plan, local_world_size=4, device=CPU))
 

@@ -18,7 +18,7 @@ WAITS_S = 60.0
 LIMIT_SECONDS = 25
 """14 s by the heartbeat's own times, which test_heartbeat holds, and some for a machine that is busy."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -152,6 +152,7 @@ def test_a_pipelined_run_ends_as_a_plain_one(run: Run, tmp_path: Path) -> None:
     assert progress(tmp_path / "SparseDist").metrics == progress(tmp_path / "None").metrics
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("pipeline", ["None", "SparseDist"])
 def test_bf16_learns_as_well(run: Run, tmp_path: Path, pipeline: str) -> None:
     """The planted signal is found with the dense part's products in BF16; the weights stay FP32."""
@@ -412,7 +413,10 @@ def test_a_checkpoint_of_another_job_is_refused(
         ({"model": {"batchSizePerDevice": 400}}, "there are 360 training samples and one step takes 400"),
         ({"model": {"embeddingOptimizer": "Adam"}}, "FBGEMM has no training kernel with adam"),
         ({"training": {"steps": 3}}, "spec.training.steps: is not a known key"),
-        ({"training": {"embeddingLearningRate": "1e30"}}, "the loss is nan; lower spec.training.embeddingLearningRate"),
+        (
+            {"training": {"embeddingLearningRate": "1e30"}},
+            "the loss is nan; hint: lower spec.training.embeddingLearningRate",
+        ),
     ],
     ids=["no data", "other data", "too little data", "no kernel", "unknown field", "diverges"],
 )
@@ -436,7 +440,7 @@ def test_a_model_that_diverges_in_the_last_step_ends_in_a_sentence(
     assert run(training={"embeddingLearningRate": "1e30", "maxSteps": 1}) == ExitCode.INVALID_INPUT
 
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
-    assert re.search(r"step 1: \d+ of 40 logits of the evaluation are not finite; lower spec.training", line)
+    assert re.search(r"step 1: \d+ of 40 logits of the evaluation are not finite; hint: lower spec.training", line)
     assert f"remove {tmp_path / 'run' / 'checkpoints' / 'step-00000001'} to start from the first step" in line
 
 
@@ -477,7 +481,7 @@ def test_a_diverged_checkpoint_has_one_before_it(
     with monkeypatch.context() as diverging:
         diverging.setattr(Evaluation, "compute", diverged)
         assert run(**spec) == ExitCode.INVALID_INPUT
-    assert f"; remove {newest} to resume from the one before" in capsys.readouterr().err
+    assert f"; hint: remove {newest} to resume from the one before" in capsys.readouterr().err
     assert saved_steps(tmp_path / "run") == [8, 9]
 
     shutil.rmtree(newest)
@@ -743,7 +747,7 @@ def test_without_torchrun_the_trainer_says_how_to_start_it(
 
     assert main([str(job), "--plan", "plan.json", "--run-dir", str(tmp_path)]) == ExitCode.INVALID_INPUT
 
-    assert "RANK is not set; start with `torchrun" in capsys.readouterr().err
+    assert "RANK is not set; hint: start with `torchrun" in capsys.readouterr().err
 
 
 def test_a_run_directory_that_is_a_file_is_refused(

@@ -31,7 +31,7 @@ def test_a_good_order_has_a_high_auc(group: Any) -> None:
 @pytest.mark.parametrize("logit", [math.nan, math.inf, -math.inf])
 def test_logits_that_are_not_finite_are_refused(group: Any, logit: float) -> None:
     """A diverged model has no metrics, and the sentence names how many of its logits are none."""
-    with pytest.raises(InputError, match=r"1 of 4 logits of the evaluation are not finite; lower spec\.training"):
+    with pytest.raises(InputError, match=r"1 of 4 logits of the evaluation are not finite; hint: lower spec\.training"):
         evaluated(group, [0.0, 1.0, logit, 3.0], [0, 0, 1, 1])
 
 

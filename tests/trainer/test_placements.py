@@ -13,6 +13,7 @@ TOLERANCE = {"logits": 1e-6, "sgd weights": 1e-6, "adagrad weights": 1e-6, "roww
 """The root of row-wise Adagrad's mean of squares enlarges what small gradients are rounded by."""
 
 
+@pytest.mark.processes
 def test_random_plans_of_all_families_compute_what_the_unsharded_model_does(tmp_path: Path, ranks: RankServer) -> None:
     """Logits, and weights after two updates; row-wise Adagrad where no table has blocks of columns."""
     worker = Path(__file__).with_name("placements_worker.py")
@@ -24,6 +25,7 @@ def test_random_plans_of_all_families_compute_what_the_unsharded_model_does(tmp_
     assert all(difference < TOLERANCE[kind] for kind, difference in found["largest"].items()), found
 
 
+@pytest.mark.processes
 def test_a_checkpoint_of_any_family_loads_under_any_other(tmp_path: Path, ranks: RankServer) -> None:
     """Weights and sums of squared gradients to the last bit, row-wise and element-wise."""
     worker = Path(__file__).with_name("families_worker.py")

@@ -87,8 +87,20 @@ def with_shards(**fields: Any) -> Plan:
             plan_of(tables=(TABLES[0].model_copy(update={"pooling": Pooling.MEAN}), *TABLES[1:]), world_size=2),
             r"table 'user' has 60 x 32 FP32 of means, the model's has 60 x 32 FP32;",
         ),
-        (with_shards(num_columns=8), r"tables\[0\].shards: cover 1680 of 1920 cells; close the gap \(table 'user'\)"),
-        (with_shards(num_rows=30), r"tables\[0\].shards: cover 1560 of 1920 cells; close the gap \(table 'user'\)"),
+        (
+            with_shards(num_columns=8),
+            (
+                r"tables\[0\].shards: cover 1680 of 1920 cells"
+                r"; hint: close the gap \(table 'user'\)"
+            ),
+        ),
+        (
+            with_shards(num_rows=30),
+            (
+                r"tables\[0\].shards: cover 1560 of 1920 cells"
+                r"; hint: close the gap \(table 'user'\)"
+            ),
+        ),
         (CUT.model_copy(update={"tables": CUT.tables[:2]}), r"has no table 'country'"),
         (CUT.model_copy(update={"tables": CUT.tables[::-1]}), r"not stand in the order of its request"),
     ],

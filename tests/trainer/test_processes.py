@@ -35,7 +35,7 @@ from support.trainer.trainer_builders import TABLES, Cuts, job_data, plan_of, wr
 
 from benchmarks.process_family import kill_family
 
-pytestmark = pytest.mark.timeout(400)  # seconds where nothing else runs, minutes on a machine that is busy
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]  # minutes on a machine that is busy
 
 ROOT = Path(__file__).parents[2]
 FAILURE_WORKER = Path(__file__).with_name("failure_worker.py")

@@ -1,8 +1,8 @@
 """One of two ranks: trains weighted bags on all lists, and in both forms without repeats.
 
-A list repeats where its ids and its weights equal those of the sample before. Trained by SGD: row-wise Adagrad divides
-gradients by their size, and with them the rounding of sums in another order. Argument: folder, unused. Exits with an
-error where a loss or a weight differs.
+A list repeats where its ids and its weights equal those of the sample before. Under row-wise Adagrad, which divides
+gradients by their size and with them the rounding of their sums, each form is held against the same training in FP64.
+Argument: folder, unused. Exits with an error where a loss or a weight differs.
 """
 
 import logging
@@ -23,6 +23,7 @@ from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.expansion import Expansion
 from neuroshard_trainer.grouped_model import TableCollections
 from neuroshard_trainer.model import TABLES_PATH
+from neuroshard_trainer.optimizers import EPSILON
 from neuroshard_trainer.plan_adapter import sharding_plan
 from numpy.typing import NDArray
 from support import builders
@@ -35,10 +36,11 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 CPU = torch.device("cpu")
 SAMPLES, STEPS, COLUMNS = 16, 20, 8
+TABLE_RATE, DENSE_RATE = 0.05, 0.1
 GROUP, ITEM = ("seen", "bought"), "item"
 NAMES = (*GROUP, ITEM)
 
@@ -115,10 +117,19 @@ def plan_of(family: ShardingType, pooling: Pooling, form: DeduplicationForm | No
     return plan.model_copy(update={"deduplication": (group,)})
 
 
-def trained(
-    family: ShardingType, pooling: Pooling, form: DeduplicationForm | None
-) -> tuple[list[torch.Tensor], Mapping[str, torch.Tensor]]:
-    """Return the losses and the weights of this rank after training on the same samples."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trained:
+    """Losses and weights of this rank after training on the same samples."""
+
+    losses: torch.Tensor
+    """[steps]"""
+    begun: Mapping[str, torch.Tensor]
+    """Weights before."""
+    weights: Mapping[str, torch.Tensor]
+
+
+def trained(family: ShardingType, pooling: Pooling, form: DeduplicationForm | None, optimizer: EmbOptimType) -> Trained:
+    """Train on all lists or in a form."""
     plan = plan_of(family, pooling, form)
     torch.manual_seed(0)
     world = dist.group.WORLD
@@ -130,15 +141,17 @@ def trained(
         device=CPU,
         plan=TableCollections.of(plan).divided(whole),
         sharders=[
-            EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 0.05})
+            EmbeddingBagCollectionSharder(
+                fused_params={"optimizer": optimizer, "learning_rate": TABLE_RATE, "eps": EPSILON}
+            )
         ],
     )
     set_equal_weights(model)
     dense = [weight for name, weight in model.named_parameters() if not name.startswith(f"{TABLES_PATH}.")]
-    optimizer = torch.optim.SGD(dense, lr=0.1)
+    optimizer = torch.optim.SGD(dense, lr=DENSE_RATE)
     begun, losses = local_weights(model), []
     for step in range(STEPS):
-        lookups, first_samples, labels = batch(step, form)
+        lookups, first_samples, labels = batch(step, form, rank=dist.get_rank())
         optimizer.zero_grad()
         loss = nn.functional.binary_cross_entropy_with_logits(model(lookups, first_samples), labels)
         torch.autograd.backward(loss)
@@ -146,16 +159,73 @@ def trained(
         losses.append(loss.detach())
     weights = local_weights(model)
     assert all(not torch.equal(weights[name], first) for name, first in begun.items()), "every shard is trained"
-    return losses, weights
+    return Trained(losses=torch.stack(losses), begun=begun, weights=weights)
 
 
-def batch(step: int, form: DeduplicationForm | None) -> tuple[list[KeyedJaggedTensor], torch.Tensor, torch.Tensor]:
-    """Return lookups by collection, first samples, and labels of this rank.
+def exact(begun: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Return the tables after training on all lists of both ranks by row-wise Adagrad in FP64, unsharded, by name.
+
+    The sum of squares of a row grows by the mean of its squared gradients. Its gradient over the root is its step
+    (FBGEMM's rowwise_adagrad).
+
+    Args:
+        begun: FP32 weights of all ranks.
+    """
+    last = [begun[key].double().requires_grad_() for key in ("last.weight", "last.bias")]
+    tables = [
+        next(each for key, each in begun.items() if f".{name}." in key).double().requires_grad_() for name in NAMES
+    ]
+    squares = [torch.zeros(len(table), 1, dtype=torch.float64) for table in tables]
+    for step in range(STEPS):
+        loss = torch.zeros((), dtype=torch.float64)
+        for rank in range(dist.get_world_size()):
+            (lookups,), _, labels = batch(step, None, rank=rank)
+            pooled = [weighted_sums(table, lookups[name]) for name, table in zip(NAMES, tables, strict=True)]
+            logits = nn.functional.linear(torch.cat(pooled, dim=1), *last).squeeze(1)
+            own = nn.functional.binary_cross_entropy_with_logits(logits, labels.double())
+            loss = loss + own / dist.get_world_size()
+        gradients = torch.autograd.grad(loss, [*tables, *last])
+        with torch.no_grad():
+            for weight, gradient in zip(last, gradients[len(tables) :], strict=True):
+                weight.sub_(DENSE_RATE * gradient)
+            for table, square, gradient in zip(tables, squares, gradients[: len(tables)], strict=True):
+                square.add_((gradient**2).mean(dim=1, keepdim=True))
+                table.sub_(TABLE_RATE * gradient / (square.sqrt() + EPSILON))
+    return {name: table.detach() for name, table in zip(NAMES, tables, strict=True)}
+
+
+def weighted_sums(table: torch.Tensor, lists: JaggedTensor) -> torch.Tensor:
+    """Return [samples, columns] the weighted sums of a table's rows."""
+    samples = torch.repeat_interleave(torch.arange(len(lists.lengths())), lists.lengths())
+    rows = table[lists.values()] * lists.weights().double()[:, None]
+    return torch.zeros(len(lists.lengths()), table.shape[1], dtype=table.dtype).index_add(0, samples, rows)
+
+
+def of_all_ranks(weights: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+    """Return the tensors of all ranks by name, each table whole on one of them."""
+    everyone: list[Mapping[str, torch.Tensor]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(everyone, dict(weights))
+    return {name: tensor for each in everyone for name, tensor in each.items() if tensor.numel()}
+
+
+def errors(found: Trained, wanted: Mapping[str, torch.Tensor]) -> Mapping[str, float]:
+    """Return the largest difference of a weight of each table."""
+    weights = of_all_ranks(found.weights)
+    return {
+        name: max(float((tensor - table).abs().max()) for key, tensor in weights.items() if f".{name}." in key)
+        for name, table in wanted.items()
+    }
+
+
+def batch(
+    step: int, form: DeduplicationForm | None, *, rank: int
+) -> tuple[list[KeyedJaggedTensor], torch.Tensor, torch.Tensor]:
+    """Return lookups by collection, first samples, and labels of a rank.
 
     Each rank has other repeats, empty lists among them. In odd steps some lists repeat with other weights.
     """
-    rng = np.random.default_rng((step, dist.get_rank()))
-    chance = {0: 0.0, 1: 1.0}.get(step % 5, 0.1 + 0.3 * dist.get_rank())  # of new lists
+    rng = np.random.default_rng((step, rank))
+    chance = {0: 0.0, 1: 1.0}.get(step % 5, 0.1 + 0.3 * rank)  # of new lists
     version = np.cumsum(rng.random(SAMPLES) < chance) % SAMPLES
     lists = {}
     for name in NAMES:
@@ -193,18 +263,39 @@ def keyed(lists: Mapping[str, Weighted], names: Sequence[str]) -> KeyedJaggedTen
     )
 
 
-def main(_folder: str) -> None:
+def check_sgd() -> None:
     """Check sums and means of whole tables in both forms, and sums of tables by rows in the one that they take."""
-    logging.disable(logging.WARNING)
     both = tuple(DeduplicationForm)
+    for family, pooling, forms in (
+        (ShardingType.TABLE_WISE, Pooling.SUM, both),
+        (ShardingType.TABLE_WISE, Pooling.MEAN, both),
+        (ShardingType.ROW_WISE, Pooling.SUM, (DeduplicationForm.FIRST_SAMPLE,)),
+    ):
+        expected = trained(family, pooling, None, EmbOptimType.EXACT_SGD)
+        for form in forms:
+            found = trained(family, pooling, form, EmbOptimType.EXACT_SGD)
+            torch.testing.assert_close(found.losses, expected.losses, rtol=0, atol=1e-6)
+            torch.testing.assert_close(found.weights, expected.weights, rtol=0, atol=1e-6)
+
+
+def check_rowwise_adagrad() -> None:
+    """Check that neither form is further from FP64 than all lists are, but for a tenth, and that losses agree."""
+    expected, *found = (
+        trained(ShardingType.TABLE_WISE, Pooling.SUM, form, EmbOptimType.EXACT_ROWWISE_ADAGRAD)
+        for form in (None, *DeduplicationForm)
+    )
+    wanted = exact(of_all_ranks(expected.begun))
+    limits = errors(expected, wanted)
+    assert max(limits.values()) < 1e-4, f"FP32 trains what FP64 does, found {limits}"
+    for each in found:
+        torch.testing.assert_close(each.losses, expected.losses, rtol=0, atol=1e-6)
+        own = errors(each, wanted)
+        assert all(own[name] <= 1.1 * limit for name, limit in limits.items()), f"{own}, on all lists {limits}"
+
+
+def main(_folder: str) -> None:
+    """Check both optimizers."""
+    logging.disable(logging.WARNING)
     with joined_ranks():
-        for family, pooling, forms in (
-            (ShardingType.TABLE_WISE, Pooling.SUM, both),
-            (ShardingType.TABLE_WISE, Pooling.MEAN, both),
-            (ShardingType.ROW_WISE, Pooling.SUM, (DeduplicationForm.FIRST_SAMPLE,)),
-        ):
-            expected, weights = trained(family, pooling, None)
-            for form in forms:
-                losses, found = trained(family, pooling, form)
-                torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=0, atol=1e-6)
-                torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
+        check_sgd()
+        check_rowwise_adagrad()

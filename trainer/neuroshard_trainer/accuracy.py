@@ -71,7 +71,7 @@ def compare_accuracy(
                 if "normalized_entropy" not in metrics:
                     raise InputError(
                         "spec.data: there are no held-out samples to compare the accuracy by; "
-                        "set validationPercent or evaluationPath"
+                        "hint: set validationPercent or evaluationPath"
                     )
                 accuracies[form] = Accuracy(normalized_entropy=metrics["normalized_entropy"], auc=metrics.get("auc"))
                 if process.is_first:

@@ -155,7 +155,7 @@ class CheckpointFolder:
         except CheckpointException as error:
             _, (cause, _) = next(iter(error.failures.items()))
             raise StorageError(
-                f"{folder}: cannot be loaded: {cause}; remove it to start from the one before"
+                f"{folder}: cannot be loaded: {cause}; hint: remove it to start from the one before"
             ) from error
 
     def _take_over(self) -> None:
@@ -265,7 +265,7 @@ def _save_failure(folder: Path, error: CheckpointException | StorageError) -> St
         return storage_error(folder, failed_write)
     if shutil.disk_usage(folder).free < SPARE_BYTES:  # torch's own writer does not say so
         return disk_full(folder, "the checkpoint did not fit")
-    return StorageError(f"{folder}: the checkpoint could not be written: {causes[0]}; start again")
+    return StorageError(f"{folder}: the checkpoint could not be written: {causes[0]}; hint: start again")
 
 
 def _local_bytes(state: object) -> int:

@@ -87,7 +87,7 @@ def unit_module(model: nn.Module, unit: PlannedUnit) -> nn.Module:
     except AttributeError as error:
         raise InputError(
             f"the plan keeps module {unit.module!r} of the dense part {unit.strategy.value}, and the model has no such "
-            "module; make the plan again for this job"
+            "module; hint: make the plan again for this job"
         ) from error
 
 
@@ -118,7 +118,7 @@ def prove_dense(
                 raise InputError(
                     f"module {planned.module!r} of the dense part is not kept as the plan says: the plan has "
                     f"{_listed(planned)}, rank {rank} has {_listed(live)}; "
-                    "give the plan's layout to DistributedModelParallel"
+                    "hint: give the plan's layout to DistributedModelParallel"
                 )
     return everyone[0]
 

@@ -179,7 +179,9 @@ def _tables(job: DLRMTrainingJob, file: Path | None) -> TableSet:
     if file is None:
         inline = job.spec.model.inline_tables(job.metadata.name)
         if inline is None:
-            raise InputError("spec.model.embeddingTablesFrom: names a ConfigMap; give its table set with --tables")
+            raise InputError(
+                "spec.model.embeddingTablesFrom: names a ConfigMap; hint: give its table set with --tables"
+            )
         return inline
     try:
         data = read_data(file) if file.suffix != ".csv" else None

@@ -115,7 +115,7 @@ def _memory_tracker() -> "MemTracker":
         from torch.distributed._tools.mem_tracker import MemTracker  # noqa: PLC0415 - other releases of torch may lack it
     except ImportError as error:
         raise InputError(
-            f"torch {torch.__version__} has no memory tracker to count with ({error}); {_REMEDY}"
+            f"torch {torch.__version__} has no memory tracker to count with ({error}); hint: {_REMEDY}"
         ) from error
     return MemTracker()
 
@@ -143,7 +143,7 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, counted: Mapping[
         if counted[purpose] != count:
             raise InputError(
                 f"torch {torch.__version__}: its memory tracker counts {counted[purpose]:,} bytes of {purpose} where "
-                f"there are {count:,}; {_REMEDY}"
+                f"there are {count:,}; hint: {_REMEDY}"
             )
 
 

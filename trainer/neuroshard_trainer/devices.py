@@ -67,19 +67,21 @@ class Cuda:
     def why_unusable(self) -> str:
         """Return why there is no GPU to compute on, with what to do."""
         if self.built_for is None:
-            return "torch was built for CPUs; install a torch with CUDA, and fbgemm-gpu instead of fbgemm-gpu-cpu"
+            return "torch was built for CPUs; hint: install a torch with CUDA, and fbgemm-gpu instead of fbgemm-gpu-cpu"
         major = self.built_for.split(".")[0]
         if self.driver is not None and self.problem is not None:
             return (
                 f"the NVIDIA driver {self.driver} does not serve CUDA {self.built_for}, which torch was built for "
-                f"({self.problem}); install a driver for CUDA {major} or newer, or a torch built for the driver's CUDA"
+                f"({self.problem})"
+                f"; hint: install a driver for CUDA {major} or newer, or a torch built for the driver's CUDA"
             )
         if self.problem is not None:
             return (
-                f"{self.problem}; install an NVIDIA driver for CUDA {major} or newer, and in a pod set a limit of "
+                f"{self.problem}"
+                f"; hint: install an NVIDIA driver for CUDA {major} or newer, and in a pod set a limit of "
                 "nvidia.com/gpu"
             )
-        return "no GPU is visible; check CUDA_VISIBLE_DEVICES, and in a pod the limit of nvidia.com/gpu"
+        return "no GPU is visible; hint: check CUDA_VISIBLE_DEVICES, and in a pod the limit of nvidia.com/gpu"
 
 
 def why_gpu_is_needed(job: DLRMTrainingJob, plan: GivenPlan) -> str | None:
@@ -112,7 +114,8 @@ def chosen_device(choice: DeviceChoice, cuda: Cuda, *, local_rank: int, needs_gp
         raise InputError(f"{wanted}, but {cuda.why_unusable()}; --device cpu trains on the CPU all the same")
     if local_rank >= len(cuda.devices):
         raise InputError(
-            f"local rank {local_rank} has no GPU of its own, there are {len(cuda.devices)}; start one process per GPU "
+            f"local rank {local_rank} has no GPU of its own, there are {len(cuda.devices)}"
+            f"; hint: start one process per GPU "
             "and let each see all GPUs of its node (srun --gpus-per-task hides them), or give --device cpu"
         )
     return torch.device("cuda", local_rank)
@@ -142,7 +145,7 @@ def require_planned_nodes(plan: GivenPlan, *, local_world_size: int, device: tor
         raise InputError(f"the plan cannot be run here: {by_node}")
     found = f"the plan is for {planned} devices per node, this node has {local_world_size} processes"
     if device.type == "cuda":
-        raise InputError(f"{found}; start {planned} processes per node (--nproc-per-node), or plan again")
+        raise InputError(f"{found}; hint: start {planned} processes per node (--nproc-per-node), or plan again")
     return f"{found}: measured times will differ from the prediction"
 
 

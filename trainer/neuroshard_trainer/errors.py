@@ -40,7 +40,7 @@ class MissingPackageError(TrainerError):
     def of(cls, error: Exception) -> Self:
         """Return the error for an import that failed; fbgemm-gpu without a driver fails to load its libraries."""
         return cls(
-            f"torch, torchrec and fbgemm-gpu are needed, an import failed ({error}); try "
+            f"torch, torchrec and fbgemm-gpu are needed, an import failed ({error}); hint: try "
             "pip install 'neuroshard-operator[trainer]', then `pip install --no-deps fbgemm-gpu torchrec` "
             "(fbgemm-gpu-cpu without a GPU) and what torchrec asks for"
         )
@@ -62,7 +62,7 @@ class PeerLostError(TrainerError):
         """Return the error for something that was going on, and the reason that the transport gives."""
         return cls(
             f"{when} another process was gone or did not answer ({reason}); "
-            "read the log of the process that ended first, then start all again"
+            "hint: read the log of the process that ended first, then start all again"
         )
 
 

@@ -76,5 +76,7 @@ def copied(pooled: Sequence[torch.Tensor], rows: torch.Tensor) -> Sequence[torch
         pooled: [lists, columns] of each feature, of one type.
         rows: [samples] the list of each sample.
     """
+    if len(pooled) == 1:  # nothing is next to it, and torch's own needs no Python on its way back
+        return (pooled[0].index_select(0, rows),)
     copies: tuple[torch.Tensor, ...] = _Copies.apply(rows, *pooled)
     return copies

@@ -73,7 +73,7 @@ def export(
     folder = run_dir / CHECKPOINTS_FOLDER
     found = newest_whole(folder)
     if found is None:
-        raise InputError(f"{folder}: holds no whole checkpoint; train first, or name the trainer's run directory")
+        raise InputError(f"{folder}: holds no whole checkpoint; hint: train first, or name the trainer's run directory")
     path, manifest = found
     tables = plan.request.tables.tables
     state = whole_state(path)

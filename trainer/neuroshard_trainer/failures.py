@@ -38,8 +38,8 @@ def lost_peers(when: Callable[[], str], *, trains: Callable[[], bool]) -> Iterat
         if trains() or _NCCL_PEER.search(str(error)):
             raise _peer_lost(when(), error) from error
         raise CommunicationError(
-            f"{when()} NCCL refused: {_one_line(error)}; NCCL_DEBUG=INFO in spec.trainer.env logs its choices, "
-            "docs/guides/fast-network.md lists the usual causes"
+            f"{when()} NCCL refused: {_one_line(error)}; hint: NCCL_DEBUG=INFO in spec.trainer.env logs its "
+            "choices, docs/guides/fast-network.md lists the usual causes"
         ) from error
     except dist.DistError as error:
         raise _peer_lost(when(), error) from error
@@ -52,7 +52,7 @@ def lost_peers(when: Callable[[], str], *, trains: Callable[[], bool]) -> Iterat
 def full_memory(when: str, error: torch.OutOfMemoryError) -> InputError:
     """Return the error of a GPU whose memory is full."""
     return InputError(
-        f"{when} the GPU's memory was full ({_one_line(error)}); lower spec.model.batchSizePerDevice, or plan "
+        f"{when} the GPU's memory was full ({_one_line(error)}); hint: lower spec.model.batchSizePerDevice, or plan "
         "again with a larger spec.planner.denseMemoryPerDevice"
     )
 

@@ -20,9 +20,11 @@ def storage_error(path: Path, error: OSError) -> StorageError:
     """Return the sentence for a file or folder that could not be written."""
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return disk_full(path, error.strerror or "no space is left")
-    return StorageError(f"{path}: cannot be written: {error.strerror or error}; name another folder, then start again")
+    return StorageError(
+        f"{path}: cannot be written: {error.strerror or error}; hint: name another folder, then start again"
+    )
 
 
 def disk_full(path: Path, found: str) -> StorageError:
     """Return the sentence for a full disk."""
-    return StorageError(f"{path}: the disk is full: {found}; free space or name another folder, then start again")
+    return StorageError(f"{path}: the disk is full: {found}; hint: free space or name another folder, then start again")

@@ -46,8 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     if SHUTDOWN_VARIABLE in os.environ and not hasattr(options, "shutdown_timeout"):
         sys.stderr.write(
             f"warning: {SHUTDOWN_VARIABLE}={os.environ[SHUTDOWN_VARIABLE]} has no effect: torch {torch.__version__} "
-            "kills its processes 30 s after SIGTERM\n"
-            "hint: for a longer checkpoint install a torch whose torchrun has --shutdown-timeout\n"
+            "kills its processes 30 s after SIGTERM"
+            "; hint: for a longer checkpoint install a torch whose torchrun has --shutdown-timeout\n"
         )
     try:
         run(options)  # type: ignore[no-untyped-call] # torch's
@@ -67,14 +67,13 @@ def _report_not_met(endpoint: str, error: Exception) -> ExitCode:
     there at the next attempt.
     """
     reason = str(error.__cause__ or error).strip().splitlines()[0]
-    sys.stderr.write(f"error: the workers did not meet at {endpoint}: {reason}\n")
     if _PORT_IN_USE.search(f"{error} {error.__cause__}"):
-        sys.stderr.write("hint: the port is in use; choose another one in spec.rendezvous.port\n")
-        return ExitCode.INVALID_INPUT
-    sys.stderr.write(
-        "hint: check that all workers start within spec.rendezvous.timeoutSeconds and that node 0 can be reached\n"
-    )
-    return ExitCode.PEER_LOST
+        code, hint = ExitCode.INVALID_INPUT, "choose another port in spec.rendezvous.port"
+    else:
+        code = ExitCode.PEER_LOST
+        hint = "check that all workers start within spec.rendezvous.timeoutSeconds and that node 0 can be reached"
+    sys.stderr.write(f"error: the workers did not meet at {endpoint}: {reason}; hint: {hint}\n")
+    return code
 
 
 def exit_code_of(failures: "Mapping[int, ProcessFailure]") -> int:

@@ -135,7 +135,7 @@ def prove_sharding(
                 raise InputError(
                     f"table {table.name!r} is not computed as the plan says: the plan has {_kind(*planned)}, "
                     f"the ranks have {_kind(*live)}; "
-                    "give the plan to DistributedModelParallel, and its tables' types and pooling to the model"
+                    "hint: give the plan to DistributedModelParallel, and its tables' types and pooling to the model"
                 )
     return found
 
@@ -149,7 +149,7 @@ def _require_planned(wanted: Sharding, found: Sharding, members: Sequence[int] |
             )
             raise InputError(
                 f"table {name!r} is not sharded as the plan says: the plan has {_listed(wanted.get(name, ()))}, "
-                f"{holders} hold {_listed(found.get(name, ()))}; give the plan to DistributedModelParallel"
+                f"{holders} hold {_listed(found.get(name, ()))}; hint: give the plan to DistributedModelParallel"
             )
 
 
@@ -157,7 +157,9 @@ def sharded_collections(model: nn.Module) -> Sequence[ShardedEmbeddingBagCollect
     """Return TorchRec's sharded collections in a model. Raises InputError if there is none."""
     found = [module for module in model.modules() if isinstance(module, ShardedEmbeddingBagCollection)]
     if not found:
-        raise InputError("the model has no sharded EmbeddingBagCollection; wrap it in DistributedModelParallel first")
+        raise InputError(
+            "the model has no sharded EmbeddingBagCollection; hint: wrap it in DistributedModelParallel first"
+        )
     return found
 
 
@@ -181,12 +183,12 @@ def _collection_at(model: nn.Module, path: str) -> ShardedCollection:
     try:
         place = get_unwrapped_module(model).get_submodule(path)
     except AttributeError as error:
-        raise InputError(f"the model has no module {path!r}; give the model that was planned") from error
+        raise InputError(f"the model has no module {path!r}; hint: give the model that was planned") from error
     found = next((module for module in place.modules() if isinstance(module, _COLLECTIONS)), None)
     if found is None:
         raise InputError(
             f"{path or 'the model'} is a {type(place).__name__} without a sharded collection; "
-            "wrap the model in DistributedModelParallel with the sharders that it was planned for"
+            "hint: wrap the model in DistributedModelParallel with the sharders that it was planned for"
         )
     return found
 

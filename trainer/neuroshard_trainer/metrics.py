@@ -88,7 +88,9 @@ class Evaluation:
         dist.all_reduce(self._counts, group=self._group)
         count, num_invalid = self._counts.tolist()
         if num_invalid:
-            raise InputError(f"{num_invalid} of {count} logits of the evaluation are not finite; {DIVERGED_REMEDY}")
+            raise InputError(
+                f"{num_invalid} of {count} logits of the evaluation are not finite; hint: {DIVERGED_REMEDY}"
+            )
         dist.all_reduce(self._sums, group=self._group)
         dist.all_reduce(self._auc.counts, group=self._group)
         found = self._auc.compute()

@@ -124,10 +124,11 @@ def bag_collection(tables: Sequence[Table]) -> EmbeddingBagCollection:
 def _config(table: Table) -> EmbeddingBagConfig:
     if "." in table.name or hasattr(nn.ModuleDict(), table.name):
         why = "TorchRec keeps tables in a ModuleDict, whose keys have no dot and are none of its attributes"
-        raise InputError(f"table {table.name!r} cannot be trained under this name: {why}; rename the table")
+        raise InputError(f"table {table.name!r} cannot be trained under this name: {why}; hint: rename the table")
     if table.is_sequence:
         raise InputError(
-            f"table {table.name!r} has pooling NONE, and this trainer joins one vector of each feature; give it SUM or "
+            f"table {table.name!r} has pooling NONE, and this trainer joins one vector of each feature"
+            f"; hint: give it SUM or "
             "MEAN, or bring a trainer of your own (spec.trainer.command)"
         )
     return EmbeddingBagConfig(

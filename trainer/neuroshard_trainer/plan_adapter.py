@@ -49,7 +49,7 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
     if num_devices != world_size:
         raise InputError(
             f"{path}: is for {num_devices} devices, there are {world_size} processes; "
-            "start as many processes as the plan has devices, or plan again"
+            "hint: start as many processes as the plan has devices, or plan again"
         )
     problem = _other_model(plan, plan.request.tables.tables if tables is None else tables)
     if problem is None:
@@ -81,7 +81,7 @@ def require_lasting_gradients(plan: GivenPlan) -> None:
     if found is Element.FP16:
         raise InputError(
             f"the plan has pooled embeddings of type {found}, in which gradients of a mean loss become 0; "
-            "plan again with --output-data-type BF16, which keeps FP32's range (FP32 for CPUs)"
+            "hint: plan again with --output-data-type BF16, which keeps FP32's range (FP32 for CPUs)"
         )
 
 
@@ -162,7 +162,7 @@ def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     if extra is not None:
         return f"has a table {extra!r}, which the model has not; it is the plan of another model, plan again"
     if placed != list(planned):
-        return "its tables do not stand in the order of its request; make the plan again"
+        return "its tables do not stand in the order of its request; hint: make the plan again"
     return None
 
 

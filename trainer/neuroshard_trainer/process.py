@@ -49,7 +49,7 @@ class Launched:
         names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
         missing = [name for name in (*names, "MASTER_ADDR") if name not in os.environ]
         if missing:
-            raise InputError(f"{missing[0]} is not set; start with `torchrun ... -m neuroshard_trainer`")
+            raise InputError(f"{missing[0]} is not set; hint: start with `torchrun ... -m neuroshard_trainer`")
         numbers = {name.lower(): int(os.environ[name]) for name in names}
         return cls(**numbers, run_id=os.environ.get(RUN_ID_VARIABLE))
 

@@ -23,7 +23,7 @@ def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], No
         from prometheus_client import CollectorRegistry, Gauge, start_http_server  # noqa: PLC0415 - optional
     except ImportError as error:
         raise MissingPackageError(
-            f"--metrics-port needs prometheus-client ({error}); `pip install prometheus-client`"
+            f"--metrics-port needs prometheus-client ({error}); hint: `pip install prometheus-client`"
         ) from error
     registry = CollectorRegistry()
     seconds = Gauge(
@@ -37,7 +37,9 @@ def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], No
     try:
         start_http_server(port, registry=registry)
     except OSError as error:
-        raise InputError(f"--metrics-port: port {port} cannot be served ({error.strerror}); name another") from error
+        raise InputError(
+            f"--metrics-port: port {port} cannot be served ({error.strerror}); hint: name another"
+        ) from error
 
     def write(report: StepReport) -> None:
         nonlocal active

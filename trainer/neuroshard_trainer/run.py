@@ -261,7 +261,7 @@ def _guard(
     if not data.num_validation:
         raise InputError(
             f"the plan sends {codecs.types.text}, and there are no held-out samples to guard the accuracy with; "
-            "set spec.data.validationPercent or evaluationPath, or policy Exact in spec.training.communication"
+            "hint: set spec.data.validationPercent or evaluationPath, or policy Exact in spec.training.communication"
         )
     settings = job.spec.training.narrow_types.guard
     maximum = float(settings.max_entropy_increase_percent)
@@ -275,7 +275,7 @@ def _agreed_plan(file: Path, process: Process) -> str:
     if other is not None:
         raise InputError(
             f"{file}: rank {other} has another plan than rank 0 ({found[other][:12]}, {found[0][:12]}); "
-            "give all nodes the same file"
+            "hint: give all nodes the same file"
         )
     return found[0]
 
@@ -320,7 +320,7 @@ def _resumed(
             if before != value:
                 raise InputError(
                     f"{folder}: was trained with {field} = {before}, the job has {value}; "
-                    "change it back, take another run directory, or set spec.checkpoint.resumePolicy: None"
+                    "hint: change it back, take another run directory, or set spec.checkpoint.resumePolicy: None"
                 )
         state.load(checkpoints, folder, manifest.table_widths, has_carried=manifest.carries_gradients)
         if manifest.carries_gradients and not state.carries_gradients:
@@ -339,7 +339,7 @@ def _warn_of_earlier_checkpoints(folder: Path) -> None:
     if newest is not None:
         logger.warning(
             "spec.checkpoint.resumePolicy: None trains from the start; %s of an earlier run stays until this run is "
-            "past its step, and Latest would resume from it; remove it, or set spec.checkpoint.folder",
+            "past its step, and Latest would resume from it; hint: remove it, or set spec.checkpoint.folder",
             newest,
         )
 

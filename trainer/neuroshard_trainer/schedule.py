@@ -35,7 +35,7 @@ class Schedule:
         if wanted < global_batch_size:
             raise DataError(
                 f"there are {epoch_samples} training samples and one step takes {global_batch_size}; "
-                "lower spec.model.batchSizePerDevice or raise spec.training.epochs"
+                "hint: lower spec.model.batchSizePerDevice or raise spec.training.epochs"
             )
         num_steps = step + max(0, wanted - position) // global_batch_size
         return cls(

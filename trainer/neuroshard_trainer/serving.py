@@ -63,7 +63,7 @@ def whole_state(folder: Path) -> dict[str, torch.Tensor]:
         }
         state_dict_loader.load(state, storage_reader=FileSystemReader(folder), no_dist=True)
     except (CheckpointException, OSError) as error:
-        raise StorageError(f"{folder}: cannot be read: {error}; export another checkpoint") from error
+        raise StorageError(f"{folder}: cannot be read: {error}; hint: export another checkpoint") from error
     return {name.removeprefix(_MODEL_PREFIX): tensor for name, tensor in state.items()}
 
 
@@ -86,7 +86,7 @@ def served_model(model: Model, tables: Sequence[Table], state: dict[str, torch.T
             saved, wanted = (shapes.get(name, "missing") for shapes in (found, expected))
             raise InputError(
                 f"parameter {name} is {saved} in the checkpoint and {wanted} in the job's model; "
-                "give the job and the plan that it was trained by"
+                "hint: give the job and the plan that it was trained by"
             )
     served.load_state_dict(state, assign=True)
     return served.eval()

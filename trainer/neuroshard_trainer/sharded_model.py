@@ -144,7 +144,8 @@ def _own_shards(
             raise
         logger.warning("TorchRec's error was:", exc_info=error)
         raise InputError(
-            f"TorchRec cannot build the plan's shards ({_first_line(error)}); check the plan with `neuroshard validate`"
+            f"TorchRec cannot build the plan's shards ({_first_line(error)})"
+            f"; hint: check the plan with `neuroshard validate`"
         ) from error
 
 

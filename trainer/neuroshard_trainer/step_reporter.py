@@ -62,12 +62,13 @@ _KINDS: Mapping[Member, CollectiveKind] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class MarkedStep:
     """The marks of one step."""
 
     begin: Mark
     end: Mark
     waits: tuple[tuple[Mark, Mark], ...]
+    """For data."""
     intervals: tuple[Interval, ...]
 
 
@@ -147,7 +148,7 @@ class StepReporter:
         self._next_step = first_step
         self._begun: Mark | None = None
         self._waits: list[tuple[Mark, Mark]] = []
-        self._unread: list[_Step] = []
+        self._unread: list[MarkedStep] = []
         self._samples_per_step = samples_per_step
         self._device = device
         self._times: deque[StepTimes] = deque(maxlen=window)
@@ -224,7 +225,7 @@ class StepReporter:
     def end_step(self) -> None:
         """End the step here, so that what is done before the next, such as an evaluation, is no part of it."""
         if self._begun is not None:
-            step = _Step(self._begun, self._clock.mark(), tuple(self._waits), tuple(self._timers.stop()))
+            step = MarkedStep(self._begun, self._clock.mark(), tuple(self._waits), tuple(self._timers.stop()))
             self._unread.append(step)
             self._begun = None
             self._next_step += 1
@@ -285,7 +286,7 @@ class StepReporter:
         """Read the steps since the report before, and return how long each was; one whose times are none counts not."""
         step_ms = np.full(len(self._unread), np.nan, dtype=np.float32)
         for number, step in enumerate(self._unread):
-            times = _step_times(self._clock, step)
+            times = step_times(self._clock, step)
             if all(math.isfinite(ms) and ms >= 0 for ms in times.values()):
                 step_ms[number] = times["step_ms"]
                 self._times.append(times)
@@ -324,7 +325,7 @@ def _samples_per_second(samples_per_step: int | None, ranks: Sequence[Mapping[st
     return None if samples_per_step is None or not slowest_ms else MS_PER_SECOND * samples_per_step / slowest_ms
 
 
-def _step_times(clock: Clock, step: _Step) -> StepTimes:
+def step_times(clock: Clock, step: MarkedStep) -> StepTimes:
     """Return the parts of one step. Communication counts only while nothing of the lookups is computed."""
     pairs = [*step.waits, *((interval.begin, interval.end) for interval in step.intervals)]
     begin_ms, step_end_ms, *ends = clock.read_ms([step.begin, step.end, *(mark for pair in pairs for mark in pair)])

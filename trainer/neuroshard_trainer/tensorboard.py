@@ -25,7 +25,7 @@ def tensorboard_writer(folder: Path, *, first_step: int) -> Show:
         from torch.utils.tensorboard.writer import SummaryWriter  # noqa: PLC0415 - optional
     except ImportError as error:
         raise MissingPackageError(
-            f"spec.training.tensorboard needs tensorboard ({error}); `pip install tensorboard`"
+            f"spec.training.tensorboard needs tensorboard ({error}); hint: `pip install tensorboard`"
         ) from error
     try:
         writer = SummaryWriter(str(folder), purge_step=first_step + 1)

@@ -55,7 +55,7 @@ class TracedSteps:
         is_short = len(text) <= _LONGEST_STEPS
         if not (is_short and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
             raise InputError(
-                f"--trace-steps: {text[:_LONGEST_STEPS]!r} is not FIRST:END with FIRST below END; try 100:105"
+                f"--trace-steps: {text[:_LONGEST_STEPS]!r} is not FIRST:END with FIRST below END; hint: try 100:105"
             )
         return cls(int(first), int(end))
 

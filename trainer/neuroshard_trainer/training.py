@@ -287,7 +287,7 @@ class TrainingLoop:
         dist.all_reduce(sums, group=self._process.group)
         mean = float(sums[0] / sums[1].clamp(min=1))
         if not math.isfinite(mean):
-            raise InputError(f"step {self.step}: the loss is {mean}; {DIVERGED_REMEDY}")
+            raise InputError(f"step {self.step}: the loss is {mean}; hint: {DIVERGED_REMEDY}")
         return mean
 
     def _evaluate(self, vote: StepVote) -> None:
@@ -340,7 +340,7 @@ class TrainingLoop:
         except StorageError:
             return ""
         remedy = "resume from the one before" if has_earlier(saved) else "start from the first step"
-        return f"; remove {saved} to {remedy}"
+        return f"; hint: remove {saved} to {remedy}"
 
     def _save(self) -> None:
         """Begin to save the state, unless this step's is or was."""

@@ -96,10 +96,20 @@ class Expansion(Value):
 
     feature_ms: tuple[Milliseconds, Milliseconds]
     """Of each feature; forward and backward."""
-    row_ms: tuple[Milliseconds, Milliseconds]
+    group_row_ms: tuple[Milliseconds, Milliseconds]
     """Of each sample of a group, on top."""
     byte_ms: tuple[Milliseconds, Milliseconds]
     """Of each copied byte, on top."""
+
+
+class CollectionParts(Value):
+    """Milliseconds of the parts of a step that a collection of tables takes; pairs are forward and backward."""
+
+    indices_ms: Milliseconds
+    """Of the exchange of indices."""
+    compute_ms: tuple[Milliseconds, Milliseconds]
+    exchange_ms: tuple[Milliseconds, Milliseconds]
+    """Of pooled embeddings, and of their gradients."""
 
 
 class BundleManifest(Document):
@@ -122,6 +132,9 @@ class BundleManifest(Document):
     launch: Launch = Launch()
     expansion: Expansion | None = None
     """None: not measured; then it is priced as memory traffic."""
+    added_collection: CollectionParts | None = None
+    """Measured cost of a further collection of tables, beyond that of its tables. If unset: its exchanges are priced as
+    those with the least traffic, its compute as nothing."""
     calibration: Calibration | None = None
 
     @model_validator(mode="after")
@@ -134,6 +147,18 @@ class BundleManifest(Document):
     def is_of(self, device: DeviceType) -> bool:
         """Whether the cost models price this device: another of the same product, whatever its memory, is the same."""
         return self.device.product == device.product
+
+    @property
+    def families(self) -> frozenset[Family]:
+        """Return the families whose collectives are priced from where those of pooled embeddings are.
+
+        Networks know the collectives of tables by columns alone; those of others come from the device simulator, and
+        are measured where a calibration has factors of them.
+        """
+        if _is_simulated(self.source) and self.calibration is None:
+            return frozenset(Family)
+        measured = () if self.calibration is None else self.calibration.reduction_factors
+        return frozenset({Family.COLUMNS, *measured})
 
     def measured_mape(self, name: NetworkName) -> float | None:
         """Return the error of a network's times on measurements that it was not fitted to.

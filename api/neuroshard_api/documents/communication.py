@@ -108,11 +108,12 @@ class WireTypes(Value):
             form = WIRE_FORMATS[kind]
             if on_cpu and not form.on_cpu:
                 known = ", ".join(each for each in WireType if WIRE_FORMATS[each].on_cpu)
-                return f"{direction}: TorchRec has no {kind} codec for CPUs; use one of {known}"
+                return f"{direction}: TorchRec has no {kind} codec for CPUs; hint: use one of {known}"
             if batch_size_per_device % form.least_samples:
                 return (
                     f"{direction}: {kind} encodes groups of {form.group_values} values, which "
-                    f"{batch_size_per_device} samples do not fill at every table width; make the batch size a multiple "
+                    f"{batch_size_per_device} samples do not fill at every table width"
+                    f"; hint: make the batch size a multiple "
                     f"of {form.least_samples}"
                 )
         return None

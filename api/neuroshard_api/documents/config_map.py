@@ -58,7 +58,7 @@ def pack_files(files: Mapping[str, bytes]) -> ConfigMapContents:
         largest = max(stored, key=lambda key: len(stored[key]))
         raise ConfigMapTooLargeError(
             f"the files need {_size(stored):,} bytes even compressed, a ConfigMap holds {LIMIT_BYTES:,}; "
-            f"the largest is {largest} with {len(stored[largest]):,}: publish fewer or smaller files"
+            f"the largest is {largest} with {len(stored[largest]):,}; hint: publish fewer or smaller files"
         )
     text = {key: content.decode() for key, content in sorted(stored.items()) if _is_text(content)}
     binary = {key: base64.b64encode(stored[key]).decode() for key in sorted(stored.keys() - text.keys())}
@@ -77,7 +77,7 @@ def unpack_files(
         try:
             files[key] = base64.b64decode(encoded, validate=True)
         except binascii.Error as error:
-            raise DocumentError(where, [f"binaryData.{key}: is not base64: {error}; write it again"]) from error
+            raise DocumentError(where, [f"binaryData.{key}: is not base64: {error}; hint: write it again"]) from error
     return {
         _path(key): decompressed(key, content, where=f"{where}: {key}", limit_bytes=limit_bytes)
         for key, content in sorted(files.items())
@@ -93,9 +93,11 @@ def _key(path: str) -> str:
     key = path.replace("/", SEPARATOR)
     if SEPARATOR in path or path.endswith(COMPRESSED_SUFFIX):
         problem = f"holds {SEPARATOR} or ends with {COMPRESSED_SUFFIX}, which a ConfigMap's key has for other uses"
-        raise DocumentError(path, [f"{problem}; rename the file"])
+        raise DocumentError(path, [f"{problem}; hint: rename the file"])
     if not _KEY.fullmatch(key) or key.startswith(".."):
-        raise DocumentError(path, ["a ConfigMap's key has 1 to 253 letters, digits, '-', '_' and '.'; rename the file"])
+        raise DocumentError(
+            path, ["a ConfigMap's key has 1 to 253 letters, digits, '-', '_' and '.'; hint: rename the file"]
+        )
     return key
 
 

@@ -185,6 +185,8 @@ class DenseLayout(Value):
         seen: set[str] = set()
         for index, unit in enumerate(self.units):
             if unit.module in seen:
-                raise ValueError(f"units[{index}].module: {unit.module!r} is there already; name each module once")
+                raise ValueError(
+                    f"units[{index}].module: {unit.module!r} is there already; hint: name each module once"
+                )
             seen.add(unit.module)
         return self

@@ -98,10 +98,10 @@ class DenseProfile(Document):
         if self.batch_size_per_device != batch_size_per_device:
             problems.append(
                 f"was counted for {self.batch_size_per_device:,} samples per device, the request has "
-                f"{batch_size_per_device:,}; count it again"
+                f"{batch_size_per_device:,}; hint: count it again"
             )
         if self.features_sha256 != features_sha256(tables):
-            problems.append("was counted for tables with other features or widths; count it again")
+            problems.append("was counted for tables with other features or widths; hint: count it again")
         return problems
 
     def other_settings(self, signature: dict[str, str]) -> list[str]:

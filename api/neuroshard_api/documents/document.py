@@ -17,6 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, SchemaValidator
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
+from neuroshard_api.process.hints import in_one_line
 
 
 class DocumentError(ValueError):
@@ -36,7 +37,7 @@ class DocumentError(ValueError):
     def __str__(self) -> str:
         shown = self.problems[:MAX_PROBLEMS_SHOWN]
         rest = len(self.problems) - len(shown)
-        return f"{self.where}: " + "; ".join(shown) + (f"; and {rest} more" if rest else "")
+        return f"{self.where}: " + in_one_line([*shown, *([f"and {rest} more"] if rest else [])])
 
 
 _NOT_TEXT = "is not text in UTF-8; is it the right file? If so, save it as plain text"
@@ -216,7 +217,7 @@ def read_bytes(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise DocumentError(str(path), ["does not exist; check the path"]) from error
+        raise DocumentError(str(path), ["does not exist; hint: check the path"]) from error
     except OSError as error:
         raise DocumentError(str(path), [f"cannot be read: {error.strerror or error}"]) from error
     return decompressed(path.name, content, where=str(path))
@@ -230,9 +231,9 @@ def decompressed(name: str, content: bytes, *, where: str, limit_bytes: int = UN
         with gzip.GzipFile(fileobj=io.BytesIO(content)) as file:
             unpacked = file.read(limit_bytes + 1)
     except (OSError, EOFError, zlib.error) as error:
-        raise DocumentError(where, [f"is not complete gzip data: {error}; write it again"]) from error
+        raise DocumentError(where, [f"is not complete gzip data: {error}; hint: write it again"]) from error
     if len(unpacked) > limit_bytes:
-        raise DocumentError(where, [f"is larger than {limit_bytes:,} bytes when decompressed; split it"])
+        raise DocumentError(where, [f"is larger than {limit_bytes:,} bytes when decompressed; hint: split it"])
     return unpacked
 
 
@@ -252,7 +253,7 @@ def parse_data(text: str, *, where: str, is_json: bool) -> object:
         count_values(text, is_json=False)
         data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
         if _expanded_values(data, {}) > MAX_EXPANDED_VALUES:
-            raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; write them out")
+            raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; hint: write them out")
         return data
 
 
@@ -307,8 +308,8 @@ def _readable(where: str) -> Iterator[None]:
     try:
         yield
     except json.JSONDecodeError as error:
-        at = f"at line {error.lineno}, column {error.colno}"
-        problem = f"is not complete JSON: {error.msg} {at}; write the file again, it may have been cut off"
+        fault = f"{error.msg.removesuffix(' starting at')} at line {error.lineno}, column {error.colno}"
+        problem = f"is not complete JSON: {fault}; hint: write the file again, it may have been cut off"
         raise DocumentError(where, [problem]) from error
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
@@ -324,7 +325,7 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         repeated = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {repeated[0]!r} stands twice in one mapping; remove one")
+        raise ValueError(f"the key {repeated[0]!r} stands twice in one mapping; hint: remove one")
     return mapping
 
 
@@ -339,7 +340,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                problem = f"the key {key.value!r} stands twice in one mapping; remove one"
+                problem = f"the key {key.value!r} stands twice in one mapping; hint: remove one"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)
@@ -349,10 +350,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 def _version_problem(found: object, expected: str) -> str:
     name = expected.split("/", maxsplit=1)[0]
     if found is None:
-        return f"schema_version: is missing; add `schema_version: {expected}`"
+        return f"schema_version: is missing; hint: add `schema_version: {expected}`"
     if isinstance(found, str) and found.startswith(f"{name}/"):
-        return f"schema_version: is {found!r}, this release reads {expected!r}; use the release that wrote the file"
-    return f"schema_version: is {found!r}, expected {expected!r}; is this another kind of document?"
+        return (
+            f"schema_version: is {found!r}, this release reads {expected!r}; hint: use the release that wrote the file"
+        )
+    return f"schema_version: is {found!r}, expected {expected!r}; hint: is this another kind of document?"
 
 
 def _without_echoes(faults: Sequence[Any]) -> list[Any]:
@@ -372,7 +375,7 @@ def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whos
     if kind == "missing":
         return f"{path}: is missing"
     if kind == "extra_forbidden":
-        return f"{path}: is not a known key; check its spelling or remove it"
+        return f"{path}: is not a known key; hint: check its spelling or remove it"
     if kind == "too_short":
         return f"{path}: needs at least {fault['ctx']['min_length']} entries, found {fault['ctx']['actual_length']}"
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")

@@ -312,11 +312,14 @@ class GivenPlan(Document):
     def _dense_layout_with_its_memory(self) -> Self:
         if self.dense is not None and self.replication is not None:
             raise ValueError(
-                "dense: groups of devices that each hold all tables train replicated dense parts; leave one of dense "
+                "dense: groups of devices that each hold all tables train replicated dense parts"
+                "; hint: leave one of dense "
                 "and replication out"
             )
         if self.dense is not None and self.request.dense_memory is None:
-            raise ValueError("request.dense_memory: is missing, and the plan has a layout of the dense part; give both")
+            raise ValueError(
+                "request.dense_memory: is missing, and the plan has a layout of the dense part; hint: give both"
+            )
         return self
 
     @model_validator(mode="after")
@@ -337,7 +340,7 @@ class GivenPlan(Document):
                 if types.get(each.name) != each.chosen:
                     raise ValueError(
                         f"stored_types.tables[{index}].chosen: is {each.chosen} for {each.name!r}, {where} has "
-                        f"{types.get(each.name) or 'none'}; give the same type in both"
+                        f"{types.get(each.name) or 'none'}; hint: give the same type in both"
                     )
         return self
 
@@ -345,7 +348,7 @@ class GivenPlan(Document):
     def _priced_as_a_whole(self) -> Self:
         missing = [field for field in PRICE_FIELDS if getattr(self, field) is None]
         if missing and len(missing) < len(PRICE_FIELDS):
-            raise ValueError(f"{missing[0]}: is missing; give all of {', '.join(PRICE_FIELDS)}, or none of them")
+            raise ValueError(f"{missing[0]}: is missing; hint: give all of {', '.join(PRICE_FIELDS)}, or none of them")
         return self
 
     @model_validator(mode="after")
@@ -356,7 +359,9 @@ class GivenPlan(Document):
             for name in each.features:
                 if name not in tables or tables[name].is_sequence:
                     what = "a sequence" if name in tables else "a feature of no table"
-                    raise ValueError(f"deduplication[{index}].features: {name!r} is {what}; name features of bags")
+                    raise ValueError(
+                        f"deduplication[{index}].features: {name!r} is {what}; hint: name features of bags"
+                    )
                 if name in owner:
                     raise ValueError(
                         f"deduplication[{index}].features: {name!r} is in group {owner[name]!r} already; "
@@ -374,14 +379,15 @@ class GivenPlan(Document):
             if outside:
                 raise ValueError(
                     f"deduplication[{index}].features: table {table.name!r} is looked up by {outside[0]!r} too, "
-                    "and the grouped form takes whole tables; name all of its features, or use first_sample"
+                    "and the grouped form takes whole tables; hint: name all of its features, or use first_sample"
                 )
         for placement in self.tables:
             is_whole = placement.sharding_type.is_by_columns or placement.sharding_type is ShardingType.DATA_PARALLEL
             if placement.name in tables and not is_whole:
                 raise ValueError(
                     f"deduplication[{index}].form: table {placement.name!r} is {placement.sharding_type}, whose parts "
-                    "are added up for equally many lists on every device; use first_sample, or place it by columns"
+                    "are added up for equally many lists on every device"
+                    "; hint: use first_sample, or place it by columns"
                 )
 
     @property
@@ -439,7 +445,7 @@ class GivenPlan(Document):
     @property
     def no_price(self) -> str:
         """Why there is no price, in a sentence that begins with the field."""
-        return "predicted: is missing, the plan has no price; give a plan that has one"
+        return "predicted: is missing, the plan has no price; hint: give a plan that has one"
 
 
 class Plan(GivenPlan):

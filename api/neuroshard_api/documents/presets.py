@@ -58,7 +58,7 @@ def preset(name: str) -> DevicePreset:
     presets = load_presets()
     if name not in presets:
         raise ValueError(
-            f"device type {name!r} is not known; choose one of {', '.join(presets)}, "
+            f"device type {name!r} is not known; hint: choose one of {', '.join(presets)}, "
             "or describe the device by numbers in a topology file"
         )
     return presets[name]

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.documents.bundle import Source
+from neuroshard_api.documents.bundle import CollectionParts, Source
 from neuroshard_api.documents.counts import Count, PositiveCount
 from neuroshard_api.documents.document import Document, Value
 from neuroshard_api.documents.tables import Optimizer, Table
@@ -34,6 +34,18 @@ class ExpansionSample(Value):
     """Columns of each feature."""
     factor: PositiveCount
     """Consecutive samples with one list."""
+
+
+class CollectionSample(Value):
+    """Tables that are trained as one collection, and as two of half of them each."""
+
+    batch_size_per_device: PositiveCount
+    num_tables: PositiveCount
+    """Each on one device, in turn."""
+    embedding_dim: PositiveCount
+    """Columns of each table."""
+    pooling_factor: PositiveCount
+    """Lookups of a list."""
 
 
 class CommunicationSample(Value):
@@ -95,6 +107,15 @@ class LaunchTimes(Value):
     """One call of an idle device, which waits for the host to launch it. None: the device is the host."""
 
 
+class CollectionTimes(Value):
+    """Parts of a step of one set of tables: means over devices, medians over steps."""
+
+    one: CollectionParts
+    """As one collection."""
+    two: CollectionParts
+    """As two collections, both together."""
+
+
 class ProfileRecord(Document):
     """One line of a records file."""
 
@@ -110,13 +131,18 @@ class ProfileRecord(Document):
     launch: ComputeSample | None = None
     """Tables whose call was timed in several ways."""
     expansion: ExpansionSample | None = None
-    """Copies to repeated lists. Exactly one of compute, communication, launch, and expansion is given."""
+    """Copies to repeated lists."""
+    collections: CollectionSample | None = None
+    """Tables as one collection and as two. Exactly one of compute, communication, launch, expansion, and collections is
+    given."""
     forward_ms: Annotated[float, Field(gt=0)] | None = None
     """Compute and expansion: median forward time."""
     backward_ms: Annotated[float, Field(gt=0)] | None = None
     """Compute and expansion: median backward time, of compute with the fused optimizer."""
     launch_times: LaunchTimes | None = None
     """Launch: medians of each way of calling."""
+    collection_times: CollectionTimes | None = None
+    """Collections: parts of a step with one collection and with two."""
     device_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
     """Communication: median time of each device from its own start to its end."""
     spread: Annotated[float, Field(ge=0)] = 0.0
@@ -138,6 +164,7 @@ class ProfileRecord(Document):
             "communication": self.communication,
             "launch": self.launch,
             "expansion": self.expansion,
+            "collections": self.collections,
         }
         given = [name for name, sample in samples.items() if sample is not None]
         if len(given) != 1:

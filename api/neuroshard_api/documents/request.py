@@ -88,7 +88,9 @@ class Constraints(Document):
     """Devices that hold no shard. Any excludes row_wise and data_parallel tables, which are on all devices."""
     sharding_types: ShardingTypes | None = None
     """The only ways to cut a table without types of its own, as TorchRec's ParameterConstraints. None: all that suit
-    its pooling and optimizer."""
+    its pooling and optimizer, whose collectives the cost models know, and that are not in excluded_sharding_types."""
+    excluded_sharding_types: ShardingTypes | None = None
+    """Ways in which no table is cut whose types are not named. None: there are none."""
     compute_kernels: ComputeKernels | None = None
     """The only kernels of a table without kernels of its own. None: the one that runs its sharding type."""
     data_types: DataTypes | None = None
@@ -210,7 +212,8 @@ class PlanRequest(Document):
         if self.global_batch_size > MAX_GLOBAL_BATCH_SIZE:
             raise ValueError(
                 f"batch_size_per_device: {self.batch_size_per_device:,} samples on each of "
-                f"{self.topology.num_devices:,} devices are more than {MAX_GLOBAL_BATCH_SIZE:,} in a step; lower it"
+                f"{self.topology.num_devices:,} devices are more than {MAX_GLOBAL_BATCH_SIZE:,} in a step"
+                f"; hint: lower it"
             )
         return self
 
@@ -225,7 +228,7 @@ class PlanRequest(Document):
                 )
         for index, name in enumerate(self.grouped or ()):
             if name not in (self.deduplicate or ()):
-                raise ValueError(f"grouped[{index}]: {name!r} is not in deduplicate; add it there")
+                raise ValueError(f"grouped[{index}]: {name!r} is not in deduplicate; hint: add it there")
         return self
 
     @model_validator(mode="after")
@@ -236,7 +239,7 @@ class PlanRequest(Document):
         found = self.memory.output_data_type
         if found is not DataType.FP32:
             raise ValueError(
-                f"{field}: codecs encode FP32, and memory.output_data_type is {found.value}; give one of them"
+                f"{field}: codecs encode FP32, and memory.output_data_type is {found.value}; hint: give one of them"
             )
         problem = None if self.wire is None else self.wire_problem(self.wire)
         if problem is not None:
@@ -249,10 +252,12 @@ class PlanRequest(Document):
         if choices is not None and choices.policy is DensePolicy.SHARD and self.memory.dense_bytes is not None:
             raise ValueError(
                 "dense_choices.policy: shard needs the units of a counted dense part, and memory.dense_bytes takes its "
-                "place; leave one of them out"
+                "place; hint: leave one of them out"
             )
         if self.dense_memory is not None and self.dense is None:
-            raise ValueError("dense_memory: is of a counted dense part, and there is none; give dense, or leave it out")
+            raise ValueError(
+                "dense_memory: is of a counted dense part, and there is none; hint: give dense, or leave it out"
+            )
         return self
 
     @model_validator(mode="after")
@@ -271,7 +276,7 @@ class PlanRequest(Document):
 
     def _problems_of(self, profile: DenseProfile) -> list[str]:
         if self.memory.dense_bytes is not None:
-            return ["excludes memory.dense_bytes, which takes the place of the count; give one of them"]
+            return ["excludes memory.dense_bytes, which takes the place of the count; hint: give one of them"]
         return profile.mismatches(batch_size_per_device=self.batch_size_per_device, tables=self.tables.tables)
 
     @property

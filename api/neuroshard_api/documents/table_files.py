@@ -96,18 +96,18 @@ def _header_problems(columns: list[str]) -> list[str]:
         if column not in known:
             close = get_close_matches(column, known, n=1)
             hint = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(known)}"
-            problems.append(f"column {column[:40]!r}: is not known; {hint}")
+            problems.append(f"column {column[:40]!r}: is not known; hint: {hint}")
         elif column in columns[:position]:
-            problems.append(f"column {column}: stands in the header twice; remove one")
+            problems.append(f"column {column}: stands in the header twice; hint: remove one")
     return problems
 
 
 def _row_problems(columns: list[str], rows: list[tuple[int, list[str]]]) -> list[str]:
     """Return the faults of the table as a whole: no lines, ragged lines, repeated names."""
     if not rows:
-        return ["has a header but no tables; add one line per table"]
+        return ["has a header but no tables; hint: add one line per table"]
     problems = [
-        f"line {number}: has {len(cells)} cells, the header has {len(columns)}; is a comma missing or too many?"
+        f"line {number}: has {len(cells)} cells, the header has {len(columns)}; hint: is a comma missing or too many?"
         for number, cells in rows
         if len(cells) != len(columns)
     ]
@@ -119,7 +119,7 @@ def _row_problems(columns: list[str], rows: list[tuple[int, list[str]]]) -> list
         earlier = first_line.setdefault(cells[name_at].strip(), number)
         if earlier != number:
             name = cells[name_at].strip()
-            problems.append(f"line {number}, column name: {name!r} stands on line {earlier} already; rename one")
+            problems.append(f"line {number}, column name: {name!r} stands on line {earlier} already; hint: rename one")
     return problems
 
 

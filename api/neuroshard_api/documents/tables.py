@@ -37,7 +37,7 @@ def _kernel_width(width: int) -> int:
     if width % DIM_MULTIPLE:
         raise ValueError(
             f"must be a multiple of {DIM_MULTIPLE} (FBGEMM's kernels read vectors of {DIM_MULTIPLE}), "
-            f"found {width}; pad the table to {width + DIM_MULTIPLE - width % DIM_MULTIPLE}"
+            f"found {width}; hint: pad the table to {width + DIM_MULTIPLE - width % DIM_MULTIPLE}"
         )
     return width
 
@@ -50,7 +50,7 @@ EmbeddingDim = Annotated[
 def _shares(shares: tuple[float, ...]) -> tuple[float, ...]:
     total = sum(shares)
     if abs(total - 1.0) > 0.01:  # noqa: PLR2004 - histograms are published rounded to three digits
-        raise ValueError(f"must sum to 1 (within 0.01), found {total:.6g}; divide each bin by the sum")
+        raise ValueError(f"must sum to 1 (within 0.01), found {total:.6g}; hint: divide each bin by the sum")
     return shares
 
 
@@ -161,13 +161,13 @@ class Table(Value):
     def _distinct_features(self) -> Self:
         repeated = sorted(name for name, count in Counter(self.feature_names).items() if count > 1)
         if repeated:
-            raise ValueError(f"feature_names: must be distinct, found {repeated[0]!r} more than once; remove one")
+            raise ValueError(f"feature_names: must be distinct, found {repeated[0]!r} more than once; hint: remove one")
         return self
 
     @model_validator(mode="after")
     def _one_reuse_description(self) -> Self:
         if self.reuse_histogram is not None and self.zipf_exponent is not None:
-            raise ValueError("gives both reuse_histogram and zipf_exponent; give one")
+            raise ValueError("gives both reuse_histogram and zipf_exponent; hint: give one")
         return self
 
 
@@ -217,7 +217,7 @@ class TableSet(Document):
         if measured and self.session_run is None:
             raise ValueError(
                 f"session_run: is needed, since table {measured[0]!r} has a duplication_factor; "
-                "give the samples of a run"
+                "hint: give the samples of a run"
             )
         return self
 
@@ -227,5 +227,7 @@ class TableSet(Document):
         repeated = sorted(name for name, count in counts.items() if count > 1)
         if repeated:
             shown = ", ".join(repr(name) for name in repeated[:5])
-            raise ValueError(f"tables[].name: must be unique, found more than once: {shown}; rename or merge them")
+            raise ValueError(
+                f"tables[].name: must be unique, found more than once: {shown}; hint: rename or merge them"
+            )
         return self

@@ -129,7 +129,9 @@ class TorchRecPlan(Document):
         for path, tables in self.modules.items():
             kinds = {parameter.sharding_type for parameter in tables.values()}
             if {ShardingType.TABLE_ROW_WISE, ShardingType.GRID} <= kinds:
-                raise ValueError(f"modules.{path}: has table_row_wise and grid_shard tables; write all as grid_shard")
+                raise ValueError(
+                    f"modules.{path}: has table_row_wise and grid_shard tables; hint: write all as grid_shard"
+                )
             for name, parameter in tables.items():
                 problem = _problem(name, parameter, size, per_node)
                 if problem is not None:
@@ -215,7 +217,12 @@ def _collections(tables: Sequence[Table], module_path: str | None) -> Mapping[st
         if other != table.name:
             raise DocumentError(
                 "plan",
-                [f"tables: {other!r} and {table.name!r} are both {table.name_in_collection!r} in {path}; rename one"],
+                [
+                    (
+                        f"tables: {other!r} and {table.name!r} are both {table.name_in_collection!r} in {path}"
+                        f"; hint: rename one"
+                    )
+                ],
             )
     return found
 
@@ -331,7 +338,7 @@ def _problem(name: str, parameter: TorchRecParameter, world_size: int, local_wor
         if height
     )
     if not shards:
-        return ".shards", "have no row; give the blocks that have any"
+        return ".shards", "have no row; hint: give the blocks that have any"
     whole = len(shards) == 1 and kind is ShardingType.COLUMN_WISE
     placement = TablePlacement(name=name, sharding_type=ShardingType.TABLE_WISE if whole else kind, shards=shards)
     devices = _World(world_size, local_world_size)

@@ -54,7 +54,7 @@ class EmbeddingTable(Part):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="!(self.dataType in ['BF16', 'INT8'])",
-            message="dataType BF16 and INT8 have no training kernel on any device; use FP32 or FP16",
+            message="dataType BF16 and INT8 have no training kernel on any device; hint: use FP32 or FP16",
             holds=lambda table: any(table.data_type in each.weight_types for each in TRAINING_KERNELS.values()),
         ),
     )

@@ -20,7 +20,7 @@ from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
-from neuroshard_api.sharding.kinds import ComputeKernel
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 
 
@@ -67,6 +67,7 @@ def plan_request(
             max_shards_per_table=planner.max_shards_per_table,
             min_shard_width=planner.min_shard_width,
             sharding_types=None if named is None else tuple(each.sharding_type for each in named),
+            excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if job.spec.trainer.command else None,
             compute_kernels=None if host is None else tuple(ComputeKernel),
             data_types=planner.data_types,
         ),
@@ -109,7 +110,9 @@ def _with_host_memory(topology: Topology, num_bytes: int) -> Topology:
             if topology.device.is_cpu
             else "its link to host memory is not known"
         )
-        raise DocumentError("job", [f"spec.planner.hostMemoryPerNode: the device is {name!r}, {problem}; leave it out"])
+        raise DocumentError(
+            "job", [f"spec.planner.hostMemoryPerNode: the device is {name!r}, {problem}; hint: leave it out"]
+        )
     memory = HostMemory(bytes_per_node=num_bytes, link=usual.host_link)
     return topology.model_copy(update={"host_memory": memory})
 

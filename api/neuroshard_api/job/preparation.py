@@ -187,7 +187,7 @@ class Planner(Part):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="!has(self.dataTypes) || self.dataTypes.all(t, t in ['FP32', 'FP16'])",
-            message="dataTypes BF16 and INT8 have no training kernel on any device; use FP32, FP16, or both",
+            message="dataTypes BF16 and INT8 have no training kernel on any device; hint: use FP32, FP16, or both",
             holds=lambda planner: all(
                 any(each in kernels.weight_types for kernels in TRAINING_KERNELS.values())
                 for each in planner.data_types or ()
@@ -219,8 +219,9 @@ class Planner(Part):
     sharding_types: (
         Annotated[tuple[TableSharding, ...], Field(min_length=1, max_length=6, json_schema_extra=ATOMIC)] | None
     ) = None
-    """Ways in which tables may be sharded. If unset: TableWise and ColumnWise. A trainer of your own must give
-    DataParallel tables an optimizer."""
+    """Ways in which tables may be sharded. If unset: all whose collectives the cost models know, which are all of a
+    simulated bundle, and TableWise and ColumnWise of one that was measured; without DataParallel for a trainer of your
+    own, which must give such tables an optimizer."""
     data_types: (
         Annotated[tuple[DataType, ...], Field(min_length=1, max_length=2, json_schema_extra=ATOMIC), Unique()] | None
     ) = None

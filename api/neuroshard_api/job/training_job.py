@@ -111,13 +111,14 @@ class Spec(Part):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="!has(self.planRef) || self.launchPolicy != 'PlanOnly'",
-            message="launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",
+            message="launchPolicy PlanOnly makes no plan where planRef brings one; hint: remove one of them",
             holds=lambda spec: spec.plan_ref is None or spec.launch_policy is not LaunchPolicy.PLAN_ONLY,
         ),
         Rule(
             cel="!has(self.planRef) || !has(self.failurePolicy.rules) || "
             "!self.failurePolicy.rules.exists(rule, rule.action == 'ReplanAndRestart')",
-            message="failurePolicy.rules: ReplanAndRestart makes no plan where planRef brings one; remove one of them",
+            message="failurePolicy.rules: ReplanAndRestart makes no plan where planRef brings one"
+            "; hint: remove one of them",
             holds=lambda spec: (
                 spec.plan_ref is None
                 or all(rule.action is not FailureAction.REPLAN_AND_RESTART for rule in spec.failure_policy.rules)
@@ -126,7 +127,7 @@ class Spec(Part):
         Rule(
             cel="self.training.denseParallelism.policy != 'Shard' || !has(self.planner.denseMemoryPerDevice)",
             message="training.denseParallelism.policy Shard needs the counted dense part, and "
-            "planner.denseMemoryPerDevice takes its place; remove one of them",
+            "planner.denseMemoryPerDevice takes its place; hint: remove one of them",
             holds=lambda spec: (
                 spec.training.dense_parallelism.policy is not ParallelismPolicy.SHARD
                 or spec.planner.dense_memory_per_device is None
@@ -274,7 +275,7 @@ def _of_this_kind(raw: object, where: str) -> object:
         raise DocumentError(where, [f"must hold a {KIND}, found {found}"])
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key not in raw:
-            raise DocumentError(where, [f"{key}: is missing; add `{key}: {expected}`"])
+            raise DocumentError(where, [f"{key}: is missing; hint: add `{key}: {expected}`"])
         if raw[key] != expected:
             raise DocumentError(where, [f"{key}: is {raw[key]!r}, expected {expected!r}"])
     return raw

@@ -94,7 +94,7 @@ class EnvironmentVariable(Part):
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             cel="!self.name.startsWith('PET_')",
-            message="PET_* variables are torchrun's own settings, which the operator makes; choose another name",
+            message="PET_* variables are torchrun's own settings, which the operator makes; hint: choose another name",
             holds=lambda variable: not variable.name.startswith("PET_"),
         ),
         Rule(

@@ -46,21 +46,21 @@ def why_no_gpu(*, built_for: str | None, driver: str | None) -> str:
     """
     if built_for is None:
         return (
-            "there is no GPU that torch can use: this build of torch is without CUDA\n"
-            "hint: install a CUDA build of torch, or give --device cpu"
+            "there is no GPU that torch can use: this build of torch is without CUDA"
+            "; hint: install a CUDA build of torch, or give --device cpu"
         )
     if driver is None:
         return (
-            "there is no GPU that torch can use: no NVIDIA driver answers nvidia-smi\n"
-            "hint: run on a node with GPUs and ask for them (limits of nvidia.com/gpu), or give --device cpu"
+            "there is no GPU that torch can use: no NVIDIA driver answers nvidia-smi"
+            "; hint: run on a node with GPUs and ask for them (limits of nvidia.com/gpu), or give --device cpu"
         )
     if (least := least_driver(built_for=built_for, driver=driver)) is not None:
         return (
             f"there is no GPU that torch can use: the NVIDIA driver {driver} is too old for torch built for CUDA "
-            f"{built_for}, which needs {least} or newer\n"
-            "hint: update the driver, or install torch and FBGEMM built for an older CUDA"
+            f"{built_for}, which needs {least} or newer"
+            "; hint: update the driver, or install torch and FBGEMM built for an older CUDA"
         )
     return (
-        f"there is no GPU that torch can use, though the NVIDIA driver {driver} answers\n"
-        "hint: check CUDA_VISIBLE_DEVICES, and that the container was given a GPU"
+        f"there is no GPU that torch can use, though the NVIDIA driver {driver} answers"
+        "; hint: check CUDA_VISIBLE_DEVICES, and that the container was given a GPU"
     )

@@ -10,4 +10,4 @@ def missing_package(error: ImportError, *, extra: str) -> str:
     """
     package = (error.name or str(error)).partition(".")[0]
     install = f"pip install 'neuroshard-operator[{extra}]'"
-    return f"this command needs the package {package}, which is not installed; try {install}"
+    return f"this command needs the package {package}, which is not installed; hint: try {install}"

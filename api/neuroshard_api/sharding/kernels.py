@@ -107,14 +107,14 @@ def _known(data_type: DataType, what: str, *offered: Sequence[DataType]) -> Data
     known = [each for each in DataType if any(each in types for types in offered)]
     if data_type not in known:
         raise ValueError(
-            f"FBGEMM has no training kernel for {what} of type {data_type} on any device; use {_listed(known)}"
+            f"FBGEMM has no training kernel for {what} of type {data_type} on any device; hint: use {_listed(known)}"
         )
     return data_type
 
 
 def _missing(found: str, what: str, kind: DeviceKind, known: Sequence[str]) -> str:
     where = {"cpu": "CPUs", "cuda": "CUDA devices"}[kind]
-    return f"FBGEMM has no training kernel with {found} for {what} on {where}; use {_listed(known)}"
+    return f"FBGEMM has no training kernel with {found} for {what} on {where}; hint: use {_listed(known)}"
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -84,7 +84,7 @@ def local_size_problem(tables: Sequence[TablePlacement], topology: Topology, loc
         return None
     return (
         f"table {table.name!r} is {table.sharding_type.value} on nodes of {topology.devices_per_node} devices, "
-        f"LOCAL_WORLD_SIZE is {local_world_size}; start {topology.devices_per_node} processes on each node, "
+        f"LOCAL_WORLD_SIZE is {local_world_size}; hint: start {topology.devices_per_node} processes on each node, "
         f"or plan again for nodes of {local_world_size}"
     )
 
@@ -95,7 +95,8 @@ def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
         return None
     return (
         f"table {name!r} is data_parallel, which {optimizer.value} does not train as the fused kernels do: moments of "
-        f"rows without a gradient would decay; use one of {', '.join(REPLICATED_OPTIMIZERS)}, or shard it table_wise"
+        f"rows without a gradient would decay"
+        f"; hint: use one of {', '.join(REPLICATED_OPTIMIZERS)}, or shard it table_wise"
     )
 
 
@@ -137,7 +138,10 @@ def _range_problem(placement: TablePlacement, rows: int, columns: int) -> Proble
         if row_end > rows or column_end > columns:
             return (
                 f".shards[{index}]",
-                f"reaches row {row_end} and column {column_end}, the table has {rows} x {columns}; keep within it",
+                (
+                    f"reaches row {row_end} and column {column_end}, the table has {rows} x {columns}"
+                    f"; hint: keep within it"
+                ),
             )
     return None
 
@@ -186,7 +190,9 @@ def _cover_problem(shards: Sequence[Shard], rows: int, columns: int) -> Problem 
             return ".shards", f"shards {first} and {second} overlap; each cell belongs to one shard"
     covered = sum(shard.num_rows * shard.num_columns for shard in shards)
     return (
-        None if covered == rows * columns else (".shards", f"cover {covered} of {rows * columns} cells; close the gap")
+        None
+        if covered == rows * columns
+        else (".shards", f"cover {covered} of {rows * columns} cells; hint: close the gap")
     )
 
 
@@ -209,7 +215,7 @@ def _grid_problem(shards: Sequence[Shard], rows: int, columns: int, devices: Dev
             return problem
         end += width
     if end != columns:
-        return ".shards", f"the blocks have {end} of {columns} columns; close the gap"
+        return ".shards", f"the blocks have {end} of {columns} columns; hint: close the gap"
     return None
 
 
@@ -231,7 +237,7 @@ def _rows_problem(
     return ".shards", (
         f"{kind.value} on {num_devices} devices means blocks of {-(-rows // num_devices)} rows in the order of the "
         f"devices, since TorchRec sends lookups there whatever the shards are: device {device} holds "
-        f"{_rows(wanted.get(device))}, found {_rows(found.get(device))}; cut the table so, or by columns"
+        f"{_rows(wanted.get(device))}, found {_rows(found.get(device))}; hint: cut the table so, or by columns"
     )
 
 
@@ -256,7 +262,7 @@ def block_order_problem(placement: TablePlacement) -> Problem | None:
         if len(found) * found[0] > sum(found):
             return ".shards", (
                 f"{placement.sharding_type} has blocks of {', '.join(map(str, found))} columns on device {device}, and "
-                "TorchRec registers the first one's width for all; begin with the narrowest, or use other devices"
+                "TorchRec registers the first one's width for all; hint: begin with the narrowest, or use other devices"
             )
     return None
 
@@ -296,9 +302,9 @@ def _lacks_memory(kernel: ComputeKernel, topology: Topology) -> bool:
 def cache_problem(kernel: ComputeKernel, cache_load_factor: float | None) -> str | None:
     """Return the fault of a load factor with a kernel. None: there is none."""
     if kernel is ComputeKernel.FUSED_UVM_CACHING and cache_load_factor is None:
-        return f"is missing, the kernel is {kernel}; give rows of the cache over rows of the table"
+        return f"is missing, the kernel is {kernel}; hint: give rows of the cache over rows of the table"
     if kernel is not ComputeKernel.FUSED_UVM_CACHING and cache_load_factor is not None:
-        return f"is {cache_load_factor:g}, the kernel {kernel} has no cache; leave it out"
+        return f"is {cache_load_factor:g}, the kernel {kernel} has no cache; hint: leave it out"
     return None
 
 
@@ -307,12 +313,12 @@ def _kernel_problem(placement: TablePlacement, table: Table, topology: Topology)
     obstacle = kernel_obstacle(kernel, placement.sharding_type, topology)
     if obstacle is not None:
         remedy = "give topology.host_memory, or leave it out" if _lacks_memory(kernel, topology) else "leave it out"
-        return ".kernel", f"is {kernel}, {obstacle}; {remedy}"
+        return ".kernel", f"is {kernel}, {obstacle}; hint: {remedy}"
     problem = cache_problem(kernel, placement.cache_load_factor)
     if problem is not None:
         return ".cache_load_factor", problem
     if placement.data_type not in {None, table.data_type}:
-        return ".data_type", f"is {placement.data_type}, the table's is {table.data_type}; leave it out"
+        return ".data_type", f"is {placement.data_type}, the table's is {table.data_type}; hint: leave it out"
     return None
 
 
@@ -325,7 +331,7 @@ def _sequence_by_node_problem(kind: ShardingType, table: Table) -> str | None:
     """Return the problem of a table without bags that is cut by node. Source: EmbeddingCollectionSharder."""
     if not (table.is_sequence and kind.is_by_node):
         return None
-    return f"TorchRec shards no sequence {kind}; shard it table_wise, column_wise, or row_wise"
+    return f"TorchRec shards no sequence {kind}; hint: shard it table_wise, column_wise, or row_wise"
 
 
 def _replicated_table_problem(placement: TablePlacement, table: Table, optimizer: Optimizer) -> Problem | None:
@@ -373,7 +379,7 @@ def _pooling_problems(
     by_rows = ", or all of them row_wise or table_row_wise" if has_means_alone else ""
     yield (
         f"tables[{index}].sharding_type: {placement.name!r} is {placement.sharding_type.value} and {mean.name!r} has "
-        f"mean pooling, for which TorchRec computes wrong values without an error; shard {every} table_wise or "
+        f"mean pooling, for which TorchRec computes wrong values without an error; hint: shard {every} table_wise or "
         f"column_wise{by_rows}"
     )
 
@@ -392,7 +398,8 @@ def _sequence_width_problems(
         index, placement = cut
         yield (
             f"tables[{index}].shards: the sequence {placement.name!r} is cut by columns, and sequences have shards of "
-            f"{', '.join(map(str, sorted(widths)))} columns, of which FBGEMM's kernel takes one width; leave it whole"
+            f"{', '.join(map(str, sorted(widths)))} columns, of which FBGEMM's kernel takes one width"
+            f"; hint: leave it whole"
         )
 
 

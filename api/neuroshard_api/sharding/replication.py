@@ -126,7 +126,7 @@ def averaging_problem(optimizers: Sequence[Optimizer]) -> str | None:
     other = next((each for each in optimizers if each not in AVERAGED_OPTIMIZERS), None)
     if other is None:
         return None
-    return f"TorchRec averages no state of {other.value}; use one of {', '.join(AVERAGED_OPTIMIZERS)}"
+    return f"TorchRec averages no state of {other.value}; hint: use one of {', '.join(AVERAGED_OPTIMIZERS)}"
 
 
 def replication_problem(replication: Replication, group: Topology, optimizers: Sequence[Optimizer]) -> str | None:
@@ -141,7 +141,10 @@ def replication_problem(replication: Replication, group: Topology, optimizers: S
     if problem is not None:
         return f"num_groups: {problem}, or plan without groups"
     if group.host_memory is not None:
-        return "num_groups: groups average device memory alone, and the topology has host_memory; leave one of them out"
+        return (
+            "num_groups: groups average device memory alone, and the topology has host_memory"
+            "; hint: leave one of them out"
+        )
     num_nodes, rest = divmod(replication.num_groups * group.num_devices, replication.devices_per_node)
     size = {"num_nodes": num_nodes, "devices_per_node": replication.devices_per_node}
     whole = None if rest else group.model_copy(update=size)
@@ -153,7 +156,7 @@ def replication_problem(replication: Replication, group: Topology, optimizers: S
         return (
             f"layout: {replication.num_groups} {replication.layout} groups of {group.num_nodes} x "
             f"{group.devices_per_node} devices do not fill nodes of {replication.devices_per_node}; "
-            "give other groups or nodes"
+            "hint: give other groups or nodes"
         )
     return None
 
@@ -169,8 +172,9 @@ def _size_problem(topology: Topology, size: int, layouts: Sequence[GroupLayout])
     if size < LEAST_GROUP:
         return f"is {size}, groups have {LEAST_GROUP} devices or more"
     if topology.num_devices % size or size == topology.num_devices:
-        return f"groups of {size} devices do not divide {shape}; give a proper divisor of {topology.num_devices}"
+        return f"groups of {size} devices do not divide {shape}; hint: give a proper divisor of {topology.num_devices}"
     return (
-        f"{' or '.join(layouts)} groups of {size} devices are no equal parts of {shape}; give a size that divides a "
+        f"{' or '.join(layouts)} groups of {size} devices are no equal parts of {shape}"
+        f"; hint: give a size that divides a "
         f"node's devices, or that they divide"
     )

@@ -32,7 +32,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if $whole -}}
 {{- $whole -}}
 {{- else -}}
-{{- $registry := required (printf "images.registry: is empty; give the registry that holds the image %s, or images.%s" $which $which) $images.registry -}}
+{{- $registry := required (printf "images.registry: is empty; hint: give the registry that holds the image %s, or images.%s" $which $which) $images.registry -}}
 {{- printf "%s/%s:%s" (trimSuffix "/" $registry) $which ($images.tag | default $root.Chart.AppVersion) -}}
 {{- end -}}
 {{- end -}}

@@ -123,11 +123,11 @@ def jobs_client(context: str | None, namespace: str | None) -> Iterator[JobsClie
         chosen = next((each for each in contexts if each["name"] == context), None) if context else active
         if chosen is None:
             known = ", ".join(each["name"] for each in contexts)
-            raise CommandError(f"--context: there is no context {context!r} in the kubeconfig; there are {known}")
+            raise CommandError(f"--context: there is no context {context!r} in the kubeconfig; hint: there are {known}")
         api: Any = config.new_client_from_config(file, context=chosen["name"])  # type: ignore[no-untyped-call]
     except ConfigException as error:
         hint = "set KUBECONFIG to a file that kubectl works with"
-        raise CommandError(f"there is no usable kubeconfig: {error}; {hint}") from error
+        raise CommandError(f"there is no usable kubeconfig: {error}; hint: {hint}") from error
     with contextlib.closing(api):
         yield JobsClient(api, namespace or chosen["context"].get("namespace") or "default")
 
@@ -141,7 +141,7 @@ def parsed(raw: dict[str, Any]) -> "DLRMTrainingJob":
         return DLRMTrainingJob.from_data(raw)
     except DocumentError as error:
         hint = "is this command older than the operator? Update it, or read the job with kubectl"
-        raise CommandError(f"{raw['metadata']['name']}: {error}; {hint}") from error
+        raise CommandError(f"{raw['metadata']['name']}: {error}; hint: {hint}") from error
 
 
 @contextlib.contextmanager
@@ -155,12 +155,12 @@ def _sentences(what: str) -> Iterator[None]:
         message = _message(error.body) or error.reason
         if error.status == NOT_FOUND and "could not find the requested resource" in message:
             hint = "is the operator installed? See docs/guides/install.md"
-            raise CommandError(f"this cluster knows no DLRMTrainingJob; {hint}", ExitCode.CLUSTER) from error
+            raise CommandError(f"this cluster knows no DLRMTrainingJob; hint: {hint}", ExitCode.CLUSTER) from error
         code = ExitCode.INVALID_INPUT if error.status in (400, 404, 409, 422) else ExitCode.CLUSTER
         raise CommandError(f"{what}: {message}", code) from error
     except HTTPError as error:
         raise CommandError(
-            f"the API server does not answer: {error}; check the kubeconfig", ExitCode.CLUSTER
+            f"the API server does not answer: {error}; hint: check the kubeconfig", ExitCode.CLUSTER
         ) from error
 
 

@@ -87,15 +87,15 @@ def corrected(
     trained = Plan.from_data(read_data(plan), where=str(plan))
     if trained.replication is not None:
         raise CommandError(
-            f"{plan}: replication: steps of groups of devices hold averages of copies, which no cost model predicts\n"
-            "hint: calibrate by a training under a plan without groups"
+            f"{plan}: replication: steps of groups of devices hold averages of copies, which no cost model predicts"
+            "; hint: calibrate by a training under a plan without groups"
         )
     source, measured = _measured(plan, reports)
     if not is_priced_by:
         if trained.deduplication is not None:
             raise CommandError(
-                f"{plan}: deduplication: repeated lists are left out, and a price for all lists is not the training's\n"
-                "hint: calibrate by a training under a plan of all lists"
+                f"{plan}: deduplication: repeated lists are left out, and a price for all lists is not the training's"
+                "; hint: calibrate by a training under a plan of all lists"
             )
         trained = imported_plan(trained.tables, trained.request, bundle=costs, must_fit=False)
     factors = step_factors(trained.predicted.devices, measured)
@@ -137,8 +137,8 @@ def _measured(plan: Path, reports: Sequence[Path]) -> "tuple[str, list[Sequence[
     for path, report in found:
         if isinstance(report, DriftReport) and report.changes:
             raise CommandError(
-                f"{path}: {report.headline}; a calibration would take that for the device\n"
-                "hint: calibrate by reports from before that step"
+                f"{path}: {report.headline}; a calibration would take that for the device"
+                "; hint: calibrate by reports from before that step"
             )
     return found[0][1].source, [
         report.reference if isinstance(report, DriftReport) else report.ranks for _, report in found
@@ -152,8 +152,8 @@ def _require_different_steps(reports: "Sequence[tuple[Path, DriftReport | StepRe
         if after.start < before.stop:
             raise SharedStepsError(
                 f"{second}: steps {after.start:,} to {after.stop - 1:,} are in part those of {first}, "
-                f"{before.start:,} to {before.stop - 1:,}, and an error is held out only on other steps\n"
-                "hint: give reports of steps that do not overlap, as a longer training leaves them"
+                f"{before.start:,} to {before.stop - 1:,}, and an error is held out only on other steps"
+                "; hint: give reports of steps that do not overlap, as a longer training leaves them"
             )
 
 
@@ -179,11 +179,11 @@ def _require_same_training(plan: Path, reports: "Sequence[tuple[Path, RunDocumen
     for path, report in reports:
         if report.plan_sha256 != sha256:
             raise CommandError(
-                f"{path}: plan_sha256: is {report.plan_sha256[:12]}..., {plan} has {sha256[:12]}...\n"
-                "hint: give the plan file that the training ran under"
+                f"{path}: plan_sha256: is {report.plan_sha256[:12]}..., {plan} has {sha256[:12]}..."
+                "; hint: give the plan file that the training ran under"
             )
         if report.source != first.source:
             raise CommandError(
-                f"{path}: source: is {report.source!r}, that of {reports[0][0]} is {first.source!r}\n"
-                "hint: calibrate for one machine at a time"
+                f"{path}: source: is {report.source!r}, that of {reports[0][0]} is {first.source!r}"
+                "; hint: calibrate for one machine at a time"
             )

@@ -55,7 +55,7 @@ def compare(
                 with time_limit(limit):
                     (found,) = compared(request, bundle=bundle, algorithms=(algorithm,))
             except TimeLimitError:
-                problem = f"TorchRec's planner took more than {limit:g} s; raise --torchrec-seconds"
+                problem = f"TorchRec's planner took more than {limit:g} s; hint: raise --torchrec-seconds"
                 found = Comparison(algorithm=algorithm, evaluations=0, problem=problem)
             lines.append(Timed(comparison=found, seconds=time.perf_counter() - started))
     if json:
@@ -73,7 +73,7 @@ def chosen_algorithms(names: str | None) -> "list[Algorithm]":
     chosen = [name.strip() for name in names.split(",")] if names is not None else list(Algorithm)
     unknown = [name for name in chosen if name not in list(Algorithm)]
     if unknown:
-        raise CommandError(f"--algorithms: there is no {unknown[0]!r}; choose among {', '.join(Algorithm)}")
+        raise CommandError(f"--algorithms: there is no {unknown[0]!r}; hint: choose among {', '.join(Algorithm)}")
     return [each for each in Algorithm if each in chosen]
 
 

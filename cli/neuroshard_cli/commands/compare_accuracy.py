@@ -32,8 +32,8 @@ def compare_accuracy(  # noqa: PLR0917 - typer passes by name
     processes, (given,) = checked_plans(job, [plan])
     if given.request.wire is None and given.request.gradients is None:
         raise CommandError(
-            f"{plan}: sends nothing in narrow types, so that there is nothing to compare\n"
-            "hint: name types in spec.training.communication of the job that is planned, with policy Fixed where the "
+            f"{plan}: sends nothing in narrow types, so that there is nothing to compare"
+            "; hint: name types in spec.training.communication of the job that is planned, with policy Fixed where the "
             "planner would not take them"
         )
     with tempfile.TemporaryDirectory() as scratch:

@@ -84,11 +84,11 @@ def _require_fitting_options(
 ) -> None:
     """Do nothing if there are two plans or more, and options of the kind that is trained. Raises CommandError."""
     if len(plans) < 2:  # noqa: PLR2004 - it is a comparison
-        raise CommandError(f"PLAN: found {len(plans)}; give two plans or more")
+        raise CommandError(f"PLAN: found {len(plans)}; hint: give two plans or more")
     if is_script and data_dir is not None:
-        raise CommandError("--data-dir: belongs to a job, and a script reads its own data; leave it out")
+        raise CommandError("--data-dir: belongs to a job, and a script reads its own data; hint: leave it out")
     if arguments is not None and not is_script:
-        raise CommandError("--arguments: belong to a script, and a job has none; leave them out")
+        raise CommandError("--arguments: belong to a script, and a job has none; hint: leave them out")
 
 
 def _train_job(
@@ -123,8 +123,8 @@ def _train_script(
     )
     if not result.exists():
         raise CommandError(
-            f"{script}: ended without a comparison\n"
-            "hint: call neuroshard_torchrec.compare_given_plans(make, module) in it"
+            f"{script}: ended without a comparison"
+            "; hint: call neuroshard_torchrec.compare_given_plans(make, module) in it"
         )
     return memory
 

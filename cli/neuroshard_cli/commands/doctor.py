@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.hints import in_lines
 
 from neuroshard_cli.command_list import ENTRIES
 from neuroshard_cli.shared.failures import CommandError
@@ -33,7 +34,7 @@ def doctor(
     from neuroshard_cli.shared.installation import check_command
 
     if command is not None and command not in ENTRIES:
-        raise CommandError(f"COMMAND: there is no command {command!r}\nhint: `neuroshard --help` lists the commands")
+        raise CommandError(f"COMMAND: there is no command {command!r}; hint: `neuroshard --help` lists the commands")
     entries = ENTRIES.values() if command is None else [ENTRIES[command]]
     checks = [check_command(entry) for entry in entries]
     facts, problems = _machine()
@@ -92,7 +93,7 @@ def _text(facts: dict[str, Any], problems: list[str], checks: "list[CommandCheck
         ("kubeconfig", facts["kubeconfig"] or "none: $KUBECONFIG is unset, and there is no ~/.kube/config"),
     ]
     lines = [f"{label:<12}{value}" for label, value in rows]
-    lines += ["", *(f"problem: {problem}" for problem in problems), *([""] if problems else [])]
+    lines += ["", *(f"problem: {in_lines(problem)}" for problem in problems), *([""] if problems else [])]
     width = max(len(check.command) for check in checks)
     for check in checks:
         state = "ready" if not check.missing else f"needs {', '.join(check.missing)}"

@@ -51,5 +51,5 @@ def _require_one_module(plan: "GivenPlan", path: Path) -> None:
     if named is not None:
         raise CommandError(
             f"--module-path: the tables of {path} name their modules, as {named.name!r} names {named.collection!r}; "
-            "leave it out"
+            "hint: leave it out"
         )

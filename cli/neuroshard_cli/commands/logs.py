@@ -35,7 +35,7 @@ def logs(
         if not started or (stage and stage not in started):
             known = f"; there are logs of {', '.join(started)}" if started else ""
             where = f"in stage {stage}" if stage else "yet"
-            raise CommandError(f"{job}: no pod has run {where}{known}; see `neuroshard status {job}`")
+            raise CommandError(f"{job}: no pod has run {where}{known}; hint: see `neuroshard status {job}`")
         wanted = stage or list(started)[-1]
         batch_job = started[wanted]
         assert batch_job, "those without were left out"

@@ -56,7 +56,7 @@ def plan(
     from neuroshard_report.terminal.plan import render_plan
 
     if move_price and incumbent is None:
-        raise CommandError("--move-price: is of moves from a plan in force\nhint: name that plan with --incumbent")
+        raise CommandError("--move-price: is of moves from a plan in force; hint: name that plan with --incumbent")
     for path in (out, report):
         if path is not None:
             check_writable(path)

@@ -49,7 +49,7 @@ def publish(
     """
     if not command and not watch:
         raise CommandError(
-            "there is nothing to run; give a command after `--`, or --watch to publish what others write"
+            "there is nothing to run; hint: give a command after `--`, or --watch to publish what others write"
         )
     publication = Publication(pod_api(service_account), config_map, results, retry_s=retry)
     is_first = os.environ.get(INDEX_VARIABLE, "0") == "0"
@@ -89,10 +89,12 @@ class Publication:
         """
         for path in self._results:
             if not path.exists():
-                raise CommandError(f"{path}: the command ended well and did not write it; check --from")
+                raise CommandError(f"{path}: the command ended well and did not write it; hint: check --from")
         contents = self._pack()
         if not contents.data and not contents.binary_data:
-            raise CommandError(f"{self._results[0]}: the command ended well and left the folder empty; check --from")
+            raise CommandError(
+                f"{self._results[0]}: the command ended well and left the folder empty; hint: check --from"
+            )
         persistently(lambda: self._send(contents), for_s=self._retry_s)
 
     def update(self) -> None:
@@ -145,10 +147,10 @@ def read_files(results: Sequence[Path]) -> dict[str, bytes]:
             if not path.is_file() or any(part.startswith(".") for part in name.parts):
                 continue
             if name.as_posix() in files:
-                raise CommandError(f"{path}: another --from has a file of this name; rename one")
+                raise CommandError(f"{path}: another --from has a file of this name; hint: rename one")
             if path.stat().st_size > UNPACKED_LIMIT_BYTES:
                 size = f"has {path.stat().st_size:,} bytes, a ConfigMap holds {LIMIT_BYTES:,}"
-                raise ConfigMapTooLargeError(f"{path}: {size}; publish fewer or smaller files")
+                raise ConfigMapTooLargeError(f"{path}: {size}; hint: publish fewer or smaller files")
             files[name.as_posix()] = path.read_bytes()
     return files
 
@@ -158,7 +160,7 @@ def pod_api(service_account: Path) -> PodApi:
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
     if not host or not port.isdigit():
         found = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
-        raise CommandError(f"this is no pod: {found}; run the command after `--` by itself")
+        raise CommandError(f"this is no pod: {found}; hint: run the command after `--` by itself")
     return PodApi(host=host, port=int(port), service_account=service_account)
 
 

@@ -118,6 +118,6 @@ def require_local(job: "DLRMTrainingJob", *, where: str) -> None:
     nodes = job.spec.trainer.num_nodes
     if nodes > 1:
         raise CommandError(
-            f"{where}: spec.trainer.numNodes: is {nodes}, this is one machine; set it to 1, "
+            f"{where}: spec.trainer.numNodes: is {nodes}, this is one machine; hint: set it to 1, "
             "or apply the job to a cluster with `neuroshard submit`"
         )

@@ -70,7 +70,7 @@ def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[Tab
         if whole.replication is not None:
             raise CommandError(
                 f"{path}: replication: plans with groups of devices have their price from the search alone; "
-                "read it with `neuroshard explain`"
+                "hint: read it with `neuroshard explain`"
             )
         return whole.request, whole.tables
     return _torchrec_plan(path, None if raw is None else TorchRecPlan.from_data(raw, where=str(path)), options)
@@ -101,8 +101,8 @@ def _torchrec_plan(
     require_torchrec("a plan of TorchRec's")
     if exported is not None and exported.groups is not None:
         raise CommandError(
-            f"{path}: groups: plans with groups of devices have their price from the search alone\n"
-            "hint: plan the tables with `neuroshard plan --group-sizes`, which shows the price"
+            f"{path}: groups: plans with groups of devices have their price from the search alone"
+            "; hint: plan the tables with `neuroshard plan --group-sizes`, which shows the price"
         )
     if exported is not None:
         from neuroshard_trainer.plan_adapter import load_sharding_plan
@@ -112,7 +112,7 @@ def _torchrec_plan(
         if world != asked:
             raise CommandError(
                 f"{path}: is for {world[0]} processes, {world[1]} per node, and the devices are {asked[0]}, {asked[1]} "
-                "per node; give --devices and --nodes of the plan"
+                "per node; hint: give --devices and --nodes of the plan"
             )
         found = load_sharding_plan(exported)
     else:
@@ -122,7 +122,7 @@ def _torchrec_plan(
     tables = placements(found, request)
     problem = node_problem(found, request.topology.devices_per_node)
     if problem is not None:
-        raise CommandError(f"{path}: {problem}; give --devices and --nodes of the plan")
+        raise CommandError(f"{path}: {problem}; hint: give --devices and --nodes of the plan")
     return request, tables
 
 
@@ -138,4 +138,4 @@ def _require_no_request(path: Path, options: RequestOptions) -> None:
     )
     if option is not None:
         what = "TABLES" if option == "tables" else f"--{option.replace('_', '-')}"
-        raise CommandError(f"{what}: {path} already says what it answers; leave it out")
+        raise CommandError(f"{what}: {path} already says what it answers; hint: leave it out")

@@ -20,7 +20,7 @@ def _stats_of_module(name: str, batches: int, given: Mapping[str, Any]) -> None:
     for option, value in given.items():
         if option not in {"out", "json"} and value != _OF_DATA[option].default and value is not None:
             what = "DATA" if option == "data" else f"--{option.removeprefix('data_').replace('_', '-')}"
-            raise CommandError(f"--module: excludes {what}, which belongs to a sample of data; give one of them")
+            raise CommandError(f"--module: excludes {what}, which belongs to a sample of data; hint: give one of them")
     found = read_module(name, max_batches=batches).tables()
     table_set = found.table_set
     if found.optimizer_problem:
@@ -49,7 +49,7 @@ def stats(**values: Any) -> None:  # noqa: ANN401 - what typer parsed by the sig
         return
     for option, what in (("data", "DATA"), ("embedding_dim", "--embedding-dim")):
         if values[option] is None:
-            raise CommandError(f"{what}: is missing; give DATA and --embedding-dim, or --module")
+            raise CommandError(f"{what}: is missing; hint: give DATA and --embedding-dim, or --module")
     stats_of_data(**values)
 
 

@@ -26,7 +26,7 @@ def submit(
     assert isinstance(raw, dict), "from_data has checked it"
     named = job.metadata.namespace
     if named and namespace and named != namespace:
-        raise CommandError(f"{file}: metadata.namespace: is {named!r}, and --namespace {namespace!r}; remove one")
+        raise CommandError(f"{file}: metadata.namespace: is {named!r}, and --namespace {namespace!r}; hint: remove one")
     with jobs_client(context, namespace or named) as jobs:
         # The file's own words, not ours: what it leaves out gets the cluster's defaults.
         jobs.create(raw)

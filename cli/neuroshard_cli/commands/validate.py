@@ -153,7 +153,7 @@ def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
     kind = next((kind for kind in kinds if _family(kind.schema_name) == _family(version)), None)
     if kind is None:
         found = "is missing" if version is None else f"is {version!r}, which is not known"
-        return None, [f"schema_version: {found}; give one of {', '.join(kind.schema_name for kind in kinds)}"]
+        return None, [f"schema_version: {found}; hint: give one of {', '.join(kind.schema_name for kind in kinds)}"]
     try:
         if kind is GivenPlan:
             return kind.schema_name, plan_problems(any_plan(raw, where=str(path)))

@@ -28,12 +28,13 @@ def given_plans(paths: "Sequence[Path]") -> "tuple[int, Sequence[GivenPlan | Tor
         if size != per_node:
             raise CommandError(
                 f"{path}: is for {size} devices on nodes of {per_node}; "
-                "this command starts a script on this machine alone\n"
-                "hint: give plans for one node"
+                "this command starts a script on this machine alone"
+                "; hint: give plans for one node"
             )
         if size != sizes[0][0]:
             raise CommandError(
-                f"{path}: is for {size} devices, and {paths[0]} for {sizes[0][0]}; give plans for the same devices"
+                f"{path}: is for {size} devices, and {paths[0]} for {sizes[0][0]}"
+                f"; hint: give plans for the same devices"
             )
     return sizes[0][0], found
 
@@ -41,11 +42,11 @@ def given_plans(paths: "Sequence[Path]") -> "tuple[int, Sequence[GivenPlan | Tor
 def script_command(script: Path, arguments: str | None) -> list[str]:
     """Return the command of a script. Raises CommandError."""
     if not script.is_file():
-        raise CommandError(f"{script}: there is no such file; give a job or a script")
+        raise CommandError(f"{script}: there is no such file; hint: give a job or a script")
     try:
         return [str(script), *shlex.split(arguments or "")]
     except ValueError as error:
-        raise CommandError(f"--arguments: {error}; write them as in a shell") from error
+        raise CommandError(f"--arguments: {error}; hint: write them as in a shell") from error
 
 
 def request_file(

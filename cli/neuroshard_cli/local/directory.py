@@ -56,13 +56,13 @@ class RunDirectory:
         try:
             self.log("any").parent.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as error:
-            raise CommandError(f"{self.path}: is not a folder; give another --run-dir") from error
+            raise CommandError(f"{self.path}: is not a folder; hint: give another --run-dir") from error
         with (self.path / LOCK_FILE).open("a+") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise CommandError(
-                    f"{self.path}: another `neuroshard run` works here; wait for it, or give another --run-dir"
+                    f"{self.path}: another `neuroshard run` works here; hint: wait for it, or give another --run-dir"
                 ) from error
             yield
 

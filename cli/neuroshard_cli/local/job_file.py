@@ -41,7 +41,7 @@ class JobFile:
 
         config_map = self.config_maps.get(name)
         if config_map is None:
-            problem = f"names the ConfigMap {name!r}, which is not in this file; add it behind a line `---`"
+            problem = f"names the ConfigMap {name!r}, which is not in this file; hint: add it behind a line `---`"
             raise DocumentError(str(self.path), [f"{field_path}: {problem}"])
         text = (config_map.get("data") or {}).get(key)
         if isinstance(text, str):
@@ -50,7 +50,7 @@ class JobFile:
         if not isinstance(encoded, str):
             problem = f"the ConfigMap {name!r} of this file has no text under the key {key!r}"
             raise DocumentError(
-                str(self.path), [f"{field_path}: {problem}; add it to data, or to binaryData in base64"]
+                str(self.path), [f"{field_path}: {problem}; hint: add it to data, or to binaryData in base64"]
             )
         try:
             return base64.b64decode(encoded, validate=True)
@@ -68,7 +68,7 @@ def read_job_file(path: Path) -> JobFile:
     documents = parse_manifests(read_text(path), where=where)
     jobs = [data for data in documents if not isinstance(data, dict) or data.get("kind") != "ConfigMap"]
     if len(jobs) != 1:
-        raise DocumentError(where, [f"holds {len(jobs)} documents that may be a {KIND}; leave exactly one"])
+        raise DocumentError(where, [f"holds {len(jobs)} documents that may be a {KIND}; hint: leave exactly one"])
     config_maps = {
         str((data.get("metadata") or {}).get("name")): data
         for data in documents

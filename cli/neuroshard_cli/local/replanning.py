@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 LOWEST_PRIORITY = 19
 """Of the planner's process: training goes first."""
 DAMAGED_HINT = (
-    "hint: move the file away, which forgets earlier plans and restarts and keeps plan and checkpoints, "
+    "further plans need their record; hint: move the file away, which forgets earlier plans and restarts and keeps "
+    "plan and checkpoints, "
     "or set spec.replanning.mode to Off, which reads no record"
 )
 
@@ -294,7 +295,7 @@ class LocalReplanning:
             hash=f"sha256:{drift.plan_sha256}",
             placement_hash=before.placement_sha256,
             reason="PlanWritten",
-            start_time=now,
+            start_time=datetime.fromtimestamp(self._directory.plan_file.stat().st_mtime, UTC),
             predicted_microseconds=None if before.predicted is None else round(US_PER_MS * before.predicted.total_ms),
         )
         self._accepted = with_candidate_taken(

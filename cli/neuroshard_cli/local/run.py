@@ -88,7 +88,8 @@ class LocalRun:
             return self._measured_profile(is_kept=profiler.policy is ProfilerPolicy.IF_NOT_PRESENT)
         if profiler.device_type is None:
             raise CommandError(
-                f"{self._file.path}: spec.profiler.costModelRef: names a place in a cluster; give the bundle's folder "
+                f"{self._file.path}: spec.profiler.costModelRef: names a place in a cluster"
+                f"; hint: give the bundle's folder "
                 "with --bundle"
             )
         bundled_bundle(profiler.device_type)
@@ -230,7 +231,8 @@ class LocalRun:
         preset = load_presets().get(manifest.device.name)
         if preset is None:
             raise CommandError(
-                f"{folder}: says nothing of the links between devices of {manifest.device.name}; give a folder that "
+                f"{folder}: says nothing of the links between devices of {manifest.device.name}"
+                f"; hint: give a folder that "
                 f"`neuroshard profile` wrote, with {HARDWARE_FILE} in it"
             )
         topology = preset.topology(devices_per_node=self.spec.trainer.devices_per_node)
@@ -412,7 +414,7 @@ class LocalRun:
             if asked is None:
                 return _bound_port(ANY_PORT)
             raise CommandError(
-                f"--port {asked}: is in use by another program; choose another one, or leave the option out"
+                f"--port {asked}: is in use by another program; hint: choose another one, or leave the option out"
             ) from error
 
 

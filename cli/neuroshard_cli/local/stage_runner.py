@@ -83,8 +83,8 @@ class StageRunner:
             raise late from error
         except FileNotFoundError as error:
             raise StageFailedError(
-                f"the stage {stage} could not be started: there is no {command[0]!r}\n"
-                "hint: correct the command in the job file, or add its folder to PATH"
+                f"the stage {stage} could not be started: there is no {command[0]!r}"
+                "; hint: correct the command in the job file, or add its folder to PATH"
             ) from error
         if status:
             failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))

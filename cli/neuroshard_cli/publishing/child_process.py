@@ -39,7 +39,9 @@ def child(argv: Sequence[str]) -> Iterator["subprocess.Popen[bytes]"]:
         try:
             started.append(subprocess.Popen(list(argv), start_new_session=True))  # noqa: S603 - the command that we were asked to run
         except OSError as error:
-            raise CommandError(f"{argv[0]}: cannot be run: {error.strerror}; check the command after `--`") from error
+            raise CommandError(
+                f"{argv[0]}: cannot be run: {error.strerror}; hint: check the command after `--`"
+            ) from error
         for number in early:
             send(started[0], number)
         yield started[0]

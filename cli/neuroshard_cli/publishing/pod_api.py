@@ -110,7 +110,7 @@ class PodApi:
         if answer.status >= HTTPStatus.BAD_REQUEST:
             hint = HINTS.get(answer.status, "ask who manages the cluster")
             place = path.partition("?")[0]
-            problem = f"{place}: the API server answers {answer.status}: {_message(text)}; {hint}"
+            problem = f"{place}: the API server answers {answer.status}: {_message(text)}; hint: {hint}"
             if answer.status not in RETRIED:
                 raise CommandError(problem, ExitCode.CLUSTER)
             after = answer.headers.get("Retry-After", "")
@@ -125,7 +125,9 @@ class PodApi:
         try:
             return path.read_text().strip()
         except OSError as error:
-            problem = f"{path}: cannot be read: {error.strerror}; this command runs in a pod with a service account"
+            problem = (
+                f"{path}: cannot be read: {error.strerror}; hint: this command runs in a pod with a service account"
+            )
             raise CommandError(problem) from error
 
 

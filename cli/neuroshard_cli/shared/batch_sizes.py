@@ -27,14 +27,14 @@ def parse_batch_sizes(text: str | None) -> tuple[int, ...]:
     for word in words:
         if not (word.isascii() and word.isdigit() and 1 <= int(word) <= _MOST_SAMPLES):
             raise CommandError(
-                f"--batch-sizes: is no list of numbers from 1 to {_MOST_SAMPLES:,} (found {word!r})\n{hint}"
+                f"--batch-sizes: is no list of numbers from 1 to {_MOST_SAMPLES:,} (found {word!r}); {hint}"
             )
     sizes = tuple(map(int, words))
     twice = next((size for size in sizes if sizes.count(size) > 1), None)
     if twice is not None:
-        raise CommandError(f"--batch-sizes: has {twice} twice\n{hint}")
+        raise CommandError(f"--batch-sizes: has {twice} twice; {hint}")
     if len(sizes) > MOST_SIZES:
-        raise CommandError(f"--batch-sizes: plans at most {MOST_SIZES} sizes (found {len(sizes)})\nhint: give fewer")
+        raise CommandError(f"--batch-sizes: plans at most {MOST_SIZES} sizes (found {len(sizes)}); hint: give fewer")
     return sizes
 
 
@@ -42,8 +42,8 @@ def requests_of(options: RequestOptions, algorithm: str, sizes: tuple[int, ...])
     """Return the request of the options at each batch size. Raises CommandError or DocumentError."""
     if options.dense is not None and BATCH_PLACEHOLDER not in str(options.dense) and len(sizes) > 1:
         raise CommandError(
-            f"--batch-sizes: a dense part is counted for one batch size (found --dense {options.dense})\n"
-            f"hint: count it for each, and give the files' name with {BATCH_PLACEHOLDER} in the place of the number: "
+            f"--batch-sizes: a dense part is counted for one batch size (found --dense {options.dense})"
+            f"; hint: count it for each, and give the files' name with {BATCH_PLACEHOLDER} in the place of the number: "
             f"--dense dense-{BATCH_PLACEHOLDER}.json"
         )
     return [build_request(replace(options, batch_size=size), algorithm) for size in sizes]

@@ -6,6 +6,7 @@ import sys
 import traceback
 
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.hints import in_lines
 from neuroshard_api.process.missing_package import missing_package
 
 OPTIONAL_PACKAGES = {
@@ -54,7 +55,7 @@ def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
             answer["traceback"] = trace
         sys.stderr.write(json.dumps(answer) + "\n")
     else:
-        sys.stderr.write(f"{trace or ''}error: {message}\n")
+        sys.stderr.write(f"{trace or ''}error: {in_lines(message)}\n")
     return exit_code
 
 
@@ -66,7 +67,7 @@ def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
-        return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; choose another place"
+        return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; hint: choose another place"
     from neuroshard_api.documents.document import DocumentError
 
     return (ExitCode.INVALID_INPUT, str(error)) if isinstance(error, DocumentError) else None

@@ -76,31 +76,31 @@ def conflicts(*, version_of: VersionOf = installed_version, cuda: str | None, dr
     kernels = {name: version for name in KERNEL_BUILDS if (version := version_of(name)) is not None}
     if len(kernels) > 1:
         yield (
-            f"{' and '.join(kernels)} are both installed, and share their import name\n"
-            f"hint: pip uninstall {' '.join(kernels)}, then install the one for this machine"
+            f"{' and '.join(kernels)} are both installed, and share their import name"
+            f"; hint: pip uninstall {' '.join(kernels)}, then install the one for this machine"
         )
     for name, version in kernels.items():
         if torchrec is not None and _generation(torchrec) != _generation(version):
             yield (
-                f"torchrec {torchrec} and {name} {version} are of different releases\n"
-                f"hint: pip install --no-deps torchrec=={_generation(torchrec)}.* {name}=={_generation(torchrec)}.*"
+                f"torchrec {torchrec} and {name} {version} are of different releases"
+                f"; hint: pip install --no-deps torchrec=={_generation(torchrec)}.* {name}=={_generation(torchrec)}.*"
             )
     if driver is None or torch is None:
         return
     if cuda is None:
         yield (
-            f"there is an NVIDIA driver ({driver}), and torch {torch} is built without CUDA: training uses the CPU\n"
-            "hint: install a CUDA build of torch"
+            f"there is an NVIDIA driver ({driver}), and torch {torch} is built without CUDA: training uses the CPU"
+            "; hint: install a CUDA build of torch"
         )
     elif (least := least_driver(built_for=cuda, driver=driver)) is not None:
         yield (
-            f"the NVIDIA driver {driver} is too old for torch built for CUDA {cuda}, which needs {least} or newer\n"
-            "hint: update the driver, or install torch and FBGEMM built for an older CUDA"
+            f"the NVIDIA driver {driver} is too old for torch built for CUDA {cuda}, which needs {least} or newer"
+            "; hint: update the driver, or install torch and FBGEMM built for an older CUDA"
         )
     if cuda is not None and tuple(kernels) == KERNEL_BUILDS[1:]:
         yield (
-            f"there is an NVIDIA driver ({driver}), and FBGEMM's kernels are those for CPUs ({KERNEL_BUILDS[1]})\n"
-            f"hint: pip uninstall {KERNEL_BUILDS[1]}, then pip install --no-deps {KERNEL_BUILDS[0]}"
+            f"there is an NVIDIA driver ({driver}), and FBGEMM's kernels are those for CPUs ({KERNEL_BUILDS[1]})"
+            f"; hint: pip uninstall {KERNEL_BUILDS[1]}, then pip install --no-deps {KERNEL_BUILDS[0]}"
         )
 
 

@@ -37,7 +37,8 @@ def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constrai
     from neuroshard_api.documents.request import Constraints
     from neuroshard_torchrec.given_model import module_constraints
 
-    of_module = module_constraints(tables).tables
+    limits = module_constraints(tables)
+    of_module = limits.tables
     merged = {
         name: {
             source: value
@@ -47,9 +48,9 @@ def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constrai
         }
         for name in {**of_module, **given.tables}
     }
-    return validated(
-        Constraints, {**given.model_dump(mode="json", exclude_none=True), "tables": merged}, where="constraints"
-    )
+    every = (limits, given)
+    raw = {field: value for each in every for field, value in each.model_dump(mode="json", exclude_none=True).items()}
+    return validated(Constraints, {**raw, "tables": merged}, where="constraints")
 
 
 def with_managed_collision(request: "PlanRequest", tables: "ModelTables") -> "PlanRequest":

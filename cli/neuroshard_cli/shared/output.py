@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_api.process.atomic_file import write_whole
+from neuroshard_api.process.hints import in_lines
 
 from neuroshard_cli.shared.failures import CommandError
 
@@ -40,24 +41,24 @@ def print_document(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again at exit
         if isinstance(error, BrokenPipeError):
             raise ReaderGoneError from error
-        raise CommandError(f"stdout: cannot be written: {error.strerror}; free space or choose a file") from error
+        raise CommandError(f"stdout: cannot be written: {error.strerror}; hint: free space or choose a file") from error
 
 
 def say(sentence: str) -> None:
-    """Tell people something next to the output, on stderr."""
-    sys.stderr.write(f"{sentence}\n")
+    """Tell people something next to the output, on stderr; a hint on a line of its own."""
+    sys.stderr.write(f"{in_lines(sentence)}\n")
 
 
 def check_writable(path: Path, *, is_folder: bool = False) -> None:
     """Raise CommandError if a file or folder could not be written here; asked before the work that would be lost."""
     if path.exists() and path.is_dir() != is_folder:
         found, wanted = ("a file", "a folder") if is_folder else ("a directory", "a file")
-        raise CommandError(f"{path}: is {found}; give the path of {wanted}")
+        raise CommandError(f"{path}: is {found}; hint: give the path of {wanted}")
     parent = path.absolute().parent
     if not parent.is_dir():
-        raise CommandError(f"{path}: the folder {parent} does not exist; make it first")
+        raise CommandError(f"{path}: the folder {parent} does not exist; hint: make it first")
     if not os.access(parent, os.W_OK):
-        raise CommandError(f"{path}: the folder {parent} cannot be written to; choose another path")
+        raise CommandError(f"{path}: the folder {parent} cannot be written to; hint: choose another path")
 
 
 def write_file(path: Path, text: str) -> None:
@@ -67,4 +68,4 @@ def write_file(path: Path, text: str) -> None:
         write_whole(path, text)
     except OSError as error:
         reason = error.strerror or str(error)
-        raise CommandError(f"{path}: cannot be written: {reason}; free space or choose another path") from error
+        raise CommandError(f"{path}: cannot be written: {reason}; hint: free space or choose another path") from error

@@ -44,11 +44,13 @@ def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_p
 
     planned = plan.num_devices
     if planned != world_size:
-        return [f"is for {planned} devices, the job has {world_size} (spec.trainer); make a plan for {world_size}"]
+        return [
+            f"is for {planned} devices, the job has {world_size} (spec.trainer); hint: make a plan for {world_size}"
+        ]
     differing = {name for name, *_ in _shapes(plan.own_tables) ^ _shapes(tables)}
     if differing:
         shown = ", ".join(repr(name) for name in sorted(differing)[:5])
-        return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; plan anew"]
+        return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; hint: plan anew"]
     other_nodes = None
     if plan.replication is None:
         other_nodes = local_size_problem(plan.tables, plan.request.topology, devices_per_node)

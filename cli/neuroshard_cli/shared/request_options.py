@@ -228,19 +228,21 @@ def build_topology(options: RequestOptions) -> "Topology":
 
     if options.topology is not None:
         if options.devices is not None or options.nodes is not None or options.device_type is not None:
-            raise CommandError("--topology: already says what --devices, --nodes and --device-type say; give one")
+            raise CommandError("--topology: already says what --devices, --nodes and --device-type say; hint: give one")
         if options.host_memory is not None:
             raise CommandError(
-                "--topology: says itself what host memory there is (host_memory); leave out --host-memory"
+                "--topology: says itself what host memory there is (host_memory); hint: leave out --host-memory"
             )
         return Topology.read(options.topology)
     if options.devices is None or options.device_type is None:
-        raise CommandError("--devices and --device-type: both are needed, or --topology; see `neuroshard devices`")
+        raise CommandError(
+            "--devices and --device-type: both are needed, or --topology; hint: see `neuroshard devices`"
+        )
     found = find_preset(options.device_type)
     nodes = options.nodes if options.nodes is not None else -(-options.devices // found.devices_per_node)
     per_node, rest = divmod(options.devices, nodes)
     if rest:
-        raise CommandError(f"--devices: {options.devices} do not fill {nodes} equal nodes; give another --nodes")
+        raise CommandError(f"--devices: {options.devices} do not fill {nodes} equal nodes; hint: give another --nodes")
     memory = None if options.host_memory is None else parse_bytes(options.host_memory, option="--host-memory")
     return found.topology(num_nodes=nodes, devices_per_node=per_node, host_memory_bytes=memory)
 
@@ -254,9 +256,11 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
 
     if (options.tables is None) == (options.module is None):
         found = "neither" if options.tables is None else "both"
-        raise CommandError(f"TABLES and --module: found {found}; give one of them")
+        raise CommandError(f"TABLES and --module: found {found}; hint: give one of them")
     if options.dense is not None and options.dense_memory is not None:
-        raise CommandError("--dense: excludes --dense-memory, which takes the place of the count; give one of them")
+        raise CommandError(
+            "--dense: excludes --dense-memory, which takes the place of the count; hint: give one of them"
+        )
     constraints = Constraints() if options.constraints is None else Constraints.read(options.constraints)
     topology = build_topology(options)
     tables, constraints, dense_bytes, of_module = _model(options, constraints)
@@ -272,8 +276,8 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         batch_size = -(-tables.global_batch_size // topology.num_devices)
     if options.deduplicate and not tables.duplication_groups:
         raise CommandError(
-            "--deduplicate: no table has a duplication_group with a duplication_factor\n"
-            "hint: `neuroshard stats --session COLUMN --time COLUMN` measures them"
+            "--deduplicate: no table has a duplication_group with a duplication_factor"
+            "; hint: `neuroshard stats --session COLUMN --time COLUMN` measures them"
         )
     raw = {
         "schema_version": PlanRequest.schema_name,
@@ -320,11 +324,11 @@ def _data_types(options: RequestOptions) -> list[str]:
     names = [name.strip().upper() for name in (options.data_types or "").split(",")]
     unknown = next((name for name in names if name not in list(DataType)), None)
     if unknown is not None:
-        raise CommandError(f"--data-types: {unknown!r} is no type of tables; use FP32, FP16, or both")
+        raise CommandError(f"--data-types: {unknown!r} is no type of tables; hint: use FP32, FP16, or both")
     if options.module is not None:
         raise CommandError(
-            "--data-types: the tables of --module have the types that the module gives them, which no plan changes\n"
-            "hint: set data_type of the module's EmbeddingBagConfig, or leave the option out"
+            "--data-types: the tables of --module have the types that the module gives them, which no plan changes"
+            "; hint: set data_type of the module's EmbeddingBagConfig, or leave the option out"
         )
     return names
 
@@ -337,7 +341,8 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
     if not any(given.values()):
         if options.least_gain is not None and options.gradient_types is None:
             raise CommandError(
-                "--least-gain: no types are permitted; give --wire-forward, --wire-backward, or --gradient-types too, "
+                "--least-gain: no types are permitted"
+                "; hint: give --wire-forward, --wire-backward, or --gradient-types too, "
                 "or leave it out"
             )
         return None
@@ -346,7 +351,9 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
         names = [] if text is None else [name.strip().upper() for name in text.split(",")]
         unknown = next((name for name in names if name not in list(WireType)), None)
         if unknown is not None:
-            raise CommandError(f"--wire-{direction}: {unknown!r} is no type on the wire; use {', '.join(WireType)}")
+            raise CommandError(
+                f"--wire-{direction}: {unknown!r} is no type on the wire; hint: use {', '.join(WireType)}"
+            )
         chosen[direction] = names
     return chosen
 
@@ -363,17 +370,21 @@ def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
     names = [] if options.gradient_types is None else [each.strip() for each in options.gradient_types.split(",")]
     unknown = next((name for name in names if name.lower() not in known), None)
     if unknown is not None:
-        raise CommandError(f"--gradient-types: {unknown!r} is no type of gradients; use {', '.join(GradientType)}")
+        raise CommandError(
+            f"--gradient-types: {unknown!r} is no type of gradients; hint: use {', '.join(GradientType)}"
+        )
     types = [known[name.lower()] for name in names]
     for kind, option, _, value in settings:
         if value is not None and kind not in types:
-            raise CommandError(f"{option}: is for {kind} alone; give --gradient-types {kind} too, or leave it out")
+            raise CommandError(
+                f"{option}: is for {kind} alone; hint: give --gradient-types {kind} too, or leave it out"
+            )
     if not types:
         return None
     if options.dense is None:
         raise CommandError(
-            "--gradient-types: are of a counted dense part\n"
-            "hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
+            "--gradient-types: are of a counted dense part"
+            "; hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
         )
     given = {"least_gain_percent": options.least_gain, **{field: value for _, _, field, value in settings}}
     return {"types": types, **{field: value for field, value in given.items() if value is not None}}
@@ -391,14 +402,14 @@ def _dense_choices(options: RequestOptions) -> dict[str, object] | None:
         pairs = [each.strip().partition("=") for each in options.dense_units.split(",")]
         if not all(module and strategy for module, _, strategy in pairs):
             raise CommandError(
-                f"--dense-units: {options.dense_units!r} is no list of units; write PATH=STRATEGY,..., where a "
+                f"--dense-units: {options.dense_units!r} is no list of units; hint: write PATH=STRATEGY,..., where a "
                 "strategy is replicate, zero2, or zero3"
             )
         chosen["units"] = [{"module": module, "strategy": strategy} for module, _, strategy in pairs]
     if chosen and options.dense is None:
         raise CommandError(
-            "--dense-policy, --dense-group, --dense-checkpointing, --dense-units: are of a counted dense part\n"
-            "hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
+            "--dense-policy, --dense-group, --dense-checkpointing, --dense-units: are of a counted dense part"
+            "; hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
         )
     return chosen or None
 
@@ -407,7 +418,9 @@ def _replication(options: RequestOptions) -> dict[str, object] | None:
     """Return the groups that the options permit. None: none. Raises CommandError."""
     if options.group_sizes is None:
         if options.sync_every != 1:
-            raise CommandError("--sync-every: there are no groups to average; give --group-sizes too, or leave it out")
+            raise CommandError(
+                "--sync-every: there are no groups to average; hint: give --group-sizes too, or leave it out"
+            )
         return None
     chosen: dict[str, object] = {"sync_every_steps": options.sync_every}
     if options.group_sizes == "auto":
@@ -415,7 +428,7 @@ def _replication(options: RequestOptions) -> dict[str, object] | None:
     sizes = options.group_sizes.split(",")
     if not all(size.strip().isdecimal() for size in sizes):
         raise CommandError(
-            f"--group-sizes: {options.group_sizes!r} is no list of sizes; write numbers such as 8,16, or auto"
+            f"--group-sizes: {options.group_sizes!r} is no list of sizes; hint: write numbers such as 8,16, or auto"
         )
     return {**chosen, "group_sizes": [int(size) for size in sizes]}
 
@@ -461,6 +474,7 @@ def find_bundle(path: Path | None, device: "DeviceType", *, any_device: bool) ->
     problem = bundle.device_problem(device)
     if problem is not None and not any_device:
         raise BundleDeviceError(
-            f"{path}: {problem}; give the cost models of the device, or `--any-device` to plan with these all the same"
+            f"{path}: {problem}"
+            f"; hint: give the cost models of the device, or `--any-device` to plan with these all the same"
         )
     return bundle

@@ -27,5 +27,5 @@ def parse_bytes(text: str, *, option: str) -> int:
     """Return whole bytes. Raises CommandError, naming the option, for anything that is no size."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if found is None or found[2].upper() not in _UNITS:
-        raise CommandError(f"{option}: {text!r} is not a size; write a number and a unit, such as 70GiB or 40GB")
+        raise CommandError(f"{option}: {text!r} is not a size; hint: write a number and a unit, such as 70GiB or 40GB")
     return int(float(found[1]) * _UNITS[found[2].upper()])

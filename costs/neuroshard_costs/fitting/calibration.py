@@ -19,6 +19,7 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_costs.bundle import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.fitting.collections import fitted_collection
 from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.records import read_records
@@ -42,7 +43,8 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
 
     At least 8 compute records are needed; a communication network with fewer than 8 records of its direction keeps
     its times. An earlier calibration of the bundle is replaced, not built upon. The bundle's own source stays: only
-    the scale is measured, and the host's launches and copies to repeated lists where there are records of them.
+    the scale is measured, and the host's launches, copies to repeated lists, and further collections of tables where
+    there are records of them.
 
     Raises:
         RecordsError: the records cannot be read, are too few or of several machines.
@@ -61,7 +63,7 @@ def calibrate_to(
     if num_compute < MIN_RECORDS:
         raise RecordsError(
             f"{where}: holds {num_compute} compute records, at least {MIN_RECORDS} are needed to tell a "
-            f"different machine from noise; measure {MIN_RECORDS - num_compute} more"
+            f"different machine from noise; hint: measure {MIN_RECORDS - num_compute} more"
         )
     update: dict[str, object] = {"calibration": _calibration(_fits(bundle, records), source)}
     launch = fitted_launch(records)
@@ -70,6 +72,9 @@ def calibrate_to(
     expansion = fitted_expansion(records)
     if expansion is not None:
         update["expansion"] = expansion
+    collection = fitted_collection(records)
+    if collection is not None:
+        update["added_collection"] = collection
     return save_bundle(output, bundle.manifest.model_copy(update=update), read_weights(bundle_dir))
 
 
@@ -82,7 +87,7 @@ def compute_error(records: Sequence[ProfileRecord], bundle_dir: Path) -> float:
     """
     fits = _fits(_uncalibrated(bundle_dir), [record for record in records if record.compute is not None])
     if "compute" not in fits:
-        raise RecordsError(f"records: hold fewer than {MIN_RECORDS} compute records; measure more")
+        raise RecordsError(f"records: hold fewer than {MIN_RECORDS} compute records; hint: measure more")
     return float(fits["compute"].errors_after.mean())
 
 
@@ -123,9 +128,9 @@ def one_source(records: Sequence[ProfileRecord], *, where: str) -> str:
     """Return the label of all records. Raises RecordsError if there are several or none."""
     sources = sorted({record.source for record in records})
     if len(sources) > 1:
-        raise RecordsError(f"{where}: holds records of several machines ({', '.join(sources)}); split the file")
+        raise RecordsError(f"{where}: holds records of several machines ({', '.join(sources)}); hint: split the file")
     if not sources:
-        raise RecordsError(f"{where}: holds no records; measure first")
+        raise RecordsError(f"{where}: holds no records; hint: measure first")
     return sources[0]
 
 

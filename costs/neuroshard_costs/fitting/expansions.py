@@ -27,7 +27,7 @@ def fitted_expansion(records: Sequence[ProfileRecord]) -> Expansion | None:
         _non_negative(design, np.array([times[direction] for _, *times in measured])) for direction in (0, 1)
     )
     feature, row, byte = zip(forward, backward, strict=True)
-    return Expansion(feature_ms=feature, row_ms=row, byte_ms=byte)
+    return Expansion(feature_ms=feature, group_row_ms=row, byte_ms=byte)
 
 
 def _non_negative(design: FloatArray, times_ms: FloatArray) -> list[float]:

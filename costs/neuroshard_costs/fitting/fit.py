@@ -17,7 +17,8 @@ of a bundle of another device stand in. In both cases the bundle is labelled sim
 
 What a call costs beyond its tables is fitted to the records of calls (fitting.launches). Where there are none, a GPU's
 host takes as long to launch a call as that of the bundle of the same device, or of the one that stands in. What copies
-to repeated lists take is fitted to their records (fitting.expansions).
+to repeated lists take is fitted to their records (fitting.expansions), and so is what a further collection of tables
+adds (fitting.collections).
 """
 
 from collections.abc import Sequence
@@ -41,6 +42,7 @@ from neuroshard_costs.bundle import (
 )
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.calibration import calibrate_to, compute_error, one_source, transfer_calibration
+from neuroshard_costs.fitting.collections import fitted_collection
 from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.fitted import FittedNetwork, save_fitted
 from neuroshard_costs.fitting.launches import fitted_launch
@@ -131,6 +133,7 @@ def fit_bundle(
         calibration=calibration,
         launch=launch,
         expansion=fitted_expansion(records),
+        added_collection=fitted_collection(records),
     )
     return FitReport(manifest=manifest, method=method, reason=reason)
 
@@ -174,7 +177,7 @@ def _fitted_compute(
     samples = [record.compute for record in records if record.compute is not None]
     if len(samples) < MIN_RECORDS:
         raise RecordsError(
-            f"records: hold {len(samples)} compute records, at least {MIN_RECORDS} are needed; measure longer"
+            f"records: hold {len(samples)} compute records, at least {MIN_RECORDS} are needed; hint: measure longer"
         )
     arrays, validity = compute_samples(records), compute_validity(samples)
     regressed = regress_compute(arrays, validity, seed=seed)

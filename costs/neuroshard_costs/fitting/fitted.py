@@ -7,6 +7,7 @@ from pathlib import Path
 from neuroshard_api.documents.bundle import (
     BundleManifest,
     Calibration,
+    CollectionParts,
     ErrorReport,
     Expansion,
     Launch,
@@ -50,6 +51,7 @@ def save_fitted(
     calibration: Calibration | None = None,
     launch: Launch | None = None,
     expansion: Expansion | None = None,
+    added_collection: CollectionParts | None = None,
     extras: Mapping[str, bytes] | None = None,
 ) -> BundleManifest:
     """Write three networks as a bundle directory, replacing one that is there.
@@ -65,6 +67,7 @@ def save_fitted(
         calibration: scales of networks that come from another bundle.
         launch: what a call costs beyond its tables. If unset: nothing, as on a CPU, where a call's time includes it.
         expansion: what copies to repeated lists take. None: not measured.
+        added_collection: what a further collection of tables adds. None: not measured.
         extras: more files, as bundle.save_bundle takes them.
     """
     notes = {f"{part}_{key}": note for part, network in networks.items() for key, note in network.notes.items()}
@@ -89,6 +92,7 @@ def save_fitted(
         calibration=calibration,
         launch=launch or Launch(),
         expansion=expansion,
+        added_collection=added_collection,
     )
     weights = {f"{part}.{key}": array for part, network in networks.items() for key, array in network.weights.items()}
     return save_bundle(path, manifest, weights, extras=extras)

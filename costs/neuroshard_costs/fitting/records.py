@@ -10,9 +10,13 @@ from pathlib import Path
 
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.records import ProfileRecord
+from neuroshard_api.process.hints import without_hint
 
 from neuroshard_costs.errors import RecordsError
 
+GROUP_COPIES_METHOD = 3
+"""First measuring method in which the copies of an expansion are those of a whole group. Before, gradients were summed
+feature by feature, and a row cost as many times as much."""
 _MEASURE_AGAIN = "measure again, or remove the line"
 
 
@@ -41,7 +45,7 @@ def _lines(path: Path) -> tuple[list[bytes], bytes]:
     try:
         *lines, rest = path.read_bytes().split(b"\n")
     except OSError as error:
-        raise RecordsError(f"{path}: cannot be read ({error.strerror}); check the path") from error
+        raise RecordsError(f"{path}: cannot be read ({error.strerror}); hint: check the path") from error
     return lines, rest
 
 
@@ -63,18 +67,25 @@ def _record(line: bytes, *, where: str) -> ProfileRecord:
     try:
         record = ProfileRecord.from_json(line, where=where)
     except DocumentError as error:
-        raise RecordsError(f"{error}; {_MEASURE_AGAIN}") from error
+        raise RecordsError(f"{without_hint(str(error))}; hint: {_MEASURE_AGAIN}") from error
     if not record.is_usable:
         return record
     for kind in ("compute", "expansion"):
         if getattr(record, kind) is not None and (record.forward_ms is None or record.backward_ms is None):
-            raise RecordsError(f"{where}: forward_ms and backward_ms must be given with {kind}; {_MEASURE_AGAIN}")
+            raise RecordsError(f"{where}: forward_ms and backward_ms must be given with {kind}; hint: {_MEASURE_AGAIN}")
+    if record.expansion is not None and record.method < GROUP_COPIES_METHOD:
+        raise RecordsError(
+            f"{where}: method: must be at least {GROUP_COPIES_METHOD} with expansion (found {record.method}), since "
+            f"earlier ones sum gradients feature by feature; hint: {_MEASURE_AGAIN}"
+        )
     if record.launch is not None and record.launch_times is None:
-        raise RecordsError(f"{where}: launch_times must be given with launch; {_MEASURE_AGAIN}")
+        raise RecordsError(f"{where}: launch_times must be given with launch; hint: {_MEASURE_AGAIN}")
+    if record.collections is not None and record.collection_times is None:
+        raise RecordsError(f"{where}: collection_times must be given with collections; hint: {_MEASURE_AGAIN}")
     sample = record.communication
     if sample is not None and len(record.device_ms) != len(sample.embedding_dim_sums):
         raise RecordsError(
             f"{where}: device_ms: must have one entry for each of the {len(sample.embedding_dim_sums)} devices, "
-            f"found {len(record.device_ms)}; {_MEASURE_AGAIN}"
+            f"found {len(record.device_ms)}; hint: {_MEASURE_AGAIN}"
         )
     return record

@@ -94,20 +94,24 @@ def step_factors(predicted: Sequence[DeviceCost], measured: Sequence[Steps]) -> 
     if len(measured) < MIN_SETS:
         raise RecordsError(
             f"steps: {len(measured)} set of steps, at least {MIN_SETS} are needed, one of which shows the error; "
-            "give reports of other steps as well"
+            "hint: give reports of other steps as well"
         )
     ranks = list(range(len(predicted)))
     for steps in measured:
         found = [times.rank for times in steps]
         if found != ranks:
-            raise RecordsError(f"steps: are of the ranks {found}, the plan has {len(ranks)} devices; give its reports")
+            raise RecordsError(
+                f"steps: are of the ranks {found}, the plan has {len(ranks)} devices; hint: give its reports"
+            )
     logs: dict[Part, list[list[float]]] = {}
     for steps in measured:
         for part, values in _log_ratios(predicted, steps).items():
             logs.setdefault(part, []).append(values)
     factors = {part: _factor(part, sets) for part, sets in logs.items() if len(sets) >= MIN_SETS}
     if not factors:
-        raise RecordsError("steps: no part has times in two sets of steps; give reports of trainings with lookups")
+        raise RecordsError(
+            "steps: no part has times in two sets of steps; hint: give reports of trainings with lookups"
+        )
     return factors
 
 
@@ -152,7 +156,7 @@ def _factor(part: Part, sets: Sequence[Sequence[float]]) -> PartFactor:
     if not 1 / MAX_FACTOR <= fitted <= MAX_FACTOR:
         raise RecordsError(
             f"steps: the {part} take {fitted:.3g} times as long as predicted, a calibration allows at most "
-            f"{MAX_FACTOR:g} times more or less; use cost models of this device, or profile it"
+            f"{MAX_FACTOR:g} times more or less; hint: use cost models of this device, or profile it"
         )
     before = [abs(math.expm1(-value)) for values in sets for value in values]
     after = []

@@ -5,6 +5,7 @@ docs/concepts/device-simulator.md, next to a table of simulated and published ti
 """
 
 import numpy as np
+from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.topology import DeviceType
 
@@ -117,6 +118,11 @@ class DeviceSimulator:
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds (see TransferModel)."""
         return self._noisy(dense_update_seconds(self.device, gradient_bytes)) * _MS_PER_SECOND
+
+    @property
+    def added_collection(self) -> CollectionParts | None:
+        """None: a further collection is not simulated (see TransferModel)."""
+        return None
 
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
         """Return milliseconds (see TransferModel)."""

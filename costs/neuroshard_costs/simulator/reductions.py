@@ -55,7 +55,7 @@ def reduction_seconds(
             transfer = c.COLLECTIVE_LAUNCH_SECONDS + 2 * _ring_latency(network) + 2 * ring_share / rate
             transfer = transfer * (direction == "backward")
         case Family.COLUMNS:
-            raise ValueError("family: is columns, which adds up nothing; use all_to_all_seconds")
+            raise ValueError("family: is columns, which adds up nothing; hint: use all_to_all_seconds")
     if family is not Family.REPLICATED and direction == "backward":
         transfer = transfer + c.GATHERED_COPY_PASSES * num_bytes / device.memory_bandwidth_bytes_per_second
     seconds: FloatArray = np.where(num_devices > 1, transfer, 0.0)

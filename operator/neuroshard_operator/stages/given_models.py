@@ -44,7 +44,7 @@ def _device_of(context: Context, reference: CostModelReference, bundle: Bundle) 
     if reference.config_map_name is None:
         message = (
             "profiler.deviceType: is needed beside costModelRef.claimName, since a volume cannot be read before a pod "
-            "mounts it; name the device that the cost models are for"
+            "mounts it; hint: name the device that the cost models are for"
         )
         return _unusable(Reason.INVALID_INPUT, message), None
     file = context.fetched(reference.config_map_name, MANIFEST_FILE)
@@ -61,7 +61,7 @@ def _device_of(context: Context, reference: CostModelReference, bundle: Bundle) 
     if name not in load_presets():
         message = (
             f"profiler.costModelRef: the cost models are for the device {name!r}, whose links are not known; "
-            "set profiler.deviceType to a device of `neuroshard devices` with the same links"
+            "hint: set profiler.deviceType to a device of `neuroshard devices` with the same links"
         )
         return _unusable(Reason.INVALID_INPUT, message), None
     return _given(context, bundle, name)

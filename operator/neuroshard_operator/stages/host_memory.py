@@ -33,7 +33,7 @@ def within_nodes(context: Context, request: PlanRequest) -> PlanRequest:
         return request
     if free <= 0:
         raise DocumentError(
-            "job", [f"spec.planner.hostMemoryPerNode: {_offer(context)}; request less, or leave it out"]
+            "job", [f"spec.planner.hostMemoryPerNode: {_offer(context)}; hint: request less, or leave it out"]
         )
     limited = memory.model_copy(update={"bytes_per_node": free})
     return request.model_copy(update={"topology": request.topology.model_copy(update={"host_memory": limited})})

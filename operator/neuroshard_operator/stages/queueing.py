@@ -30,7 +30,7 @@ def held_message(context: Context, job: ChildJob) -> str:
         return f"Job {name} waits for Kueue to admit it"
     return (
         f"Job {name} is suspended by something other than this operator, such as Kueue with "
-        f"manageJobsWithoutQueueName; set the label {names.QUEUE_LABEL} on the DLRMTrainingJob"
+        f"manageJobsWithoutQueueName; hint: set the label {names.QUEUE_LABEL} on the DLRMTrainingJob"
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from neuroshard_api.job.status import LastFailure, Stage, StageName, StageState
+from neuroshard_api.process.hints import last_message
 
 from neuroshard_operator.actions import Action, Event
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
@@ -85,9 +86,8 @@ def worker_conditions(reason: Reason, message: str, *, holds: bool) -> tuple[Con
 
 
 def log_tail(cause: Cause) -> str:
-    """Return the last line of a pod's termination message, for our commands the error, with its hint if one follows."""
-    lines = [line.strip() for line in cause.message.splitlines() if line.strip()]
-    return "; ".join(lines[-2:] if lines and lines[-1].startswith("hint: ") else lines[-1:])
+    """Return the last line of a pod's termination message, for our commands the error and its hint."""
+    return last_message(cause.message.splitlines())
 
 
 def described(cause: Cause) -> str:

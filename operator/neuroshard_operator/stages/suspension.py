@@ -26,7 +26,9 @@ def suspend(context: Context) -> StageResult:
         for job in context.owned_jobs(names.PROFILER)
         if job.outcome is not None and not job.outcome.succeeded and job.meta.deleted is None
     )
-    message = f"{len(unfinished)} Jobs are being stopped" if unfinished else "no pods run; set spec.suspend to false"
+    message = (
+        f"{len(unfinished)} Jobs are being stopped" if unfinished else "no pods run; hint: set spec.suspend to false"
+    )
     waiting = tuple(
         StageUpdate(stage=stage, state=StageState.WAITING, restarted=True)
         for stage in StageName

@@ -38,6 +38,6 @@ def missing(what: str) -> StageResult:
     return StageResult(
         display_stage=Stage.PENDING,
         reason=Reason.INPUT_MISSING,
-        message=f"{what}; create it in the job's namespace",
+        message=f"{what}; hint: create it in the job's namespace",
         requeue_after_s=REQUEUE_AFTER_S,
     )

@@ -58,7 +58,8 @@ def torchrec_placement(problem: Problem) -> Placement:
     found = [result for result in tried.values() if isinstance(result, Placement)]
     if not tried:
         raise InfeasibleError(
-            "TorchRec's planner was not asked: some table may have no sharding type that it trains; allow table_wise"
+            "TorchRec's planner was not asked: some table may have no sharding type that it trains"
+            "; hint: allow table_wise"
         )
     if not found:
         raise next(result for result in tried.values() if isinstance(result, InfeasibleError))
@@ -140,7 +141,7 @@ def _planned(problem: Problem, widths: Sequence[int], allowed: Sequence[Types]) 
         planner.plan(_module(request), [EmbeddingBagCollectionSharder()])
     except PlannerError as error:
         reason = str(error).strip().splitlines()[0]
-        return InfeasibleError(f"TorchRec's planner found no plan: {reason}; use the neuroshard algorithm")
+        return InfeasibleError(f"TorchRec's planner found no plan: {reason}; hint: use the neuroshard algorithm")
     # TorchRec 1.9 returns these by get_selected_options(), which 1.8 lacks.
     return _placement(problem, planner._best_plan)  # noqa: SLF001
 
@@ -151,18 +152,18 @@ def _require_supported(problem: Problem) -> None:
     group = next((unit for unit in problem.units if len(unit.tables) > 1), None)
     if group is not None:
         name = tables[group.tables[0]].name
-        raise InfeasibleError(f"TorchRec's planner cannot co-locate tables, as {name!r} asks for; drop the group")
+        raise InfeasibleError(f"TorchRec's planner cannot co-locate tables, as {name!r} asks for; hint: drop the group")
     if problem.allowed is not None:
-        raise InfeasibleError("TorchRec's planner cannot pin tables or leave out devices; drop those constraints")
+        raise InfeasibleError("TorchRec's planner cannot pin tables or leave out devices; hint: drop those constraints")
     sequence = next((table for table in tables if table.is_sequence), None)
     if sequence is not None:
         raise InfeasibleError(
             f"TorchRec's planner is asked for pooled tables alone here, and {sequence.name!r} is a sequence; "
-            "use the neuroshard algorithm"
+            "hint: use the neuroshard algorithm"
         )
     if problem.memory.shard_capacity_bytes <= 0:
         raise InfeasibleError(
-            "TorchRec's planner found no plan: no memory is left for shards; lower memory.dense_bytes"
+            "TorchRec's planner found no plan: no memory is left for shards; hint: lower memory.dense_bytes"
         )
 
 
@@ -275,5 +276,5 @@ def require_torchrec(what: str) -> None:
     except (ImportError, OSError) as error:  # fbgemm-gpu without a driver fails to load its libraries: OSError
         raise MissingPackageError(
             f"{what} needs TorchRec, whose import failed ({error}); "
-            "install torch, then `pip install --no-deps fbgemm-gpu-cpu torchrec` and what torchrec asks for"
+            "hint: install torch, then `pip install --no-deps fbgemm-gpu-cpu torchrec` and what torchrec asks for"
         ) from error

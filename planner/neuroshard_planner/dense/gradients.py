@@ -146,7 +146,7 @@ class _Choice:
             "processes of one machine exchange through its memory, which is faster than any codec on its cores": (
                 is_one_machine
             ),
-            "gradients have no price with groups of devices; name a type by the policy Fixed": self._has_groups,
+            "gradients have no price with groups of devices; hint: name a type by the policy Fixed": self._has_groups,
             "no unit of the dense part is replicated; sharded ones reduce their gradients in FP32": (
                 not self._num_parameters
             ),
@@ -163,7 +163,7 @@ class _Choice:
         if refusal is None and kind is GradientType.THRESHOLD and (topology.num_devices - 1) * kept > _MOST_GATHERED:
             refusal = (
                 f"{topology.num_devices} devices x {self._choices.keep_percent:g} % kept receive more than an "
-                f"all-reduce moves; keep at most {100 * _MOST_GATHERED / (topology.num_devices - 1):.2g} %"
+                f"all-reduce moves; hint: keep at most {100 * _MOST_GATHERED / (topology.num_devices - 1):.2g} %"
             )
         if refusal is not None:
             return GradientAlternative(type=kind, refusal=refusal)
@@ -220,8 +220,8 @@ def refuse_sharded_only(plan: Plan) -> None:
     named = ", ".join(map(repr, sharded[:_MOST_NAMED])) + (", ..." if len(sharded) > _MOST_NAMED else "")
     raise InfeasibleError(
         f"gradients.type: {exchange.type} is for gradients of replicated units, and the plan shards every unit of the "
-        f"dense part (found {named})\n"
-        f"hint: replicate {sharded[0]!r} by dense_choices.units (spec.training.denseParallelism.units), or take FP32 "
+        f"dense part (found {named})"
+        f"; hint: replicate {sharded[0]!r} by dense_choices.units (spec.training.denseParallelism.units), or take FP32 "
         "(spec.training.communication.dense: [FP32])"
     )
 

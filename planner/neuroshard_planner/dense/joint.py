@@ -190,7 +190,7 @@ def _planned(request: PlanRequest, layouts: Layouts, chosen: Candidate, *, searc
     ):
         warnings.append(
             "dense_choices: units are to be sharded, and no group of devices that may share them has two; all are "
-            "replicated; give more devices, or set the group to auto"
+            "replicated; hint: give more devices, or set the group to auto"
         )
     if chosen.is_plain:
         return plan.model_copy(update={"warnings": tuple(warnings)})
@@ -198,7 +198,8 @@ def _planned(request: PlanRequest, layouts: Layouts, chosen: Candidate, *, searc
     if any(unit.group is DenseGroup.WORLD for unit in layout.units) and request.topology.num_nodes > 1:
         warnings.append(
             f"dense: some units are shared by the devices of all nodes; {layout.exposed_ms:.3f} ms of collectives of "
-            f"the dense part are not hidden at {request.batch_size_per_device:,} samples per device; give devices with "
+            f"the dense part are not hidden at {request.batch_size_per_device:,} samples per device"
+            f"; hint: give devices with "
             "more memory, or set the group to node"
         )
     return plan.model_copy(update={"dense": layout, "warnings": tuple(warnings)})

@@ -63,8 +63,8 @@ class Layouts:
         self._modules = tuple(path for unit in profile.units for path in unit.modules)
         if len(self._modules) != len(self._units):
             raise RequestError(
-                "dense: the profile does not name the modules of units that repeat; count the dense part again with "
-                "this release"
+                "dense: the profile does not name the modules of units that repeat; hint: count the dense part "
+                "again with this release"
             )
         passes = profile.working_bytes if profile.passes_working_bytes is None else profile.passes_working_bytes
         self._timeline = Timeline(

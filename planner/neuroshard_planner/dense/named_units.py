@@ -27,7 +27,8 @@ def divided(profile: DenseProfile, choices: DenseChoices) -> DenseProfile:
         if not any(each.covers(path) for path in modules):
             further = f", and {len(modules) - _MOST_LISTED:,} more" if len(modules) > _MOST_LISTED else ""
             raise RequestError(
-                f"dense_choices.units[{index}].module: the dense part has no module at or below {each.module!r}; name "
+                f"dense_choices.units[{index}].module: the dense part has no module at or below {each.module!r}"
+                f"; hint: name "
                 f"one of {', '.join(modules[:_MOST_LISTED])}{further}, or a part of the model above them"
             )
     return profile.model_copy(update={"units": tuple(part for unit in profile.units for part in _parts(unit, choices))})

@@ -179,7 +179,7 @@ def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
     if bundle.manifest.weights_sha256 != plan.bundle.weights_sha256:
         raise PlanError(
             f"bundle: the plan's costs are by {plan.bundle.name!r} ({plan.bundle.weights_sha256[:12]}...), given is "
-            f"{bundle.manifest.name!r} ({bundle.manifest.weights_sha256[:12]}...); give the bundle of the plan"
+            f"{bundle.manifest.name!r} ({bundle.manifest.weights_sha256[:12]}...); hint: give the bundle of the plan"
         )
     problem = Problem(plan.request, bundle)
     return problem, placement_of(plan.tables, problem)
@@ -190,7 +190,7 @@ def _position(plan: Plan, name: str) -> int:
     if name not in names:
         close = get_close_matches(name, names, n=3)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the first of them is {names[0]!r}"
-        raise RequestError(f"table: there is no {name!r} among the plan's {len(names)} tables; {hint}")
+        raise RequestError(f"table: there is no {name!r} among the plan's {len(names)} tables; hint: {hint}")
     return names.index(name)
 
 

@@ -52,10 +52,10 @@ def read_pickled_plan(path: Path) -> "ShardingPlan":
     except Exception as error:  # a damaged pickle raises errors of any kind
         raise PlanError(
             f"{path}: is neither JSON nor a pickled sharding plan ({type(error).__name__}: {error}); "
-            "write one with pickle.dump(plan, file)"
+            "hint: write one with pickle.dump(plan, file)"
         ) from error
     if not isinstance(found, ShardingPlan):
-        raise PlanError(f"{path}: holds a {type(found).__name__}; pickle what collective_plan returned")
+        raise PlanError(f"{path}: holds a {type(found).__name__}; hint: pickle what collective_plan returned")
     return found
 
 
@@ -71,7 +71,7 @@ class _PlanUnpickler(pickle._Unpickler):  # noqa: SLF001 - as above
         if (module, name) not in PLAN_CLASSES:
             raise PlanError(
                 f"names {module}.{name}, which is no part of a sharding plan and is not loaded: a pickle could run "
-                "any code with it; give the plan alone"
+                "any code with it; hint: give the plan alone"
             )
         return super().find_class(module, name)
 
@@ -81,7 +81,9 @@ class _PlanUnpickler(pickle._Unpickler):  # noqa: SLF001 - as above
         """Set the attributes of an instance. Raises PlanError for those of classes, which the whole process shares."""
         target = self.stack[-2]
         if isinstance(target, (type, Enum)):
-            raise PlanError(f"sets attributes of {target!r}, which are no part of a sharding plan; give the plan alone")
+            raise PlanError(
+                f"sets attributes of {target!r}, which are no part of a sharding plan; hint: give the plan alone"
+            )
         _READ[_BUILD](self)
 
     dispatch: ClassVar[dict[int, Any]] = {**_READ, _BUILD: _load_build}

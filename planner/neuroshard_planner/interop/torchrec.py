@@ -91,7 +91,7 @@ def _damage_named() -> Iterator[None]:
     except (AttributeError, TypeError, IndexError, ValueError) as error:
         found = " ".join(str(error).split())
         raise PlanError(
-            f"the sharding plan is damaged ({type(error).__name__}: {found}); give what collective_plan returned"
+            f"the sharding plan is damaged ({type(error).__name__}: {found}); hint: give what collective_plan returned"
         ) from error
 
 
@@ -103,7 +103,9 @@ def _placements(sharding_plan: "ShardingPlan", request: PlanRequest) -> tuple[Ta
             names = (f"{path}/{own_name}", own_name, allowed_name(f"{path}/{own_name}"), allowed_name(own_name))
             name = next((each for each in names if each in wanted), own_name)
             if name in given:
-                raise PlanError(f"{path}.{own_name}: is in two collections; call it '{path}/{own_name}' in the request")
+                raise PlanError(
+                    f"{path}.{own_name}: is in two collections; hint: call it '{path}/{own_name}' in the request"
+                )
             given[name] = sharding
     order = [name for name in wanted if name in given] + [name for name in given if name not in wanted]
     return tuple(_table(name, wanted.get(name), given[name], request.topology.num_devices) for name in order)
@@ -112,7 +114,9 @@ def _placements(sharding_plan: "ShardingPlan", request: PlanRequest) -> tuple[Ta
 def _table(name: str, table: Table | None, sharding: "ParameterSharding", num_devices: int) -> TablePlacement:
     """Return the shards of one table, by ascending column and row; ``table`` None: not in the request."""
     if sharding.sharding_type not in list(ShardingType):
-        raise PlanError(f"{name}.sharding_type: is {sharding.sharding_type!r}, give one of {', '.join(ShardingType)}")
+        raise PlanError(
+            f"{name}.sharding_type: is {sharding.sharding_type!r}; hint: give one of {', '.join(ShardingType)}"
+        )
     kind = ShardingType(sharding.sharding_type)
     kernel = next((each for each in kernels_of(kind) if each == sharding.compute_kernel), None)
     if kernel is None:
@@ -125,7 +129,9 @@ def _table(name: str, table: Table | None, sharding: "ParameterSharding", num_de
         copies = [Shard(device=rank, num_rows=rows, num_columns=columns) for rank in range(num_devices)]
         return TablePlacement(name=name, sharding_type=kind, shards=tuple(copies))
     if sharding.sharding_spec is None:
-        raise PlanError(f"{name}.sharding_spec: is missing; give an EnumerableShardingSpec with every shard's place")
+        raise PlanError(
+            f"{name}.sharding_spec: is missing; hint: give an EnumerableShardingSpec with every shard's place"
+        )
     shards = sorted(
         (
             Shard(

@@ -33,7 +33,7 @@ def require_none(problems: Sequence[str]) -> None:
     """Do nothing if there are no problems. Raises PlanError that lists them."""
     if problems:
         rest = f"; and {len(problems) - 3} more" if len(problems) > 3 else ""  # noqa: PLR2004 - three fill a terminal
-        raise PlanError(f"the plan does not match its request: {'; '.join(problems[:3])}{rest}; make it again")
+        raise PlanError(f"the plan does not match its request: {'; '.join(problems[:3])}{rest}; hint: make it again")
 
 
 def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
@@ -67,14 +67,14 @@ def _list_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> It
     known = set(wanted)
     for index, name in enumerate(found):
         if name not in known:
-            yield f"tables[{index}].name: there is no table {name!r} in the request; remove it"
+            yield f"tables[{index}].name: there is no table {name!r} in the request; hint: remove it"
     repeated = [name for name, count in Counter(found).items() if count > 1 and name in known]
     for name in repeated:
-        yield f"tables: {name!r} stands in the plan {found.count(name)} times; leave one"
+        yield f"tables: {name!r} stands in the plan {found.count(name)} times; hint: leave one"
     present = set(found)
     for name in wanted:
         if name not in present:
-            yield f"tables: {name!r} of the request is missing; add its shards"
+            yield f"tables: {name!r} of the request is missing; hint: add its shards"
     if Counter(found) == Counter(wanted):
         index = next(index for index, name in enumerate(found) if name != wanted[index])
         yield (
@@ -114,7 +114,10 @@ def unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) ->
                 f"{path}: {placement.name!r} is on devices {_listed(devices)}, the constraints allow {_listed(allowed)}"
             )
         if unit.is_group and placement.compute_kernel.is_on_host:
-            yield f"tables[{index}].kernel: {placement.name!r} is co-located, such tables run with fused; leave it out"
+            yield (
+                f"tables[{index}].kernel: {placement.name!r} is co-located, such tables run with fused"
+                f"; hint: leave it out"
+            )
         if len(unit.tables) > 1:
             continue
         most = most_shards(constraints, placement.name)
@@ -145,7 +148,7 @@ def _kind_problems(index: int, placement: TablePlacement, constraints: Constrain
 
 def _memory_problems(plan: Plan, *, must_fit: bool) -> Iterator[str]:
     if plan.dense is None and plan.request.dense_memory is not None:
-        yield "dense: is missing, and the request has the memory of a layout (dense_memory); make the plan again"
+        yield "dense: is missing, and the request has the memory of a layout (dense_memory); hint: make the plan again"
     recomputed = tables_memory(MemoryLedger(plan.request), plan.tables)
     if len(plan.memory) != len(recomputed):
         yield f"memory: has {len(plan.memory)} entries, the topology has {len(recomputed)} devices"
@@ -245,7 +248,7 @@ def _total_problems(plan: Plan) -> Iterator[str]:
         yield f"predicted.source: is {plan.predicted.source!r}, the bundle's is {plan.bundle.source!r}"
     for index, baseline in enumerate(plan.baselines):
         if (baseline.total_ms is None) == (baseline.problem is None):
-            yield f"baselines[{index}]: gives neither or both of total_ms and problem; give one"
+            yield f"baselines[{index}]: gives neither or both of total_ms and problem; hint: give one"
 
 
 def _listed(devices: Sequence[int]) -> str:

@@ -2,6 +2,7 @@
 
 from typing import Protocol
 
+from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.features import Float32Array
@@ -10,6 +11,10 @@ from neuroshard_costs.shards import FloatArray, ShardArrays
 
 class CostModel(TransferModel, Protocol):
     """What the search asks of a bundle."""
+
+    @property
+    def manifest(self) -> BundleManifest:
+        """What the networks are, where they come from and how far they can be trusted."""
 
     def represent(self, shards: ShardArrays) -> Float32Array:
         """Return [n, r] non-negative representations, which add up over the shards of a device."""

@@ -6,8 +6,8 @@ exchange, stay: a repeat is an empty bag. Rows that are touched stay too, for a 
 it repeats; their hits fall by the factor.
 
 In the grouped form the group's tables have a collection of their own: its pooled embeddings travel for distinct samples
-alone, and its exchanges are calls of their own. Its kernels are priced with the bags of all samples, which they do not
-have, and its indices with the lengths of all lists: no price is too low.
+alone, and its exchanges and kernels are calls of their own (step_cost.py). Its kernels are priced with the bags of all
+samples, which they do not have, and its indices with the lengths of all lists: no price is too low.
 
 The memory ledger does not know of this: a batch without repeats must fit.
 """

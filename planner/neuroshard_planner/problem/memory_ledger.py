@@ -263,7 +263,7 @@ class MemoryLedger:
             raise InfeasibleError(
                 f"the tables need {total:.3g} bytes, more than any memory; the largest table is "
                 f"{tables[largest].name!r} with {float(whole[largest]):.3g} bytes; "
-                f"check tables.tables[{largest}].num_embeddings"
+                f"hint: check tables.tables[{largest}].num_embeddings"
             )
 
     def devices(

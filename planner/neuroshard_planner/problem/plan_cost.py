@@ -121,7 +121,7 @@ def device_costs(
     wait = (passes.max(axis=0) - passes)[:, FORWARD]
     forward_ms, backward_ms = (exchanges.output_ms(direction) for direction in (0, 1))
     request = problem.request
-    expansion_ms = problem.step_cost.expansion_ms
+    expansion_ms, added_ms = problem.step_cost.expansion_ms, problem.step_cost.added_compute_ms
     column_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.output_data_type]
 
     def collective(kind: Collective, own_traffic: float) -> CollectiveCost:
@@ -159,8 +159,8 @@ def device_costs(
             collectives=tuple(collective(kind, float(traffic[device, kind])) for kind in used),
             embedding_dim_sum=round(pooled_columns[device]),
         )
-        for device, (forward, backward) in enumerate(np.maximum(compute_ms - host_ms, 0.0).tolist())
+        for device, (forward, backward) in enumerate((np.maximum(compute_ms - host_ms, 0.0) + added_ms).tolist())
     )
     total = float(passes.max(axis=0).sum()) + exchanges.input_ms + forward_ms + backward_ms + exchanges.dense_update_ms
-    total += expansion_ms
+    total += problem.step_cost.fixed_ms
     return PlanCost(total_ms=total, source=exchanges.source, devices=devices)

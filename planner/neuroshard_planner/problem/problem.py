@@ -16,7 +16,7 @@ from neuroshard_planner.problem.deduplication import looked_up
 from neuroshard_planner.problem.host_tables import ON_DEVICE, HostTables
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.shard_kinds import ShardKinds, ShardSize
-from neuroshard_planner.problem.sharding_choice import host_choices, sharding_types
+from neuroshard_planner.problem.sharding_choice import default_types, host_choices, sharding_types
 from neuroshard_planner.problem.step_cost import (
     NUM_LEVELS,
     TIMES,
@@ -63,7 +63,7 @@ class Problem:
         """[units]"""
         self.max_shards: IndexArray = np.array([unit.max_shards for unit in self.units], dtype=np.int64)
         """[units]"""
-        self.sharding_types = sharding_types(request, self.units, self.allowed)
+        self.sharding_types = sharding_types(request, self.units, self.allowed, default_types(request, costs.manifest))
         """[units] ways in which each unit may be sharded."""
         self.host_choices = host_choices(request, self.units)
         """[units] whether each may be, or must be, in host memory."""

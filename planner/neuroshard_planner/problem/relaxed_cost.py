@@ -43,7 +43,7 @@ class RelaxedCost:
         # Indices first: compute alone hides them.
         in_order = sorted(used, key=lambda each: (each is not Collective.INDICES, each))
         self._hulls = {each: _Hull(step_cost.collective(each), float(most_traffic[each])) for each in in_order}
-        self._expansion_ms = step_cost.expansion_ms
+        self._fixed_ms = step_cost.fixed_ms
         self._hides_inputs = step_cost.hides_inputs
         self._dense_update_ms = float(step_cost.dense_update_ms(np.eye(len(Collective))[Collective.GRADIENTS]))
 
@@ -66,7 +66,7 @@ class RelaxedCost:
             total, slope = total + ms, slope + own
         gradients = self._num_traits + Collective.GRADIENTS
         slope[gradients] += self._dense_update_ms
-        return total + self._expansion_ms + self._dense_update_ms * float(mean[gradients]), slope
+        return total + self._fixed_ms + self._dense_update_ms * float(mean[gradients]), slope
 
 
 class _Hull:

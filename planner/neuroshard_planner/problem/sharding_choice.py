@@ -4,8 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, kernels_of
 from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of, kernel_obstacle, sharding_problem
 from neuroshard_costs.shards import IndexArray
 
@@ -15,13 +16,17 @@ from neuroshard_planner.problem.host_tables import KERNELS
 from neuroshard_planner.problem.units import BoolArray, Unit
 
 BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
-BY_DEFAULT = BY_COLUMNS
-"""Types that are searched where a request names none."""
 MOST_MIXED = 500_000  # units times devices; a placement of more blocks of rows takes more memory than a search has
 
 
+def default_types(request: PlanRequest, manifest: BundleManifest) -> tuple[ShardingType, ...]:
+    """Return the types that are searched where a request names none: those whose collectives the cost models know."""
+    excluded = request.constraints.excluded_sharding_types or ()
+    return tuple(kind for kind in ShardingType if Family.of(kind) in manifest.families and kind not in excluded)
+
+
 def sharding_types(
-    request: PlanRequest, units: Sequence[Unit], allowed: BoolArray | None
+    request: PlanRequest, units: Sequence[Unit], allowed: BoolArray | None, default: tuple[ShardingType, ...]
 ) -> tuple[frozenset[ShardingType], ...]:
     """Return the sharding types that each unit may have.
 
@@ -29,25 +34,22 @@ def sharding_types(
         request: whose constraints may name types and kernels.
         units: of the request.
         allowed: [units, devices] where each unit may be. None: everywhere.
+        default: types of tables whose constraints name none.
 
     Raises:
         RequestError: nothing is left for a table.
     """
     everywhere = np.ones(request.topology.num_devices, dtype=np.bool_)
-    with_means = _collections_with_means(request)
-    found = [
-        frozenset.intersection(
-            *(
-                _Choice(request, index, unit, everywhere if allowed is None else allowed[row], with_means).types()
-                for index in unit.tables
-            )
-        )
-        for row, unit in enumerate(units)
-    ]
+    with_means = _collections_with_means(request, default)
+    found = []
+    for row, unit in enumerate(units):
+        devices = everywhere if allowed is None else allowed[row]
+        choices = (_Choice(request, index, unit, devices, with_means, default) for index in unit.tables)
+        found.append(frozenset.intersection(*(each.types() for each in choices)))
     return tuple(_with_one_node_type(request, units, found))
 
 
-def _collections_with_means(request: PlanRequest) -> frozenset[object]:
+def _collections_with_means(request: PlanRequest, default: tuple[ShardingType, ...]) -> frozenset[object]:
     """Return the keys of the collections whose tables stay by columns, since some have mean pooling.
 
     Those of means alone in which the constraints let every table be by rows alone are not among them.
@@ -56,7 +58,7 @@ def _collections_with_means(request: PlanRequest) -> frozenset[object]:
     found = set()
     for positions in collections_of(tables):
         means = [tables[index].is_mean for index in positions]
-        types = [{*(types_of(tables[index].name) or BY_DEFAULT)} for index in positions]
+        types = [{*(types_of(tables[index].name) or default)} for index in positions]
         if any(means) and not (all(means) and all(each <= {*BY_ROWS} for each in types)):
             found.add(tables[positions[0]].collection_key)
     return frozenset(found)
@@ -93,13 +95,13 @@ def _host_choice(request: PlanRequest, unit: Unit) -> HostChoice:
             if obstacle is not None:
                 raise RequestError(
                     f"constraints.compute_kernels: {name!r} may run with {kernel}, {obstacle}; "
-                    "give topology.host_memory, or leave the kernel out"
+                    "hint: give topology.host_memory, or leave the kernel out"
                 )
         is_bound = bool(on_host) and ComputeKernel.FUSED not in kernels
         if is_bound and unit.is_group:
             raise RequestError(
                 f"constraints.compute_kernels: {name!r} may run with {' or '.join(on_host)} alone, and co-located "
-                "tables are in device memory; add fused, or take it out of its group"
+                "tables are in device memory; hint: add fused, or take it out of its group"
             )
         chosen.append(HostChoice(tuple(KERNELS.index(kernel) for kernel in on_host), is_bound))
     return HostChoice((), is_bound=False) if unit.is_group else chosen[0]
@@ -125,7 +127,7 @@ def _with_one_node_type(
             first, second = (tables[units[each].tables[0]].name for each in (whole_blocks or 0, row))
             raise RequestError(
                 f"constraints: {first!r} may be table_row_wise and not grid_shard, {second!r} grid_shard alone, and "
-                "TorchRec makes one lookup of both; allow grid_shard for both"
+                "TorchRec makes one lookup of both; hint: allow grid_shard for both"
             )
         yield left
 
@@ -146,18 +148,19 @@ class _Choice:
     allowed: BoolArray
     with_means: frozenset[object]
     """Collections whose tables stay by columns."""
+    default: tuple[ShardingType, ...]
 
     def types(self) -> frozenset[ShardingType]:
         """Return the sharding types without an obstacle. Raises RequestError where none is left."""
         name = self.request.tables.tables[self.index].name
-        asked = self.request.constraints.sharding_types_of(name) or BY_DEFAULT
+        asked = self.request.constraints.sharding_types_of(name) or self.default
         obstacles = {kind: next(self._obstacles(kind, asked), None) for kind in asked}
         free = frozenset(kind for kind, obstacle in obstacles.items() if obstacle is None)
         if free:
             return free
         listed = "; ".join(f"{kind} {obstacle}" for kind, obstacle in obstacles.items())
         raise RequestError(
-            f"constraints: no sharding type is left for table {name!r}: {listed}; add table_wise with the kernel "
+            f"constraints: no sharding type is left for table {name!r}: {listed}; hint: add table_wise with the kernel "
             "fused, or loosen what excludes the others"
         )
 

@@ -5,12 +5,12 @@ the devices of a placement is its peak, and a step's cost follows from the peaks
 
     compute = peak forward + peak backward
     inputs  = time of the exchange of indices at its peak
-    cost    = compute + exposed inputs + dense updates + expansion + times of all other collectives at their peaks
+    cost    = compute + exposed inputs + dense updates + fixed + times of all other collectives at their peaks
 
 A collective that no shard of a placement takes part in costs nothing. Inputs are exposed whole where the trainer runs
 one step after the other. A pipeline sends the indices of the next batch while this one computes: then only what exceeds
-the compute is exposed. The links are busy with one exchange at a time. The expansion of repeated lists is the same for
-all placements.
+the compute is exposed. The links are busy with one exchange at a time. What is fixed is the same for
+all placements: the expansion of repeated lists, and the calls of kernels of further collections.
 
 An all-to-all of pooled columns depends on its mean too, which is not a peak. The mean is taken as an even share of all
 tables, or as the peak where that is less because tables of other families take no part. That is exact where all tables
@@ -87,7 +87,8 @@ class CollectiveCost:
 
     The networks are read once, and made monotone by their running maximum; hence evaluating a placement costs nothing.
     Without traffic there is no exchange. What is less than the first knot costs as much as that. Further collections,
-    of groups without repeats, add calls: each costs what one with the least traffic does.
+    of groups without repeats, add calls: each costs what was measured of one, and no less than one with the least
+    traffic.
     """
 
     knots: FloatArray
@@ -147,11 +148,24 @@ def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> Collective
 
 
 def added_calls_ms(request: PlanRequest, costs: TransferModel) -> FloatArray:
-    """Return [2] what the all-to-alls of further collections take as calls: as much as those with the least traffic."""
+    """Return [2] what the all-to-alls of further collections take as calls, beyond their traffic."""
     even = sent_exchange(request)
     _, times = _balanced_ms([even.of_mean(LOWEST_SHARE * even.mean_dim_sum)], costs)
-    least: FloatArray = times[0]
-    return num_added_calls(request) * least
+    return _of_added(request, times[0], None if costs.added_collection is None else costs.added_collection.exchange_ms)
+
+
+def added_compute_ms(request: PlanRequest, costs: TransferModel) -> FloatArray:
+    """Return [2] what the kernels of further collections take as calls, as measured; 0 where they were not."""
+    measured = costs.added_collection
+    return np.zeros(2) if measured is None else num_added_calls(request) * np.array(measured.compute_ms)
+
+
+def _of_added(request: PlanRequest, least: FloatArray, measured: tuple[float, float] | None) -> FloatArray:
+    """Return [2] the exchange of all further collections, each at least as measured and as one with little traffic."""
+    if request.topology.num_devices == 1:
+        return np.zeros(2)
+    each = least if measured is None else np.maximum(least, measured)
+    return num_added_calls(request) * each
 
 
 def sent_exchange(request: PlanRequest) -> PooledExchange:
@@ -176,7 +190,9 @@ def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> Collectiv
     low: FloatArray = knots[0] * np.array(_low_shares())
     _, low_times = _balanced_ms([index_exchange(request, num_bytes) for num_bytes in low.tolist()], costs)
     low_times[:, BACKWARD] = 0.0
-    return CollectiveCost.of_times(knots, times).below(low, low_times).plus(num_added_calls(request) * low_times[0])
+    measured = None if costs.added_collection is None else (costs.added_collection.indices_ms, 0.0)
+    added = _of_added(request, low_times[0], measured)
+    return CollectiveCost.of_times(knots, times).below(low, low_times).plus(added)
 
 
 def exchange_of_sequence_rows(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
@@ -239,6 +255,10 @@ class StepCost:
         self._dense_update_ms = float(costs.dense_update_ms(np.array(1.0)))
         self.expansion_ms = expansion_ms(request, costs)
         """Of repeated lists, forward and backward."""
+        self.added_compute_ms = added_compute_ms(request, costs)
+        """[2] Of further collections, forward and backward."""
+        self.fixed_ms = self.expansion_ms + float(self.added_compute_ms.sum())
+        """What no placement changes."""
         self.hides_inputs = request.pipeline is not Pipeline.NONE
         """Whether of the exchange of indices only what takes longer than the compute counts."""
         self.joins_passes = request.compute_peak is ComputePeak.JOINT
@@ -265,8 +285,8 @@ class StepCost:
         compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
         traffic = peaks[..., TRAFFIC]
         total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
-        if self.expansion_ms:
-            total += self.expansion_ms
+        if self.fixed_ms:
+            total += self.fixed_ms
         if not traffic[..., _BEYOND_COLUMNS[0] :].any():
             return total
         for collective in _BEYOND_COLUMNS:

@@ -116,7 +116,7 @@ def allowed_devices(request: PlanRequest, units: Sequence[Unit]) -> BoolArray | 
             names = ", ".join(repr(tables[index].name) for index in unit.tables[:3])
             raise RequestError(
                 f"constraints: no device is left for {names}: its devices and forbidden_devices exclude each other; "
-                "allow at least one device"
+                "hint: allow at least one device"
             )
     return allowed
 
@@ -129,7 +129,9 @@ def _check_table_names(request: PlanRequest, position: Mapping[str, int]) -> Non
     ]
     for path, name in named:
         if name not in position:
-            raise RequestError(f"{path}: there is no table {name!r} in the set {request.tables.name!r}; check the name")
+            raise RequestError(
+                f"{path}: there is no table {name!r} in the set {request.tables.name!r}; hint: check the name"
+            )
 
 
 def _groups(request: PlanRequest, position: Mapping[str, int]) -> list[tuple[int, ...]]:

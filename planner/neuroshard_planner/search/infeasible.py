@@ -33,13 +33,13 @@ def infeasible(
         further = ", rows, or copies" if has_further_types else ""
         return InfeasibleError(
             f"{cause}; and no plan by columns{further} was found with tables in {_gib(host.bytes_per_node)} of host "
-            f"memory per node; {MORE} of either kind, or {LAST_REMEDY}"
+            f"memory per node; hint: {MORE} of either kind, or {LAST_REMEDY}"
         )
     if not has_further_types:
-        return InfeasibleError(f"{cause}; {_remedy(request, packing)}{_host_remedy(request)}")
+        return InfeasibleError(f"{cause}; hint: {_remedy(request, packing)}{_host_remedy(request)}")
     tried = "; so it is by columns, and no plan with rows or copies was found" if packing.capacity_bytes > 0 else ""
     remedy = _remedy(request, packing, where="by columns, ") if may_be_by_columns else f"{MORE}, or {LAST_REMEDY}"
-    return InfeasibleError(f"{cause}{tried}; {remedy}{_host_remedy(request)}")
+    return InfeasibleError(f"{cause}{tried}; hint: {remedy}{_host_remedy(request)}")
 
 
 def may_be_on_host(request: PlanRequest) -> bool:

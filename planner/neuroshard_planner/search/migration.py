@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.documents.plan import GivenPlan, IncumbentPlan, MovedTable, TablePlacement
+from neuroshard_api.process.hints import without_hint
 from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.errors import RequestError
@@ -47,8 +48,8 @@ class Migration:
         problems = table_problems(incumbent.tables, problem.request)
         if problems:
             raise RequestError(
-                f"incumbent: is of other tables or devices than the request: {problems[0]}\n"
-                "hint: give the plan that the tables are trained under"
+                f"incumbent: is of other tables or devices than the request: {without_hint(problems[0])}"
+                "; hint: give the plan that the tables are trained under"
             )
         self._problem = problem
         self._incumbent = incumbent

@@ -41,12 +41,14 @@ def make_backend(
         from neuroshard_profiler.backends.simulated import SimulatedBackend  # noqa: PLC0415
 
         if simulated is None:
-            raise SettingsError("backend simulated: needs a device type to simulate; give one of `neuroshard devices`")
+            raise SettingsError(
+                "backend simulated: needs a device type to simulate; hint: give one of `neuroshard devices`"
+            )
         return SimulatedBackend(simulated)
     for package in ("torch", "fbgemm_gpu") if name == "fbgemm" else ("torch",):
         if find_spec(package) is None:
             raise MissingPackageError(
-                f"backend {name}: needs the package {package}, which is not installed; try {_INSTALL[package]}, "
+                f"backend {name}: needs the package {package}, which is not installed; hint: try {_INSTALL[package]}, "
                 "or choose the backend simulated"
             )
     from neuroshard_profiler.devices.visible import device_of  # noqa: PLC0415 - torch

@@ -75,8 +75,8 @@ def device_of(kind: DeviceKind | None, *, index: int = 0, gpus: Gpus | None = No
     names = usable_gpus(seen)
     if index >= len(names):
         raise SettingsError(
-            f"there is no GPU {index}: torch can use {len(names)} here\n"
-            "hint: start one process per GPU, or make more of them visible (CUDA_VISIBLE_DEVICES)"
+            f"there is no GPU {index}: torch can use {len(names)} here"
+            "; hint: start one process per GPU, or make more of them visible (CUDA_VISIBLE_DEVICES)"
         )
     return CudaDevice.of_this_node(index)
 
@@ -88,12 +88,12 @@ def usable_gpus(gpus: Gpus) -> Sequence[str]:
         raise SettingsError(why_no_gpu(built_for=gpus.built_for, driver=gpus.driver))
     if len(set(names)) > 1:
         raise SettingsError(
-            f"the GPUs of this node differ: {', '.join(sorted(set(names)))}; one profile describes one kind\n"
-            "hint: make those of one kind visible (CUDA_VISIBLE_DEVICES)"
+            f"the GPUs of this node differ: {', '.join(sorted(set(names)))}; one profile describes one kind"
+            "; hint: make those of one kind visible (CUDA_VISIBLE_DEVICES)"
         )
     if len(names) > 1 and "MIG" in names[0]:
         raise SettingsError(
-            f"the visible GPUs are MIG slices ({names[0]}), between which NCCL exchanges nothing\n"
-            "hint: give the job whole GPUs, or one slice"
+            f"the visible GPUs are MIG slices ({names[0]}), between which NCCL exchanges nothing"
+            "; hint: give the job whole GPUs, or one slice"
         )
     return names

@@ -79,7 +79,7 @@ def count_changes(log: SessionLog, features: Sequence[str], *, session_run: int,
     with engine(settings, spill_to=None, log=log.title) as opened:
         found = opened.fetch(_query(opened, log, features, session_run))
     if not found:
-        raise DataError("the log has no rows\nhint: give a log with samples")
+        raise DataError("the log has no rows; hint: give a log with samples")
     kept, others = found[:MAX_PATTERNS], found[MAX_PATTERNS:]
     rows = [
         *((starts, [bit == "1" for bit in pattern], count) for starts, _, pattern, count in kept),

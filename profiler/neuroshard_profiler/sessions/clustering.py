@@ -76,7 +76,7 @@ def cluster_sessions(
             written = _write_windows(opened, log, windows, settings, progress)
         files = [settings.out / each.file for each in written]
         if _request(log, windows, settings) != request:
-            raise DataError("the log has changed while it was read\nhint: remove the folder's files and start again")
+            raise DataError("the log has changed while it was read; hint: remove the folder's files and start again")
         report = SessionClustering(request=request, windows=written, columns=_columns(log, files))
         write_file(settings.out / REPORT, report.to_json())
     return report
@@ -95,12 +95,12 @@ def _write_windows(
         f"FROM {rows} GROUP BY 1 ORDER BY 1"
     )
     if not counted:
-        raise DataError("the log has no rows\nhint: give a log with samples")
+        raise DataError("the log has no rows; hint: give a log with samples")
     for start, *_ in counted:
         if abs(int(start)) > MAX_INTEGER:
             raise DataError(
-                f"column {log.time!r}: a window begins at {start}, which 64 bits do not hold\n"
-                "hint: count times from a later zero, or in a larger unit"
+                f"column {log.time!r}: a window begins at {start}, which 64 bits do not hold"
+                "; hint: count times from a later zero, or in a larger unit"
             )
     found = tuple(
         ClusteredWindow(
@@ -162,7 +162,7 @@ def _write_window(
         scratch.unlink()
         raise DataError(
             f"{path}: {after[0]:,} rows were written, {before[0]:,} of {window.num_samples:,} are in the log, or their "
-            "values differ\nhint: the log has changed while it was read; remove the folder's files and start again"
+            "values differ; hint: the log has changed while it was read; remove the folder's files and start again"
         )
     scratch.replace(path)
 
@@ -217,12 +217,12 @@ def _earlier(out: Path, request: ClusteringRequest) -> SessionClustering | None:
     path = out / REPORT
     if not path.exists():
         if any(each.suffix == ".parquet" for each in out.iterdir()):
-            raise SettingsError(f"{out}: holds Parquet files of something else\nhint: choose an empty folder")
+            raise SettingsError(f"{out}: holds Parquet files of something else; hint: choose an empty folder")
         return None
     earlier = SessionClustering.read(path)
     if earlier.request != request:
         raise SettingsError(
-            f"{out}: holds the clustering of another log, or one with other options\nhint: choose another folder"
+            f"{out}: holds the clustering of another log, or one with other options; hint: choose another folder"
         )
     return earlier
 
@@ -235,6 +235,6 @@ def _alone(out: Path) -> Iterator[None]:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise SettingsError(f"{out}: another run writes to it\nhint: wait for it, or choose another folder") from error
+        raise SettingsError(f"{out}: another run writes to it; hint: wait for it, or choose another folder") from error
     finally:
         os.close(descriptor)

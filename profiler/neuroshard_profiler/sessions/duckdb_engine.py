@@ -99,7 +99,7 @@ def duckdb_engine(*, memory_mib: int, spill_to: Path | None, log: str) -> Iterat
         raise _sentence(problem, memory_mib=memory_mib, disk=disk, log=log) from error
     except OSError as error:  # pyarrow raises it with the engine's text where the engine fails while rows are fetched
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            raise StorageError(f"{error.filename or disk}: {error.strerror}\nhint: free space on that disk") from error
+            raise StorageError(f"{error.filename or disk}: {error.strerror}; hint: free space on that disk") from error
         if error.errno is not None:
             raise
         raise _sentence(str(error), memory_mib=memory_mib, disk=disk, log=log) from error
@@ -107,9 +107,9 @@ def duckdb_engine(*, memory_mib: int, spill_to: Path | None, log: str) -> Iterat
 
 def _sentence(problem: str, *, memory_mib: int, disk: str, log: str) -> DataError | SettingsError | StorageError:
     if any(sign in problem for sign in ("temp_directory", "No space left", "Disk quota")):
-        return StorageError(f"{disk}: has no space for spilled data\nhint: free space on that disk")
+        return StorageError(f"{disk}: has no space for spilled data; hint: free space on that disk")
     if "Out of Memory" in problem:
         return SettingsError(
-            f"--memory-mib: {memory_mib} MiB are too little for {log}\nhint: give --memory-mib {2 * memory_mib}"
+            f"--memory-mib: {memory_mib} MiB are too little for {log}; hint: give --memory-mib {2 * memory_mib}"
         )
-    return DataError(f"{log}: cannot be read ({problem.splitlines()[0]})\nhint: write the damaged file again")
+    return DataError(f"{log}: cannot be read ({problem.splitlines()[0]}); hint: write the damaged file again")

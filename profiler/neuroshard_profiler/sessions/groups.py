@@ -83,7 +83,7 @@ def measure_duplication(
 ) -> Duplication:
     """Measure how lists repeat over a whole Parquet file on this machine; see count_changes for units and errors."""
     if "://" in place:
-        raise DataError(f"{place}: is a URL, and repeats are measured in local files\nhint: copy it to this machine")
+        raise DataError(f"{place}: is a URL, and repeats are measured in local files; hint: copy it to this machine")
     log = open_log([Path(place)], session=session, time=time)
     changes = count_changes(log, features, session_run=session_run, settings=settings)
     return Duplication(changes=changes, groups=candidate_groups(changes))

@@ -53,8 +53,8 @@ class SessionLog:
         for name, count in zip(names, found, strict=True):
             if count:
                 raise DataError(
-                    f"{self.title}: column {name!r}: is null in {count:,} rows\n"
-                    "hint: leave these rows out, or give them a value"
+                    f"{self.title}: column {name!r}: is null in {count:,} rows"
+                    "; hint: leave these rows out, or give them a value"
                 )
         return rows
 
@@ -78,12 +78,12 @@ def _files(place: Path) -> tuple[Path, ...]:
     if place.is_dir():
         found = tuple(sorted(path for path in place.glob("*.parquet") if not path.name.startswith(".")))
         if not found:
-            raise DataError(f"{place}: holds no *.parquet file\nhint: name a folder or files of Parquet")
+            raise DataError(f"{place}: holds no *.parquet file; hint: name a folder or files of Parquet")
     else:
         found = (place,)
     for path in found:
         if _PATTERN_CHARACTERS & set(str(path)):
-            raise DataError(f"{path}: has one of the characters * ? [ {{ in its name\nhint: rename it")
+            raise DataError(f"{path}: has one of the characters * ? [ {{ in its name; hint: rename it")
     return found
 
 
@@ -92,12 +92,12 @@ def _schema(path: Path) -> "pa.Schema":
     from pyarrow import parquet  # noqa: PLC0415 - the same
 
     if not path.is_file():
-        raise DataError(f"{path}: is not a file\nhint: check the path")
+        raise DataError(f"{path}: is not a file; hint: check the path")
     try:
         return parquet.read_schema(path)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{path}: is not a Parquet file ({error})\nhint: sessions need named columns; convert the log to Parquet"
+            f"{path}: is not a Parquet file ({error}); hint: sessions need named columns; convert the log to Parquet"
         ) from error
 
 
@@ -106,18 +106,18 @@ def _check_equal(path: Path, schema: "pa.Schema", *, first: Path, expected: "pa.
     for field in expected:
         if field.name not in found:
             raise DataError(
-                f"{path}: column {field.name!r}: is missing, {first} has it\n"
-                "hint: write both files with the same columns"
+                f"{path}: column {field.name!r}: is missing, {first} has it"
+                "; hint: write both files with the same columns"
             )
         if found[field.name] != field.type:
             raise DataError(
-                f"{path}: column {field.name!r}: holds {found[field.name]}, in {first} {field.type}\n"
-                "hint: write both files with the same types"
+                f"{path}: column {field.name!r}: holds {found[field.name]}, in {first} {field.type}"
+                "; hint: write both files with the same types"
             )
     extra = [name for name in schema.names if name not in expected.names]
     if extra:
         raise DataError(
-            f"{path}: column {extra[0]!r}: is missing in {first}\nhint: write both files with the same columns"
+            f"{path}: column {extra[0]!r}: is missing in {first}; hint: write both files with the same columns"
         )
 
 
@@ -126,19 +126,19 @@ def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) 
 
     for name in schema.names:
         if name.lower() in {FILE, ROW, START}:
-            raise DataError(f"{path}: column {name!r}: is a name that the engine uses\nhint: rename the column")
+            raise DataError(f"{path}: column {name!r}: is a name that the engine uses; hint: rename the column")
     folded = [name.lower() for name in schema.names]
     if len(set(folded)) < len(folded):
         repeated = next(name for name in folded if folded.count(name) > 1)
-        raise DataError(f"{path}: column {repeated!r}: occurs twice, upper case aside\nhint: rename one")
+        raise DataError(f"{path}: column {repeated!r}: occurs twice, upper case aside; hint: rename one")
     for name, option in ((session, "--session"), (time, "--time")):
         if name not in schema.names:
             raise DataError(
-                f"{path}: column {name!r}: is missing\nhint: give {option} one of {', '.join(schema.names)}"
+                f"{path}: column {name!r}: is missing; hint: give {option} one of {', '.join(schema.names)}"
             )
     kind = schema.field(session).type
     if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
-        raise DataError(f"{path}: column {session!r}: holds {kind}\nhint: a session is an integer or a text")
+        raise DataError(f"{path}: column {session!r}: holds {kind}; hint: a session is an integer or a text")
     kind = schema.field(time).type
     if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
-        raise DataError(f"{path}: column {time!r}: holds {kind}\nhint: time is an integer or a timestamp")
+        raise DataError(f"{path}: column {time!r}: holds {kind}; hint: time is an integer or a timestamp")

@@ -71,7 +71,7 @@ class Spark:
         """
         for path in paths:
             if path.name.startswith(("_", ".")):
-                raise DataError(f"{path}: begins with {path.name[0]!r}, and Spark skips such files\nhint: rename it")
+                raise DataError(f"{path}: begins with {path.name[0]!r}, and Spark skips such files; hint: rename it")
         view = f"neuroshard_rows_{next(self._views)}"
         files = self.session.read.parquet(*(f"file://{path.resolve()}" for path in paths))
         added = (f"_metadata.file_path AS {FILE}", f"_metadata.row_index AS {ROW}")
@@ -125,8 +125,8 @@ def spark(*, memory_mib: int | None, log: str) -> Iterator[Spark]:
     """
     if memory_mib is not None:
         raise SettingsError(
-            "--memory-mib: limits DuckDB's memory, and Spark was asked for\n"
-            "hint: set spark.driver.memory and spark.executor.memory in spark-defaults.conf of SPARK_CONF_DIR"
+            "--memory-mib: limits DuckDB's memory, and Spark was asked for"
+            "; hint: set spark.driver.memory and spark.executor.memory in spark-defaults.conf of SPARK_CONF_DIR"
         )
     try:
         from py4j.protocol import Py4JError  # noqa: PLC0415 - an optional package
@@ -166,7 +166,7 @@ def _context() -> Iterator["SparkSession"]:
     try:
         started = builder.getOrCreate()
     except PySparkRuntimeError as error:
-        raise MissingPackageError(f"--engine spark: Spark did not start ({error})\nhint: {JAVA_HINT}") from error
+        raise MissingPackageError(f"--engine spark: Spark did not start ({error}); hint: {JAVA_HINT}") from error
     try:
         yield started
     finally:
@@ -180,7 +180,7 @@ def check_java() -> None:
     """Raise MissingPackageError where Spark would find no Java."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=None if home is None else f"{home}/bin") is None:
-        raise MissingPackageError(f"--engine spark: needs Java, which was not found\nhint: {JAVA_HINT}")
+        raise MissingPackageError(f"--engine spark: needs Java, which was not found; hint: {JAVA_HINT}")
 
 
 def _written(
@@ -208,19 +208,19 @@ def _sentence(problem: str, *, log: str) -> ProfilerError | None:
     """Return a failure as a sentence; none for one that is a fault of this package."""
     if "No space left" in problem or "Disk quota" in problem:
         return StorageError(
-            "a disk of Spark has no space left for spilled data or clustered files\n"
-            "hint: free space there; spark.local.dir names the folder of spilled data"
+            "a disk of Spark has no space left for spilled data or clustered files"
+            "; hint: free space there; spark.local.dir names the folder of spilled data"
         )
     if "OutOfMemoryError" in problem:
         return SettingsError(
-            f"Spark's memory is too little for {log}\n"
-            "hint: set a higher spark.driver.memory, or spark.executor.memory on a cluster"
+            f"Spark's memory is too little for {log}"
+            "; hint: set a higher spark.driver.memory, or spark.executor.memory on a cluster"
         )
     if "TIMESTAMP(NANOS" in problem:
         return DataError(
-            f"{log}: holds timestamps of nanoseconds, which Spark does not read\n"
-            "hint: write microseconds, or take --engine duckdb"
+            f"{log}: holds timestamps of nanoseconds, which Spark does not read"
+            "; hint: write microseconds, or take --engine duckdb"
         )
     if "FAILED_READ_FILE" in problem:
-        return DataError(f"{log}: cannot be read ({problem.splitlines()[0]})\nhint: write the damaged file again")
+        return DataError(f"{log}: cannot be read ({problem.splitlines()[0]}); hint: write the damaged file again")
     return None

@@ -68,17 +68,17 @@ def parse_windows(log: SessionLog, text: str | None) -> Windows:
     if log.has_timestamps:
         found = re.fullmatch(r"([1-9]\d{0,6})([smhd])", text or "1d")
         if found is None:
-            raise SettingsError(f"--window: {text!r} is not a duration\nhint: write 1d, 6h, 30m, or 45s")
+            raise SettingsError(f"--window: {text!r} is not a duration; hint: write 1d, 6h, 30m, or 45s")
         width = int(found[1]) * _MICROSECONDS[found[2]]
     else:
         if text is None:
             raise SettingsError(
-                f"--window: is needed, since column {log.time!r} holds integers\n"
-                "hint: give the width in the column's unit, such as 86400 for a day in seconds"
+                f"--window: is needed, since column {log.time!r} holds integers"
+                "; hint: give the width in the column's unit, such as 86400 for a day in seconds"
             )
         if re.fullmatch(r"[1-9]\d{0,17}", text) is None:
             raise SettingsError(
-                f"--window: {text!r} is not a positive integer, as column {log.time!r} holds\nhint: write 86400"
+                f"--window: {text!r} is not a positive integer, as column {log.time!r} holds; hint: write 86400"
             )
         width = int(text)
     kind = log.schema.field(log.time).type

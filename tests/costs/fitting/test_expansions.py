@@ -27,7 +27,7 @@ def test_times_of_features_rows_and_bytes_are_told_apart(feature_ms: float, row_
 
     assert found is not None
     assert found.feature_ms == pytest.approx((feature_ms, 2 * feature_ms), abs=1e-9)
-    assert found.row_ms == pytest.approx((row_ms, 2 * row_ms), abs=1e-9)
+    assert found.group_row_ms == pytest.approx((row_ms, 2 * row_ms), abs=1e-9)
     assert found.byte_ms == pytest.approx((byte_ms, 2 * byte_ms), abs=1e-12)
     price = expansion_ms(2, 512, 512 * 64, device=None, measured=found)  # type: ignore[arg-type] # needs no device
     assert price == pytest.approx(3 * (2 * feature_ms + 512 * (row_ms + 64 * byte_ms)))
@@ -38,7 +38,7 @@ def test_no_time_is_negative() -> None:
     found = fitted_expansion([expansion_record(size, row_ms=-1e-5, byte_ms=2e-6) for size in SIZES])
 
     assert found is not None
-    assert found.row_ms == (0.0, 0.0)
+    assert found.group_row_ms == (0.0, 0.0)
     assert 0 < found.byte_ms[0] < 2e-6
 
 

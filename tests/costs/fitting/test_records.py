@@ -10,6 +10,7 @@ from neuroshard_costs.fitting.records import ended_records, read_records
 from support.profiler.record_builders import communication_record, compute_record, written
 
 LAUNCH = json.loads(compute_record().to_json())["compute"]
+COLLECTIONS = {"batch_size_per_device": 64, "num_tables": 8, "embedding_dim": 8, "pooling_factor": 1}
 EXPANSION = {"batch_size": 64, "num_features": 2, "embedding_dim": 8, "factor": 4}
 
 
@@ -31,6 +32,11 @@ def test_records_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
         ({"compute": None}, "line 1: must hold exactly one of compute, communication, launch, expansion"),
         ({"compute": None, "launch": LAUNCH}, "line 1: launch_times must be given with launch"),
         ({"compute": None, "forward_ms": None, "expansion": EXPANSION}, "must be given with expansion"),
+        (
+            {"compute": None, "expansion": EXPANSION, "method": 2},
+            r"line 1: method: must be at least 3 with expansion \(found 2\)",
+        ),
+        ({"compute": None, "collections": COLLECTIONS}, "line 1: collection_times must be given with collections"),
         ({"sauce": 1}, "line 1: sauce: is not a known key"),
         ({"source": "guessed"}, "line 1: source"),
     ],
@@ -41,7 +47,7 @@ def test_a_broken_record_is_named_by_line_and_field(tmp_path: Path, change: dict
     path = tmp_path / "records.jsonl"
     path.write_text(json.dumps({key: value for key, value in raw.items() if value is not None}), encoding="utf-8")
 
-    with pytest.raises(RecordsError, match=f"{message}.*measure again"):
+    with pytest.raises(RecordsError, match=f"(?s){message}.*measure again"):
         read_records(path)
 
 

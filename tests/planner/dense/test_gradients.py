@@ -124,7 +124,7 @@ def test_a_threshold_that_sends_more_than_an_all_reduce_is_refused_with_the_larg
 
     assert plan.gradients is not None
     (own,) = plan.gradients.alternatives
-    assert own.refusal == "32 devices x 5 % kept receive more than an all-reduce moves; keep at most 1.6 %"
+    assert own.refusal == "32 devices x 5 % kept receive more than an all-reduce moves; hint: keep at most 1.6 %"
 
 
 @pytest.mark.parametrize("kind", [GradientType.BF16, GradientType.THRESHOLD])

@@ -155,7 +155,10 @@ def named(module: str, strategy: DenseStrategy = DenseStrategy.ZERO3, **fields: 
 
 def test_a_strategy_for_a_module_that_there_is_not_is_refused() -> None:
     """The field, what was found, and the modules that there are."""
-    wanted = r"dense_choices\.units\[0\]\.module: .*'interactoin'; name one of interaction\.layers\.0, .* and 4 more"
+    wanted = (
+        r"dense_choices\.units\[0\]\.module: .*'interactoin'"
+        r"; hint: name one of interaction\.layers\.0, .* and 4 more"
+    )
 
     with pytest.raises(RequestError, match=wanted):
         planned(asked(profile_of(MEMBERS), dense_choices=named("interactoin")))

@@ -13,6 +13,7 @@ from neuroshard_planner.explain.table import explain_table
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support import builders
 from support.planner.exact_costs import ExactCosts
 
@@ -26,12 +27,17 @@ def planned(request: PlanRequest) -> tuple[Plan, ExactCosts]:
 def request_of(**fields: Any) -> PlanRequest:
     """Return seven tables of rising load on three devices."""
     members = [builders.table(f"t{index}", embedding_dim=64, pooling_factor=2.0 + 5 * index) for index in range(7)]
-    return builders.request(*members, num_devices=3, **fields)
+    return builders.request(*members, num_devices=3, **{"constraints": by_columns(), **fields})
+
+
+def by_columns(**fields: Any) -> Constraints:
+    """Return constraints of tables that are whole or cut by columns."""
+    return Constraints(sharding_types=BY_COLUMNS, **fields)
 
 
 def test_a_move_costs_what_the_moved_plan_costs() -> None:
     """Every move's number is the whole plan's cost with the table there, all others staying."""
-    plan, bundle = planned(request_of(constraints=Constraints(max_shards_per_table=1)))
+    plan, bundle = planned(request_of(constraints=by_columns(max_shards_per_table=1)))
     problem = Problem(plan.request, bundle)
     placement = placement_of(plan.tables, problem)
 
@@ -50,7 +56,7 @@ def test_a_move_costs_what_the_moved_plan_costs() -> None:
 
 def test_a_table_adds_less_than_it_costs_alone() -> None:
     """Tables of a device share one fused kernel; alone, each would launch its own."""
-    plan, bundle = planned(request_of(constraints=Constraints(max_shards_per_table=1)))
+    plan, bundle = planned(request_of(constraints=by_columns(max_shards_per_table=1)))
 
     for table in plan.tables:
         (shard,) = explain_table(plan, table.name, bundle=bundle).shards
@@ -59,7 +65,7 @@ def test_a_table_adds_less_than_it_costs_alone() -> None:
 
 def test_the_verdict_says_what_every_other_device_would_cost() -> None:
     """The heaviest table of a plan without splits stays, and the sentence says by how much moving it would hurt."""
-    plan, bundle = planned(request_of(constraints=Constraints(max_shards_per_table=1)))
+    plan, bundle = planned(request_of(constraints=by_columns(max_shards_per_table=1)))
     explained = explain_table(plan, "t6", bundle=bundle)
     least = min(move.change for move in explained.moves if move.change is not None)
 
@@ -71,7 +77,10 @@ def test_the_verdict_says_what_every_other_device_would_cost() -> None:
 def test_a_split_table_is_explained_with_one_shard_fewer_and_one_more() -> None:
     """One heavy table over three devices: whole it would bound the step."""
     request = builders.request(
-        builders.table("heavy", embedding_dim=256, pooling_factor=100.0), builders.table("light"), num_devices=3
+        builders.table("heavy", embedding_dim=256, pooling_factor=100.0),
+        builders.table("light"),
+        num_devices=3,
+        constraints=by_columns(),
     )
     plan, bundle = planned(request)
 
@@ -89,7 +98,7 @@ def test_obstacles_and_constraints_are_named() -> None:
         builders.table("big", num_embeddings=200_000_000, embedding_dim=64),
         builders.table("pinned", num_embeddings=150_000_000, embedding_dim=64),
         num_devices=3,
-        constraints=Constraints(
+        constraints=by_columns(
             max_shards_per_table=1, forbidden_devices=(2,), tables={"pinned": TableConstraints(devices=(0,))}
         ),
     )
@@ -117,7 +126,7 @@ def test_what_a_table_says_of_its_shards_stands_in_place_of_what_all_tables_are_
 
 def test_a_group_is_explained_as_one() -> None:
     """A co-located table names the tables that go with it; it is never split."""
-    plan, bundle = planned(request_of(constraints=Constraints(colocate=(("t1", "t3"),))))
+    plan, bundle = planned(request_of(constraints=by_columns(colocate=(("t1", "t3"),))))
 
     explained = explain_table(plan, "t3", bundle=bundle)
 
@@ -130,7 +139,7 @@ def test_an_unknown_table_is_met_with_close_names() -> None:
     """A misspelt name gets suggestions."""
     plan, bundle = planned(request_of())
 
-    with pytest.raises(RequestError, match=r"there is no 't66' among the plan's 7 tables; did you mean 't6'"):
+    with pytest.raises(RequestError, match=r"there is no 't66' among the plan's 7 tables; hint: did you mean 't6'"):
         explain_table(plan, "t66", bundle=bundle)
 
 
@@ -167,7 +176,7 @@ def test_other_types_cost_what_the_converted_plan_costs() -> None:
 
 
 def test_types_that_constraints_do_not_name_are_no_alternatives() -> None:
-    """By default a table is whole or cut by columns."""
+    """These tables are whole or cut by columns."""
     plan, bundle = planned(request_of())
 
     assert explain_table(plan, "t3", bundle=bundle).conversions == ()
@@ -176,7 +185,7 @@ def test_types_that_constraints_do_not_name_are_no_alternatives() -> None:
 def test_a_table_that_may_only_be_cut_by_rows_is_whole_nowhere() -> None:
     """Every device says that the types forbid it."""
     own = {"t3": TableConstraints(sharding_types=(ShardingType.ROW_WISE,))}
-    plan, bundle = planned(request_of(constraints=Constraints(tables=own)))
+    plan, bundle = planned(request_of(constraints=by_columns(tables=own)))
 
     explained = explain_table(plan, "t3", bundle=bundle)
 

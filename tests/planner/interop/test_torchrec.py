@@ -13,6 +13,7 @@ from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
 from neuroshard_planner.interop.torchrec import from_sharding_plan, placements
 from neuroshard_planner.planning import plan as search
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support import builders
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_rows, everywhere, grid, on_host, on_node
@@ -84,7 +85,7 @@ def test_a_plan_comes_back_as_it_went(tables: Sequence[TablePlacement]) -> None:
 
 def test_a_searched_plan_comes_back_with_its_costs() -> None:
     """What differs is the search's own statistics alone."""
-    plan = searched(request_of(4))
+    plan = searched(request_of(4, constraints=Constraints(sharding_types=BY_COLUMNS)))
 
     back = from_sharding_plan(
         torchrec_form(plan),

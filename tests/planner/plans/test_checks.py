@@ -265,7 +265,7 @@ def test_a_co_located_table_in_host_memory_is_named() -> None:
     plan = given_plan(request, *(on_host(by_columns(table, (0, table.embedding_dim))) for table in pair))
 
     assert plan_problems(plan) == [
-        f"tables[{index}].kernel: {table.name!r} is co-located, such tables run with fused; leave it out"
+        f"tables[{index}].kernel: {table.name!r} is co-located, such tables run with fused; hint: leave it out"
         for index, table in enumerate(pair)
     ]
 

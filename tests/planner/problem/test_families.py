@@ -255,7 +255,9 @@ def test_sequences_that_may_be_by_rows_alone_are_planned(count: int) -> None:
     alone = TableConstraints(sharding_types=(ShardingType.ROW_WISE,))
     names = [f"t{index}" for index in range(count)]
     members = (*(table(name, pooling=Pooling.NONE, pooling_factor=9.0) for name in names), table("bag"))
-    asked = request(*members, num_devices=4, constraints=Constraints(tables=dict.fromkeys(names, alone)))
+    by_columns = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+    limits = Constraints(sharding_types=by_columns, tables=dict.fromkeys(names, alone))
+    asked = request(*members, num_devices=4, constraints=limits)
     found = planned(asked)
 
     assert plan_problems(found) == []

@@ -3,16 +3,33 @@
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.bundle import BundleManifest, Calibration
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling, Table
-from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_planner.errors import RequestError
+from neuroshard_planner.problem.sharding_choice import default_types
 from support.builders import request, table, tables, topology
+from support.planner.exact_costs import ExactCosts
 from support.planner.searches import problem_of
 
 TW, CW, RW, TWRW, GRID, DP = ShardingType
 ALL = tuple(ShardingType)
 TWO_NODES = topology(4, num_nodes=2)
+SIMULATED = ExactCosts(TWO_NODES.device).manifest
+MEASURED = SIMULATED.model_copy(update={"source": "measured:H100"})
+MEASURED_ROWS = MEASURED.model_copy(
+    update={
+        "calibration": Calibration(
+            source="measured:H100",
+            num_records=8,
+            compute_scale=(1.0, 1.0),
+            reduction_factors={Family.ROWS: (1.2, 1.1)},
+            mape_before=0.2,
+            mape_after=0.1,
+        )
+    }
+)
 
 
 def types_of(asked: PlanRequest) -> list[set[ShardingType]]:
@@ -20,9 +37,22 @@ def types_of(asked: PlanRequest) -> list[set[ShardingType]]:
     return [set(types) for types in problem_of(asked).sharding_types]
 
 
-def test_tables_without_named_types_are_cut_by_columns() -> None:
-    """A trainer of somebody's own need not run anything else."""
-    assert types_of(request(table(), topology=TWO_NODES)) == [{TW, CW}]
+@pytest.mark.parametrize(
+    ("manifest", "excluded", "left"),
+    [
+        pytest.param(SIMULATED, None, set(ALL), id="simulated"),
+        pytest.param(SIMULATED, (DP,), {*ALL} - {DP}, id="one is excluded"),
+        pytest.param(MEASURED, None, {TW, CW}, id="measured"),
+        pytest.param(MEASURED_ROWS, None, {TW, CW, RW}, id="measured, also of rows"),
+    ],
+)
+def test_unnamed_types_are_those_whose_collectives_the_cost_models_know(
+    manifest: BundleManifest, excluded: tuple[ShardingType, ...] | None, left: set[ShardingType]
+) -> None:
+    """A simulator knows all; measurements, those that they are of."""
+    asked = request(table(), topology=TWO_NODES, constraints=Constraints(excluded_sharding_types=excluded))
+
+    assert {*default_types(asked, manifest)} == left
 
 
 def test_all_types_are_left_where_nothing_excludes_one() -> None:
@@ -121,17 +151,20 @@ def test_kernels_exclude_the_types_that_need_others() -> None:
     [
         pytest.param(
             request(*tables(2), constraints=Constraints(tables={"t1": TableConstraints(sharding_types=(TWRW,))})),
-            "no sharding type is left for table 't1': table_row_wise needs several nodes of several devices; add",
+            "no sharding type is left for table 't1': table_row_wise needs several nodes of several devices; hint: add",
             id="one node",
         ),
         pytest.param(
-            request(*tables(2), constraints=Constraints(compute_kernels=(ComputeKernel.DENSE,))),
+            request(
+                *tables(2),
+                constraints=Constraints(sharding_types=(TW, CW), compute_kernels=(ComputeKernel.DENSE,)),
+            ),
             "for table 't0': table_wise needs the kernel fused, allowed are dense; column_wise needs",
             id="kernel",
         ),
         pytest.param(
             request(*tables(2), constraints=Constraints(sharding_types=(CW,))),
-            "for table 't0': column_wise may end in one piece, which is table_wise; add table_wise",
+            "for table 't0': column_wise may end in one piece, which is table_wise; hint: add table_wise",
             id="never whole",
         ),
         pytest.param(

@@ -31,7 +31,8 @@ from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import FamilyBounds
 from ortools.sat.python import cp_model
-from support.builders import request, table
+from support.builders import request, table, topology
+from support.planner.exact_costs import ExactCosts
 
 PICOSECONDS_PER_MS = 1e9
 SOLVER_PRECISION = 1e-3
@@ -51,6 +52,9 @@ LEAST_WORK = SearchSettings(work_budget=1)
 
 class LinearCosts:
     """Times proportional to the columns looked up, plus a constant for every shard; exact arithmetic is easy."""
+
+    manifest = ExactCosts(topology(1).device).manifest.model_copy(update={"source": "measured:linear"})
+    """Of no collectives but those of tables by columns."""
 
     forward_ms_per_element = 2e-7
     backward_ms_per_element = 5e-7
@@ -94,6 +98,10 @@ class LinearCosts:
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return times proportional to the bytes."""
         return self.transfer_ms_per_element * gradient_bytes / 4
+
+    @property
+    def added_collection(self) -> None:
+        """None: further collections were not measured."""
 
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:  # noqa: ARG002
         """Return a time proportional to the bytes."""

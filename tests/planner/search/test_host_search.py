@@ -11,6 +11,7 @@ from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.sharding.kinds import HOST_KERNELS, ComputeKernel, ShardingType
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, host_memory, request, table, tables, topology
 from support.planner.searches import planned, used_bytes
@@ -27,7 +28,7 @@ LARGE, HOT = table("large", num_embeddings=300_000_000), table("hot", num_embedd
 def asked(
     *members: Table,
     kernels: tuple[ComputeKernel, ...] | None = KERNELS,
-    types: tuple[ShardingType, ...] | None = None,
+    types: tuple[ShardingType, ...] = BY_COLUMNS,
     host_bytes: int = 512 * GIB,
     memory_bytes: int = 16 * GIB,
     **fields: Any,
@@ -78,7 +79,7 @@ def test_a_cache_is_taken_where_rows_repeat() -> None:
 
 def test_time_on_the_link_is_in_the_price_of_its_device_alone() -> None:
     """Devices without a shard in host memory wait for the others, and for no row."""
-    plan = planned(asked(LARGE, HOT, types=(TW, CW)))
+    plan = planned(asked(LARGE, HOT))
     holders = {shard.device for each in plan.tables if each.compute_kernel.is_on_host for shard in each.shards}
 
     for device, cost in enumerate(plan.predicted.devices):
@@ -100,7 +101,7 @@ def test_a_table_bound_to_the_host_is_there_though_it_would_fit() -> None:
 
 def test_hosts_that_are_too_small_are_named() -> None:
     """The sentence has the memory of both kinds."""
-    with pytest.raises(InfeasibleError, match=r"no plan by columns was found with tables in 8.00 GiB of host memory"):
+    with pytest.raises(InfeasibleError, match=r"no plan by columns was found with tables in 8.00 GiB of host"):
         planned(asked(LARGE, HOT, host_bytes=8 * GIB))
 
 
@@ -116,7 +117,8 @@ def test_kernels_without_host_memory_are_refused_at_once() -> None:
     """Before a search, with table, kernel, and remedy."""
     with pytest.raises(
         RequestError,
-        match=r"'user' may run with fused_uvm, and the topology has no host_memory .*; give topology.host_memory, or",
+        match=r"'user' may run with fused_uvm, and the topology has no host_memory .*"
+        r"; hint: give topology.host_memory, or",
     ):
         planned(request(table(), constraints=Constraints(compute_kernels=KERNELS)))
 

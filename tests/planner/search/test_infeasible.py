@@ -185,7 +185,7 @@ def test_where_rows_may_be_the_message_says_that_the_remedy_is_by_columns() -> N
     message = message_of(asked)
 
     assert "table 'huge' needs" in message
-    assert "so it is by columns, and no plan with rows or copies was found; by columns, devices with" in message
+    assert "so it is by columns, and no plan with rows or copies was found; hint: by columns, devices with" in message
     (changed,) = remedied(asked, message)
     assert_valid(changed, planned(changed))
 
@@ -194,5 +194,5 @@ def test_no_remedy_by_columns_is_named_for_a_table_that_may_not_be_by_columns() 
     """What would be enough by columns may not be enough for it."""
     message = message_of(request(HUGE, constraints=Constraints(sharding_types=(ShardingType.ROW_WISE,))))
 
-    assert "no plan with rows or copies was found; give more devices or memory, or lower batch_size" in message
+    assert "no plan with rows or copies was found; hint: give more devices or memory, or lower batch_size" in message
     assert "would do" not in message

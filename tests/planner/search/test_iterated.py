@@ -10,6 +10,7 @@ from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSet
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.iterated import MOST_STALLED, IteratedSearch, courses_of, iterated
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
@@ -68,8 +69,8 @@ def test_a_free_search_finds_at_least_what_a_limit_on_shards_would() -> None:
     """Local search alone ends among a hundred narrow shards, dearer than a third as many."""
     bundle = bundled_bundle("h100-80gb")
 
-    free = plan(dcnv2(), bundle=bundle)
-    limited = plan(dcnv2(constraints=Constraints(max_shards_per_table=4)), bundle=bundle)
+    free = plan(dcnv2(constraints=Constraints(sharding_types=BY_COLUMNS)), bundle=bundle)
+    limited = plan(dcnv2(constraints=Constraints(sharding_types=BY_COLUMNS, max_shards_per_table=4)), bundle=bundle)
 
     assert free.predicted.total_ms <= limited.predicted.total_ms * 1.0005
     assert sum(len(each.shards) for each in free.tables) < 60

@@ -19,6 +19,7 @@ from neuroshard_api.documents.request import (
 )
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
 from support.builders import request, table, tables, topology
 from support.planner.searches import placed, planned, problem_of, random_placement, search_requests
@@ -80,7 +81,7 @@ def test_it_is_tight_where_equal_tables_fill_the_devices_evenly(
     assert FamilyBounds(problem).least_ms == pytest.approx(problem.total_ms([even])[0], rel=3e-4)
 
 
-WHOLE = Constraints(max_shards_per_table=1)
+WHOLE = Constraints(sharding_types=BY_COLUMNS, max_shards_per_table=1)
 
 
 def test_a_table_that_stays_whole_bounds_the_plan_by_itself() -> None:
@@ -98,7 +99,9 @@ def test_a_table_that_stays_whole_bounds_the_plan_by_itself() -> None:
 def test_a_table_of_most_shards_keeps_a_wide_one() -> None:
     """Of 256 columns in at most two shards one has at least 128."""
     hot = table("hot", embedding_dim=256, pooling_factor=80.0)
-    problem = problem_of(request(hot, num_devices=8, constraints=Constraints(max_shards_per_table=2)))
+    problem = problem_of(
+        request(hot, num_devices=8, constraints=Constraints(sharding_types=BY_COLUMNS, max_shards_per_table=2))
+    )
 
     total = problem.total_ms([placed(problem, (0, 128, 0), (0, 128, 1))])[0]
 
@@ -137,6 +140,7 @@ def test_thousands_of_tables_on_two_devices_round_to_a_valid_bound() -> None:
     ]
 
     hasty = SearchSettings(work_budget=1)
-    found = planned(request(*members, topology=topology(2, memory_bytes=10**13), search=hasty))
+    by_columns = Constraints(sharding_types=BY_COLUMNS)
+    found = planned(request(*members, topology=topology(2, memory_bytes=10**13), search=hasty, constraints=by_columns))
 
     assert 0 <= found.gap < 1e-3

@@ -16,6 +16,7 @@ from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.planning import attempts, find, plan
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.iterated import IteratedSearch
 from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.mixed_search import MixedSearch
@@ -103,7 +104,7 @@ def test_the_bound_holds_for_every_set_of_families_under_cost_networks(seed: int
 def test_a_plan_with_rows_or_copies_has_the_bound_of_all_named_types() -> None:
     """It is above what the dearest table costs alone."""
     own = {"t1": TableConstraints(sharding_types=(RW,))}
-    asked = request(*tables(6, pooling_factor=20.0), constraints=Constraints(tables=own))
+    asked = request(*tables(6, pooling_factor=20.0), constraints=Constraints(sharding_types=BY_COLUMNS, tables=own))
     problem = problem_of(asked)
 
     found = planned(asked)
@@ -146,7 +147,8 @@ def test_one_table_by_rows_goes_beside_others_by_columns() -> None:
     """The other tables have no other types."""
     own = {"t1": TableConstraints(sharding_types=(ShardingType.ROW_WISE,))}
 
-    found = planned(request(*tables(6, pooling_factor=20.0), constraints=Constraints(tables=own)))
+    limits = Constraints(sharding_types=BY_COLUMNS, tables=own)
+    found = planned(request(*tables(6, pooling_factor=20.0), constraints=limits))
 
     assert found.tables[1].sharding_type is ShardingType.ROW_WISE
     assert all(each.sharding_type.is_by_columns for each in found.tables if each.name != "t1")
@@ -168,8 +170,8 @@ def test_a_table_that_no_column_of_fits_a_device_is_cut_by_rows() -> None:
     asked = request(huge, *tables(3), topology=topology(4, memory_bytes=24 * GIB), optimizer=Optimizer.SGD)
 
     with pytest.raises(InfeasibleError):
-        planned(asked)
-    found = planned(asked.model_copy(update={"constraints": Constraints(sharding_types=ALL)}))
+        planned(asked.model_copy(update={"constraints": Constraints(sharding_types=BY_COLUMNS)}))
+    found = planned(asked)
 
     assert found.tables[0].sharding_type is ShardingType.ROW_WISE
     assert plan_problems(found) == []
@@ -190,9 +192,9 @@ def test_shards_by_columns_are_represented_as_without_other_types() -> None:
     members = read_workload("mlperf-dlrm-dcnv2")
     asked = workload_request(members, 16, devices_per_node=8)
     bundle = bundled_bundle("h100-80gb")
-    alone = Problem(asked, bundle)
+    alone = Problem(asked.model_copy(update={"constraints": Constraints(sharding_types=BY_COLUMNS)}), bundle)
     assert FamilyBounds(alone).least_ms > 0
-    mixed = Problem(asked.model_copy(update={"constraints": Constraints(sharding_types=ALL)}), bundle)
+    mixed = Problem(asked, bundle)
     assert FamilyBounds(mixed).least_ms > 0
 
     by_columns = np.flatnonzero(mixed.kinds.family == COLUMNS)
@@ -202,14 +204,11 @@ def test_shards_by_columns_are_represented_as_without_other_types() -> None:
 
 
 @settings(max_examples=20)
-@given(asked=search_requests())
+@given(asked=search_requests(types=None))
 def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     """Valid within constraints and memory, no dearer than by columns, the bound below, and the same a second time."""
-    constraints = asked.constraints.model_copy(update={"sharding_types": ALL})
-    asked = asked.model_copy(update={"constraints": constraints, "optimizer": Optimizer.SGD})
-    columns = asked.constraints.model_copy(
-        update={"sharding_types": (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)}
-    )
+    asked = asked.model_copy(update={"optimizer": Optimizer.SGD})
+    columns = asked.constraints.model_copy(update={"sharding_types": BY_COLUMNS})
     try:
         by_columns = planned(asked.model_copy(update={"constraints": columns})).predicted.total_ms
     except InfeasibleError:

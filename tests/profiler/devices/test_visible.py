@@ -29,7 +29,7 @@ def test_gpus_that_cannot_be_used_are_explained(gpus: SeenGpus, reason: str, hin
     with pytest.raises(SettingsError) as caught:
         usable_gpus(gpus)
 
-    sentence, remedy = str(caught.value).split("\nhint: ")
+    sentence, remedy = str(caught.value).split("; hint: ")
     assert reason in sentence
     assert hint in remedy
 

@@ -112,7 +112,7 @@ def test_samples_without_a_session_are_refused(tmp_path: Path) -> None:
     """They would be one large session."""
     path = log_file(tmp_path / "a.parquet", session=[1, None, None], time=[1, 2, 3], item=[1, 1, 1])
 
-    with pytest.raises(DataError, match=r"a\.parquet: column 'session': is null in 2 rows\nhint: "):
+    with pytest.raises(DataError, match=r"a\.parquet: column 'session': is null in 2 rows; hint: "):
         changes(path, "item")
 
 
@@ -136,5 +136,5 @@ def test_a_damaged_page_is_a_sentence(tmp_path: Path) -> None:
     data[4:400] = b"\xff" * 396
     path.write_bytes(data)
 
-    with pytest.raises(DataError, match=r"a\.parquet: cannot be read .*\nhint: write the damaged file again"):
+    with pytest.raises(DataError, match=r"a\.parquet: cannot be read .*; hint: write the damaged file again"):
         changes(path, "history")

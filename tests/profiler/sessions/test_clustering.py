@@ -173,7 +173,7 @@ def test_windows_that_begin_beyond_64_bits_are_refused(tmp_path: Path) -> None:
     """The report could not name them."""
     path = log_file(tmp_path / "a.parquet", session=[1, 2], time=pa.array([0, 2**64 - 1], pa.uint64()))
 
-    with pytest.raises(DataError, match=r"column 'time': a window begins at 18446744073709551610.*\nhint: "):
+    with pytest.raises(DataError, match=r"column 'time': a window begins at 18446744073709551610.*; hint: "):
         clustered([path], tmp_path / "out")
 
 
@@ -181,7 +181,7 @@ def test_rows_without_time_are_refused(tmp_path: Path) -> None:
     """They are in no window."""
     path = log_file(tmp_path / "a.parquet", session=[1, 1], time=[1, None])
 
-    with pytest.raises(DataError, match=r"column 'time': is null in 1 rows\nhint: "):
+    with pytest.raises(DataError, match=r"column 'time': is null in 1 rows; hint: "):
         clustered([path], tmp_path / "out")
 
 
@@ -204,7 +204,7 @@ def spill(opened: DuckDb) -> None:
 def test_a_full_disk_is_a_sentence_with_the_folder(tmp_path: Path) -> None:
     """Spilled data that finds no room, and a file that cannot be written."""
     with (
-        pytest.raises(StorageError, match=r"has no space for spilled data\nhint: free space on that disk"),
+        pytest.raises(StorageError, match=r"has no space for spilled data; hint: free space on that disk"),
         duckdb_engine(memory_mib=64, spill_to=tmp_path, log="a log") as opened,
     ):
         spill(opened)
@@ -220,7 +220,7 @@ def test_a_memory_limit_that_is_too_low_names_a_higher_one(tmp_path: Path) -> No
     """A list of two hundred million ids cannot be spilled in parts."""
     with (
         pytest.raises(
-            SettingsError, match=r"--memory-mib: 64 MiB are too little for a log\nhint: give --memory-mib 128"
+            SettingsError, match=r"--memory-mib: 64 MiB are too little for a log; hint: give --memory-mib 128"
         ),
         duckdb_engine(memory_mib=64, spill_to=tmp_path, log="a log") as opened,
     ):

@@ -29,7 +29,7 @@ def test_spark_takes_no_memory_limit() -> None:
     settings = EngineSettings(kind=EngineKind.SPARK, memory_mib=512)
 
     with (
-        pytest.raises(SettingsError, match=r"--memory-mib: limits DuckDB's memory.*\nhint: set spark\.driver\.memory"),
+        pytest.raises(SettingsError, match=r"--memory-mib: limits DuckDB's memory.*; hint: set spark\.driver\.memory"),
         engine(settings, spill_to=None, log="a log"),
     ):
         pass
@@ -39,5 +39,5 @@ def test_spark_without_java_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_p
     """JAVA_HOME goes before the path."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
 
-    with pytest.raises(MissingPackageError, match=r"needs Java, which was not found\nhint: install Java 17 or later"):
+    with pytest.raises(MissingPackageError, match=r"needs Java, which was not found; hint: install Java 17 or later"):
         check_java()

@@ -25,7 +25,7 @@ def test_a_missing_column_is_named_with_those_that_exist(tmp_path: Path) -> None
     path = session_file(tmp_path / "a.parquet", [(1, 1, [1])])
 
     with pytest.raises(
-        DataError, match=r"a\.parquet: column 'visit': is missing\nhint: give --session one of session, "
+        DataError, match=r"a\.parquet: column 'visit': is missing; hint: give --session one of session, "
     ):
         open_log([path], session="visit", time="time")
 
@@ -35,7 +35,7 @@ def test_files_of_other_types_are_named(tmp_path: Path) -> None:
     first = log_file(tmp_path / "a.parquet", session=[1], time=[1])
     second = log_file(tmp_path / "b.parquet", session=["x"], time=[1])
 
-    with pytest.raises(DataError, match=r"b\.parquet: column 'session': holds string, in .*a\.parquet int64\nhint: "):
+    with pytest.raises(DataError, match=r"b\.parquet: column 'session': holds string, in .*a\.parquet int64; hint: "):
         open_log([first, second], session="session", time="time")
 
 
@@ -45,7 +45,7 @@ def test_files_of_other_columns_are_named(tmp_path: Path, names: tuple[str, str]
     log_file(tmp_path / "a.parquet", session=[1], time=[1])
     log_file(tmp_path / "b.parquet", session=[1], time=[1], item=[1])
 
-    with pytest.raises(DataError, match=r"column 'item': is missing.*\nhint: write both files with the same columns"):
+    with pytest.raises(DataError, match=r"column 'item': is missing.*; hint: write both files with the same columns"):
         open_log([tmp_path / f"{name}.parquet" for name in names], session="session", time="time")
 
 
@@ -72,7 +72,7 @@ def test_what_is_not_parquet_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "day_0.tsv"
     path.write_text("1\t2\n")
 
-    with pytest.raises(DataError, match=r"day_0\.tsv: is not a Parquet file .*\nhint: sessions need named columns"):
+    with pytest.raises(DataError, match=r"day_0\.tsv: is not a Parquet file .*; hint: sessions need named columns"):
         open_log([path], session="session", time="time")
     with pytest.raises(DataError, match="is not a file"):
         open_log([tmp_path / "absent.parquet"], session="session", time="time")

@@ -117,22 +117,22 @@ def test_changes_are_counted_as_duckdb_counts_them(tmp_path: Path, session_run: 
 def test_what_spark_would_skip_or_not_read_is_refused(tmp_path: Path) -> None:
     """Files of hidden names, timestamps of nanoseconds, damaged pages, and rows without session."""
     hidden = session_file(tmp_path / "_a.parquet", [(1, 1, [1])])
-    with pytest.raises(DataError, match=r"begins with '_', and Spark skips such files\nhint: rename it"):
+    with pytest.raises(DataError, match=r"begins with '_', and Spark skips such files; hint: rename it"):
         clustered([hidden], tmp_path / "out", window="10", row_group_rows=100, engine=SPARK)
 
     nanoseconds = log_file(tmp_path / "b.parquet", session=[1], time=pa.array([1], pa.timestamp("ns")))
-    with pytest.raises(DataError, match=r"timestamps of nanoseconds, which Spark does not read\nhint: write micro"):
+    with pytest.raises(DataError, match=r"timestamps of nanoseconds, which Spark does not read; hint: write micro"):
         clustered([nanoseconds], tmp_path / "out-b", window="1d", row_group_rows=100, engine=SPARK)
 
     damaged = session_file(tmp_path / "c.parquet", [(1, time, [time]) for time in range(100)])
     data = bytearray(damaged.read_bytes())
     data[4:400] = b"\xff" * 396
     damaged.write_bytes(data)
-    with pytest.raises(DataError, match=r"c\.parquet: cannot be read .*\nhint: write the damaged file again"):
+    with pytest.raises(DataError, match=r"c\.parquet: cannot be read .*; hint: write the damaged file again"):
         clustered([damaged], tmp_path / "out-c", window="10", row_group_rows=100, engine=SPARK)
 
     without = log_file(tmp_path / "d.parquet", session=[1, None], time=[1, 2])
-    with pytest.raises(DataError, match=r"column 'session': is null in 1 rows\nhint: "):
+    with pytest.raises(DataError, match=r"column 'session': is null in 1 rows; hint: "):
         clustered([without], tmp_path / "out-d", window="10", row_group_rows=100, engine=SPARK)
 
 

@@ -24,26 +24,26 @@ RULES = (
     broken_rule(
         "weights-without-a-kernel",
         "spec.model.embeddingTables[0]",
-        "dataType BF16 and INT8 have no training kernel on any device; use FP32 or FP16",
+        "dataType BF16 and INT8 have no training kernel on any device; hint: use FP32 or FP16",
         model=model(TABLE | {"dataType": "INT8"}),
     ),
     broken_rule(
         "permitted-types-without-a-kernel",
         "spec.planner",
-        "dataTypes BF16 and INT8 have no training kernel on any device; use FP32, FP16, or both",
+        "dataTypes BF16 and INT8 have no training kernel on any device; hint: use FP32, FP16, or both",
         planner={"dataTypes": ["FP32", "BF16"]},
     ),
     broken_rule(
         "plan-only-with-a-plan",
         "spec",
-        "launchPolicy PlanOnly makes no plan where planRef brings one; remove one of them",
+        "launchPolicy PlanOnly makes no plan where planRef brings one; hint: remove one of them",
         launchPolicy="PlanOnly",
         planRef={"name": "mine"},
     ),
     broken_rule(
         "replanning-with-a-plan",
         "spec",
-        "failurePolicy.rules: ReplanAndRestart makes no plan where planRef brings one; remove one of them",
+        "failurePolicy.rules: ReplanAndRestart makes no plan where planRef brings one; hint: remove one of them",
         planRef={"name": "mine"},
         failurePolicy={"rules": [{"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [137]}}]},
     ),
@@ -51,7 +51,7 @@ RULES = (
         "shards-of-what-is-not-counted",
         "spec",
         "training.denseParallelism.policy Shard needs the counted dense part, and planner.denseMemoryPerDevice takes "
-        "its place; remove one of them",
+        "its place; hint: remove one of them",
         planner={"denseMemoryPerDevice": "1Gi"},
         training={"denseParallelism": {"policy": "Shard"}},
     ),
@@ -276,7 +276,7 @@ RULES = (
     broken_rule(
         "torchrun-settings-of-ones-own",
         "spec.trainer.env[0]",
-        "PET_* variables are torchrun's own settings, which the operator makes; choose another name",
+        "PET_* variables are torchrun's own settings, which the operator makes; hint: choose another name",
         trainer={"env": [{"name": "PET_NNODES", "value": "7"}]},
     ),
     broken_rule(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.bundle import BundleManifest, ErrorReport, Network
+from neuroshard_api.documents.bundle import BundleManifest, CollectionParts, ErrorReport, Network
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import NETWORK_FEATURES
@@ -30,6 +30,8 @@ class ExactCosts:
     """Stands in for a bundle of a device; the search cannot tell the difference."""
 
     device: DeviceType
+    added_collection: CollectionParts | None = None
+    """Added by a further collection of tables."""
 
     @property
     def manifest(self) -> BundleManifest:

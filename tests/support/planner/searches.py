@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import WireType, WireTypes
-from neuroshard_api.documents.plan import DeviceMemory, Plan
+from neuroshard_api.documents.plan import DeviceMemory, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import (
     ComputePeak,
     Constraints,
@@ -18,9 +18,11 @@ from neuroshard_api.documents.request import (
 )
 from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.planning import plan
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.perturbation import Kicks
 from neuroshard_planner.search.sharding_options import OptionTable
@@ -95,14 +97,12 @@ def assert_valid(request: PlanRequest, plan: Plan) -> None:
         shards = placement.shards
         on_device[table.name] = {shard.device for shard in shards}
         assert len(on_device[table.name]) == len(shards), "two shards of a table on one device"
-        ends = [shard.column_offset + shard.num_columns for shard in shards]
-        assert [shard.column_offset for shard in shards] == [0, *ends[:-1]]
-        assert ends[-1] == table.embedding_dim
-        assert all(shard.num_rows == table.num_embeddings and shard.row_offset == 0 for shard in shards)
+        assert_covered(table, placement, num_devices=request.topology.num_devices)
         least = own.min_shard_width or constraints.min_shard_width
         assert all(shard.num_columns % 4 == 0 for shard in shards)
-        assert len(shards) == 1 or min(shard.num_columns for shard in shards) >= least
-        assert len(shards) <= (own.max_shards or constraints.max_shards_per_table or 10**9)
+        pieces = {(shard.column_offset, shard.num_columns) for shard in shards}
+        assert len(pieces) == 1 or min(columns for _, columns in pieces) >= least
+        assert len(pieces) <= (own.max_shards or constraints.max_shards_per_table or 10**9)
         assert not on_device[table.name] & set(constraints.forbidden_devices)
         assert max(on_device[table.name]) < request.topology.num_devices
         assert own.devices is None or on_device[table.name] <= set(own.devices)
@@ -115,6 +115,31 @@ def assert_valid(request: PlanRequest, plan: Plan) -> None:
     assert len(plan.memory) == request.topology.num_devices
     for memory in plan.memory:
         assert used_bytes(memory) <= memory.capacity_bytes
+
+
+def assert_covered(table: Table, placement: TablePlacement, *, num_devices: int) -> None:
+    """Check that copies are whole and everywhere, and that other shards hold each element once, in order."""
+    shards = placement.shards
+    if placement.sharding_type is ShardingType.DATA_PARALLEL:
+        assert {shard.device for shard in shards} == set(range(num_devices))
+        assert all(
+            (shard.num_rows, shard.num_columns) == (table.num_embeddings, table.embedding_dim) for shard in shards
+        )
+        return
+    by_column: dict[tuple[int, int], list[Shard]] = {}
+    for shard in shards:
+        by_column.setdefault((shard.column_offset, shard.num_columns), []).append(shard)
+    assert covers(sorted(by_column), table.embedding_dim), "columns overlap or are missing"
+    for blocks in by_column.values():
+        rows = [(shard.row_offset, shard.num_rows) for shard in blocks]
+        assert covers(rows, table.num_embeddings), "rows overlap, are missing, or out of order"
+        assert not placement.sharding_type.is_by_columns or len(rows) == 1
+
+
+def covers(parts: Sequence[tuple[int, int]], size: int) -> bool:
+    """Whether parts, each its offset and length, follow one another from 0 to the size."""
+    ends = [offset + length for offset, length in parts]
+    return [offset for offset, _ in parts] == [0, *ends[:-1]] and ends[-1] == size
 
 
 @st.composite
@@ -155,11 +180,11 @@ def search_constraints(draw: st.DrawFn, names: Sequence[str], num_devices: int) 
 
 
 @st.composite
-def search_requests(draw: st.DrawFn) -> PlanRequest:
-    """Draw a small request that contradicts nothing; it may be infeasible."""
+def search_requests(draw: st.DrawFn, *, types: tuple[ShardingType, ...] | None = BY_COLUMNS) -> PlanRequest:
+    """Draw a small request that contradicts nothing; it may be infeasible. None: it names no types."""
     names = [f"t{index}" for index in range(draw(st.integers(1, 9)))]
     num_nodes, per_node = draw(st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (2, 4)]))
-    constrained = draw(st.booleans())
+    limits = draw(search_constraints(names, num_nodes * per_node)) if draw(st.booleans()) else Constraints()
     return builders.request(
         *(draw(search_tables(name)) for name in names),
         topology=builders.topology(
@@ -172,7 +197,7 @@ def search_requests(draw: st.DrawFn) -> PlanRequest:
         pipeline=draw(st.sampled_from(Pipeline)),
         compute_peak=draw(st.sampled_from(ComputePeak)),
         wire=draw(st.sampled_from([None, WireTypes(forward=WireType.FP16, backward=WireType.FP16)])),
-        constraints=draw(search_constraints(names, num_nodes * per_node)) if constrained else Constraints(),
+        constraints=limits.model_copy(update={"sharding_types": types}),
         search=SearchSettings(
             seed=draw(st.integers(0, 3)),
             beam_width=draw(st.integers(1, 3)),

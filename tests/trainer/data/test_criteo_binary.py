@@ -134,7 +134,7 @@ def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
         **{str(index): np.zeros((10, 1), dtype=np.int32) for index in range(26)},  # type: ignore[arg-type]
     )
 
-    with pytest.raises(DataError, match=r"array '0' is compressed; write it with numpy.savez"):
+    with pytest.raises(DataError, match=r"array '0' is compressed; hint: write it with numpy.savez"):
         source(file, multi_hot=True)
 
 

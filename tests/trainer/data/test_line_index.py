@@ -65,7 +65,7 @@ def test_an_index_of_another_file_is_refused(tmp_path: Path) -> None:
         index_of(file, spare=tmp_path)
 
     Path(file.place).write_text(criteo_text(3).replace("0a", "0b"))
-    with pytest.raises(DataError, match=r"same size and other content; delete the index"):
+    with pytest.raises(DataError, match=r"same size and other content; hint: delete the index"):
         index_of(file, spare=tmp_path)
 
 

@@ -56,20 +56,20 @@ def mapped_arrays(file: DataFile) -> Mapping[str, MappedArray]:
             for member in archive.infolist():
                 name = member.filename.removesuffix(".npy")
                 if member.compress_type != zipfile.ZIP_STORED:
-                    raise DataError(f"{file}: array {name!r} is compressed; write it with numpy.savez")
+                    raise DataError(f"{file}: array {name!r} is compressed; hint: write it with numpy.savez")
                 stream.seek(member.header_offset)
                 header = stream.read(_LOCAL_HEADER_BYTES)
                 lengths = int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little")
                 stream.seek(member.header_offset + _LOCAL_HEADER_BYTES + lengths)
                 found[name] = _described(file, name, stream, size=size)
     except zipfile.BadZipFile as error:
-        raise DataError(f"{file}: is no .npz file, or cut off ({error}); copy it again") from error
+        raise DataError(f"{file}: is no .npz file, or cut off ({error}); hint: copy it again") from error
     return found
 
 
 def _local(file: DataFile) -> DataFile:
     if file.path is None:
-        raise DataError(f"{file}: is mapped into memory, which a URL cannot be; copy it or mount its store")
+        raise DataError(f"{file}: is mapped into memory, which a URL cannot be; hint: copy it or mount its store")
     return file
 
 
@@ -80,14 +80,18 @@ def _described(file: DataFile, member: str, stream: BinaryIO, *, size: int) -> M
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, dtype = read_header(stream)
     except (ValueError, EOFError) as error:
-        raise DataError(f"{where}: is no array of NumPy ({error}); write it with numpy.save") from error
+        raise DataError(f"{where}: is no array of NumPy ({error}); hint: write it with numpy.save") from error
     if dtype.hasobject or (is_fortran and len(shape) > 1):
         kind = "Python objects" if dtype.hasobject else "columns one after the other"
-        raise DataError(f"{where}: holds {kind}, expected numbers in C order; write it from numpy.ascontiguousarray")
+        raise DataError(
+            f"{where}: holds {kind}, expected numbers in C order; hint: write it from numpy.ascontiguousarray"
+        )
     offset = stream.tell()
     end = offset + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
     if end > size:
-        raise DataError(f"{where}: is cut off: its header promises {end:,} bytes, the file has {size:,}; copy it again")
+        raise DataError(
+            f"{where}: is cut off: its header promises {end:,} bytes, the file has {size:,}; hint: copy it again"
+        )
     return MappedArray(file=file, member=member, dtype=dtype.str, shape=shape, offset=offset)
 
 
@@ -100,5 +104,5 @@ def _mapped(array: MappedArray) -> NDArray[Any]:
             array.file.place, dtype=array.dtype, mode="r", offset=array.offset, shape=array.shape
         ).view(np.ndarray)
     except (OSError, ValueError) as error:
-        raise DataError(f"{array}: was changed or removed after it was opened ({error}); start again") from error
+        raise DataError(f"{array}: was changed or removed after it was opened ({error}); hint: start again") from error
     return mapped

@@ -22,7 +22,7 @@ def require_criteo(features: Sequence[Feature], *, num_dense: int) -> None:
     """Do nothing if a model fits Criteo's data. Raises DataError."""
     require_features(features, FEATURES, where="the Criteo format")
     if num_dense != NUM_DENSE:
-        raise DataError(f"spec.model.numDenseFeatures: is {num_dense}, Criteo's data has {NUM_DENSE}; set that")
+        raise DataError(f"spec.model.numDenseFeatures: is {num_dense}, Criteo's data has {NUM_DENSE}; hint: set that")
 
 
 class CriteoSource(DecodedBlocks):

@@ -95,7 +95,7 @@ def matching_files(path: str, root: Path, *, suffixes: Sequence[str]) -> tuple[D
         pattern = whole.relative_to(whole.anchor)
         found = sorted(file for file in Path(whole.anchor).glob(str(pattern)) if file.is_file())
     if not found:
-        raise DataError(f"spec.data.path: {whole} does not exist, and no file matches it; check the path")
+        raise DataError(f"spec.data.path: {whole} does not exist, and no file matches it; hint: check the path")
     return tuple(DataFile(str(file)) for file in found)
 
 
@@ -111,7 +111,7 @@ def _matching_urls(url: str, suffixes: Sequence[str]) -> tuple[DataFile, ...]:
     except OSError as error:
         raise DataError(f"spec.data.path: {url} cannot be listed: {error}") from error
     if not found:
-        raise DataError(f"spec.data.path: {url} does not exist, and no file matches it; check the URL")
+        raise DataError(f"spec.data.path: {url} does not exist, and no file matches it; hint: check the URL")
     return tuple(DataFile(system.unstrip_protocol(each)) for each in sorted(found))
 
 
@@ -120,7 +120,7 @@ def _located(url: str) -> tuple[Any, str]:
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 - only where there is a URL
     except ImportError as error:
-        raise MissingPackageError("a URL as spec.data.path needs fsspec; `pip install fsspec`") from error
+        raise MissingPackageError("a URL as spec.data.path needs fsspec; hint: `pip install fsspec`") from error
     try:
         return cast("tuple[Any, str]", url_to_fs(url))
     except ImportError as error:

@@ -75,7 +75,9 @@ def open_source(
     # An index, its lock, and what a writer of one left.
     files = [file for file in found if file not in others and INDEX_SUFFIX not in file.name]
     if not files:
-        raise DataError(f"spec.data.path: {path} names no files but those of spec.data.evaluationPath; name others")
+        raise DataError(
+            f"spec.data.path: {path} names no files but those of spec.data.evaluationPath; hint: name others"
+        )
     if data.format is DataFormat.CRITEO_TSV:
         _require_once([file.place for file in files])
         return CriteoSource(files, features, num_dense=num_dense, spare=spare)
@@ -88,7 +90,9 @@ def open_source(
     try:
         from neuroshard_trainer.data.parquet import ParquetSource  # noqa: PLC0415 - needs pyarrow
     except ImportError as error:
-        raise MissingPackageError(f"the format {data.format} needs pyarrow ({error}); `pip install pyarrow`") from error
+        raise MissingPackageError(
+            f"the format {data.format} needs pyarrow ({error}); hint: `pip install pyarrow`"
+        ) from error
     return ParquetSource(
         files,
         features,
@@ -104,7 +108,9 @@ def _require_once(places: Sequence[str]) -> None:
     for place in places:
         both = next((place + suffix for suffix in COMPRESSED if place + suffix in places), None)
         if both is not None:
-            raise DataError(f"spec.data.path: matches {place} and {both}, the same samples twice; match one of them")
+            raise DataError(
+                f"spec.data.path: matches {place} and {both}, the same samples twice; hint: match one of them"
+            )
 
 
 def _movielens_place(path: str, root: Path) -> Path:
@@ -122,6 +128,6 @@ def _dense_columns(data: Data, num_dense: int) -> Sequence[str]:
     if len(data.dense_columns) != num_dense:
         raise DataError(
             f"spec.data.denseColumns: names {len(data.dense_columns)} columns, spec.model.numDenseFeatures is "
-            f"{num_dense}; make them equal"
+            f"{num_dense}; hint: make them equal"
         )
     return data.dense_columns

@@ -127,17 +127,20 @@ def _kept(place: Path, file: DataFile) -> LineIndex:
         index = LineIndex(offsets=found["offsets"], num_lines=int(found["num_lines"]))
         is_readable = int(found["format"]) == _FORMAT and int(found["lines_per_block"]) == LINES_PER_BLOCK
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{place}: is no index that can be read ({error}); delete it, a new one is made") from error
+        raise DataError(
+            f"{place}: is no index that can be read ({error}); hint: delete it, a new one is made"
+        ) from error
     if not is_readable:
-        raise DataError(f"{place}: is an index of another release; delete it, a new one is made")
+        raise DataError(f"{place}: is an index of another release; hint: delete it, a new one is made")
     if int(found["size"]) != size:
         raise DataError(
             f"{place}: is the index of another file: that had {int(found['size']):,} bytes, {file} has {size:,}; "
-            "delete the index if the data is right, a new one is made"
+            "hint: delete the index if the data is right, a new one is made"
         )
     if str(found["changed"]) != changed and str(found["fingerprint"]) != _fingerprint(file, size):
         raise DataError(
-            f"{place}: is the index of another file: {file} has the same size and other content; delete the index if "
+            f"{place}: is the index of another file: {file} has the same size and other content"
+            f"; hint: delete the index if "
             "the data is right, a new one is made"
         )
     return index
@@ -177,6 +180,7 @@ def _scanned(file: DataFile) -> LineIndex:
 def _require_text(file: DataFile, beginning: bytes) -> None:
     if beginning.startswith(_NOT_TEXT) or b"\0" in beginning[:_ENDS_BYTES]:
         raise DataError(
-            f"{file}: holds binary data, expected lines of text; name compressed files .gz, .bz2 or .zst, and check "
+            f"{file}: holds binary data, expected lines of text"
+            f"; hint: name compressed files .gz, .bz2 or .zst, and check "
             "spec.data.format and path"
         )

@@ -43,7 +43,9 @@ class MovieLensSource:
     def __init__(self, path: Path, features: Sequence[Feature], *, num_dense: int) -> None:
         require_features(features, FEATURES, where=str(path))
         if num_dense != NUM_DENSE:
-            raise DataError(f"spec.model.numDenseFeatures: is {num_dense}, MovieLens-100K has {NUM_DENSE}; set that")
+            raise DataError(
+                f"spec.model.numDenseFeatures: is {num_dense}, MovieLens-100K has {NUM_DENSE}; hint: set that"
+            )
         users = _read(path, "ml-100k.user")
         items = _read(path, "ml-100k.item")
         ratings = _read(path, "ml-100k.inter")
@@ -84,7 +86,7 @@ class MovieLensSource:
         except KeyError as error:
             line = next(number for number, row in enumerate(ratings, start=2) if row[column] not in position)
             raise DataError(
-                f"{self._file} line {line}: {column} {error} is not in the data set; get it again"
+                f"{self._file} line {line}: {column} {error} is not in the data set; hint: get it again"
             ) from error
 
     def _numbers(self, ratings: Sequence[Row], column: str) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
@@ -102,15 +104,16 @@ def _read(path: Path, name: str) -> list[Row]:
                 text = wheel.read(f"{_FOLDER}/{name}").decode()
     except (OSError, KeyError, zipfile.BadZipFile, UnicodeDecodeError) as error:
         raise DataError(
-            f"{where}: cannot be read ({error}); give the wheel of recbole 1.2.1 (`pip download --no-deps recbole`) "
+            f"{where}: cannot be read ({error})"
+            f"; hint: give the wheel of recbole 1.2.1 (`pip download --no-deps recbole`) "
             "or a folder with its files"
         ) from error
     rows: list[Row] = list(csv.DictReader(io.StringIO(text), delimiter="\t", quoting=csv.QUOTE_NONE))
     for line, row in enumerate(rows, start=2):
         if None in row or None in row.values():
-            raise DataError(f"{where} line {line}: has not as many columns as the header; get the file again")
+            raise DataError(f"{where} line {line}: has not as many columns as the header; hint: get the file again")
     if not rows:
-        raise DataError(f"{where}: has no rows; get the file again")
+        raise DataError(f"{where}: has no rows; hint: get the file again")
     return rows
 
 
@@ -118,12 +121,12 @@ def _number(text: str, where: str, line: int) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise DataError(f"{where} line {line}: {text!r} is not a number; get the file again") from error
+        raise DataError(f"{where} line {line}: {text!r} is not a number; hint: get the file again") from error
 
 
 def _positions(rows: Sequence[Row], column: str, where: str) -> dict[str, int]:
     if column not in rows[0]:
-        raise DataError(f"{where}: has no column {column}; give the data set as RecBole packs it")
+        raise DataError(f"{where}: has no column {column}; hint: give the data set as RecBole packs it")
     return {row[column]: position for position, row in enumerate(rows)}
 
 

@@ -25,11 +25,12 @@ def dataset_class(name: str) -> Callable[..., Iterable[Any]]:
         found: Callable[..., Iterable[Any]] = getattr(importlib.import_module(module), attribute)
     except ImportError as error:
         raise DataError(
-            f"spec.data.dataset: {name!r} cannot be imported ({error}); install its package in the trainer's image, or "
+            f"spec.data.dataset: {name!r} cannot be imported ({error})"
+            f"; hint: install its package in the trainer's image, or "
             "put its folder on PYTHONPATH"
         ) from error
     except AttributeError as error:
-        raise DataError(f"spec.data.dataset: module {module!r} has no {attribute!r}; check the name") from error
+        raise DataError(f"spec.data.dataset: module {module!r} has no {attribute!r}; hint: check the name") from error
     return found
 
 

@@ -96,13 +96,15 @@ class ParquetSource(DecodedBlocks):
             with pq.ParquetFile(_readable(file), metadata=self._metadata(file)) as opened:
                 return opened.read_row_group(group, columns=list(names), use_threads=False)
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{file}: row group {group} cannot be read ({error}); write the file again") from error
+            raise DataError(
+                f"{file}: row group {group} cannot be read ({error}); hint: write the file again"
+            ) from error
 
     def _require_no_null(self, table: pa.Table, name: str, block: int) -> None:
         column = table[name]
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-            raise DataError(f"{self.place(block, row)}, column {name}: is null; fill it in or drop the row")
+            raise DataError(f"{self.place(block, row)}, column {name}: is null; hint: fill it in or drop the row")
 
     def _numbers(self, table: pa.Table, name: str, block: int) -> FloatArray:
         self._require_no_null(table, name, block)

@@ -1,5 +1,8 @@
 """Reader processes as a rank sees them: they read, decode and collate, and the training thread takes ready batches.
 
+A batch comes through shared memory that the rank asks its reader for, tensor by tensor. That takes milliseconds where
+the reader shares its core, so that a thread does it during the step before; with pinned memory DataLoader has its own.
+
 torch's DataLoader hands positions to the processes in turn and gives their batches back in order. Which batch is at a
 position depends neither on the process nor on their number, so that the order is one, and a restart may have others.
 The processes are forked from a server that is started before there are threads and devices; fork alone would copy locks
@@ -19,6 +22,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from neuroshard_trainer.data import reader_process
+from neuroshard_trainer.data.ahead import ahead
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import HostBatch, Make
 from neuroshard_trainer.data.reader_process import Positions
@@ -68,14 +72,20 @@ class Readers:
             timeout=self.timeout_seconds if self.num_processes else 0,
         )
         try:
-            for found in self._patient(loader):
-                if isinstance(found, TrainerError):
-                    raise found
-                yield Batch.of(found, self.keys).to(device)
+            received = self._received(self._patient(loader))
+            for batch in received if self.pin_memory or not self.num_processes else ahead(received):
+                yield batch.to(device)
         except RuntimeError as error:
             if not _IS_LOST.search(str(error)):
                 raise
             raise PeerLostError(_lost(str(error))) from error
+
+    def _received(self, found: Iterator[HostBatch | TrainerError]) -> Iterator[Batch]:
+        """Yield what readers made; where it is not pinned, the memory of a batch is mapped here, tensor by tensor."""
+        for each in found:
+            if isinstance(each, TrainerError):
+                raise each
+            yield Batch.of(each, self.keys)
 
     def _patient(self, loader: "DataLoader[HostBatch | TrainerError]") -> Iterator[HostBatch | TrainerError]:
         """Return the loader's batches; a reader that died is noticed within seconds, not after the whole timeout.
@@ -116,12 +126,13 @@ def start_server() -> None:
 def _lost(message: str) -> str:
     if "timed out" in message:
         return (
-            "no batch was read within spec.rendezvous.timeoutSeconds; check that spec.data.path's storage answers, "
+            "no batch was read within spec.rendezvous.timeoutSeconds"
+            "; hint: check that spec.data.path's storage answers, "
             "then start again"
         )
     pids = _PIDS.search(message)
     which = f"reader process {pids[1].strip(', ')}" if pids else "a reader process"
     return (
-        f"{which} of this rank was killed, most often for lack of memory (see `dmesg`); lower "
+        f"{which} of this rank was killed, most often for lack of memory (see `dmesg`); hint: lower "
         "spec.data.readerProcesses or batchSizePerDevice, or raise the memory limit, then start again"
     )

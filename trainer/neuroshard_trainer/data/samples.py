@@ -120,6 +120,6 @@ def features_of(tables: Sequence[Table]) -> tuple[Feature, ...]:
         if other != feature.table.name:
             raise InputError(
                 f"tables {other!r} and {feature.table.name!r} both look up feature {feature.name!r}; "
-                "give each table features of its own, with the data in both"
+                "hint: give each table features of its own, with the data in both"
             )
     return features

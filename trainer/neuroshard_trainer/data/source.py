@@ -62,7 +62,7 @@ def require_valid(
     if not np.isfinite(samples.dense).all():
         unreal = np.flatnonzero(~np.isfinite(samples.dense).all(axis=1))
         raise DataError(
-            f"{source.place(block, int(rows[unreal[0]]))}: a dense feature is not a number; mend or drop the line"
+            f"{source.place(block, int(rows[unreal[0]]))}: a dense feature is not a number; hint: mend or drop the line"
         )
     for feature in features:
         jagged, num_rows = samples.lookups[feature.name], feature.table.num_embeddings
@@ -71,7 +71,8 @@ def require_valid(
             row = int(np.searchsorted(np.cumsum(jagged.lengths), outside, side="right"))
             raise DataError(
                 f"{source.place(block, int(rows[row]))}: {feature.name!r} looks up row {jagged.values[outside]}, "
-                f"table {feature.table.name!r} has rows 0 to {num_rows - 1}; give the table more rows or mend the data"
+                f"table {feature.table.name!r} has rows 0 to {num_rows - 1}"
+                f"; hint: give the table more rows or mend the data"
             )
 
 
@@ -81,5 +82,5 @@ def require_features(wanted: Sequence[Feature], known: Sequence[str], *, where: 
     if unknown is not None:
         raise DataError(
             f"{where}: has no feature {unknown.name!r}, which table {unknown.table.name!r} looks up; "
-            f"it has {', '.join(known)}; name the table or its featureNames so"
+            f"it has {', '.join(known)}; hint: name the table or its featureNames so"
         )

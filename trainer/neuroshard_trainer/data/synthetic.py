@@ -158,11 +158,11 @@ def _require_groups(sessions: SyntheticSessions, features: Sequence[Feature]) ->
         for name in group.features:
             if name not in known:
                 raise DataError(
-                    f"{where}: the model has no feature {name!r}\nhint: name one of {', '.join(sorted(known)[:20])}"
+                    f"{where}: the model has no feature {name!r}; hint: name one of {', '.join(sorted(known)[:20])}"
                 )
             if name in owner:
                 raise DataError(
-                    f"{where}: {name!r} is in groups[{owner[name]}] already\nhint: name a feature in one group"
+                    f"{where}: {name!r} is in groups[{owner[name]}] already; hint: name a feature in one group"
                 )
             owner[name] = number
 

@@ -183,7 +183,8 @@ def _own(job: DLRMTrainingJob, features: Sequence[Feature], process: Process, re
     num_samples = data.num_samples or dataset.length(evaluation=False)
     if num_samples is None:
         raise DataError(
-            f"spec.data.dataset: {data.dataset} has no __len__; give the samples of an epoch in spec.data.numSamples"
+            f"spec.data.dataset: {data.dataset} has no __len__"
+            f"; hint: give the samples of an epoch in spec.data.numSamples"
         )
     return TrainingData(
         train=dataset,

@@ -22,7 +22,7 @@ def _zstd(stream: BinaryIO) -> BinaryIO:
     try:
         import pyarrow as pa  # noqa: PLC0415 - only for this format
     except ImportError as error:
-        raise MissingPackageError(f"a .zst file needs pyarrow ({error}); `pip install pyarrow`") from error
+        raise MissingPackageError(f"a .zst file needs pyarrow ({error}); hint: `pip install pyarrow`") from error
     return cast("BinaryIO", pa.CompressedInputStream(pa.PythonFile(stream, "r"), "zstd"))
 
 
@@ -55,7 +55,7 @@ def damaged(file: DataFile, error: Exception) -> DataError:
     """Return the error of a compressed file that cannot be unpacked."""
     return DataError(
         f"{file}: cannot be unpacked ({error}); it is cut off, damaged or not compressed as its name says; "
-        "copy it again"
+        "hint: copy it again"
     )
 
 
@@ -92,7 +92,7 @@ def _unpack(file: DataFile, stream_of: Callable[[BinaryIO], BinaryIO], copy: Pat
             while piece := _piece(source, file):
                 target.write(piece)
             if not target.tell():
-                raise DataError(f"{file}: is empty; copy it again")
+                raise DataError(f"{file}: is empty; hint: copy it again")
         part.replace(copy)
     finally:
         part.unlink(missing_ok=True)
