@@ -49,7 +49,9 @@ def completed(
         request_of: request for some units alone (see units_alone).
         search: finds a placement of that request's problem, in the memory that is left.
     """
-    left = np.setdiff1d(np.arange(len(problem.units)), problem.kinds.unit[fixed.kinds])
+    is_left = np.ones(len(problem.units), dtype=bool)
+    is_left[problem.kinds.unit[fixed.kinds]] = False
+    left = np.flatnonzero(is_left)
     if not len(left):
         return Found(placement=fixed)
     used: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
