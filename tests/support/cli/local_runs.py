@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from neuroshard_api.documents.request import Constraints
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.planning import plan as search
 from support import builders
@@ -59,10 +61,11 @@ class Runs:
 
 @cache
 def plan_text(num_devices: int) -> str:
-    """Return a plan for the tables of the tests' job."""
+    """Return a plan by columns for the tables of the tests' job."""
     tables = builders.job().spec.model.inline_tables("job")
     assert tables is not None
-    request = builders.request(*tables.tables, num_devices=num_devices)
+    columns = Constraints(sharding_types=(ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE))
+    request = builders.request(*tables.tables, num_devices=num_devices, constraints=columns)
     return search(request, bundle=load_bundle(bundled_root() / "h100-80gb")).to_json()
 
 
