@@ -405,7 +405,9 @@ def require_one_error() -> None:
     if count > 1:
         topology = Topology(world_size=count, local_world_size=1, compute_device="cpu")
         spread = NeuroShardPlanner(topology, SAMPLES, device_type="h100-80gb")
-        found = f"rank 0: topology: has 1 devices on each node, the process group has {count} processes on each; hint: give"
+        found = (
+            f"rank 0: topology: has 1 devices on each node, the process group has {count} processes on each; hint: give"
+        )
         cases.append((found, spread, table))
     for message, asked, module in cases:
         with pytest.raises(DropInError, match=re.escape(message)):
