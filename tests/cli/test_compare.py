@@ -56,10 +56,10 @@ def test_torchrecs_planner_is_given_a_time(neuroshard: Any) -> None:
     """Its search may take minutes; the line says how to give it more."""
     pytest.importorskip("torchrec")
 
-    result = neuroshard("compare", *OPTIONS, "--algorithms", "torchrec", "--torchrec-seconds", "0.1", "--json")
+    result = neuroshard("compare", *OPTIONS, "--algorithms", "torchrec", "--torchrec-seconds", "0.001", "--json")
 
     (line,) = json.loads(result.out)
-    assert line["problem"] == "TorchRec's planner took more than 0.1 s; hint: raise --torchrec-seconds"
+    assert line["problem"] == "TorchRec's planner took more than 0.001 s; hint: raise --torchrec-seconds"
 
 
 def test_a_contradiction_is_an_error(neuroshard: Any) -> None:

@@ -161,7 +161,7 @@ def test_all_tables_by_rows_are_tried_where_the_first_few_by_rows_are_dear() -> 
     rows = asked.model_copy(update={"constraints": Constraints(sharding_types=(ShardingType.ROW_WISE,))})
 
     found, by_rows = (plan(each, bundle=bundle).predicted.total_ms for each in (asked, rows))
-    assert found <= by_rows
+    assert found <= by_rows * (1 + 1e-12)  # the same terms may be summed in another order
 
 
 def test_a_table_that_no_column_of_fits_a_device_is_cut_by_rows() -> None:
