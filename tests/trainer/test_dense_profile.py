@@ -105,6 +105,29 @@ def test_each_layer_of_a_cross_network_is_a_unit() -> None:
     assert profile.passes_working_bytes == profile.working_bytes, "a large batch peaks in the passes"
 
 
+def test_each_layer_of_wukong_is_a_unit() -> None:
+    """With its dot products, linear combinations, and norms; all that take what they return are one that repeats."""
+    size = {"numLayers": 3, "numInteractions": 4, "numCompressed": 2, "lowRankDim": 3, "layerSizes": [10]}
+    profile = counted(job_of(architecture="Wukong", wukong=size))
+    layers = [unit for unit in profile.units if unit.module.startswith("interaction.")]
+
+    def parameters(inputs: int, shortcut: int) -> int:
+        mlp = (3 * inputs * 10 + 10) + (10 * 4 * 8 + 4 * 8)
+        return inputs * (3 + 2) + shortcut + 2 * (3 * inputs) + mlp + 2 * 8
+
+    def flops(inputs: int, shortcut: int) -> int:
+        matrices = 3 * inputs * 10 + 10 * 4 * 8
+        return 2 * SAMPLES * (8 * (2 * 3 * inputs + 2 * inputs + shortcut) + matrices)
+
+    assert [unit.module for unit in layers] == [f"interaction.interaction.layers.{index}" for index in (0, 1)]
+    assert [unit.repeats for unit in layers] == [1, 2]
+    assert [unit.num_parameters for unit in layers] == [parameters(3, 6 * 3), parameters(6, 0)]
+    assert [unit.forward_flops for unit in layers] == [flops(3, 6 * 3), flops(6, 0)]
+    assert {unit.backward_flops / unit.forward_flops for unit in layers} == {2}
+    assert {unit.output_bytes for unit in layers} == {4 * 6 * 8 * SAMPLES}
+    assert json.loads(profile.signature["spec.model.wukong"])["numLayers"] == 3
+
+
 def test_tables_of_terabytes_take_no_memory() -> None:
     """Nothing is allocated: a trillion rows are counted like a hundred."""
     tables = [{"name": "t0", "numEmbeddings": 10**12, "embeddingDim": 8}]

@@ -1,4 +1,4 @@
-"""The examples are trained, shortened to a few rows and steps, on data files of ten samples."""
+"""The examples are trained, shortened to a few rows, steps, and narrow layers, on data files of ten samples."""
 
 import socket
 from pathlib import Path
@@ -23,9 +23,14 @@ BATCH_SIZE = 2
 
 
 def shortened(example: Path, **data: Any) -> dict[str, Any]:
-    """Return an example for one process, with a few samples and steps; ``data`` changes its spec.data."""
+    """Return an example for one process, with a few samples and steps, and few weights in Wukong's layers.
+
+    ``data`` changes its spec.data.
+    """
     job: dict[str, Any] = yaml.safe_load(example.read_text(encoding="utf-8"))
     spec = job["spec"]
+    if "wukong" in spec["model"]:
+        spec["model"]["wukong"] = {"numInteractions": 4, "numCompressed": 4, "lowRankDim": 4, "layerSizes": [32]}
     spec["model"]["batchSizePerDevice"] = BATCH_SIZE
     spec["trainer"] = {"numProcPerNode": 1}
     spec["data"] = {**spec.get("data", {}), "readerProcesses": 0, **data}

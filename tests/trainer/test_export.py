@@ -49,8 +49,11 @@ def exported(folder: Path, run_dir: str = "run", **options: Any) -> ExportedMode
     )
 
 
-@pytest.mark.parametrize("architecture", ["DLRM", "DCNv2"])
-@pytest.mark.parametrize("cuts", [{}, CUTS], ids=["whole", "cut"])
+@pytest.mark.parametrize(
+    ("architecture", "cuts"),
+    [("DLRM", {}), ("DLRM", CUTS), ("DCNv2", CUTS), ("Wukong", {})],
+    ids=["DLRM, whole", "DLRM, cut", "DCNv2, cut", "Wukong, whole"],
+)
 def test_the_plain_state_computes_the_sharded_models_logits(
     run: Run, tmp_path: Path, evaluated: Evaluated, architecture: str, cuts: Cuts
 ) -> None:

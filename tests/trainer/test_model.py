@@ -79,7 +79,7 @@ def test_equal_widths_give_torchrecs_model(architecture: str) -> None:
     torch.testing.assert_close(ours(dense, lookups), theirs(dense, lookups).squeeze(1))
 
 
-@pytest.mark.parametrize("architecture", ["DLRM", "DCNv2"])
+@pytest.mark.parametrize("architecture", ["DLRM", "DCNv2", "Wukong"])
 def test_tables_of_several_widths_are_joined(architecture: str) -> None:
     """Each of them, and the dense features, decide the logits."""
     made = model_of(16, 4, 8, architecture=architecture)

@@ -19,7 +19,8 @@ def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequen
 
     The model is replaced by its children, and so is every module whose children hold all of its parameters and work,
     and without parameters all of its kept memory; of a chain of only children the highest is the unit. What a replaced
-    module keeps itself, such as a copy of its inputs side by side, is in no unit.
+    module keeps itself, such as a copy of its inputs side by side, is in no unit. A module without parameters, work,
+    and memory, such as an identity, is none.
 
     Args:
         model: was counted.
@@ -29,7 +30,8 @@ def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequen
     Raises:
         InputError: parameters are of a type that documents do not know.
     """
-    units = [_unit(path, module, counts[path]) for path, module in _leaves("", model, counts) if module not in but]
+    found = [_unit(path, module, counts[path]) for path, module in _leaves("", model, counts) if module not in but]
+    units = [unit for unit in found if unit.num_parameters or unit.forward_flops or unit.activation_bytes]
     groups = [list(group) for _, group in groupby(units, key=lambda unit: unit.model_copy(update={"module": ""}))]
     return tuple(_group(units) for units in groups)
 

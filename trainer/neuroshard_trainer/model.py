@@ -1,10 +1,10 @@
-"""The model, from TorchRec's modules: DLRM with dot interaction, or DCNv2. Shards nothing and trains nothing."""
+"""The model: TorchRec's DLRM with dot interaction, DCNv2, or Wukong. Shards nothing and trains nothing."""
 
 from collections.abc import Mapping, Sequence
 
 import torch
 from neuroshard_api.documents.tables import Pooling, Table
-from neuroshard_api.job.model import Architecture, Model
+from neuroshard_api.job.model import Architecture, Model, WukongLayers
 from neuroshard_api.job.model import CrossNetwork as CrossNetworkSize
 from torch import nn
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
@@ -17,6 +17,7 @@ from neuroshard_trainer.cross_network import CrossNetwork
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.expansion import Expansion
+from neuroshard_trainer.wukong import Wukong
 
 TABLES_PATH = "tables"
 """Path of the EmbeddingBagCollection in the model."""
@@ -25,9 +26,9 @@ TABLES_PATH = "tables"
 class RecommendationModel(nn.Module):
     """Dense features and pooled embeddings, joined by an interaction, to one logit per sample.
 
-    With tables of one width this is TorchRec's DLRM or DLRM_DCN. With several widths, DLRM, whose dot products need
-    one, projects the narrower features to the widest (mixed-dimension embeddings, Ginart et al., 2019); DCNv2 takes
-    features of any width side by side.
+    With tables of one width DLRM and DCNv2 are TorchRec's DLRM and DLRM_DCN. With several widths, DLRM and Wukong,
+    whose dot products need one, project the narrower features to the widest (mixed-dimension embeddings, Ginart et
+    al., 2019); DCNv2 takes features of any width side by side.
     """
 
     def __init__(self, model: Model, tables: Sequence[Table]) -> None:
@@ -36,11 +37,14 @@ class RecommendationModel(nn.Module):
         width = max(widths.values())
         self.tables: nn.Module = bag_collection(tables)
         self.dense_arch = DenseArch(model.num_dense_features, [*model.dense_arch_layer_sizes, width])
-        self.interaction: _DotProducts | _CrossNetwork
-        if model.architecture is Architecture.DLRM:
-            self.interaction = _DotProducts(widths, width)
-        else:
-            self.interaction = _CrossNetwork(widths, width, model.cross)
+        self.interaction: _DotProducts | _CrossNetwork | _FactorizationMachines
+        match model.architecture:
+            case Architecture.DLRM:
+                self.interaction = _DotProducts(widths, width)
+            case Architecture.DCN_V2:
+                self.interaction = _CrossNetwork(widths, width, model.cross)
+            case Architecture.WUKONG:
+                self.interaction = _FactorizationMachines(widths, width, model.wukong_layers)
         self.over_arch = OverArch(self.interaction.out_features, [*model.over_arch_layer_sizes, 1])
 
     def forward(self, dense: torch.Tensor, lookups: KeyedJaggedTensor) -> torch.Tensor:
@@ -89,9 +93,7 @@ class _DotProducts(nn.Module):
         super().__init__()
         self.out_features = width + len(widths) * (len(widths) + 1) // 2
         self._keys = list(widths)
-        self.projections = nn.ModuleList(
-            nn.Identity() if narrow == width else nn.Linear(narrow, width, bias=False) for narrow in widths.values()
-        )
+        self.projections = _projections(widths, width)
         self.interaction = InteractionArch(len(widths))
 
     def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
@@ -114,6 +116,30 @@ class _CrossNetwork(nn.Module):
         """Return shape (samples, out_features)."""
         joined: torch.Tensor = self.interaction(torch.cat([dense, *(pooled[key].float() for key in self._keys)], dim=1))
         return joined
+
+
+class _FactorizationMachines(nn.Module):
+    """Wukong's layers over the dense embedding and all features, each a vector of one width."""
+
+    def __init__(self, widths: Mapping[str, int], width: int, size: WukongLayers) -> None:
+        super().__init__()
+        self.out_features = size.num_outputs * width
+        self._keys = list(widths)
+        self.projections = _projections(widths, width)
+        self.interaction = Wukong(1 + len(widths), width, size)
+
+    def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return shape (samples, out_features)."""
+        embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
+        joined: torch.Tensor = self.interaction(torch.stack([dense, *embedded], dim=1))
+        return joined.flatten(1)
+
+
+def _projections(widths: Mapping[str, int], width: int) -> nn.ModuleList:
+    """Return what brings each feature to one width."""
+    return nn.ModuleList(
+        nn.Identity() if narrow == width else nn.Linear(narrow, width, bias=False) for narrow in widths.values()
+    )
 
 
 def bag_collection(tables: Sequence[Table]) -> EmbeddingBagCollection:

@@ -11,6 +11,7 @@ import torch
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import GuardRecord
 from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.job.training import ResumePolicy
@@ -369,7 +370,10 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
         "spec.data.shuffle": data.shuffle,
         "spec.data (training samples)": found.num_training,
     }
-    if data.has_sessions:  # they decide the order; a job without them has the signature of earlier releases
+    # A job without these has the signature of earlier releases.
+    if model.architecture is Architecture.WUKONG:
+        values = {**values, "spec.model.wukong": model.wukong_layers.model_dump()}
+    if data.has_sessions:  # they decide the order
         sessions = [data.session_column, data.time_column, data.session_run]
         values = {**values, "spec.data (sessionColumn, timeColumn, sessionRun)": sessions}
     return {field: json.dumps(value) for field, value in values.items()}

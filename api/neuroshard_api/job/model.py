@@ -20,6 +20,8 @@ class Architecture(StrEnum):
     """Dot products of all pairs of embeddings; those of narrower tables are projected to the widest."""
     DCN_V2 = "DCNv2"
     """A low-rank cross network over all embeddings side by side."""
+    WUKONG = "Wukong"
+    """Stacked factorization machines; embeddings of narrower tables are projected to the widest."""
 
 
 class EmbeddingOptimizer(StrEnum):
@@ -131,6 +133,26 @@ LayerSizes = Annotated[
 ]
 
 
+class WukongLayers(Part):
+    """The interaction of Wukong: layers that each take and return vectors as wide as the widest table."""
+
+    num_layers: Annotated[int, Field(ge=1, le=64)] = 3
+    """Layers; layer i sees interactions of up to 2 ** i features."""
+    num_interactions: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Vectors that a layer makes of dot products of pairs."""
+    num_compressed: Annotated[int, Field(ge=1, le=4096)] = 16
+    """Vectors that a layer makes as linear combinations of those that it takes."""
+    low_rank_dim: Annotated[int, Field(ge=1, le=4096)] = 24
+    """Columns to which the dot products of a vector with all others are projected."""
+    layer_sizes: LayerSizes = (512, 512)
+    """Widths of the hidden layers between the dot products and the vectors made of them."""
+
+    @property
+    def num_outputs(self) -> int:
+        """Vectors that a layer returns."""
+        return self.num_interactions + self.num_compressed
+
+
 class Model(Part):
     """The model: its embedding tables, which are planned, and its dense part, which every device holds."""
 
@@ -144,6 +166,11 @@ class Model(Part):
             cel="self.architecture == 'DCNv2' || !has(self.crossNetwork)",
             message="crossNetwork is for the architecture DCNv2 only",
             holds=lambda model: model.architecture is Architecture.DCN_V2 or model.cross_network is None,
+        ),
+        Rule(
+            cel="self.architecture == 'Wukong' || !has(self.wukong)",
+            message="wukong is for the architecture Wukong only",
+            holds=lambda model: model.architecture is Architecture.WUKONG or model.wukong is None,
         ),
     )
 
@@ -164,7 +191,8 @@ class Model(Part):
     """Optimizer of the tables, fused into their backward pass. Decides the memory of its state: none for SGD, one
     number per row for RowWiseAdagrad, one per element for Adagrad, two for Adam."""
     architecture: Architecture = Architecture.DLRM
-    """How the trainer joins embeddings and dense features: DLRM by dot products, DCNv2 by a cross network."""
+    """How the trainer joins embeddings and dense features: DLRM by dot products, DCNv2 by a cross network, Wukong by
+    stacked factorization machines."""
     num_dense_features: Annotated[int, Field(ge=1, le=4096)] = 13
     """Numbers per sample in addition to the table lookups; Criteo's data has 13."""
     dense_arch_layer_sizes: LayerSizes = (512, 256)
@@ -173,11 +201,18 @@ class Model(Part):
     """Widths of the hidden layers above the interaction; a last layer of width 1, the logit, follows them."""
     cross_network: CrossNetwork | None = None
     """Size of the cross network; for DCNv2 only. If unset: 3 layers of rank 512."""
+    wukong: WukongLayers | None = None
+    """Size of the interaction of Wukong; for that architecture only. If unset: 3 layers of 16 and 16 vectors."""
 
     @property
     def cross(self) -> CrossNetwork:
         """The cross network's size, given or not."""
         return self.cross_network or CrossNetwork()
+
+    @property
+    def wukong_layers(self) -> WukongLayers:
+        """The size of Wukong's interaction, given or not."""
+        return self.wukong or WukongLayers()
 
     def inline_tables(self, name: str) -> TableSet | None:
         """Return the resource's own tables as a TableSet of this name; None where they lie in a ConfigMap."""

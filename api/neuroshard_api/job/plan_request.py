@@ -165,6 +165,8 @@ def dense_signature(job: DLRMTrainingJob) -> dict[str, str]:
     }
     if model.architecture is Architecture.DCN_V2:
         settings["spec.model.crossNetwork"] = model.cross.model_dump()
+    if model.architecture is Architecture.WUKONG:
+        settings["spec.model.wukong"] = model.wukong_layers.model_dump()
     return {field: json.dumps(value) for field, value in settings.items()}
 
 

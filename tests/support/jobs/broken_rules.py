@@ -22,6 +22,12 @@ RULES = (
         model=model(crossNetwork={"numLayers": 2}),
     ),
     broken_rule(
+        "factorization-machines-without-wukong",
+        "spec.model",
+        "wukong is for the architecture Wukong only",
+        model=model(architecture="DCNv2", wukong={"numLayers": 2}),
+    ),
+    broken_rule(
         "weights-without-a-kernel",
         "spec.model.embeddingTables[0]",
         "dataType BF16 and INT8 have no training kernel on any device; hint: use FP32 or FP16",
