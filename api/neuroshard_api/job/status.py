@@ -174,7 +174,8 @@ class StepCost(Part):
     total_microseconds: Count | None = None
     """All of it, in microseconds."""
     compute_microseconds: Count | None = None
-    """Forward and backward kernels, in microseconds."""
+    """Forward and backward kernels, with updates of data_parallel tables and what waits for host memory, in
+    microseconds."""
     forward_communication_microseconds: Count | None = None
     """Forward all-to-all with the wait for its slowest member, in microseconds."""
     backward_communication_microseconds: Count | None = None

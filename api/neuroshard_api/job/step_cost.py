@@ -19,7 +19,7 @@ def predicted_cost(plan: Plan) -> PredictedCost:
     slowest = plan.predicted.devices[plan.slowest_device]
     return PredictedCost(
         total_microseconds=_microseconds(plan.predicted.total_ms),
-        compute_microseconds=_microseconds(slowest.compute_ms),
+        compute_microseconds=_microseconds(slowest.compute_ms + slowest.dense_update_ms + slowest.host_link_ms),
         forward_communication_microseconds=_microseconds(
             slowest.wait_ms + slowest.input_communication_ms + slowest.forward_communication_ms
         ),

@@ -2,22 +2,22 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 
 import numpy as np
 from neuroshard_api.documents.communication import Communication, WireType, WireTypes
 from neuroshard_api.documents.gradient_exchange import GradientDecision
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.request import ComputePeak, PlanRequest
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType
 
-from neuroshard_planner.device_groups import average_ms, of_group
+from neuroshard_planner.device_groups import of_group
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.dense import ExplainedUnit, explained_units
 from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
 from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.table import rebuilt
+from neuroshard_planner.explain.terms import Term, step_terms
 from neuroshard_planner.explain.trust import basis_of, trust_of
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.tables import is_searched
@@ -31,19 +31,6 @@ NUM_DOMINANT = 5  # tables named as dominating a device
 SMALL_GAP = 0.02  # below it the search is as good as done
 WORTH_SAYING = 0.01  # of the step; smaller savings are not mentioned
 NEARLY_FULL = 0.95  # of a device's memory
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Term:
-    """One part of the step, and the device that decides it."""
-
-    name: str
-    """Forward or backward compute; input, forward or backward communication; dense update."""
-    ms: float
-    share: float
-    """Of the step; the shares sum to 1."""
-    device: int
-    """The slowest device; in communication the one with most columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -133,7 +120,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
     busiest = int(np.argmax(compute))
     memory = [device.used_bytes / device.capacity_bytes for device in plan.memory]
     fullest = int(np.argmax(memory))
-    terms = _terms(whole)
+    terms = step_terms(whole, problem, placement)
     return PlanExplanation(
         total_ms=whole.predicted.total_ms,
         source=plan.predicted.source,
@@ -166,43 +153,6 @@ def _moves(plan: Plan) -> Moves | None:
         return None
     tables = sorted(((each.name, each.num_bytes) for each in before.moved), key=lambda each: -each[1])
     return Moves(incumbent_ms=before.total_ms, tables=tuple(tables), num_bytes=before.moved_bytes)
-
-
-def _terms(plan: Plan) -> tuple[Term, ...]:
-    devices = plan.predicted.devices
-    widest = max(range(len(devices)), key=lambda device: devices[device].embedding_dim_sum)
-
-    def term(name: str, values: Sequence[float], device: int) -> Term:
-        share = values[device] / plan.predicted.total_ms if plan.predicted.total_ms else 0.0
-        return Term(name=name, ms=values[device], share=share, device=device)
-
-    forward = [device.forward_compute_ms for device in devices]
-    backward = [device.backward_compute_ms for device in devices]
-    slowest_forward, slowest_backward = int(np.argmax(forward)), int(np.argmax(backward))
-    host = [device.host_link_ms for device in devices]
-    busiest = int(np.argmax(np.add(np.add(forward, backward), host)))
-    if plan.request.compute_peak is ComputePeak.JOINT or any(host):
-        slowest_forward = slowest_backward = busiest
-    updates = [device.dense_update_ms for device in devices]
-    expansion = [device.expansion_ms or 0.0 for device in devices]
-    found = (
-        ("forward compute", forward, slowest_forward),
-        ("backward compute", backward, slowest_backward),
-        ("input communication", [device.input_communication_ms for device in devices], widest),
-        ("forward communication", [device.forward_communication_ms for device in devices], widest),
-        (
-            "backward communication",
-            [device.backward_communication_ms for device in of_group(plan).predicted.devices],
-            widest,
-        ),
-        *([("dense update", updates, widest)] if any(updates) else []),
-        *([("host memory", host, busiest)] if any(host) else []),
-        *([("expansion", expansion, widest)] if any(expansion) else []),
-    )
-    averages = average_ms(plan)
-    if averages:
-        found = (*found, ("averages of copies", [averages] * len(devices), widest))
-    return tuple(sorted(starmap(term, found), key=lambda each: -each.ms))
 
 
 def _dominant_tables(problem: Problem, placement: Placement, device: int) -> tuple[DominantTable, ...]:

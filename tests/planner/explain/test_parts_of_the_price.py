@@ -1,0 +1,74 @@
+"""A plan's price and the parts that documents, explanations, and statuses show of it: they are the same number."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.documents.plan import TablePlacement
+from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
+from neuroshard_api.documents.topology import HostMemory
+from neuroshard_api.job.step_cost import predicted_cost
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_planner.explain.terms import step_terms
+from neuroshard_planner.planning import document
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.search.iterated import Found
+from support.builders import host_memory, request, table, topology
+from support.planner.exact_costs import ExactCosts
+from support.planner.placements import on_host, random_placement
+
+MICROSECOND = 1e-3
+
+
+def drawn_placements(asked: PlanRequest, seed: int, *, with_host: bool) -> tuple[TablePlacement, ...]:
+    """Return random placements of all families; of those that are no copies, half may be in host memory."""
+    rng = random.Random(seed)  # noqa: S311 - draws test data
+    placed = []
+    for each in asked.tables.tables:
+        found = random_placement(rng, each, asked.topology)
+        is_hosted = with_host and found.sharding_type is not ShardingType.DATA_PARALLEL and rng.random() < 0.5
+        placed.append(on_host(found) if is_hosted else found)
+    return tuple(placed)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    pipeline=st.sampled_from(Pipeline),
+    compute_peak=st.sampled_from(ComputePeak),
+    host=st.sampled_from([None, host_memory()]),
+)
+def test_every_sum_of_parts_is_the_price(
+    seed: int, pipeline: Pipeline, compute_peak: ComputePeak, host: HostMemory | None
+) -> None:
+    """The objective, the slowest device's terms, its collectives, the explanation, and a job's status agree."""
+    asked = request(
+        table("hot", num_embeddings=100_003, embedding_dim=64, pooling_factor=20.0),
+        table("wide", num_embeddings=5_001, embedding_dim=128, feature_names=("left", "right")),
+        table("small", num_embeddings=17, embedding_dim=16),
+        topology=topology(4, num_nodes=2, host_memory=host),
+        pipeline=pipeline,
+        compute_peak=compute_peak,
+    )
+    bundle = ExactCosts(asked.topology.device)
+    tables = drawn_placements(asked, seed, with_host=host is not None)
+    problem = Problem(asked, bundle)
+    placement = placement_of(tables, problem)
+    plan = document(problem, bundle, Found(placement=placement), baselines={}, bound_ms=0.0, tables=tables)
+    slowest, price = plan.predicted.devices[plan.slowest_device], pytest.approx(plan.predicted.total_ms, rel=1e-5)
+
+    assert problem.total_ms([placement])[0] == price
+    assert max(each.total_ms for each in plan.predicted.devices) == slowest.total_ms == price
+    assert sum(each.forward_ms + each.backward_ms for each in slowest.collectives) == pytest.approx(
+        slowest.communication_ms
+    )
+    assert sum(term.ms for term in step_terms(plan, problem, placement)) == price
+    status = predicted_cost(plan)
+    parts = (
+        status.compute_microseconds,
+        status.forward_communication_microseconds,
+        status.backward_communication_microseconds,
+    )
+    assert sum(filter(None, parts)) * MICROSECOND == pytest.approx(plan.predicted.total_ms, abs=2 * MICROSECOND)
