@@ -1,19 +1,21 @@
 """Plans of all types next to TorchRec's planner and published strategies, on held-out tasks on 1, 2, and 8 nodes.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.held_out_placements [--tasks 100] [--torchrec-seconds 20]
+    OMP_NUM_THREADS=1 python -m benchmarks.held_out_placements [--tasks 100] [--torchrec-seconds 60] [--records FILE]
 
 All have the same tables, topology, memory ledger, and sharding types. TorchRec's planner runs once for each of four
 least widths of shards, and the best of its plans under the cost networks counts, as the best variant of
-each strategy does. Plans are judged by the simulator without noise. Writes
+each strategy does. Plans are judged by the simulator without noise. A file of records takes up each task as it ends;
+the same command goes on after the last of them, and --report writes the result of those that it has. Writes
 benchmarks/results/held-out-placements_any_<date>.md.
 """
 
 import argparse
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
+from pathlib import Path
 from statistics import median, quantiles
 from types import FrameType
 from typing import NamedTuple
@@ -120,6 +122,13 @@ def _cheapest(problem: Problem, placements: Iterator[Placement]) -> Placement | 
     return fitting[int(problem.total_ms(fitting).argmin())] if fitting else None
 
 
+def recorded(path: Path | None) -> list[Task]:
+    """Return the tasks in a file of records, one a line as JSON; none where there is no file."""
+    if path is None or not path.exists():
+        return []
+    return [Task(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
 def lines_of(tasks: Sequence[Task], name: str) -> Iterator[str]:
     """Yield a baseline's line for each number of nodes, and for all."""
     for num_nodes in (*NODE_COUNTS, None):
@@ -147,15 +156,20 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=100, help="in all, divided among the numbers of nodes")
-    parser.add_argument("--torchrec-seconds", type=float, default=20.0, help="of processor time for one task")
+    parser.add_argument("--torchrec-seconds", type=float, default=60.0, help="of processor time for one task")
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
+    parser.add_argument("--records", type=Path, help="file that takes up each task as it ends, as JSON")
+    parser.add_argument("--report", action="store_true", help="plan nothing: write the result of the records")
     arguments = parser.parse_args()
     require_torchrec("this benchmark")
-    measure = partial(measured, torchrec_seconds=arguments.torchrec_seconds)
-    tasks = [
-        measure(arguments.first_seed + number, NODE_COUNTS[number % len(NODE_COUNTS)])
-        for number in range(arguments.tasks)
-    ]
+    tasks = recorded(arguments.records)
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.tasks)
+    for seed in () if arguments.report else seeds[len(tasks) :]:
+        num_nodes = NODE_COUNTS[(seed - arguments.first_seed) % len(NODE_COUNTS)]
+        tasks.append(measured(seed, num_nodes, torchrec_seconds=arguments.torchrec_seconds))
+        if arguments.records is not None:
+            with arguments.records.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(tasks[-1]._asdict()) + "\n")
     lines = [
         "# Plans of all types on held-out tasks",
         "",
