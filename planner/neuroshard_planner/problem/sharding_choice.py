@@ -158,10 +158,12 @@ class _Choice:
         free = frozenset(kind for kind, obstacle in obstacles.items() if obstacle is None)
         if free:
             return free
-        listed = "; ".join(f"{kind} {obstacle}" for kind, obstacle in obstacles.items())
+        parts = {kind: (obstacle or "").partition("; hint: ") for kind, obstacle in obstacles.items()}
+        listed = "; ".join(f"{kind} {problem}" for kind, (problem, _, _) in parts.items())
+        remedies = dict.fromkeys(remedy or "loosen what excludes the others" for _, _, remedy in parts.values())
         raise RequestError(
             f"constraints: no sharding type is left for table {name!r}: {listed}; hint: add table_wise with the kernel "
-            "fused, or loosen what excludes the others"
+            f"fused, or {', or '.join(remedies)}"
         )
 
     def _obstacles(self, kind: ShardingType, asked: Sequence[ShardingType]) -> Iterator[str]:

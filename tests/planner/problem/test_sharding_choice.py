@@ -174,7 +174,7 @@ def test_kernels_exclude_the_types_that_need_others() -> None:
         ),
         pytest.param(
             request(*tables(2), constraints=Constraints(sharding_types=(DP,)), optimizer=Optimizer.ADAM),
-            "data_parallel cannot be run: table 't0' is data_parallel, which adam does not train",
+            "would decay; hint: add table_wise with the kernel fused, or use one of sgd, rowwise_adagrad, adagrad",
             id="optimizer",
         ),
         pytest.param(
