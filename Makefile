@@ -94,7 +94,7 @@ schemas: $(DEV) ## Write the documents' JSON schemas to docs/reference/schemas
 	$(BIN)/python -m neuroshard_api.documents.schemas docs/reference/schemas
 
 .PHONY: tables
-tables: $(DEV) ## Write the tables of settings, metrics, and exit codes to docs/reference
+tables: $(DEV) ## Write the tables of settings, metrics, exit codes, and reasons to docs/reference
 	$(BIN)/python docs/reference_tables.py
 
 .PHONY: crds

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_operator.actions import Event, EventReason
+from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.process.metrics import Metrics
 from neuroshard_operator.settings import PREFIX, Settings
 from prometheus_client.metrics import MetricWrapperBase
@@ -63,6 +65,47 @@ def exit_codes_table() -> str:
     return "\n".join(rows)
 
 
+def conditions_table() -> str:
+    """Return the types of conditions with what holds where one is True."""
+    docstrings = dict(_member_docstrings(ConditionType))
+    return "\n".join(
+        [
+            "| condition | True if |",
+            "|---|---|",
+            *(f"| `{kind}` | {_one_line(docstrings[kind.name])} |" for kind in ConditionType),
+        ]
+    )
+
+
+def reasons_table() -> str:
+    """Return the reasons of conditions with their meanings and remedies, below a heading for each group of the enum."""
+    docstrings = dict(_member_docstrings(Reason))
+    titles = _titles(Reason)
+    parts: list[str] = []
+    for reason in Reason:
+        if reason.name in titles:
+            parts += ["", f"### {titles[reason.name]}", "", "| reason | meaning | what to do |", "|---|---|---|"]
+        meaning, _, remedy = docstrings[reason.name].partition("\n\n")
+        parts.append(f"| `{reason}` | {_one_line(meaning)} | {_one_line(remedy)} |")
+    return "\n".join(parts).strip()
+
+
+def events_table() -> str:
+    """Return the reasons of events with their types and meanings."""
+    docstrings = dict(_member_docstrings(EventReason))
+    rows = ["| reason | type | when |", "|---|---|---|"]
+    for reason in EventReason:
+        kind = Event(reason=reason, message="").kind
+        rows.append(f"| `{reason}` | {kind} | {_one_line(docstrings[reason.name])} |")
+    return "\n".join(rows)
+
+
+def _titles(cls: type) -> dict[str, str]:
+    """Return the comments in the body of an enum by the name of the member below each."""
+    found = re.findall(r"^    # (.*)\n    ([A-Z_]+) = ", inspect.getsource(cls), flags=re.MULTILINE)
+    return {name: title for title, name in found}
+
+
 def _member_docstrings(cls: type) -> Iterator[tuple[str, str]]:
     """Give the members of an enum with the docstrings below them."""
     (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
@@ -81,6 +124,9 @@ TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "settings": ("operator.md", settings_table),
     "metrics": ("operator.md", metrics_table),
     "exit codes": ("exit-codes.md", exit_codes_table),
+    "conditions": ("reasons.md", conditions_table),
+    "reasons": ("reasons.md", reasons_table),
+    "events": ("reasons.md", events_table),
 }
 """The page and the writer of each table."""
 

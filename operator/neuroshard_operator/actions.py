@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from enum import StrEnum
+from typing import Any
 
 from neuroshard_api.job.status import Status
 
@@ -57,13 +58,63 @@ class Delete:
 Action = Create | Restore | CopyConfigMap | Patch | Delete
 
 
+class EventReason(StrEnum):
+    """What an event about a job reports. Reasons stay the same over releases; `make tables` documents them."""
+
+    PROFILED = "Profiled"
+    """Cost models of the hardware are there."""
+    PLANNED = "Planned"
+    """The plan is there."""
+    RUNNING = "Running"
+    """All workers train."""
+    SUSPENDED = "Suspended"
+    """The job is suspended, by its user or by Kueue."""
+    SUCCEEDED = "Succeeded"
+    """The job succeeded."""
+    FAILED = "Failed"
+    """The job failed; the message begins with the reason of the condition `Failed`."""
+    WORKERS_RESTARTED = "WorkersRestarted"
+    """All workers restart; the message has the cause and the count."""
+    DRIFT_DETECTED = "DriftDetected"
+    """Steps became lastingly slower, or for another cause; the message has cause, ranks, tables, and first step."""
+    BETTER_PLAN_FOUND = "BetterPlanFound"
+    """A candidate plan pays; the message has gain, price, and the command that takes it."""
+    PLAN_REPLACED = "PlanReplaced"
+    """A candidate plan was taken; the workers restart under it."""
+    COMPRESSION_SUSPENDED = "CompressionSuspended"
+    """A guard suspended narrow types, of pooled embeddings or of gradients, one event for each; the message has step
+    and change.
+    """
+    SLOW_NODE = "SlowNode"
+    """The workers restart elsewhere; the message has the node and its price."""
+    NETWORK_NOT_MEASURED = "NetworkNotMeasured"
+    """The plan takes the usual network of the device type; the message has the cause."""
+    CHILD_REPAIRED = "ChildRepaired"
+    """A child was edited or damaged, a result deleted, or the node of a profiler or planner lost; it is repaired."""
+
+
+_WARNINGS = {
+    EventReason.FAILED,
+    EventReason.WORKERS_RESTARTED,
+    EventReason.DRIFT_DETECTED,
+    EventReason.COMPRESSION_SUSPENDED,
+    EventReason.SLOW_NODE,
+    EventReason.NETWORK_NOT_MEASURED,
+    EventReason.CHILD_REPAIRED,
+}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Event:
     """One line for `kubectl describe`."""
 
-    kind: Literal["Normal", "Warning"]
-    reason: str
+    reason: EventReason
     message: str
+
+    @property
+    def kind(self) -> str:
+        """Normal or Warning: a reason always has the same one."""
+        return "Warning" if self.reason in _WARNINGS else "Normal"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -19,123 +19,403 @@ class ConditionType(StrEnum):
     """What can hold of a job."""
 
     PROFILED = "Profiled"
+    """Cost models of the hardware are there."""
     NETWORK_MEASURED = "NetworkMeasured"
+    """The link between nodes was measured."""
     PLANNED = "Planned"
+    """The plan is there."""
     HOST_MEMORY_AVAILABLE = "HostMemoryAvailable"
+    """Nodes offer the host memory that the plan's tables take."""
     APPROVED = "Approved"
+    """The plan may be launched."""
     NODES_AVAILABLE = "NodesAvailable"
+    """A node of the profiled kind takes the workers."""
     PODS_READY = "PodsReady"
+    """All workers' pods are ready."""
     RUNNING = "Running"
+    """All workers train."""
     CHECKPOINTS_KEPT = "CheckpointsKept"
+    """Checkpoints outlive the pods."""
     DEVICE_AS_PLANNED = "DeviceAsPlanned"
+    """The workers run on the device that the plan was made for."""
     NARROW_EXCHANGE = "NarrowExchange"
+    """Collectives use the plan's narrow types."""
     STEADY = "Steady"
+    """Steps take as long as at the start under the plan."""
     PLAN_CURRENT = "PlanCurrent"
+    """No better plan is known for the present inputs."""
     SUSPENDED = "Suspended"
+    """The job is suspended, by its user or by Kueue."""
     SUCCEEDED = "Succeeded"
+    """The job succeeded."""
     FAILED = "Failed"
+    """The job failed."""
     SPEC_UNDERSTOOD = "SpecUnderstood"
+    """The operator knows all fields of the job."""
 
 
 class Reason(StrEnum):
-    """Why a condition has its status. Reasons are only ever added; docs/guides/troubleshooting.md says what to do."""
+    """Why a condition has its status, and what to do. Reasons are only ever added; `make tables` documents them."""
 
     # While it goes well
     CACHE_HIT = "CacheHit"
+    """Cost models are there, from an earlier job on the same hardware."""
     MODELS_GIVEN = "CostModelsGiven"
+    """Cost models are named in `spec.profiler`."""
     PROFILER_RUNNING = "ProfilerRunning"
+    """The hardware has no profile in this namespace; a Kubernetes Job measures it."""
     OTHER_PROFILES = "WaitingForProfile"
+    """Another job measures the same hardware; its profile will be shared."""
     PROFILE_WRITTEN = "ProfileWritten"
+    """Cost models are there, from this job's profiler."""
     PLANNER_RUNNING = "PlannerRunning"
+    """A Kubernetes Job searches the plan."""
     FALLBACK_RUNNING = "FallbackPlannerRunning"
+    """The algorithm failed, ran out of time, or found no plan; `spec.planner.fallbackAlgorithm` plans. The message has
+    the cause. Exit codes 2, 4, 5, 6, and 8 do not depend on the algorithm and end the job.
+    """
     PLAN_WRITTEN = "PlanWritten"
+    """The plan of the planner is in its ConfigMap."""
     PLAN_GIVEN = "PlanGiven"
+    """The plan is that of `spec.planRef`."""
     APPROVED = "PlanApproved"
+    """The workers may start."""
     WAITING_FOR_APPROVAL = "WaitingForApproval"
+    """`spec.launchPolicy` is Manual, and the plan is not approved.
+
+    Run the command in the message.
+    """
     WORKERS_STARTING = "WorkersStarting"
+    """The workers' pods start, meet each other, and set up the model; they do not all train yet."""
     WAITING_FOR_OLD_PODS = "WaitingForOldPods"
+    """Pods of an earlier start still end. They have `terminationGracePeriodSeconds` (300 by default) for a checkpoint.
+
+    If the pods train on, the label `app.kubernetes.io/managed-by` or `training.neuroshard.dev/job-name` was removed
+    from their Kubernetes Job, and the operator does not see it: `kubectl label job <job>-worker-<attempt>
+    app.kubernetes.io/managed-by=dlrm-operator training.neuroshard.dev/job-name=<job>`.
+    """
     RESTARTING = "Restarting"
+    """The workers failed and restart; the message has the cause and the count."""
     WAITING_TO_RESTART = "WaitingToRestart"
+    """The workers failed and will restart after a pause; the message has the cause and the count."""
     WORKERS_READY = "AllWorkersReady"
+    """All workers train, except those that have succeeded."""
     WORKERS_LOST = "WorkersNotReady"
+    """Workers that ran are not ready at present.
+
+    Look for a lost node: `kubectl get nodes`.
+    """
     TRAINED = "TrainingCompleted"
+    """Training succeeded."""
     PLAN_ONLY = "PlanOnly"
+    """The plan is there, and `spec.launchPolicy` asks for no more."""
     SUSPENDED = "SuspendedByUser"
+    """`spec.suspend` is true.
+
+    Set it to false to continue.
+    """
     QUEUED = "WaitingForAdmission"
+    """Kueue holds the Kubernetes Job.
+
+    See `kubectl get workloads`.
+    """
     RESUMED = "Resumed"
+    """The job was suspended and has resumed."""
     CHECKPOINT_VOLUME = "CheckpointVolume"
+    """Of `CheckpointsKept`: checkpoints are on a volume that outlives the pods; the message has the longest time
+    between two.
+    """
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
+    """Of `CheckpointsKept`, which is False: any failure, drain, or preemption starts the training over.
+
+    Set `spec.checkpoint.persistentVolumeClaim`.
+    """
     NETWORK_MEASURED = "MeasuredBetweenNodes"
+    """Of `NetworkMeasured`: the link between nodes was measured; the message has bandwidth and latency."""
     ONE_NODE = "OneNodeOfKind"
+    """Of `NetworkMeasured`, which is False: no two nodes of the GPU's kind take the job's pods, so the plan has the
+    usual network of the device type.
+
+    Add or uncordon a node, then suspend and resume the job.
+    """
     NODES_DID_NOT_MEET = "NodesDidNotMeet"
+    """Of `NetworkMeasured`, which is False: the second profiler's pod found no node, did not start, or could not reach
+    the first one, in any attempt. One node was profiled instead.
+
+    See that two nodes are free and that their pods reach each other, then suspend and resume the job.
+    """
     NODES_OPEN = "NodesOfKindOpen"
+    """Of `NodesAvailable`: a node of the kind takes the workers again."""
     NODES_CLOSED = "NoNodeOfKind"
+    """Of `NodesAvailable`, which is False: the workers are kept to the kind of GPU that was profiled, have waited for a
+    node for two minutes, and all nodes of that kind are cordoned, tainted, or gone.
+
+    Open one, or suspend and resume the job: the kind is chosen again, profiled if needed, and planned for.
+    """
     WITHIN_NODES = "WithinNodes"
+    """Of `HostMemoryAvailable`: nodes offer the memory that the plan's tables take."""
     LIMITED_BY_NODES = "LimitedByNodes"
+    """Of `HostMemoryAvailable`: nodes offer less than `spec.planner.hostMemoryPerNode`, and the plan keeps to that."""
     NODES_TOO_SMALL = "NodesTooSmall"
+    """Of `HostMemoryAvailable`, which is False: the plan's tables take more memory than nodes offer in addition to the
+    workers' requests, so that no node takes the workers.
+
+    Suspend the job and lower `spec.planner.hostMemoryPerNode`, or add larger nodes.
+    """
     SAME_DEVICE = "SameDevice"
+    """Of `DeviceAsPlanned`: the workers report the device that the plan was made for."""
     OTHER_DEVICE = "OtherDevice"
+    """Of `DeviceAsPlanned`, which is False: the workers run on another device than the plan was made for, so predicted
+    costs do not hold, and `status.cost.errorPercent` is left out. Always so where cost models are simulated or
+    bundled and the device is not theirs.
+
+    Keep the pods to one product by `spec.podTemplate.spec.nodeSelector`, or plan with cost models of that device.
+    """
     NOT_REPORTED = "NotReported"
+    """Of `DeviceAsPlanned`, which is Unknown: the workers were restarted and have not reported their device yet."""
     WITHIN_REFERENCE = "WithinReference"
+    """Of `Steady`: steps take as long as in the first 200 steps under the plan."""
     ACCURACY_KEPT = "AccuracyKept"
+    """Of `NarrowExchange`: pooled embeddings travel in the plan's types; the message has the last change of the held-
+    out loss.
+    """
     ACCURACY_CHANGED = "AccuracyChanged"
+    """Of `NarrowExchange`: three checks in a row or more changed the held-out loss by more than the maximum, and
+    `guard.action: Report` keeps the plan's types.
+
+    Take wider types, or policy `Exact`.
+    """
 
     # When narrow types cost accuracy
     COMPRESSION_SUSPENDED = "CompressionSuspended"
+    """Of `NarrowExchange`, which is False: three checks in a row changed the held-out loss by more than
+    `spec.training.communication.guard.maxEntropyIncreasePercent`, and exchange is exact; or three received gradients
+    differed from exact ones by more than 1 %, and gradients travel whole. Training continues.
+
+    Take wider types, or policy `Exact` ([narrow collectives](../guides/narrow-collectives.md#the-guard)).
+    """
 
     # When steps became slower
     INPUTS_DRIFTED = Cause.INPUTS_DRIFTED.value
+    """Of `Steady`, which is False: lookups changed.
+
+    `PlanCurrent` has the state of a candidate plan.
+    """
     DEVICE_SLOW = Cause.DEVICE_SLOW.value
+    """Of `Steady`, which is False: some devices of a node compute slower than their peers.
+
+    With `spec.replanning.mode: Auto` the workers leave a slow node where that pays; otherwise cordon it and delete its
+    pod.
+    """
     NODE_SLOW = Cause.NODE_SLOW.value
+    """Of `Steady`, which is False: all devices of a node compute slower than their peers.
+
+    As for `DeviceSlow`.
+    """
     COMMUNICATION_SLOW = Cause.COMMUNICATION_SLOW.value
+    """Of `Steady`, which is False: collectives take longer on all ranks.
+
+    Look for another tenant of the network, or a link that fell back to a lower speed.
+    """
     EVERYTHING_SLOW = Cause.EVERYTHING_SLOW.value
+    """Of `Steady`, which is False: all parts of all ranks take longer.
+
+    Look for another program on the nodes, or lower clocks.
+    """
     DENSE_SLOW = Cause.DENSE_SLOW.value
+    """Of `Steady`, which is False: the dense part takes longer; no plan of embedding tables helps.
+
+    Look for lower clocks, or a change of the model.
+    """
     DATA_LATE = Cause.DATA_LATE.value
+    """Of `Steady`, which is False: training waits for its batches.
+
+    Use more reader processes, or a faster volume.
+    """
     UNEXPLAINED = Cause.UNEXPLAINED.value
+    """Of `Steady`, which is False: none of the other causes.
+
+    `drift-report.json` in the ConfigMap `<job>-report` has the numbers.
+    """
     REPORT_UNUSABLE = Verdict.UNUSABLE_REPORT.value
+    """Of `Steady`, which is Unknown: the drift report cannot be read, or its times are not above 0, and nothing is
+    decided from them.
+
+    See that the trainer is of the operator's release.
+    """
 
     # About another plan for changed inputs
     CANDIDATE_PLANNING = "PlanningCandidate"
+    """Of `PlanCurrent`: a planner runs next to the workers."""
     CANDIDATE_FAILED = replanning_record.CANDIDATE_FAILED
+    """Of `PlanCurrent`: no plan was made, and training continues; the message has the cause. Another candidate is made
+    after twice the cooldown, or for the next change.
+    """
     CANDIDATE_UNSUPPORTED = replanning_support.CANDIDATE_UNSUPPORTED
+    """Of `PlanCurrent`: inputs drifted, and no plan is made for them: `spec.planRef` gives the plan, or
+    `spec.planner.shardingGroups` permits groups of devices, or only features drifted whose repeats are left out.
+    """
     INPUTS_RETURNED = "InputsReturned"
+    """Of `PlanCurrent`: the inputs are again those that the plan in force was made for."""
     NO_BETTER_PLAN = Verdict.NO_BETTER_PLAN.value
+    """Of `PlanCurrent`: the plan in force is predicted to cost no more."""
     GAIN_TOO_SMALL = Verdict.GAIN_TOO_SMALL.value
+    """Of `PlanCurrent`: the expected gain is below `minGainPercent`, or below twice the price of a restart. While a
+    change continues it is planned for again, at growing intervals.
+    """
     BETTER_PLAN_FOUND = Verdict.BETTER_PLAN_FOUND.value
+    """Of `PlanCurrent`, which is False: the candidate pays.
+
+    With mode Suggest, or launchPolicy Manual, run the command in the message.
+    """
     COOLING_DOWN = Verdict.COOLING_DOWN.value
+    """Of `PlanCurrent`, which is False: the candidate pays, and the last restart is too recent, or its plan was not
+    measured yet.
+    """
     BUDGET_SPENT = Verdict.BUDGET_SPENT.value
+    """Of `PlanCurrent`, which is False: the candidate pays, and `maxReplans` restarts were made, or the last two plans
+    brought less than half of their promise.
+
+    Raise `spec.replanning.maxReplans`, or approve the candidate by hand.
+    """
     NEAR_END = Verdict.NEAR_END.value
+    """Of `PlanCurrent`, which is False: the candidate pays, and less than a tenth of the steps remain."""
     PRICE_UNKNOWN = Verdict.PRICE_UNKNOWN.value
+    """Of `PlanCurrent`, which is False: the candidate may pay, and the price of a restart is unknown: no checkpoint was
+    measured yet, or checkpoints are on no volume.
+
+    Set `spec.checkpoint.persistentVolumeClaim`.
+    """
     PLAN_REPLACED = "PlanReplaced"
+    """Of `PlanCurrent`: the candidate was taken; the workers restart under it."""
 
     # While it waits for someone
     PODS_PENDING = "PodsPending"
+    """A pod does not start; the message quotes the scheduler or the kubelet.
+
+    See [pods that wait](../guides/troubleshooting.md#pods-that-wait).
+    """
     CHILD_REFUSED = "ChildRefused"
+    """The API server rejects a child of the job; the message quotes it. The request is repeated every 30 s.
+
+    Look for a quota, a policy, or a namespace that is being deleted.
+    """
     INPUT_MISSING = "InputMissing"
+    """A ConfigMap that the job names is not in its namespace, or lacks the key. It is looked for every 15 s.
+
+    Create the ConfigMap, or correct its name in the job.
+    """
 
     # About the release of the operator
     NEWER_DEFINITION = "NewerDefinition"
+    """Of `SpecUnderstood`, which is False: the installed definition has fields that this operator does not know. It
+    runs the job without them.
+
+    Upgrade the operator.
+    """
     SPEC_UNDERSTOOD = "SpecUnderstood"
+    """Of `SpecUnderstood`: the operator knows all fields of the job again."""
 
     # When it has failed
     INVALID_SPEC = "InvalidSpec"
+    """The operator cannot read a value of the resource, or a newer release rejects the combination of its values. Only
+    a job that was never started fails for this reason; one that was started keeps its pods, its condition
+    `SpecUnderstood` is False, and it waits with this reason once it needs another plan.
+
+    Change the spec as the message says. If the definition and the operator are of different releases, upgrade both:
+    `helm upgrade`, or apply `crds/dlrmtrainingjobs.yaml`.
+    """
     INVALID_INPUT = "InvalidInput"
+    """A value or a file contradicts itself. The message begins with the field or the file.
+
+    Correct it and create the job again.
+    """
     INVALID_TEMPLATE = "InvalidPodTemplate"
+    """Kubernetes rejects the Kubernetes Job that `spec.podTemplate` and `spec.trainer` lead to.
+
+    Try it with `kubectl apply --dry-run=server`.
+    """
     INPUT_TOO_LARGE = "InputTooLarge"
+    """Tables, request, or plan do not fit into a ConfigMap (1 MiB), even compressed.
+
+    Use fewer, larger tables, or leave out reuse histograms.
+    """
     NAME_CONFLICT = "NameConflict"
+    """An object has the name of a child and does not belong to the job.
+
+    Rename the job, or delete the object.
+    """
     WORLD_SIZE_MISMATCH = "WorldSizeMismatch"
+    """The plan is for another number of devices than `numNodes` x `numProcPerNode`.
+
+    Plan again with `neuroshard plan`, or leave out `spec.planRef`.
+    """
     MODEL_MISMATCH = "ModelMismatch"
+    """The plan is for other tables than the job's.
+
+    Plan again with `neuroshard plan`, or leave out `spec.planRef`.
+    """
     PROFILING_FAILED = "ProfilingFailed"
+    """The profiler failed; the message has its last line.
+
+    Read `kubectl logs job/<job>-profile-<key>`.
+    """
     PROFILING_TIMED_OUT = "ProfilingTimedOut"
+    """The profiler took longer than `spec.profiler.timeoutSeconds` since a node took its pod, pulling the image
+    included.
+
+    Raise it, or lower `spec.profiler.budgetSeconds`.
+    """
     PROFILE_UNUSABLE = "ProfileUnusable"
+    """What the profiler published, or `spec.profiler.costModelRef` names, is no bundle of cost models. The message
+    names the file.
+
+    Put the files of a bundle directory, as `neuroshard pretrain` writes it, into the ConfigMap or volume again.
+    """
     PLANNING_FAILED = "PlanningFailed"
+    """The planner failed; the message has its last line.
+
+    Read `kubectl logs job/<job>-planner-<hash>`.
+    """
     PLANNING_TIMED_OUT = "PlanningTimedOut"
+    """The planner took longer than `spec.planner.timeoutSeconds`.
+
+    Raise it, set `spec.planner.workBudget`, or name a `spec.planner.fallbackAlgorithm`.
+    """
     INFEASIBLE = "Infeasible"
+    """No plan fits the devices. The message names the table or the device that binds, and the smallest change that
+    would fit.
+
+    More nodes, a smaller data type, `reservedMemoryPercent`, or `maxShardsPerTable`. If the message names the dense
+    part: it is counted from the model, so a smaller batch or smaller layers help; `denseMemoryPerDevice` takes its
+    place. See [tables that do not fit](../guides/tables-do-not-fit.md).
+    """
     PLAN_UNUSABLE = "PlanUnusable"
+    """The plan cannot be read, or is not for this job.
+
+    With `spec.planRef`: check the key.
+    """
     WORKERS_FAILED = "WorkersFailed"
+    """A failure rule, or exit code 2 (wrong input), ended the job. The message and `status.lastFailure` have the cause.
+
+    Fix the cause and create the job again.
+    """
     TOO_MANY_RESTARTS = "MaxRestartsExceeded"
+    """The workers failed after the last restart of `spec.failurePolicy.maxRestarts`; `status.lastFailure` has the last
+    cause.
+
+    For exit code 137 with the reason `OOMKilled`: raise the memory limit, or let a rule `ReplanAndRestart`.
+    """
     DEADLINE_EXCEEDED = "DeadlineExceeded"
+    """`spec.runPolicy.activeDeadlineSeconds` passed. The message has what the job waited for.
+
+    Raise it.
+    """
     NOT_RUNNING_IN_TIME = "PreRunningDeadlineExceeded"
+    """`spec.runPolicy.preRunningDeadlineSeconds` passed. The message has what the job waited for.
+
+    Raise it, or remove the cause of the wait.
+    """
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

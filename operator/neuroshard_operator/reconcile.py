@@ -9,7 +9,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.status import Hardware, Stage, StageName, Status
 from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
 
-from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, Reads, Restore
+from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, EventReason, Reads, Restore
 from neuroshard_operator.children.pod_template import template_problem
 from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
 from neuroshard_operator.context import Context, UnreadableJob, earliest, seconds_until
@@ -41,11 +41,11 @@ NEVER_VALID = {400, 422}
 TOO_LARGE = 413
 
 _GOOD_NEWS = {
-    ConditionType.PROFILED: "Profiled",
-    ConditionType.PLANNED: "Planned",
-    ConditionType.RUNNING: "Running",
-    ConditionType.SUSPENDED: "Suspended",
-    ConditionType.SUCCEEDED: "Succeeded",
+    ConditionType.PROFILED,
+    ConditionType.PLANNED,
+    ConditionType.RUNNING,
+    ConditionType.SUSPENDED,
+    ConditionType.SUCCEEDED,
 }
 
 
@@ -358,9 +358,9 @@ def _news(before: Status, after: Status) -> list[Event]:
         if condition.status.value != "True" or condition.type in held:
             continue
         if condition.type == ConditionType.FAILED:
-            events.append(Event(kind="Warning", reason="Failed", message=f"{condition.reason}: {condition.message}"))
+            events.append(Event(reason=EventReason.FAILED, message=f"{condition.reason}: {condition.message}"))
         elif condition.type in _GOOD_NEWS:
-            events.append(Event(kind="Normal", reason=condition.type, message=condition.message))
+            events.append(Event(reason=EventReason(condition.type), message=condition.message))
     return events
 
 

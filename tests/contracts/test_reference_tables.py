@@ -25,7 +25,7 @@ TABLES = script()
 
 @pytest.mark.parametrize("name", list(TABLES.TABLES))
 def test_a_committed_table_is_current(name: str) -> None:
-    """`make tables` writes the tables of settings, metrics, and exit codes."""
+    """`make tables` writes the tables of settings, metrics, exit codes, conditions, reasons, and events."""
     file, write = TABLES.TABLES[name]
     page = (ROOT / "docs" / "reference" / file).read_text(encoding="utf-8")
 
@@ -38,6 +38,16 @@ def test_every_failure_has_a_remedy() -> None:
 
     assert [int(row[0]) for row in rows] == [code.value for code in ExitCode]
     assert [row[0].strip() for row in rows if not row[3].strip()] == ["0"]
+
+
+def test_every_reason_of_a_failed_job_has_a_remedy() -> None:
+    """The last group of reasons ends a job, so its third column is never empty; the other groups have a meaning."""
+    groups = TABLES.reasons_table().split("### ")[1:]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in groups[-1].splitlines()[4:]]
+
+    assert groups[-1].startswith("When it has failed")
+    assert len(rows) >= 18
+    assert [reason for reason, meaning, remedy in rows if not meaning or not remedy] == []
 
 
 def test_a_page_without_its_marks_is_refused() -> None:

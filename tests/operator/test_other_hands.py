@@ -31,7 +31,7 @@ def test_labels_of_the_user_are_not_missed() -> None:
 
 
 def test_a_widened_role_is_narrowed_again() -> None:
-    """An edit by hand is set right and told."""
+    """An edit by hand is restored, and an event reports it."""
     story = Story()
     [role] = story.world.of_kind("Role")
     rules = role["rules"]

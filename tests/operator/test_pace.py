@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from neuroshard_api.job.policies import ConditionStatus
 from neuroshard_api.job.status import Condition, Stage, Status, Workers
-from neuroshard_operator.actions import Decision, Event
+from neuroshard_operator.actions import Decision, Event, EventReason
 from neuroshard_operator.pace import COUNTS_EVERY_S, StatusPace
 
 KEY = ("training", "job")
@@ -94,6 +94,6 @@ def test_what_people_wait_for_is_written_at_once(change: Callable[[], Status]) -
 
 def test_counts_go_with_an_event() -> None:
     """The pass after it would tell of it once more."""
-    decision = Decision(status=COUNTED, events=(Event(kind="Warning", reason="ChildRepaired", message="m"),))
+    decision = Decision(status=COUNTED, events=(Event(reason=EventReason.CHILD_REPAIRED, message="m"),))
 
     assert paced(decision, after_s=0.1) == decision

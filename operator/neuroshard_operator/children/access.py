@@ -4,13 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Create, Event, Manifest, Restore
+from neuroshard_operator.actions import Action, Create, Event, EventReason, Manifest, Restore
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.parsing import hash_of
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
-REPAIRED = "ChildRepaired"
 """Reason of the event about a child that someone edited or deleted."""
 
 
@@ -54,7 +53,9 @@ def ensured(context: Context, manifests: Sequence[Manifest]) -> tuple[tuple[Acti
             actions.append(Create(manifest=manifest))
         elif _is_edited(context, kind, name, manifest):
             actions.append(Restore(manifest=manifest))
-            events.append(Event(kind="Warning", reason=REPAIRED, message=f"{kind} {name} was edited and is set right"))
+            events.append(
+                Event(reason=EventReason.CHILD_REPAIRED, message=f"{kind} {name} was edited and is restored")
+            )
     return tuple(actions), tuple(events)
 
 

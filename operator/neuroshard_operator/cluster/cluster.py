@@ -228,7 +228,7 @@ class Cluster:
             case Patch():
                 metadata = {**action.change.get("metadata", {}), "uid": action.uid}
                 change = {**action.change, "metadata": metadata}
-                with contextlib.suppress(ApiError):  # the next pass sees what is left to set right
+                with contextlib.suppress(ApiError):  # the next pass sees what is left to restore
                     await self._api.patch(action.kind, job.namespace, action.name, change)
             case Delete():
                 await self._remove(job, action)
@@ -313,7 +313,7 @@ class Cluster:
         except ApiError as error:
             logger.warning("labels of %s %s were edited, and stay so: %s", kind, metadata["name"], error)
             return found
-        logger.warning("labels of %s %s were edited and are set right", kind, metadata["name"])
+        logger.warning("labels of %s %s were edited and are restored", kind, metadata["name"])
         return patched
 
     async def _restore(self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any]) -> Refusal | None:

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from neuroshard_operator.actions import Event
+from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, is_false
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import DriftSummary
@@ -10,7 +10,6 @@ from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.reports import is_of_another_attempt, latest
 from neuroshard_operator.stages.result import StageResult, condition, training_goes_on
 
-DRIFT_DETECTED = "DriftDetected"
 """Reason of the event about steps that became slower."""
 
 
@@ -38,5 +37,5 @@ def steady(context: Context, drift: DriftSummary | None) -> StageResult:
     is_known = is_false(context.status.conditions, kind) and any(
         each.type == kind and each.reason == reason for each in context.status.conditions
     )
-    events = () if is_known else (Event(kind="Warning", reason=DRIFT_DETECTED, message=drift.headline),)
+    events = () if is_known else (Event(reason=EventReason.DRIFT_DETECTED, message=drift.headline),)
     return replace(training_goes_on(), conditions=(found,), events=events)

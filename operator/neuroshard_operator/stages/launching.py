@@ -6,8 +6,8 @@ from datetime import datetime
 from neuroshard_api.job.status import Stage, StageName, StageState
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Delete, Event, Manifest, Patch
-from neuroshard_operator.children.access import REPAIRED, access, ensured
+from neuroshard_operator.actions import Action, Delete, Event, EventReason, Manifest, Patch
+from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.children.files import job_files
 from neuroshard_operator.children.workers import service, worker_job
 from neuroshard_operator.conditions import ConditionType, Reason
@@ -88,8 +88,8 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
         whole = {"spec": change, **({"metadata": {"labels": labels}} if labels else {})}
         patch = Patch(kind="Job", name=current.meta.name, uid=current.meta.uid, change=whole)
         actions = (*actions, patch)
-        message = f"Job {current.meta.name} was edited: {', '.join(change)} is set right"
-        events = (*events, Event(kind="Warning", reason=REPAIRED, message=message))
+        message = f"Job {current.meta.name} was edited: {', '.join(change)} is restored"
+        events = (*events, Event(reason=EventReason.CHILD_REPAIRED, message=message))
     others = _others(context, current)
     message = f"Job {current.meta.name} runs under plan {planned.name}"
     return StageResult(

@@ -1,7 +1,6 @@
 """Labels of Jobs that somebody removed or changed: without them no watch brings the Job. Pure functions."""
 
-from neuroshard_operator.actions import Action, Event, Patch
-from neuroshard_operator.children.access import REPAIRED
+from neuroshard_operator.actions import Action, Event, EventReason, Patch
 from neuroshard_operator.context import Context
 
 
@@ -19,9 +18,11 @@ def relabelled(context: Context) -> tuple[tuple[Action, ...], tuple[Event, ...]]
         Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change={"metadata": {"labels": dict(job.lost_labels)}})
         for job in lost
     )
-    words = "labels of Job {} were edited and are set right: {}"
+    words = "labels of Job {} were edited and are restored: {}"
     events = (
-        Event(kind="Warning", reason=REPAIRED, message=words.format(job.meta.name, ", ".join(sorted(job.lost_labels))))
+        Event(
+            reason=EventReason.CHILD_REPAIRED, message=words.format(job.meta.name, ", ".join(sorted(job.lost_labels)))
+        )
         for job in lost
     )
     return tuple(actions), tuple(events)

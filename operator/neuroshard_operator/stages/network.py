@@ -11,14 +11,13 @@ from neuroshard_api.job.status import Hardware
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Event
+from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import wants_network
 from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.stages.result import condition
 
-NOT_MEASURED = "NetworkNotMeasured"
 """Reason of the event about a plan that takes the usual network of a device type."""
 _GIGABYTE, _SECOND_US = 1e9, 1e6
 _USUAL = "plans take the usual network of the device type, where one is known"
@@ -81,4 +80,4 @@ def network_not_measured(context: Context, hardware: Hardware) -> Found:
     message = f"the network between nodes was not measured, and {_USUAL}: {what}"
     found = (condition(ConditionType.NETWORK_MEASURED, reason, message, holds=False),)
     is_news = before is None or before.reason != reason
-    return found, (Event(kind="Warning", reason=NOT_MEASURED, message=message),) if is_news else ()
+    return found, (Event(reason=EventReason.NETWORK_NOT_MEASURED, message=message),) if is_news else ()

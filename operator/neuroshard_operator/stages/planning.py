@@ -13,8 +13,8 @@ from neuroshard_api.job.status import ConfigMapReference, Cost, PlanStatus, Stag
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest, Patch
-from neuroshard_operator.children.access import REPAIRED, access, ensured
+from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason, Manifest, Patch
+from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.children.files import plan as plan_config_map
 from neuroshard_operator.children.files import request_file
 from neuroshard_operator.children.stage_jobs import CandidateInputs, planner_job
@@ -152,7 +152,7 @@ def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | N
         Delete(kind="ConfigMap", name=each.meta.name, uid=each.meta.uid) for each in forged if each.meta.deleted is None
     ]
     events = [
-        Event(kind="Warning", reason=REPAIRED, message=f"plan {each.meta.name} was edited and is deleted")
+        Event(reason=EventReason.CHILD_REPAIRED, message=f"plan {each.meta.name} was edited and is deleted")
         for each in forged
         if each.meta.deleted is None
     ]

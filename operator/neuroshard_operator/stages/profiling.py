@@ -11,8 +11,8 @@ from neuroshard_api.job.preparation import ProfilerPolicy
 from neuroshard_api.job.status import ConfigMapReference, Hardware, ProfileStatus, Stage, StageName, StageState
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, Manifest
-from neuroshard_operator.children.access import REPAIRED, access, ensured
+from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason, Manifest
+from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.children.files import job_files, profile
 from neuroshard_operator.children.meeting import profiler_service
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
@@ -217,7 +217,7 @@ def _set_aside(there: ChildConfigMap, problem: str) -> StageResult:
         message,
         None,
         actions=(Delete(kind="ConfigMap", name=there.meta.name, uid=there.meta.uid),),
-        events=(Event(kind="Warning", reason=REPAIRED, message=message),),
+        events=(Event(reason=EventReason.CHILD_REPAIRED, message=message),),
     )
 
 

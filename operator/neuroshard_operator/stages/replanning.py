@@ -24,7 +24,7 @@ from neuroshard_api.replanning.record import (
 from neuroshard_api.replanning.support import replanning_policy, unsupported
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event
+from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason
 from neuroshard_operator.children.files import inputs
 from neuroshard_operator.children.stage_jobs import CandidateInputs
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
@@ -36,8 +36,6 @@ from neuroshard_operator.stages.reports import latest
 from neuroshard_operator.stages.result import StageResult, condition, training_goes_on
 from neuroshard_operator.stages.training import Training
 
-BETTER_PLAN_FOUND = "BetterPlanFound"
-PLAN_REPLACED = "PlanReplaced"
 """Reasons of the events about a candidate that pays, and about one that was taken."""
 _RETURNED = "inputs are as the plan in force was made for"
 _CURRENT = {Verdict.NO_BETTER_PLAN, Verdict.GAIN_TOO_SMALL}
@@ -260,7 +258,7 @@ def _settled(
     return replace(
         training_goes_on(),
         conditions=(condition(ConditionType.PLAN_CURRENT, reason, message, holds=is_current),),
-        events=(Event(kind="Normal", reason=BETTER_PLAN_FOUND, message=message),) if pays else (),
+        events=(Event(reason=EventReason.BETTER_PLAN_FOUND, message=message),) if pays else (),
         status_fields={"replanning": training.record.model_copy(update={"candidate": settled})},
     )
 
@@ -284,7 +282,7 @@ def _taken(training: Training, candidate: CandidatePlan, found: PlanSummary, dec
     return replace(
         training_goes_on(),
         conditions=(condition(ConditionType.PLAN_CURRENT, Reason.PLAN_REPLACED, message, holds=True),),
-        events=(Event(kind="Normal", reason=PLAN_REPLACED, message=message),),
+        events=(Event(reason=EventReason.PLAN_REPLACED, message=message),),
         status_fields={"replanning": recorded},
         requeue_after_s=0.1,
     )

@@ -9,7 +9,7 @@ from neuroshard_api.job.status import CheckpointStatus, Cost, Metric, TrainerSta
 from neuroshard_api.job.step_cost import error_percent, is_same_device
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Event
+from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context, seconds_until
 from neuroshard_operator.observed.results import ReportSummary
@@ -163,7 +163,7 @@ def narrow_exchange(context: Context) -> tuple[tuple[ConditionUpdate, ...], tupl
     message = _PART.join([*suspensions, text])
     recorded = next((each.message for each in context.status.conditions if each.type == kind), "").split(_PART)
     events = tuple(
-        Event(kind="Warning", reason=Reason.COMPRESSION_SUSPENDED, message=f"{each}{_PART}{text}")
+        Event(reason=EventReason.COMPRESSION_SUSPENDED, message=f"{each}{_PART}{text}")
         for each in suspensions
         if each not in recorded
     )

@@ -14,7 +14,7 @@ from neuroshard_api.job.status import (
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Event
+from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
 from neuroshard_operator.failures import Cause, Verdict, cause_of, cause_of_loss, verdict, was_stopped
@@ -48,7 +48,6 @@ UNCOUNTED_PAUSE = timedelta(seconds=30)
 QUICK = timedelta(minutes=10)
 SILENT_REQUEUE_S = 10.0
 """While a pod does not answer: it counts as lost by the clock, and nothing tells when."""
-RESTARTED = "WorkersRestarted"
 """Reason of the event about a restart."""
 
 
@@ -314,7 +313,7 @@ def _restart(
             *worker_conditions(Reason.RESTARTING, message, holds=False),
             *device_not_reported(context, old_reports),
         ),
-        events=(Event(kind="Warning", reason=RESTARTED, message=message),),
+        events=(Event(reason=EventReason.WORKERS_RESTARTED, message=message),),
         status_fields={
             **status_fields,
             **old_reports,

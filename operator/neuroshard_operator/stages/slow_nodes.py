@@ -9,7 +9,7 @@ from neuroshard_api.job.replanning import MAX_AVOIDED_NODES, AvoidedNode, Replan
 from neuroshard_api.replanning.decision import SlowNode, decide_slow_node
 from neuroshard_api.replanning.record import MESSAGE_CHARACTERS
 
-from neuroshard_operator.actions import Event
+from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.children.workers import slow_nodes
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.observed.results import DriftSummary
@@ -17,7 +17,6 @@ from neuroshard_operator.stages.result import StageResult
 from neuroshard_operator.stages.running import restarted_elsewhere
 from neuroshard_operator.stages.training import Training
 
-SLOW_NODE = "SlowNode"
 """Reason of the event about workers that leave a slow node."""
 
 
@@ -56,7 +55,7 @@ def leave_slow_node(training: Training) -> StageResult | None:
         update={"avoided_nodes": (*still, AvoidedNode(name=node, time=context.now))}
     )
     step = restarted_elsewhere(context, message, {"replanning": recorded})
-    return replace(step, events=(Event(kind="Warning", reason=SLOW_NODE, message=message),))
+    return replace(step, events=(Event(reason=EventReason.SLOW_NODE, message=message),))
 
 
 def _node_of(training: Training, ranks: Sequence[int]) -> str | None:

@@ -16,8 +16,8 @@ from neuroshard_api.job.status import Stage, StageName, StageState
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Delete, Event, Manifest, Patch
-from neuroshard_operator.children.access import REPAIRED, access, ensured
+from neuroshard_operator.actions import Action, Delete, Event, EventReason, Manifest, Patch
+from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until
 from neuroshard_operator.failures import cause_of
@@ -149,7 +149,7 @@ def once_more(stage: JobStage, job: ChildJob, message: str) -> StageResult:
         message,
         job.meta.name,
         actions=(Delete(kind="Job", name=job.meta.name, uid=job.meta.uid),),
-        events=(Event(kind="Warning", reason=REPAIRED, message=message),),
+        events=(Event(reason=EventReason.CHILD_REPAIRED, message=message),),
     )
 
 
