@@ -108,5 +108,5 @@ TAG ?= test
 .PHONY: images
 images: ## The four images with docker: REGISTRY=registry.example/team TAG=0.1.0 DEVICE=cuda
 	for room in $(ROOM_IMAGES); do \
-		docker build --build-arg DEVICE=$(or $(DEVICE),cuda) --file $$room/Dockerfile --tag $(REGISTRY)/$$room:$(TAG) .; \
+		docker build --build-arg DEVICE=$(or $(DEVICE),cuda) --target $$room --tag $(REGISTRY)/$$room:$(TAG) .; \
 	done

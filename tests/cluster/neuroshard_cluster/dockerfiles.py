@@ -18,8 +18,36 @@ from neuroshard_cluster.preflight import IMAGE_TOOLS, require_tools
 
 SUITE = "bookworm"
 PACKAGES = ("ca-certificates", "python3", "python3-venv")
-STAGE = re.compile(r"^FROM .* AS (\w+)$", re.MULTILINE)
+STAGE = re.compile(r"^FROM (?P<base>\S+)(?: AS (?P<name>[\w-]+))?$")
+COPIED = re.compile(r"^COPY --from=(?P<name>[\w-]+) ")
 CERTIFICATES = Path("/etc/ssl/certs")
+
+
+def stages_below(dockerfile: str, target: str | None) -> tuple[str, ...]:
+    """Return the named stages that a target is built from, in the order of the file and without the target.
+
+    Args:
+        dockerfile: Text of a Dockerfile.
+        target: Name of a stage. If unset: the last one.
+
+    Raises:
+        HostError: No stage has the name.
+    """
+    needs: dict[str, set[str]] = {}
+    last = ""
+    for number, line in enumerate(dockerfile.splitlines()):
+        if found := STAGE.match(line):
+            last = found["name"] or f"line {number}"
+            needs[last] = {found["base"]}
+        elif found := COPIED.match(line):
+            needs[last].add(found["name"])
+    if target is not None and target not in needs:
+        raise HostError(f"the Dockerfile has no stage {target!r}, only: {', '.join(needs)}")
+    wanted = {target or last}
+    for stage in reversed(needs):
+        if stage in wanted:
+            wanted |= needs[stage]
+    return tuple(stage for stage in needs if stage in wanted - {target or last})
 
 
 class ImageBuilder:
@@ -32,8 +60,14 @@ class ImageBuilder:
         self._say = say
         self._folder.mkdir(parents=True, exist_ok=True)
 
-    def build(self, dockerfile: Path, *, context: Path, tag: str) -> Path:
+    def build(self, dockerfile: Path, *, context: Path, tag: str, target: str | None = None) -> Path:
         """Build `dockerfile` as image `tag` and return its archive; unchanged steps come from the cache.
+
+        Args:
+            dockerfile: The recipe; its base is `ARG BASE_IMAGE`.
+            context: The folder that its COPY steps read.
+            tag: Name of the image.
+            target: The stage to build. If unset: the last one.
 
         Raises:
             CommandError: A step failed; the message has its output.
@@ -44,10 +78,11 @@ class ImageBuilder:
         arguments = [f"--build-arg={name}={value}" for name, value in values.items()]
         options = [*machine, *arguments, "--layers", "--pull-never", f"--file={dockerfile}"]
         with self._home.locked("builds"):
-            for stage in STAGE.findall(dockerfile.read_text(encoding="utf-8")):
-                # A name keeps the steps of a stage that only gives files to the last one.
+            for stage in stages_below(dockerfile.read_text(encoding="utf-8"), target):
+                # A name keeps the steps of a stage that only gives files to another one.
                 self._buildah("build", *options, f"--target={stage}", f"--tag={tag}-{stage}", str(context))
-            self._buildah("build", *options, f"--tag={tag}", str(context))
+            chosen = [f"--target={target}"] if target else []
+            self._buildah("build", *options, *chosen, f"--tag={tag}", str(context))
             # What builds that were killed left, and steps that no image is built on any more, would fill the disk.
             self._buildah("rm", "--all")
             self._buildah("rmi", "--prune")

@@ -1,4 +1,4 @@
-"""The images that tests run, and where their Dockerfiles are. A room's image is added here when tests need it."""
+"""The images that tests run, and where their Dockerfiles are. The rooms' are targets of one Dockerfile."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,11 +8,13 @@ from neuroshard_cluster.folders import SOURCES
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Image:
-    """One Dockerfile, which takes its base as `ARG BASE_IMAGE`."""
+    """One target of a Dockerfile, which takes its base as `ARG BASE_IMAGE`."""
 
     name: str
     dockerfile: Path
     context: Path
+    target: str | None = None
+    """The stage to build. If unset: the last one."""
 
     @property
     def tag(self) -> str:
@@ -26,6 +28,6 @@ ROOMS = ("operator", "planner", "profiler", "trainer")
 
 PROBE = Image(name="probe", dockerfile=SOURCES / "probe" / "Dockerfile", context=SOURCES / "probe")
 OPERATOR, PLANNER, PROFILER, TRAINER = (
-    Image(name=room, dockerfile=ROOT / room / "Dockerfile", context=ROOT) for room in ROOMS
+    Image(name=room, dockerfile=ROOT / "Dockerfile", context=ROOT, target=room) for room in ROOMS
 )
 IMAGES = {image.name: image for image in (PROBE, OPERATOR, PLANNER, PROFILER, TRAINER)}

@@ -1,6 +1,6 @@
 """The provider that runs nodes as containers: kind, from the same go.mod pins, on Docker or podman.
 
-With a registry, nodes run kind's own node image and images are built on the bases that their Dockerfiles name; without
+With a registry, nodes run kind's own node image and images are built on the bases that Dockerfiles name; without
 one, the node image is built here and images are built as the local provider builds them.
 """
 
@@ -311,9 +311,12 @@ class KindCluster:
     def build_image(self, image: Image, *, say: Say) -> Path:
         """Build an image and return its archive: with the engine where a registry has the base, else without it."""
         if not self._has_registry or self._engine.program != "docker":
-            return ImageBuilder(self._home, say=say).build(image.dockerfile, context=image.context, tag=image.tag)
+            return ImageBuilder(self._home, say=say).build(
+                image.dockerfile, context=image.context, tag=image.tag, target=image.target
+            )
         say(f"building {image.tag}")
         options = ["--build-arg=DEVICE=cpu", f"--tag={image.tag}", f"--file={image.dockerfile}"]
+        options += [f"--target={image.target}"] if image.target else []
         with self._home.locked(f"docker-{image.name}"):
             self._engine.run("build", *options, image.context)
             return self._saved(image)

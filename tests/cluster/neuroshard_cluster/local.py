@@ -289,7 +289,9 @@ class LocalCluster:
 
     def build_image(self, image: Image, *, say: Say) -> Path:
         """Build an image from its Dockerfile, without Docker, and return its archive."""
-        return ImageBuilder(self._home, say=say).build(image.dockerfile, context=image.context, tag=image.tag)
+        return ImageBuilder(self._home, say=say).build(
+            image.dockerfile, context=image.context, tag=image.tag, target=image.target
+        )
 
     def load_images(self, archives: Sequence[Path]) -> None:
         """Bring image archives to the store that new nodes share, and to every node that lacks them."""
