@@ -53,9 +53,7 @@ def ensured(context: Context, manifests: Sequence[Manifest]) -> tuple[tuple[Acti
             actions.append(Create(manifest=manifest))
         elif _is_edited(context, kind, name, manifest):
             actions.append(Restore(manifest=manifest))
-            events.append(
-                Event(reason=EventReason.CHILD_REPAIRED, message=f"{kind} {name} was edited and is restored")
-            )
+            events.append(Event(reason=EventReason.CHILD_REPAIRED, message=f"{kind} {name} was edited and is restored"))
     return tuple(actions), tuple(events)
 
 

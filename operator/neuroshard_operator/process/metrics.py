@@ -74,7 +74,7 @@ class Metrics:
             "neuroshard_replan_measured_gain_ratio", "Measured decrease; below 0 it is an increase.", SHARES
         )
         self.repairs = Counter(
-            "neuroshard_repairs", "Children and results restored after an edit, damage, or deletion.", registry=self.registry
+            "neuroshard_repairs", "Children and results restored after an edit or a loss.", registry=self.registry
         )
         self.plan_gain = self._histogram(
             "neuroshard_plan_gain_ratio", "Predicted cost of the best baseline over that of the plan.", SPEEDUPS
