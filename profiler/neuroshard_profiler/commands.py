@@ -278,6 +278,7 @@ def stats(
     Rows are those that the sample shows, so raise them where the whole data has more.
     """
     from neuroshard_report.terminal.printing import print_content
+    from neuroshard_report.terminal.progress import activity
 
     from neuroshard_profiler.data_files import limited, open_data
     from neuroshard_profiler.errors import SettingsError
@@ -290,21 +291,27 @@ def stats(
     if time is not None and session is None:
         raise SettingsError("--time: orders the samples of a session; hint: give --session too, or leave --time out")
     file = open_data(data, data_format=data_format, features=feature or (), session=session, time=time)
-    statistics = data_statistics(
-        limited(file.batches(batch_size), max_samples), batch_size=batch_size, ids_are_rows=file.ids_are_rows
-    )
-    name = data.rstrip("/").rsplit("/", 1)[-1]
+    known = [count for count in (max_samples, file.num_samples) if count is not None]
     duplication = None
-    if session is not None and time is not None:
-        names = tuple(each.name for each in statistics.features)
-        duplication = measure_duplication(
-            data,
-            names,
-            session=session,
-            time=time,
-            session_run=session_run,
-            settings=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
+    with activity("reading samples", is_silent=json) as shown:
+        batches = shown.of(
+            limited(file.batches(batch_size), max_samples),
+            total=min(known, default=None),
+            amount=lambda batch: batch.num_samples,
         )
+        statistics = data_statistics(batches, batch_size=batch_size, ids_are_rows=file.ids_are_rows)
+        if session is not None and time is not None:
+            shown.begin("measuring repeats of sessions")
+            names = tuple(each.name for each in statistics.features)
+            duplication = measure_duplication(
+                data,
+                names,
+                session=session,
+                time=time,
+                session_run=session_run,
+                settings=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
+            )
+    name = data.rstrip("/").rsplit("/", 1)[-1]
     tables = statistics.table_set(
         embedding_dim=embedding_dim, name=name.split(".")[0], source=f"sample {name}", duplication=duplication
     )

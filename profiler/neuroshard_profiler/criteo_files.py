@@ -40,6 +40,10 @@ class CriteoText:
     def __init__(self, file: DataFile) -> None:
         self._file = file
 
+    @property
+    def num_samples(self) -> None:
+        """None: the number is unknown before the file is read."""
+
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with line and column."""
         first_line = 1
@@ -80,6 +84,10 @@ class CriteoArrays:
         ]
         with by_trainers_reader():
             self._source = CriteoBinarySource([file], features, num_dense=NUM_DENSE, multi_hot=multi_hot)
+
+    @property
+    def num_samples(self) -> None:
+        """None: the number is unknown before the file is read."""
 
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches; none where there are no samples. Raises DataError."""

@@ -33,6 +33,11 @@ class Reader(Protocol):
     ids_are_rows: bool
     """Whether an id is the number of a row; otherwise ids are hashes, and rows are as many as there are ids."""
 
+    @property
+    def num_samples(self) -> int | None:
+        """Number of samples in the file. None: unknown before it is read."""
+        ...
+
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches of that many samples; the last may have fewer. Raises DataError."""
         ...
@@ -122,6 +127,11 @@ class ParquetFile:
             raise DataError(f"{path}: has no column of integers or of lists of integers; its schema is {schema.names}")
         self._features, self._session = wanted, session
 
+    @property
+    def num_samples(self) -> int:
+        """Number of rows of the file."""
+        return int(self._file.metadata.num_rows)
+
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with the column."""
         columns = [*self._features, *([self._session] if self._session else [])]
@@ -168,6 +178,11 @@ class NpzFile:
         if len(set(counts.values())) > 1:
             raise DataError(f"{path}: its arrays differ in their number of samples: {counts}")
         self._num_samples = next(iter(counts.values()))
+
+    @property
+    def num_samples(self) -> int:
+        """Number of samples of the arrays."""
+        return self._num_samples
 
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches."""

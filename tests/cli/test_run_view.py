@@ -10,7 +10,7 @@ STAGES = ("profile", "plan", "train")
 
 
 def test_in_a_pipe_each_change_is_a_line() -> None:
-    """Nothing moves, and nothing is said twice."""
+    """Nothing moves, and nothing is printed twice."""
     shown = io.StringIO()
     with RunView(STAGES, Console(file=shown)) as view:
         view.begin("profile", "measuring for 60 s")
@@ -21,7 +21,7 @@ def test_in_a_pipe_each_change_is_a_line() -> None:
     assert shown.getvalue() == ("profile: measuring for 60 s\nprofile: done after 0 s: cpu:any\nplan: reused\n")
 
 
-def test_on_a_terminal_all_stages_stand_in_place() -> None:
+def test_on_a_terminal_all_stages_stay_in_place() -> None:
     """Each with its mark, its time and its newest words; those to come are there too."""
     shown = io.StringIO()
     with RunView(STAGES, Console(file=shown, force_terminal=True, width=80)) as view:
@@ -35,6 +35,24 @@ def test_on_a_terminal_all_stages_stand_in_place() -> None:
     assert "> plan" in last[1]
     assert "searching" in last[1]
     assert "train" in last[2]
+
+
+def test_the_time_left_of_a_training_follows_from_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps 100 to 200 took 10 s, so that 300 more take 30 s; the first line alone tells no speed."""
+    seconds = iter([0.0, 5.0, 15.0])
+    shown = io.StringIO()
+    view = RunView(STAGES, Console(file=shown, force_terminal=True, width=80))
+    monkeypatch.setattr("neuroshard_cli.local.progress_view.time.monotonic", lambda: next(seconds, 15.0))
+    view.begin("train")
+    view.note("train", "step 100 of 500: loss 0.5, 9,000 samples/s")
+    with view:
+        pass
+    view.note("train", "step 200 of 500: loss 0.5, 9,000 samples/s")
+    with view:
+        pass
+
+    assert "30 s left step 200 of 500" in shown.getvalue()
+    assert "left step 100 of 500" not in shown.getvalue()
 
 
 @pytest.mark.parametrize(

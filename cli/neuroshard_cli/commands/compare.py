@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuroshard_cli.shared.failures import CommandError
-from neuroshard_cli.shared.output import print_document, print_text, progress_console
+from neuroshard_cli.shared.output import print_document, print_text
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
 from neuroshard_cli.shared.time_limit import TimeLimitError, time_limit
 
@@ -24,7 +24,7 @@ def compare(
     options: RequestOptions,
     algorithms: Annotated[str | None, typer.Option(help="Those to compare, separated by commas. Default: all.")] = None,
     torchrec_seconds: Annotated[
-        float, typer.Option(min=0.1, help="Most time for TorchRec's planner, whose search grows with the tables.")
+        float, typer.Option(min=0.001, help="Most time for TorchRec's planner, whose search grows with the tables.")
     ] = 60.0,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
 ) -> None:
@@ -38,14 +38,15 @@ def compare(
     from neuroshard_planner.explain.comparison import Comparison, regrets_of
     from neuroshard_planner.explain.comparison import compare as compared
     from neuroshard_report.terminal.comparison import Timed, render_comparison
+    from neuroshard_report.terminal.progress import activity
 
     request = build_request(options, Algorithm.NEUROSHARD)
     bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
     wanted = chosen_algorithms(algorithms)
     lines: list[Timed] = []
-    with progress_console().status("") as status:
-        for number, algorithm in enumerate(wanted, start=1):
-            status.update(f"{algorithm}, {number} of {len(wanted)} algorithms")
+    with activity("comparing", is_silent=json) as shown:
+        for number, algorithm in enumerate(wanted):
+            shown.begin(f"{algorithm}, {number + 1} of {len(wanted)} algorithms", done=number, total=len(wanted))
             started = time.perf_counter()
             limit = torchrec_seconds if algorithm is Algorithm.TORCHREC else None
             if limit is not None:

@@ -15,6 +15,7 @@ from neuroshard_cli.shared.request_options import RequestOptions, build_request,
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.request import PlanRequest
+    from neuroshard_planner.explain.batch_sizes import BatchSize
 
 
 @takes_request_options
@@ -54,6 +55,7 @@ def plan(
     from neuroshard_planner.planning import plan as search
     from neuroshard_planner.searches import remembered
     from neuroshard_report.terminal.plan import render_plan
+    from neuroshard_report.terminal.progress import activity
 
     if move_price and incumbent is None:
         raise CommandError("--move-price: is of moves from a plan in force; hint: name that plan with --incumbent")
@@ -67,13 +69,16 @@ def plan(
     request, *sized = _measured((request, *sized), statistics)
     before = None if incumbent is None else read_incumbent(incumbent, price_ms_per_gib=move_price)
     searched = remembered(partial(search, bundle=bundle, incumbent=before))
-    of_sizes = [at_batch_size(each, costs=bundle, search=searched) for each in sized]
+    of_sizes: list[BatchSize] = []
     try:
-        found = searched(request)
+        with activity("searching", is_silent=json) as shown:
+            sizing = partial(at_batch_size, costs=bundle, search=searched)
+            of_sizes += map(sizing, shown.of(sized, total=len(sized) + 1, amount=lambda _: 1))
+            found = searched(request)
+            traffic = () if report is None else traffic_costs(found, bundle=bundle)
     except InfeasibleError:
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)
         raise
-    traffic = () if report is None else traffic_costs(found, bundle=bundle)
     if out is not None:
         write_file(out, found.to_json())
     if report is not None:

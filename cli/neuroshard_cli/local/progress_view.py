@@ -1,5 +1,6 @@
 """What people see of a run while it goes on: a line per stage, its time, and the newest line of its log."""
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ MARKS: Mapping[State, str] = {
     "stopped": "x",
 }
 SHOWN_CHARACTERS = 100
+STEP = re.compile(r"\bstep (\d+) of (\d+)\b")
+"""The trainer's line in a log, from which the time left is estimated."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +33,10 @@ class StageLine:
     started_s: float = 0.0
     seconds: float = 0.0
     note: str = ""
+    first_step: tuple[int, float] | None = None
+    """The first training step that the log showed, and the seconds at which it did. None: no step yet."""
+    left_s: float | None = None
+    """Estimated seconds until the last step. None: unknown."""
 
 
 class RunView:
@@ -73,14 +80,20 @@ class RunView:
     def note(self, stage: str, note: str) -> None:
         """Show a stage's newest words."""
         line = self._lines[stage]
-        self._set(stage, note=note, seconds=time.monotonic() - line.started_s)
+        seconds = time.monotonic() - line.started_s
+        self._set(stage, note=note, seconds=seconds)
+        if found := STEP.search(note):
+            step, last = int(found[1]), int(found[2])
+            first, first_s = line.first_step or (step, seconds)
+            left_s = (seconds - first_s) / (step - first) * (last - step) if step > first else None
+            self._set(stage, first_step=(first, first_s), left_s=left_s)
 
     def end(self, stage: str, state: State, note: str | None = None) -> None:
         """Show how a stage ended."""
         line = self._lines[stage]
         seconds = time.monotonic() - line.started_s if line.state == "active" else 0.0
         took = f" after {seconds:.0f} s" if line.state == "active" else ""
-        self._set(stage, state=state, seconds=seconds, note=line.note if note is None else note)
+        self._set(stage, state=state, seconds=seconds, note=line.note if note is None else note, left_s=None)
         self._say(f"{stage}: {state}{took}{f': {note}' if note else ''}")
 
     def say(self, sentence: str) -> None:
@@ -101,5 +114,6 @@ class RunView:
         for line in self._lines.values():
             seconds = time.monotonic() - line.started_s if line.state == "active" else line.seconds
             shown = "" if line.state == "waiting" else f"{seconds:5.0f} s"
-            table.add_row(MARKS[line.state], line.name, shown, line.note[:SHOWN_CHARACTERS])
+            left = "" if line.left_s is None else f"{line.left_s:.0f} s left"
+            table.add_row(MARKS[line.state], line.name, shown, left, line.note[:SHOWN_CHARACTERS])
         return table

@@ -8,6 +8,7 @@ and found the same multiset of rows. An edge of a window cuts a session.
 import fcntl
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -114,8 +115,11 @@ def _write_windows(
             inside = f"(SELECT * FROM {rows} WHERE {windows.contains(window.start, opened)})"  # noqa: S608 - quoted
             _write_window(opened, log, inside, window, settings)
 
+    started = time.monotonic()
     for index, window in enumerate(_in_turn(write, found, num_threads=opened.num_writers), start=1):
-        progress(f"window {index} of {len(found)}: {window.num_samples:,} samples of {window.num_sessions:,} sessions")
+        left_s = (time.monotonic() - started) / index * (len(found) - index)
+        size = f"{window.num_samples:,} samples of {window.num_sessions:,} sessions"
+        progress(f"window {index} of {len(found)}: {size}" + (f"; about {left_s:.0f} s left" if left_s >= 1 else ""))
     return found
 
 
