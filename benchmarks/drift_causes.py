@@ -1,9 +1,10 @@
 """How often the cause of a planted slow-down is named rightly: two real ranks that train, and six faults in turn.
 
-    python -m benchmarks.drift_causes [--minutes MINUTES] [--first-seed SEED] [--under COMMAND]
+    python -m benchmarks.drift_causes [--minutes MINUTES] [--first-seed SEED] [--under COMMAND] [--starts FILE]
 
 The training is that of the test of causes (tests/trainer/drift_worker.py). Each start learns a reference and goes
 through all faults, in an order that its seed gives. ``--under "nice -n -20"`` runs each start with that priority.
+``--starts FILE`` keeps what each start named, so that a later call adds starts to those of earlier ones.
 """
 
 import argparse
@@ -112,14 +113,22 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--under", type=shlex.split, default=[], help="command that runs each start")
     parser.add_argument("--note", default="", help="sentence about what else ran on the machine")
+    parser.add_argument("--starts", type=Path, help="file with a line for each start, to which this call adds its own")
     options = parser.parse_args()
     start, begun = os.getloadavg()[0], time.monotonic()
-    found: list[dict[str, Any]] = []
-    seeds: list[int] = []
-    while not seeds or (time.monotonic() - begun) * (len(seeds) + 1) / len(seeds) < 60 * options.minutes:
+    kept = [] if options.starts is None or not options.starts.exists() else options.starts.read_text().splitlines()
+    found: list[dict[str, Any]] = [each for line in kept for each in json.loads(line)]
+    seeds = [options.first_seed + index for index in range(len(kept))]
+    made = 0
+    while not made or (time.monotonic() - begun) * (made + 1) / made < 60 * options.minutes:
         seed = options.first_seed + len(seeds)
-        found += trained(seed, options.under)
+        named = trained(seed, options.under)
+        if options.starts is not None:
+            with options.starts.open("a") as file:
+                file.write(json.dumps(named) + "\n")
+        found += named
         seeds.append(seed)
+        made += 1
         lines = report(found, seeds=seeds, start=start, note=options.note)
         print(f"start {len(seeds)}: {lines[-2]} {lines[-1]}", file=sys.stderr)
         path = write_result("drift-causes", lines, hardware=hardware_slug())

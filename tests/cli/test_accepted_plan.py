@@ -96,36 +96,55 @@ def record(runs: Runs) -> dict[str, Any]:
     return found
 
 
+def kill(runs: Runs, judged_next: Path, monkeypatch: pytest.MonkeyPatch, *, at: int) -> None:
+    """Run in mode Auto until the write of that number of an acceptance, which does not happen."""
+    replace = os.replace
+    shutil.rmtree(runs.run_dir, ignore_errors=True)
+    shutil.copytree(judged_next, runs.run_dir)
+    written: list[str] = []
+
+    def replace_or_die(source: Any, target: Any) -> None:
+        if written or Path(target).name == WRITES[0]:
+            written.append(Path(target).name)
+            if len(written) > at:
+                raise KilledError
+        replace(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", replace_or_die)
+        with pytest.raises(KilledError):
+            runs.run(**spec())
+    assert tuple(written) == WRITES[: at + 1]
+
+
 def test_a_run_killed_before_any_write_of_an_acceptance_comes_to_the_same_end(
     runs: Runs, judged_next: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same command trains under the candidate, counts one restart, and searches no plan."""
     candidate = (judged_next / "candidate.json").read_text(encoding="utf-8")
-    replace = os.replace
     for killed_at, name in enumerate(WRITES):
-        shutil.rmtree(runs.run_dir, ignore_errors=True)
-        shutil.copytree(judged_next, runs.run_dir)
-        written: list[str] = []
-
-        def replace_or_die(source: Any, target: Any, killed_at: int = killed_at, written: list[str] = written) -> None:
-            if written or Path(target).name == WRITES[0]:
-                written.append(Path(target).name)
-                if len(written) > killed_at:
-                    raise KilledError
-            replace(source, target)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(os, "replace", replace_or_die)
-            with pytest.raises(KilledError):
-                runs.run(**spec())
+        kill(runs, judged_next, monkeypatch, at=killed_at)
         result, found = runs.run(**spec()), record(runs)
 
-        assert tuple(written) == WRITES[: killed_at + 1]
         assert result.code == ExitCode.OK, (name, result.err)
         assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == candidate, name
         assert "plan: reused" in result.err, name
         assert (found["replans"], found["accepted"], len(found["history"])) == (1, 1, 2), name
         assert runs.starts[-1] == digest_of(candidate), name
+
+
+def test_a_run_killed_once_it_recorded_an_acceptance_resumes_under_the_candidate_in_mode_off(
+    runs: Runs, judged_next: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Off makes no further plans, and keeps the one that was taken: nothing is searched again."""
+    candidate = (judged_next / "candidate.json").read_text(encoding="utf-8")
+    for killed_at, name in list(enumerate(WRITES))[1:]:
+        kill(runs, judged_next, monkeypatch, at=killed_at)
+        result = runs.run(**spec(launchPolicy="PlanOnly", replanning={"mode": "Off"}))
+
+        assert result.code == ExitCode.OK, (name, result.err)
+        assert "plan: reused" in result.err, name
+        assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == candidate, name
 
 
 def test_with_launch_policy_manual_a_candidate_is_suggested_alone(runs: Runs, judged_next: Path) -> None:

@@ -28,7 +28,7 @@ LOWEST_PRIORITY = 19
 DAMAGED_HINT = (
     "further plans need their record; hint: move the file away, which forgets earlier plans and restarts and keeps "
     "plan and checkpoints, "
-    "or set spec.replanning.mode to Off, which reads no record"
+    "or set spec.replanning.mode to Off, which does without it"
 )
 
 

@@ -102,8 +102,6 @@ class LocalRun:
         from neuroshard_api.job.plan_request import counts_dense, dense_signature, plan_request
         from neuroshard_api.job.stage_commands import BUNDLE_FOLDER
 
-        from neuroshard_cli.local.replanning import put_accepted_in_place
-
         if profiled.bundle_dir.name == BUNDLE_FOLDER:
             self.profile_folder = profiled.bundle_dir.parent
         fallback = self.spec.planner.fallback_algorithm.algorithm
@@ -113,7 +111,7 @@ class LocalRun:
         inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
         self._bundle_dir, self._plan_inputs = profiled.bundle_dir, inputs
         was_made = self._directory.was_made_from("plan", inputs)
-        is_accepted = was_made and self._may_plan_further() and put_accepted_in_place(self._directory)
+        is_accepted = was_made and self._is_accepted_in_place()
         if is_accepted and not self._directory.is_finished("plan", inputs):
             self._finish_accepted()
         if self._directory.is_finished("plan", inputs):
@@ -353,12 +351,26 @@ class LocalRun:
 
         return Plan.read(self._directory.plan_file)
 
-    def _may_plan_further(self) -> bool:
-        """Tell whether the job may get further plans; the record of such plans is not read otherwise."""
+    def _is_accepted_in_place(self) -> bool:
+        """Put a candidate that a run accepted before it was killed in place; return whether the plan is such a one.
+
+        Mode Off makes no further plans and keeps those that were taken. It does without a damaged record.
+        Raises DocumentError in the other modes.
+        """
+        from neuroshard_api.documents.document import DocumentError
         from neuroshard_api.job.replanning import ReplanningMode
         from neuroshard_api.replanning.support import unsupported
 
-        return self.spec.replanning.mode is not ReplanningMode.OFF and unsupported(self.spec) is None
+        from neuroshard_cli.local.replanning import put_accepted_in_place
+
+        if unsupported(self.spec) is not None:
+            return False
+        try:
+            return put_accepted_in_place(self._directory)
+        except DocumentError:
+            if self.spec.replanning.mode is ReplanningMode.OFF:
+                return False
+            raise
 
     def _replanning(self) -> "LocalReplanning | None":
         """Return what makes further plans. None: the mode is Off, or none are made for the job, which is noted."""
