@@ -1,6 +1,6 @@
 """A plan with one unit taken out: what each way of putting it back would cost. Changes no plan."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from neuroshard_api.sharding.kinds import ShardingType
@@ -59,11 +59,26 @@ class PlacementWithoutUnit:
 
     def total_ms(self, kinds: IndexArray, devices: IndexArray) -> float:
         """Return the plan's cost with these shards of the unit."""
+        return float(self._problem.step_cost.total_ms(self._levels_with(kinds, devices).max(axis=0)))
+
+    def added_ms(self, kinds: IndexArray, devices: IndexArray) -> Mapping[str, float]:
+        """Return what these shards of the unit add to each part of the plan's cost; none that is 0.
+
+        The parts sum to the cost with the shards less that without them.
+        """
+        step_cost = self._problem.step_cost
+        before = step_cost.parts_ms(self._levels.max(axis=0))
+        after = step_cost.parts_ms(self._levels_with(kinds, devices).max(axis=0))
+        added = {name: after.get(name, 0.0) - before.get(name, 0.0) for name in {**before, **after}}
+        return {name: ms for name, ms in added.items() if ms}
+
+    def _levels_with(self, kinds: IndexArray, devices: IndexArray) -> FloatArray:
+        """Return [devices, levels] with these shards of the unit."""
         sums, levels = self._sums.copy(), self._levels.copy()
         np.add.at(sums, devices, self._problem.kinds.representation[kinds])
         np.add.at(levels[:, TRAFFIC], devices, self._problem.kinds.traffic[kinds])
         levels[:, TIMES] = self._problem.pass_levels(sums)
-        return float(self._problem.step_cost.total_ms(levels.max(axis=0)))
+        return levels
 
     def further_options(self) -> Iterator[tuple[ShardingType, PlacedOption]]:
         """Yield the unit's placements by rows and as copies that fit, those by node on the least loaded nodes."""

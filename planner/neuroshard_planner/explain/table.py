@@ -58,6 +58,16 @@ class Alternative:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class AddedPart:
+    """What a table adds to a part of the step, all other tables staying where they are."""
+
+    name: str
+    """Compute of a pass, a collective in both directions, or dense updates."""
+    ms: float
+    """Negative where the part gets shorter with the table."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HostShare:
     """What a table has in host memory, and what that takes."""
 
@@ -79,6 +89,12 @@ class TableExplanation:
     """Path of its collection in the model. None: the table names none."""
     together_with: tuple[str, ...]
     """Other tables of its co-located group, which all numbers here include."""
+    sharding_type: ShardingType
+    compute_kernel: ComputeKernel
+    parts: tuple[AddedPart, ...]
+    """Largest first. They sum to the plan's cost less that without the table, time for host memory included."""
+    next_best: Alternative | None
+    """The cheapest of moves, splits, and conversions. None: nothing else is possible."""
     shards: tuple[ShardExplanation, ...]
     memory_bytes: int
     """All shards."""
@@ -118,7 +134,8 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
     total_ms = plan.predicted.total_ms
     shards = _shards(problem, placement, unit)
     moves = _moves(problem, without, [shard.device for shard in shards], total_ms)
-    own = placement.kinds[problem.kinds.unit[placement.kinds] == unit]
+    is_own = problem.kinds.unit[placement.kinds] == unit
+    own = placement.kinds[is_own]
     is_by_columns = bool((problem.kinds.family[own] == COLUMNS).all())
     splits = _splits(problem, without, unit, len(shards) if is_by_columns else 1, total_ms)
     conversions = _conversions(without, plan.tables[index].sharding_type, total_ms)
@@ -128,6 +145,10 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         name=name,
         collection=plan.request.tables.tables[index].collection,
         together_with=tuple(each for each in names if each != name),
+        sharding_type=plan.tables[index].sharding_type,
+        compute_kernel=plan.tables[index].compute_kernel,
+        parts=_parts(without, own, placement.devices[is_own]),
+        next_best=_next_best([*moves, *splits, *conversions]),
         shards=shards,
         memory_bytes=sum(shard.memory_bytes for shard in shards),
         alone_ms=float(problem.compute_ms(problem.kinds.representation[problem.whole[[unit]]]).sum()),
@@ -141,6 +162,17 @@ def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
         stored_type=stored_type_of(plan, name),
         verdict=_verdict(shards, moves, splits, conversions),
     )
+
+
+def _parts(without: PlacementWithoutUnit, kinds: IndexArray, devices: IndexArray) -> tuple[AddedPart, ...]:
+    added = without.added_ms(kinds, devices).items()
+    return tuple(AddedPart(name=name, ms=ms) for name, ms in sorted(added, key=lambda each: -each[1]))
+
+
+def _next_best(alternatives: Sequence[Alternative]) -> Alternative | None:
+    """Return the alternative with the cheapest plan. None: none is possible."""
+    possible = [each for each in alternatives if each.change is not None]
+    return min(possible, key=lambda each: (each.change or 0.0, each.devices), default=None)
 
 
 def _on_host(problem: Problem, kinds: IndexArray, placement: TablePlacement) -> HostShare | None:
@@ -328,11 +360,10 @@ def _verdict(
     conversions: Sequence[Alternative],
 ) -> str:
     here = f"stays on {_devices([shard.device for shard in shards])}"
-    possible = [each for each in (*moves, *splits, *conversions) if each.change is not None]
-    if not possible:
+    best = _next_best([*moves, *splits, *conversions])
+    if best is None:
         obstacles = dict.fromkeys(each.obstacle for each in (*moves, *splits) if each.obstacle)
         return f"{here}: nothing else is possible ({'; '.join(list(obstacles)[:3]) or 'there is no other device'})"
-    best = min(possible, key=lambda each: (each.change or 0.0, each.devices))
     if best.change is not None and best.change < -NEGLIGIBLE:
         way = f"{best.sharding_type} on" if best.sharding_type else "split over" if best.num_shards > 1 else "whole on"
         return (

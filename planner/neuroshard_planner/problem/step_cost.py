@@ -73,6 +73,15 @@ class Collective(IntEnum):
 _BEYOND_COLUMNS = (Collective.ROW_SUMS, Collective.NODE_ROW_SUMS, Collective.GRADIENTS, Collective.SEQUENCE_ROWS)
 """The last collectives, of which plans by columns have none."""
 
+_NAMES = {
+    Collective.POOLED_EMBEDDINGS: "all-to-all of columns",
+    Collective.ROW_SUMS: "reduce-scatter of rows",
+    Collective.NODE_ROW_SUMS: "reduce-scatter of node_rows",
+    Collective.GRADIENTS: "all-reduce of copies",
+    Collective.SEQUENCE_ROWS: "all-to-all of rows",
+}
+"""Of the collectives whose two directions are one part of the cost."""
+
 FORWARD, BACKWARD = 0, 1
 TIMES = slice(0, 2)
 """Levels that are times: forward and backward milliseconds, or both together and 0 (see StepCost.passes)."""
@@ -296,6 +305,21 @@ class StepCost:
         if traffic[..., Collective.GRADIENTS].any():
             total += self.dense_update_ms(traffic)
         return total
+
+    def parts_ms(self, peaks: FloatArray) -> Mapping[str, float]:
+        """Return the parts of the cost of a placement with these peaks [levels], which sum to it; none that is 0."""
+        traffic = peaks[TRAFFIC]
+        parts = {
+            "forward compute": float(peaks[FORWARD]),
+            "backward compute": float(peaks[BACKWARD]),
+            "indices": float(self.input_ms(peaks)),
+            **{_NAMES[each]: sum(times) for each, times in self.directions_ms(traffic).items()},
+            "dense update": float(self.dense_update_ms(traffic)),
+            "fixed": self.fixed_ms,
+        }
+        if self.joins_passes:
+            parts["compute"] = parts.pop("forward compute") + parts.pop("backward compute")
+        return {name: ms for name, ms in parts.items() if ms}
 
     def input_ms(self, peaks: FloatArray) -> FloatArray:
         """Return [...] what the exchange of indices adds to a step with these peaks [..., levels]."""

@@ -6,7 +6,7 @@ from neuroshard_planner.explain.dense import ExplainedUnit
 from neuroshard_planner.explain.memory import OverfullDevice
 from neuroshard_planner.explain.moves import Move
 from neuroshard_planner.explain.plan import Moves, PlanExplanation
-from neuroshard_planner.explain.table import Alternative, HostShare, TableExplanation
+from neuroshard_planner.explain.table import AddedPart, Alternative, HostShare, TableExplanation
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -20,6 +20,8 @@ MAX_MOVES = 12
 MAX_SHARDS = 16
 MAX_OVERFULL = 3
 MAX_MOVED = 5
+LEAST_SHOWN_MS = 5e-4
+"""A part of a step that rounds to less than a thousandth is not shown."""
 
 
 def render_plan_explanation(found: PlanExplanation) -> RenderableType:
@@ -152,14 +154,16 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
     """Return where a table is, what it costs there, and what every other place would cost."""
     facts = [
         ("table", found.name),
+        ("option", f"{found.sharding_type}, kernel {found.compute_kernel}; {_added(found.parts)}"),
         ("verdict", found.verdict),
+        *([] if found.next_best is None else [("next best", _next_best(found, found.next_best))]),
         ("memory", format_bytes(found.memory_bytes)),
         ("alone", f"{format_ms(found.alone_ms)} ms of compute on an empty device"),
     ]
     if found.collection is not None:
         facts.insert(1, ("module", found.collection))
     if found.on_host is not None:
-        facts.insert(3, ("host", _on_host(found.on_host)))
+        facts.insert(len(facts) - 1, ("host", _on_host(found.on_host)))
     if found.together_with:
         facts.insert(1, ("group", f"together with {', '.join(found.together_with)}; all numbers are the group's"))
     if found.stored_type is not None:
@@ -194,6 +198,19 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
     return Group(*parts)
 
 
+def _added(parts: Sequence[AddedPart]) -> str:
+    """Return what a table adds to the step, in sum and by parts that show."""
+    total_ms = sum(part.ms for part in parts)
+    shown = [f"{part.name} {format_ms(part.ms)}" for part in parts if abs(part.ms) >= LEAST_SHOWN_MS]
+    return f"adds {format_ms(total_ms)} ms to the step" + (f": {', '.join(shown)}" if shown else "")
+
+
+def _next_best(found: TableExplanation, best: Alternative) -> str:
+    """Return the cheapest other way and its difference in cost."""
+    difference = (best.total_ms or 0.0) - found.plan_total_ms
+    return f"{_place_of(best)}: {difference:+.3f} ms"
+
+
 def render_moves(moves: Sequence[Move]) -> RenderableType:
     """Return what moving a few tables would give, one after the other."""
     if not moves:
@@ -213,12 +230,16 @@ def render_moves(moves: Sequence[Move]) -> RenderableType:
 
 
 def _row(alternative: Alternative) -> tuple[str, ...]:
-    where = _place(alternative.devices, alternative.num_shards)
-    if alternative.sharding_type is not None:
-        where = f"{alternative.sharding_type} on {index_ranges(sorted(set(alternative.devices)))}"
+    where = _place_of(alternative)
     if alternative.total_ms is None or alternative.change is None:
         return where, "-", "-", alternative.obstacle or ""
     return where, format_ms(alternative.total_ms), f"{100 * alternative.change:+.1f} %", ""
+
+
+def _place_of(alternative: Alternative) -> str:
+    if alternative.sharding_type is not None:
+        return f"{alternative.sharding_type} on {index_ranges(sorted(set(alternative.devices)))}"
+    return _place(alternative.devices, alternative.num_shards)
 
 
 def _place(devices: Sequence[int], num_shards: int) -> str:

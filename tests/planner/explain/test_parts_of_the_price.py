@@ -10,12 +10,13 @@ from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
 from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.job.step_cost import predicted_cost
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.explain.terms import step_terms
 from neuroshard_planner.planning import document
 from neuroshard_planner.plans.tables import placement_of
-from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.iterated import Found
-from support.builders import host_memory, request, table, topology
+from support.builders import host_memory, request, table, tables, topology
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import on_host, random_placement
 
@@ -53,13 +54,14 @@ def test_every_sum_of_parts_is_the_price(
         compute_peak=compute_peak,
     )
     bundle = ExactCosts(asked.topology.device)
-    tables = drawn_placements(asked, seed, with_host=host is not None)
+    placements = drawn_placements(asked, seed, with_host=host is not None)
     problem = Problem(asked, bundle)
-    placement = placement_of(tables, problem)
-    plan = document(problem, bundle, Found(placement=placement), baselines={}, bound_ms=0.0, tables=tables)
+    placement = placement_of(placements, problem)
+    plan = document(problem, bundle, Found(placement=placement), baselines={}, bound_ms=0.0, tables=placements)
     slowest, price = plan.predicted.devices[plan.slowest_device], pytest.approx(plan.predicted.total_ms, rel=1e-5)
 
     assert problem.total_ms([placement])[0] == price
+    assert sum(problem.step_cost.parts_ms(problem.device_levels([placement])[0].max(axis=0)).values()) == price
     assert max(each.total_ms for each in plan.predicted.devices) == slowest.total_ms == price
     assert sum(each.forward_ms + each.backward_ms for each in slowest.collectives) == pytest.approx(
         slowest.communication_ms
@@ -72,3 +74,19 @@ def test_every_sum_of_parts_is_the_price(
         status.backward_communication_microseconds,
     )
     assert sum(filter(None, parts)) * MICROSECOND == pytest.approx(plan.predicted.total_ms, abs=2 * MICROSECOND)
+
+
+@settings(max_examples=10, deadline=None)
+@given(seed=st.integers(0, 10**6), compute_peak=st.sampled_from(ComputePeak))
+def test_what_a_table_adds_by_parts_is_the_price_less_that_of_the_others(seed: int, compute_peak: ComputePeak) -> None:
+    """Whatever its family and those of the others: kernels, collectives, and dense updates, each once."""
+    asked = request(*tables(3, embedding_dim=64), topology=topology(4, num_nodes=2), compute_peak=compute_peak)
+    problem = Problem(asked, ExactCosts(asked.topology.device))
+    placement = placement_of(drawn_placements(asked, seed, with_host=False), problem)
+    is_first = problem.kinds.unit[placement.kinds] == 0
+    others = Placement(kinds=placement.kinds[~is_first], devices=placement.devices[~is_first])
+
+    added = PlacementWithoutUnit(problem, placement, 0).added_ms(placement.kinds[is_first], placement.devices[is_first])
+
+    whole, rest = problem.total_ms([placement, others])
+    assert sum(added.values()) == pytest.approx(whole - rest, abs=1e-5)

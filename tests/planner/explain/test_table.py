@@ -74,6 +74,18 @@ def test_the_verdict_says_what_every_other_device_would_cost() -> None:
     assert [split.obstacle for split in explained.splits] == ["the constraints allow 1 shards"]
 
 
+def test_the_next_best_way_is_the_cheapest_of_all_others() -> None:
+    """Of a table by columns next to others by rows and copies; what it adds by parts is told with its option."""
+    plan, bundle = planned(request_of(constraints=Constraints(), search=SearchSettings(work_budget=300)))
+    explained = explain_table(plan, "t6", bundle=bundle)
+    others = (*explained.moves, *explained.splits, *explained.conversions)
+
+    assert explained.sharding_type is plan.tables[6].sharding_type
+    assert explained.next_best is not None
+    assert explained.next_best.total_ms == min(each.total_ms for each in others if each.total_ms is not None)
+    assert 0 < sum(part.ms for part in explained.parts) < plan.predicted.total_ms
+
+
 def test_a_split_table_is_explained_with_one_shard_fewer_and_one_more() -> None:
     """One heavy table over three devices: whole it would bound the step."""
     request = builders.request(
