@@ -15,6 +15,7 @@ from neuroshard_planner.communication import encoded_plan
 from neuroshard_planner.deduplicated import deduplicated_plan
 from neuroshard_planner.dense.gradients import refuse_sharded_only, with_gradients
 from neuroshard_planner.dense.joint import joint_plan
+from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
 from neuroshard_planner.means_by_rows import cheaper_with_means
@@ -87,10 +88,11 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
                 "incumbent: plans near the one in force are made without groups of devices"
                 "; hint: leave it or replication out"
             )
-        return plan_in_groups(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, None))
+        found = plan_in_groups(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, None))
+        return with_replicated_cost(found, request, costs=bundle)
     found = joint_plan(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, incumbent))
     refuse_sharded_only(found)
-    return found
+    return with_replicated_cost(found, request, costs=bundle)
 
 
 def _tables_planned(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:

@@ -1,12 +1,14 @@
 """The cost of a step in the words of a job's status."""
 
 import pytest
+from neuroshard_api.documents.dense_layout import DenseCost
 from neuroshard_api.documents.plan import BaselineCost, CollectiveCost
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import MeasuredDuplication
 from neuroshard_api.job.step_cost import (
     baseline_cost,
     compared_collectives,
+    dense_note,
     error_percent,
     measured_cost,
     predicted_cost,
@@ -148,6 +150,27 @@ def test_a_simulated_prediction_of_real_steps_is_told_in_words(
 
     assert (note is not None) is is_said
     assert note is None or (predicted in note and str(measured) in note)
+
+
+def test_the_dense_part_is_next_to_both_totals() -> None:
+    """Predicted with its layout or replicated, measured on the rank that is slowest in its passes, in no total."""
+    dense = {"dense_forward_ms": 1.0, "dense_backward_ms": 2.0, "dense_collectives_ms": 0.5}
+    ranks = (builders.rank_times(0, **dense), builders.rank_times(1, **{**dense, "dense_forward_ms": 2.0}))
+    plan = builders.plan().model_copy(
+        update={"replicated_dense": DenseCost(compute_ms=2.0, exposed_ms=0.5, source="simulated:test")}
+    )
+
+    predicted, measured = predicted_cost(plan), measured_cost(builders.step_report(ranks=ranks))
+
+    assert (predicted.dense_microseconds, measured.dense_microseconds) == (2500, 4500)
+    assert predicted.total_microseconds == predicted_cost(builders.plan()).total_microseconds
+    assert measured.total_microseconds == measured_cost(builders.step_report()).total_microseconds
+    assert dense_note(predicted, measured).startswith(
+        "Dense part, not in the totals: 2.500 ms predicted at assumed rates"
+    )
+    assert "4.500 ms measured" in dense_note(predicted, measured)
+    assert "not predicted" in dense_note(predicted_cost(builders.plan()), measured)
+    assert measured_cost(builders.step_report()).dense_microseconds is None
 
 
 def test_the_expansion_of_repeats_is_in_both_totals() -> None:

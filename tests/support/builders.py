@@ -238,7 +238,10 @@ def profile_record(**fields: Any) -> ProfileRecord:
 
 def rank_times(rank: int = 0, **fields: Any) -> RankTimes:
     """Return a rank's times with one millisecond in each part of a step on all lists."""
-    parts = {name for name in RankTimes.model_fields if name.endswith("_ms")} - {"step_ms", "expansion_ms"}
+    timed = {
+        name for name, field in RankTimes.model_fields.items() if name.endswith("_ms") and field.default is not None
+    }
+    parts = timed - {"step_ms", "expansion_ms"}
     return RankTimes(**{"rank": rank, "step_ms": float(len(parts)), **dict.fromkeys(parts, 1.0), **fields})
 
 
@@ -324,6 +327,7 @@ def status(**fields: Any) -> Status:
         "forwardCommunicationMicroseconds": 350,
         "backwardCommunicationMicroseconds": 250,
         "expansionMicroseconds": 100,
+        "denseMicroseconds": 2000,
         "source": "simulated:test-80gb",
         "duplicationFactors": [{"group": "user", "factor": "7.92"}],
     }

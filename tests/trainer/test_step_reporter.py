@@ -38,7 +38,9 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 SAMPLES = 64
-NO_PARTS = {"rank", "peak_memory_bytes", "collectives", "expansion_ms"}
+PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
+"""Fields of RankTimes that are parts of dense_ms."""
+NO_PARTS = {"rank", "peak_memory_bytes", "collectives", "expansion_ms", *PASSES}
 """Fields of RankTimes that are no parts of a step on all lists."""
 
 
@@ -71,6 +73,8 @@ def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
 
     assert [(report.first_step, report.num_steps) for report in reports] == [(8, 4), (8, 6)]
     times = reports[-1].ranks[0].model_dump()
+    assert all(times[name] > 0 for name in PASSES)
+    assert sum(times[name] for name in PASSES) <= 1.5 * times["dense_ms"]
     parts = [times[name] for name in times if name not in {"step_ms", *NO_PARTS}]
     assert all(part > 0 for part in parts)
     assert times["data_wait_ms"] >= 3

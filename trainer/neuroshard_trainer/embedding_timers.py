@@ -46,7 +46,7 @@ from neuroshard_trainer.live_sharding import sharded_collections
 
 
 class Part(StrEnum):
-    """A part of a step's embedding work, by its field of RankTimes."""
+    """A part of a step, by its field of RankTimes."""
 
     INPUT_COMMUNICATION = "input_communication_ms"
     FORWARD_COMPUTE = "forward_compute_ms"
@@ -54,10 +54,14 @@ class Part(StrEnum):
     BACKWARD_COMMUNICATION = "backward_communication_ms"
     BACKWARD_COMPUTE = "backward_compute_ms"
     EXPANSION = "expansion_ms"
+    DENSE_FORWARD = "dense_forward_ms"
+    DENSE_BACKWARD = "dense_backward_ms"
+    DENSE_COLLECTIVES = "dense_collectives_ms"
 
 
 COMPUTE = (Part.FORWARD_COMPUTE, Part.BACKWARD_COMPUTE)
 COMMUNICATION = (Part.INPUT_COMMUNICATION, Part.FORWARD_COMMUNICATION, Part.BACKWARD_COMMUNICATION)
+DENSE = (Part.DENSE_FORWARD, Part.DENSE_BACKWARD, Part.DENSE_COLLECTIVES)
 
 
 Member: TypeAlias = Family | Literal[CollectiveKind.SYNC] | None
@@ -90,10 +94,10 @@ class EmbeddingTimers:
         self._update_began: Mark = None
         self._sync_began: Mark = None
         for collection in sharded_collections(model):
-            _CollectionHooks(collection, clock, self._add)
+            _CollectionHooks(collection, clock, self.add)
         for module in model.modules():
             if isinstance(module, Expansion):
-                _ExpansionHooks(module, clock, self._add)
+                _ExpansionHooks(module, clock, self.add)
         if isinstance(model, AveragedModel):
             model.sync_hooks = (self._begin_sync, self._end_sync)
         if replicated_optimizer is not None:
@@ -110,7 +114,8 @@ class EmbeddingTimers:
         collected, self._intervals = self._intervals or [], None
         return collected
 
-    def _add(self, part: Part, family: Member, begin: Mark, end: Mark) -> None:
+    def add(self, part: Part, family: Member, begin: Mark, end: Mark) -> None:
+        """Take in an interval, if it is within ``start`` and ``stop``."""
         if self._intervals is not None:
             self._intervals.append(Interval(part, family, begin, end))
 
@@ -118,13 +123,13 @@ class EmbeddingTimers:
         self._update_began = self._clock.mark()
 
     def _end_update(self, *_: object) -> None:
-        self._add(Part.BACKWARD_COMPUTE, Family.REPLICATED, self._update_began, self._clock.mark())
+        self.add(Part.BACKWARD_COMPUTE, Family.REPLICATED, self._update_began, self._clock.mark())
 
     def _begin_sync(self) -> None:
         self._sync_began = self._clock.mark()
 
     def _end_sync(self) -> None:
-        self._add(Part.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, self._sync_began, self._clock.mark())
+        self.add(Part.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, self._sync_began, self._clock.mark())
 
 
 Add = Callable[[Part, Member, Mark, Mark], None]

@@ -45,8 +45,9 @@ def prometheus_writer(report_file: Path, port: int) -> Callable[[StepReport], No
         nonlocal active
         for times in report.ranks:
             for part in _PARTS:
-                value = getattr(times, part) / MS_PER_SECOND
-                seconds.labels(str(times.rank), part.removesuffix("_ms")).set(value)
+                ms = getattr(times, part)
+                if ms is not None:
+                    seconds.labels(str(times.rank), part.removesuffix("_ms")).set(ms / MS_PER_SECOND)
         if report.communication is not None:
             active = active or Gauge(
                 "neuroshard_compression_active",

@@ -32,8 +32,9 @@ from torchrec.optim.keyed import KeyedOptimizerWrapper
 from neuroshard_trainer.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.codec_report import RankCodecs, measured_communication, measured_gradients, taken_work
 from neuroshard_trainer.codecs import Codecs
-from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, process_age_ms
-from neuroshard_trainer.embedding_timers import COMMUNICATION, COMPUTE, EmbeddingTimers, Interval, Member, Part
+from neuroshard_trainer.dense_timers import DenseTimers
+from neuroshard_trainer.drift.watch import TIMES, DriftWatch, ReferenceTimes, process_age_ms
+from neuroshard_trainer.embedding_timers import COMMUNICATION, COMPUTE, DENSE, EmbeddingTimers, Interval, Member, Part
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.gradient_codec import GradientCodec, RankGradients
 from neuroshard_trainer.run_identity import RunIdentity
@@ -49,7 +50,7 @@ R = TypeVar("R")
 _Key = str | tuple[Part, Member]
 StepTimes = dict[_Key, float]
 """Milliseconds by field of RankTimes, and of each communication's parts by family."""
-_NO_TIMES: StepTimes = dict.fromkeys((name for name in RankTimes.model_fields if name.endswith("_ms")), 0.0)
+_NO_TIMES: StepTimes = dict.fromkeys(TIMES, 0.0)
 _SYNC: _Key = (Part.BACKWARD_COMMUNICATION, CollectiveKind.SYNC)
 _KINDS: Mapping[Member, CollectiveKind] = {
     None: CollectiveKind.INDICES,
@@ -141,6 +142,7 @@ class StepReporter:
         if codecs is not None:
             codecs.use_clock(self._clock)
         self._timers = EmbeddingTimers(model, self._clock, replicated_optimizer)
+        DenseTimers(model, self._clock, self._timers.add)
         self._write = write
         self._report_every = report_every
         self._group = group
@@ -346,7 +348,20 @@ def step_times(clock: Clock, step: MarkedStep) -> StepTimes:
         times[part.value] = sum(ms for family, ms in own.items() if family is not CollectiveKind.SYNC)
     data_wait_ms, step_ms = _covered_ms(waits), step_end_ms - begin_ms
     dense_ms = max(0.0, step_ms - data_wait_ms - sum(times.values()) - families.get(_SYNC, 0.0))
-    return {**times, **families, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
+    taken = [*waits, *(span for part in spans if part not in DENSE for each in spans[part].values() for span in each)]
+    dense = _dense_times({part: spans[part].get(None, []) for part in DENSE}, without=taken)
+    return {**times, **families, **dense, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
+
+
+def _dense_times(
+    spans: Mapping[Part, Sequence[tuple[float, float]]], *, without: Sequence[tuple[float, float]]
+) -> StepTimes:
+    """Return the parts of the dense part's passes; none where there was no backward pass to time."""
+    if not spans[Part.DENSE_BACKWARD]:
+        return {}
+    collectives = spans[Part.DENSE_COLLECTIVES]
+    taken = {part: without if part is Part.DENSE_COLLECTIVES else [*without, *collectives] for part in DENSE}
+    return {part.value: _covered_ms(spans[part], without=taken[part]) for part in DENSE}
 
 
 def _own_ms(

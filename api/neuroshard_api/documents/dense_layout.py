@@ -150,6 +150,23 @@ class DensePoint(Value):
     """Compute and exposed collectives of the dense part in a step."""
 
 
+class DenseCost(Value):
+    """Predicted time of the dense part in a step: matrix products and collectives, without the optimizer."""
+
+    compute_ms: Milliseconds
+    """Matrix products, recomputed ones included."""
+    exposed_ms: Milliseconds
+    """Collectives that do not overlap with compute."""
+    source: str
+    """Where the times come from, such as ``simulated:h100-80gb``; their rate of matrix products and their overlap are
+    assumed."""
+
+    @property
+    def total_ms(self) -> float:
+        """Compute and exposed collectives."""
+        return self.compute_ms + self.exposed_ms
+
+
 class DenseLayout(Value):
     """The dense part of a plan whose units are not all replicated."""
 
@@ -174,6 +191,11 @@ class DenseLayout(Value):
     def dense_ms(self) -> float:
         """Compute and exposed collectives."""
         return self.compute_ms + self.exposed_ms
+
+    @property
+    def cost(self) -> DenseCost:
+        """The predicted time of the layout."""
+        return DenseCost(compute_ms=self.compute_ms, exposed_ms=self.exposed_ms, source=self.source)
 
     @property
     def added_ms(self) -> float:

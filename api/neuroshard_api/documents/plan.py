@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from neuroshard_api.documents.bundle import Source
 from neuroshard_api.documents.communication import Communication
 from neuroshard_api.documents.counts import Count, Milliseconds, PositiveCount
-from neuroshard_api.documents.dense_layout import DenseLayout
+from neuroshard_api.documents.dense_layout import DenseCost, DenseLayout
 from neuroshard_api.documents.document import Document, DocumentError, Value
 from neuroshard_api.documents.gradient_exchange import GradientDecision
 from neuroshard_api.documents.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
@@ -306,6 +306,8 @@ class GivenPlan(Document):
     group. If unset: the tables are sharded over all devices."""
     dense: DenseLayout | None = None
     """How each unit of the dense part is kept. If unset: all of it is replicated, and nothing is checkpointed."""
+    replicated_dense: DenseCost | None = None
+    """Predicted time of a counted dense part that is replicated as a whole. If unset: it is not, or was not counted."""
     request: PlanRequest
 
     @model_validator(mode="after")
@@ -389,6 +391,11 @@ class GivenPlan(Document):
                     "are added up for equally many lists on every device"
                     "; hint: use first_sample, or place it by columns"
                 )
+
+    @property
+    def dense_cost(self) -> DenseCost | None:
+        """The predicted time of the dense part, however it is kept. None: it was not counted."""
+        return self.replicated_dense if self.dense is None else self.dense.cost
 
     @property
     def own_tables(self) -> TableSet:

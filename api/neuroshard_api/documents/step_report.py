@@ -35,12 +35,25 @@ class RankTimes(Value):
     repeats are left out."""
     dense_ms: Milliseconds
     """The rest of the step: dense layers, their gradients' all-reduce and optimizer."""
+    dense_forward_ms: Milliseconds | None = None
+    """Forward pass of the dense part, without the lookups within it. If unset: the trainer did not tell."""
+    dense_backward_ms: Milliseconds | None = None
+    """Its backward pass, likewise."""
+    dense_collectives_ms: Milliseconds | None = None
+    """What both passes wait for collectives of dense weights and gradients; none of it is in the two times above."""
     data_wait_ms: Milliseconds
     """From asking for a batch to having it."""
     step_ms: Milliseconds
     peak_memory_bytes: Count | None = None
     """Most memory since the start: of the device, as torch's allocator counts it; on a CPU of the process. If unset:
     the trainer did not tell."""
+
+    @property
+    def dense_passes_ms(self) -> float | None:
+        """Forward and backward pass of the dense part with the collectives that they wait for. None: not known."""
+        parts = (self.dense_forward_ms, self.dense_backward_ms, self.dense_collectives_ms)
+        known = [part for part in parts if part is not None]
+        return sum(known) if len(known) == len(parts) else None
 
 
 class MeasuredDuplication(Value):

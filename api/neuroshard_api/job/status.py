@@ -183,6 +183,9 @@ class StepCost(Part):
     expansion_microseconds: Count | None = None
     """Copies of pooled embeddings to samples that repeat a list, and back, in microseconds. If unset: no repeated lists
     are left out."""
+    dense_microseconds: Count | None = None
+    """Forward and backward pass of the dense part with the collectives that they wait for, of the slowest device, in
+    microseconds; not in the total. A predicted one is of matrix products and collectives at assumed rates."""
     source: Source | None = None
     """Where the numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
     duplication_factors: (

@@ -25,6 +25,7 @@ def predicted_cost(plan: Plan) -> PredictedCost:
         ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
         expansion_microseconds=None if slowest.expansion_ms is None else _microseconds(slowest.expansion_ms),
+        dense_microseconds=None if plan.dense_cost is None else _microseconds(plan.dense_cost.total_ms),
         max_device_memory_mib=max(device.used_bytes for device in plan.memory) // MIB if plan.memory else None,
         source=plan.predicted.source,
         duplication_factors=_factors(plan.deduplication),
@@ -56,6 +57,7 @@ def measured_cost(report: StepReport) -> MeasuredCost:
         ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
         expansion_microseconds=None if report.duplication is None else _microseconds(slowest.expansion_ms),
+        dense_microseconds=_slowest_dense(report.ranks),
         step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
         steps=report.first_step + report.num_steps,
         source=report.source,
@@ -118,6 +120,16 @@ def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
     )
 
 
+def dense_note(predicted: StepCost, measured: StepCost) -> str:
+    """Return the dense part's time of both, and how far the measured one is above the predicted one."""
+    planned, found = predicted.dense_microseconds, measured.dense_microseconds
+    parts = ["not predicted" if planned is None else f"{planned / 1000:.3f} ms predicted at assumed rates"]
+    parts.append("not measured" if found is None else f"{found / 1000:.3f} ms measured")
+    if planned and found is not None and is_same_device(predicted, measured) is not False:
+        parts.append(f"{100 * (found / planned - 1):+.0f} %")
+    return f"Dense part, not in the totals: {', '.join(parts)}."
+
+
 def _factors(groups: Sequence[DeduplicatedGroup | MeasuredDuplication] | None) -> tuple[DuplicationFactor, ...] | None:
     if not groups:
         return None
@@ -128,6 +140,12 @@ def _factors(groups: Sequence[DeduplicatedGroup | MeasuredDuplication] | None) -
 def _device_of(cost: StepCost) -> str:
     """Return the product that a source names."""
     return (cost.source or "").partition(":")[2].replace(" ", "-")
+
+
+def _slowest_dense(ranks: Sequence[RankTimes]) -> int | None:
+    """Return the dense part's passes of the rank that is slowest in them. None: it is not known."""
+    known = [ms for ms in (rank.dense_passes_ms for rank in ranks) if ms is not None]
+    return _microseconds(max(known)) if known else None
 
 
 def _rank_ms(times: RankTimes) -> float:

@@ -72,7 +72,7 @@ def plan(
     of_sizes: list[BatchSize] = []
     try:
         with activity("searching", is_silent=json) as shown:
-            sizing = partial(at_batch_size, costs=bundle, search=searched)
+            sizing = partial(at_batch_size, search=searched)
             of_sizes += map(sizing, shown.of(sized, total=len(sized) + 1, amount=lambda _: 1))
             found = searched(request)
             traffic = () if report is None else traffic_costs(found, bundle=bundle)

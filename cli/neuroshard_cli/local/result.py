@@ -127,7 +127,7 @@ def result_table(result: RunResult) -> "RenderableType":
 
 
 def _notes(result: RunResult) -> list[str]:
-    from neuroshard_api.job.step_cost import simulation_note
+    from neuroshard_api.job.step_cost import dense_note, simulation_note
 
     notes = []
     if result.predicted is not None and result.measured is not None:
@@ -146,6 +146,8 @@ def _notes(result: RunResult) -> list[str]:
             notes.append(
                 f"Expansion of repeats: {predicted_ms} ms predicted, {measured_ms} ms measured, in the totals."
             )
+        if result.measured.dense_microseconds is not None:
+            notes.append(dense_note(result.predicted, result.measured))
         if simulated is None and result.error_percent is None:
             notes.append("Measured on other devices than predicted for: the two cannot be compared.")
     if result.progress is not None:

@@ -2,12 +2,8 @@
 
 from dataclasses import dataclass
 
-from neuroshard_api.documents.dense_layout import DenseChoices
-from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_costs.exchanges import TransferModel
 
-from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.searches import Search
 
@@ -38,12 +34,11 @@ class BatchSize:
     """None where there is a plan."""
 
 
-def at_batch_size(request: PlanRequest, *, costs: TransferModel, search: Search) -> BatchSize:
+def at_batch_size(request: PlanRequest, *, search: Search) -> BatchSize:
     """Return what a request comes to at its own batch size.
 
     Args:
         request: what is planned.
-        costs: prices collectives of a dense part that is replicated.
         search: finds the plan of a request.
 
     Raises:
@@ -55,7 +50,7 @@ def at_batch_size(request: PlanRequest, *, costs: TransferModel, search: Search)
     except InfeasibleError as error:
         return BatchSize(samples_per_device=samples, problem=str(error))
     fullest = max(plan.memory, key=lambda each: each.used_bytes / each.capacity_bytes)
-    dense_ms = _dense_ms(request, plan, costs)
+    dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms
     step_ms = plan.predicted.total_ms + (dense_ms or 0.0)
     sized = SizedPlan(
         embedding_ms=plan.predicted.total_ms,
@@ -65,13 +60,3 @@ def at_batch_size(request: PlanRequest, *, costs: TransferModel, search: Search)
         capacity_bytes=fullest.capacity_bytes,
     )
     return BatchSize(samples_per_device=samples, plan=sized)
-
-
-def _dense_ms(request: PlanRequest, plan: Plan, costs: TransferModel) -> float | None:
-    """Return the dense part's time as the plan has it, or that of replicas where it has no layout."""
-    if plan.dense is not None:
-        return plan.dense.dense_ms
-    if request.dense is None:
-        return None
-    options = UnitOptions(request.dense, request.topology, costs=costs, choices=DenseChoices(), groups=())
-    return sum(unit.repeats * options.replicated(unit).ms for unit in request.dense.units)

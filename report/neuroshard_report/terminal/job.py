@@ -5,7 +5,7 @@ from datetime import datetime
 
 from neuroshard_api.job.replanning import ReplanningStatus
 from neuroshard_api.job.status import Status, StepCost
-from neuroshard_api.job.step_cost import simulation_note
+from neuroshard_api.job.step_cost import dense_note, simulation_note
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from rich.console import Group, RenderableType
 
@@ -76,6 +76,8 @@ def _facts(status: Status) -> Iterator[str]:
         if note is not None:
             yield note
         yield from _duplication(cost.predicted, cost.measured)
+        if cost.measured.dense_microseconds is not None:
+            yield dense_note(cost.predicted, cost.measured)
     if status.plan is not None and status.plan.config_map_ref is not None:
         found = f"{status.plan.algorithm or 'given'}, {status.plan.world_size or '?'} devices"
         yield f"plan: ConfigMap {status.plan.config_map_ref.name} ({found})"

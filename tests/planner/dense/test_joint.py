@@ -84,6 +84,22 @@ def test_what_fits_is_replicated_and_placed_as_with_the_same_bytes_given() -> No
     )
     assert found.dense is None
     assert found.placement_sha256 == planned(given).placement_sha256
+    assert planned(given).replicated_dense is planned(given).dense_cost is None
+
+
+def test_replicas_have_a_predicted_time_as_layouts_do() -> None:
+    """The compute of all layers, and their all-reduce where compute does not hide it; a layout has one of its own."""
+    small = planned(asked(profile_of(MEMBERS, num_parameters=2**20, activation_bytes=2**20)))
+    large = planned(asked(profile_of(MEMBERS)))
+
+    assert small.replicated_dense is not None
+    assert small.replicated_dense == small.dense_cost
+    assert small.replicated_dense.compute_ms > 0
+    assert small.replicated_dense.source.startswith("simulated:")
+    assert Plan.from_data(small.model_dump(mode="json", exclude_none=True)) == small
+    assert large.dense is not None
+    assert large.dense_cost is not None
+    assert (large.replicated_dense, large.dense_cost.total_ms) == (None, large.dense.dense_ms)
 
 
 def test_what_does_not_fit_is_sharded_until_it_does() -> None:

@@ -40,7 +40,9 @@ from neuroshard_trainer.run_identity import RunIdentity
 STATE_FILE: Final = "drift-state.json"
 CHANGED_SHARE: Final = 0.75
 """Of the steps that medians are taken over: a cause is looked for once that many of them are after the change."""
-TIMES: Final = tuple(name for name in RankTimes.model_fields if name.endswith("_ms"))
+TIMES: Final = tuple(
+    name for name, field in RankTimes.model_fields.items() if name.endswith("_ms") and field.default is not None
+)
 
 logger = logging.getLogger(__name__)
 
