@@ -27,9 +27,9 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         raise TimeLimitError
 
     before = signal.signal(signal.SIGALRM, end)
-    started = time.monotonic()
-    left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
+    started, left = time.monotonic(), 0.0
     try:
+        left, _ = signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     finally:
         # A timer that ran before goes on with what is left of it; 0 stops the timer.

@@ -270,9 +270,10 @@ def _placement(problem: Problem, options: Sequence["ShardingOption"]) -> Placeme
 
 
 def require_torchrec(what: str) -> None:
-    """Do nothing if torchrec can be imported. Raises MissingPackageError that says what ``what`` needs."""
+    """Import what TorchRec's planner consists of. Raises MissingPackageError that says what ``what`` needs."""
     try:
-        import torchrec  # noqa: F401, PLC0415
+        import torchrec.distributed.embeddingbag  # noqa: PLC0415
+        import torchrec.distributed.planner  # noqa: F401, PLC0415
     except (ImportError, OSError) as error:  # fbgemm-gpu without a driver fails to load its libraries: OSError
         raise MissingPackageError(
             f"{what} needs TorchRec, whose import failed ({error}); "
