@@ -94,7 +94,7 @@ def report(
                 f"{memory.dense_bytes / MIB:.1f} |"
             )
     return [
-        "# The counted dense part beside torch's allocator",
+        "# The counted dense part next to torch's allocator",
         "",
         *str(__doc__).splitlines()[2:],
         "",

@@ -109,7 +109,7 @@ def report(
         f"{100 * min(above):+.1f} to {100 * max(above):+.1f} %."
     )
     return [
-        "# The memory ledger beside torch's allocator",
+        "# The memory ledger next to torch's allocator",
         "",
         *str(__doc__).splitlines()[2:],
         "",

@@ -134,7 +134,7 @@ def _errors(rounds: Sequence[Sequence[ProfileRecord]], scratch: Path) -> Iterato
     for name, predicted in predictions.items():
         yield _row(name, predicted, truth)
     yield _row(
-        "noise: two rounds beside the other two", times[::2].min(axis=0)[held_out], times[1::2].min(axis=0)[held_out]
+        "noise: two rounds next to the other two", times[::2].min(axis=0)[held_out], times[1::2].min(axis=0)[held_out]
     )
     best = min(_geometric_mean(predicted, truth) for predicted in predictions.values())
     noise = _geometric_mean(times[::2].min(axis=0)[held_out], times[1::2].min(axis=0)[held_out])

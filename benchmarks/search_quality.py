@@ -268,7 +268,7 @@ def main() -> None:
     """Measure everything and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--tasks", type=int, default=100, help="tasks of each set (default: all 100)")
-    parser.add_argument("--torchrec-tasks", type=int, default=30, help="of these, TorchRec's planner gets so many")
+    parser.add_argument("--torchrec-tasks", type=int, default=30, help="of these, TorchRec's planner gets this number")
     parser.add_argument(
         "--torchrec-devices", type=int, nargs="*", default=DEVICE_COUNTS, help="on which it gets the public workloads"
     )

@@ -197,7 +197,7 @@ def reference_lines() -> list[str]:
     """Return the comparison with the published code's times."""
     lines = [
         "",
-        "## Beside the reference's times",
+        "## Next to the reference's times",
         "",
         "Published: seconds of the published code, measured on another machine and other tables of the same numbers:",
         "read the ratios to them as orders of magnitude. Rewritten: the published algorithm as rewritten for this",

@@ -102,7 +102,7 @@ def report() -> str:
     """Return the comparison as Markdown."""
     found = list(pairs())
     lines = [
-        "# Device simulator beside published times and rates",
+        "# Device simulator next to published times and rates",
         "",
         "Made by `python benchmarks/simulator_vs_published.py`; sources in benchmarks/data. Nothing was measured here.",
         "",

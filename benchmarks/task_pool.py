@@ -102,7 +102,7 @@ def report() -> list[str]:
     found = match(pool)
     bins = [f"{2**power}" for power in range(16)] + ["more"]
     return [
-        "# The pool of the task distribution beside the published sums",
+        "# The pool of the task distribution next to the published sums",
         "",
         "How the tables' rows and lookups spread is assumed (benchmarks/tasks.py); the published sums do not fix it.",
         "Plans of these tasks say what the search does on such tables, not on the original ones.",

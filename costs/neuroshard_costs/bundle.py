@@ -264,7 +264,7 @@ def bundled_bundle(device_name: str) -> CostBundle:
     if device_name not in names:
         there = ", ".join(names) or "none"
         raise BundleNotFoundError(
-            f"there is no bundled bundle for the device {device_name!r}, only for: {there}; "
+            f"no built-in cost models for the device {device_name!r}, only for: {there}; "
             "hint: choose one of them, or make one with `neuroshard pretrain` and give its directory"
         )
     return load_bundle(root / device_name)

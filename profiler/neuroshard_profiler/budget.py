@@ -17,7 +17,9 @@ def parse_budget(text: str) -> float:
     """Return the seconds in a text such as ``45s``, ``10m`` or ``1h``. Raises SettingsError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh])", text.strip())
     if found is None or float(found[1]) <= 0:
-        raise SettingsError(f"budget: {text!r} is no time; hint: write a number and s, m or h, such as 45s or 10m")
+        raise SettingsError(
+            f"budget: {text!r} is not a duration; hint: write a number and s, m or h, such as 45s or 10m"
+        )
     return float(found[1]) * _SECONDS[found[2]]
 
 

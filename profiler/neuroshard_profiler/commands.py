@@ -136,7 +136,7 @@ def profile(
 
 def collect_compute(
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Records file; one that is there is gone on with.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Records file. If it exists, new records are appended.")],
     tables: _Tables = None,
     backend: _Backend = None,
     device: _Device = None,
@@ -178,7 +178,7 @@ def collect_compute(
 
 def collect_comm(
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Records file; one that is there is gone on with.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Records file. If it exists, new records are appended.")],
     tables: _Tables = None,
     device: _Device = None,
     budget: _Budget = "10m",
@@ -223,7 +223,7 @@ def collect_comm(
 def fit(
     records: Annotated[list[Path], typer.Argument(metavar="RECORDS...", help="Records files of one machine.")],
     *,
-    hardware: Annotated[Path, typer.Option(help="The hardware.json that `profile` wrote beside them.")],
+    hardware: Annotated[Path, typer.Option(help="The hardware.json that `profile` wrote next to them.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="The bundle's folder; one that is there is replaced.")],
     base: Annotated[
         Path | None, typer.Option(help="Bundle to calibrate. Default: the bundled one of the same device.")

@@ -202,7 +202,7 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
     [
         ("", "must hold a mapping"),
         ("tables: [", "is not valid YAML at line 2, column 1"),
-        (VALID_YAML + "tables: []", "line 4, column 1: the key 'tables' stands twice"),
+        (VALID_YAML + "tables: []", "line 4, column 1: the key 'tables' occurs twice"),
         (VALID_YAML + "[1, 2]: 3", "is not valid YAML at line 4, column 1: found unhashable key"),
         (VALID_YAML + "1: 3", "1: is not a known key"),
         (VALID_YAML + "x: &x [*x]", "holds what JSON cannot say"),
@@ -241,7 +241,7 @@ def test_broken_yaml_is_a_document_error(tmp_path: Path, text: str, problem: str
     [
         ("", "is not complete JSON: Expecting value at line 1, column 1"),
         ("{'a': 1}", "is not complete JSON"),
-        ('{"a": 1, "a": 2}', "the key 'a' stands twice in one mapping"),
+        ('{"a": 1, "a": 2}', "the key 'a' occurs twice in one mapping"),
         ("[" * 100_000, "cannot be read: maximum recursion depth exceeded"),
         ("9" * 5000, "cannot be read: Exceeds the limit"),
     ],

@@ -42,7 +42,7 @@ def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
     sample = re.search(r"^    model      .*?(?=^    \.\.\.$)", readme, re.MULTILINE | re.DOTALL)
     assert sample is not None
     assert result.out.startswith("".join(f"{line.strip()}\n" for line in sample[0].splitlines())), (
-        "paste README's sample anew"
+        "paste README's sample again"
     )
 
 

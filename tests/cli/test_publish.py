@@ -332,7 +332,7 @@ def test_an_api_server_that_is_not_the_clusters_gets_no_token(pod: Pod, tmp_path
     ("words", "problem"),
     [
         ((), "there is nothing to run"),
-        (("--", "true"), "this is no pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"),
+        (("--", "true"), "not running in a pod: KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"),
     ],
     ids=["no command", "no pod"],
 )

@@ -241,7 +241,7 @@ def many_tables(count: int) -> list[dict[str, Any]]:
             {"profiler": {"policy": "Never", "costModelRef": {"configMapName": "models"}}},
             "spec.profiler.costModelRef: names a place in a cluster\nhint: give the bundle's folder with --bundle",
         ),
-        ({"profiler": BUNDLED | {"deviceType": "toaster"}}, "there is no bundled bundle for the device 'toaster'"),
+        ({"profiler": BUNDLED | {"deviceType": "toaster"}}, "no built-in cost models for the device 'toaster'"),
     ],
     ids=["several-nodes", "unknown-field", "no-program", "models-in-a-cluster", "unknown-device"],
 )
@@ -291,7 +291,7 @@ def test_ctrl_c_ends_everything_and_the_next_run_goes_on(runs: Runs) -> None:
         rest = process.stderr.read()
 
     assert process.returncode == ExitCode.INTERRUPTED
-    assert "stopped; run it again to go on where it was" in rest
+    assert "interrupted; run the same command again to resume" in rest
     assert rest.endswith("error: interrupted\n")
     assert has_ended(child)
     assert runs.train().code == ExitCode.OK

@@ -1,4 +1,4 @@
-"""The words that docs/STYLE.md tells writers to avoid, in docstrings and pages."""
+"""The words that docs/STYLE.md tells writers to avoid, in docstrings, messages, and pages."""
 
 import ast
 import re
@@ -41,7 +41,7 @@ EXCEPT = {ROOT / "docs" / "STYLE.md", ROOT / "CHANGELOG.md"}
 """The list itself, and the notes on releases, which are kept as they were published."""
 
 
-def test_docstrings_and_pages_avoid_the_words_of_the_style_guide() -> None:
+def test_docstrings_messages_and_pages_avoid_the_words_of_the_style_guide() -> None:
     """A finding names the file, the line, and the word to use instead."""
     assert list(findings()) == []
 
@@ -50,9 +50,16 @@ def findings() -> Iterator[str]:
     """Give one sentence for each avoided word."""
     for path in sources():
         text = path.read_text(encoding="utf-8")
-        for number, line in docstring_lines(text) if path.suffix == ".py" else prose_lines(text):
+        for number, line in python_lines(path, text) if path.suffix == ".py" else prose_lines(text):
             for found in PATTERN.findall(line):
                 yield f"{path.relative_to(ROOT)}:{number}: {found!r}; write {AVOIDED[found.lower()]!r}"
+
+
+def python_lines(path: Path, source: str) -> Iterator[tuple[int, str]]:
+    """Give the docstrings of a module and, outside of tests, its messages."""
+    yield from docstring_lines(source)
+    if not path.is_relative_to(ROOT / "tests"):
+        yield from message_lines(source)
 
 
 def sources() -> list[Path]:
@@ -71,6 +78,16 @@ def docstring_lines(source: str) -> Iterator[tuple[int, str]]:
             case ast.Expr(value=ast.Constant(value=str())):
                 for number in range(node.lineno, (node.end_lineno or node.lineno) + 1):
                     yield number, lines[number - 1]
+
+
+def message_lines(source: str) -> Iterator[tuple[int, str]]:
+    """Give the numbered strings of several words that are no docstrings: errors, conditions, help, and headings."""
+    tree = ast.parse(source)
+    alone = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Constant(value=str(text)) if " " in text and id(node) not in alone:
+                yield node.lineno, text
 
 
 def prose_lines(page: str) -> Iterator[tuple[int, str]]:
@@ -96,4 +113,5 @@ def test_a_word_is_found_in_each_kind_of_docstring_and_outside_of_samples() -> N
     page = "Plan anew.\n\n    plan anew\n\n```\nanew\n```\n| beside |\n"
 
     assert [number for number, line in docstring_lines(source) if PATTERN.search(line)] == [1, 5]
+    assert list(message_lines("""raise E(f"{x}: plan anew")\ny = "anew"\n""")) == [(1, ": plan anew")]
     assert [number for number, line in prose_lines(page) if PATTERN.search(line)] == [1, 8]

@@ -104,7 +104,7 @@ def test_an_argument_of_neither_planner_is_a_type_error() -> None:
         ),
         ({"constraints": {"tags": ParameterConstraints(compute_kernels=["dense"])}}, "only use the kernels dense"),
         ({"constraints": {"id": ParameterConstraints(pooling_factors=[1, 2, 3])}}, "has 3 entries"),
-        ({"device_type": "gtx"}, "no bundled bundle for the device 'gtx'"),
+        ({"device_type": "gtx"}, "no built-in cost models for the device 'gtx'"),
         ({"bundle": "/nowhere"}, "/nowhere"),
         ({"topology": Topology(world_size=6, compute_device="cuda", local_world_size=4)}, "do not divide"),
         ({"topology": Topology(world_size=2, compute_device="cuda", hbm_cap=2**20)}, "memory"),

@@ -168,7 +168,7 @@ def test_this_cpu_is_profiled_and_planned_for(tmp_path: Path) -> None:
     ("arguments", "code", "message"),
     [
         (["profile", "--out", "x", "--backend", "simulated"], 2, "needs a device type to simulate"),
-        (["profile", "--out", "x", *SIMULATED, "--budget", "soon"], 2, "budget: 'soon' is no time"),
+        (["profile", "--out", "x", *SIMULATED, "--budget", "soon"], 2, "budget: 'soon' is not a duration"),
         (["profile", "--out", "x", *SIMULATED[:2], "--device-type", "h1000"], 2, "device type 'h1000' is not known"),
         (["profile", "nowhere.yaml", "--out", "x"], 2, "nowhere.yaml: does not exist"),
         (["profile"], 2, "--out"),

@@ -325,7 +325,7 @@ def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     mapping = dict(pairs)
     if len(mapping) != len(pairs):
         repeated = sorted(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-        raise ValueError(f"the key {repeated[0]!r} stands twice in one mapping; hint: remove one")
+        raise ValueError(f"the key {repeated[0]!r} occurs twice in one mapping; hint: remove one")
     return mapping
 
 
@@ -340,7 +340,7 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
         seen = set()
         for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
             if key.value in seen:
-                problem = f"the key {key.value!r} stands twice in one mapping; hint: remove one"
+                problem = f"the key {key.value!r} occurs twice in one mapping; hint: remove one"
                 raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
             seen.add(key.value)
         mapping: dict[Any, Any] = super().construct_mapping(node, deep=deep)

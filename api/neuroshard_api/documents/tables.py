@@ -65,7 +65,7 @@ def _countable_features(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(names) > MAX_FEATURES:
         raise ValueError(
             f"must name at most {MAX_FEATURES:,} features, found {len(names):,}; "
-            "tables of so many features are several tables to the kernel: divide them"
+            "hint: divide it, a kernel looks up that many features as several tables"
         )
     return names
 

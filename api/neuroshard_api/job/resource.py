@@ -152,7 +152,7 @@ class Unique:
         twice = sorted(key for key, count in Counter(keys).items() if count > 1)
         if twice:
             what = "" if self.key is None else f"{self.key} "
-            raise ValueError(f"{what}{twice[0]!r} stands twice; hint: remove or rename one")
+            raise ValueError(f"{what}{twice[0]!r} occurs twice; hint: remove or rename one")
         return entries
 
 

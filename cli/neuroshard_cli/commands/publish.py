@@ -89,11 +89,11 @@ class Publication:
         """
         for path in self._results:
             if not path.exists():
-                raise CommandError(f"{path}: the command ended well and did not write it; hint: check --from")
+                raise CommandError(f"{path}: the command succeeded and did not write it; hint: check --from")
         contents = self._pack()
         if not contents.data and not contents.binary_data:
             raise CommandError(
-                f"{self._results[0]}: the command ended well and left the folder empty; hint: check --from"
+                f"{self._results[0]}: the command succeeded and left the folder empty; hint: check --from"
             )
         persistently(lambda: self._send(contents), for_s=self._retry_s)
 
@@ -160,7 +160,7 @@ def pod_api(service_account: Path) -> PodApi:
     host, port = (os.environ.get(f"KUBERNETES_SERVICE_{part}", "") for part in ("HOST", "PORT"))
     if not host or not port.isdigit():
         found = "KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are not set"
-        raise CommandError(f"this is no pod: {found}; hint: run the command after `--` by itself")
+        raise CommandError(f"not running in a pod: {found}; hint: run the command after `--` by itself")
     return PodApi(host=host, port=int(port), service_account=service_account)
 
 

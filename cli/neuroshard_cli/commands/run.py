@@ -69,7 +69,7 @@ def run(  # noqa: PLR0917 - typer passes by name
                     local.train(data_dir=data_dir or file.absolute().parent, port=port)
                     planned = local.plan_in_force() if isinstance(planned, Plan) else planned
         except KeyboardInterrupt:
-            say(f"stopped; run it again to go on where it was: {directory.path}")
+            say(f"interrupted; run the same command again to resume: {directory.path}")
             raise
         except StageFailedError as error:
             for line in error.tail:

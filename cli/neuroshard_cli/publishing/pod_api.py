@@ -33,7 +33,7 @@ FORBIDDEN_FOR_S = 30.0
 """An API server that has just started knows no roles yet and forbids everything; after this time it means it."""
 HINTS = {
     403: "its service account may not patch this ConfigMap, or the ConfigMap was deleted",
-    404: "there is no such ConfigMap; whoever starts the pod creates it first",
+    404: "there is no such ConfigMap; hint: create it before the pod",
     413: "the result is too large",
 }
 

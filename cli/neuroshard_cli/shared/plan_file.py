@@ -50,7 +50,7 @@ def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_p
     differing = {name for name, *_ in _shapes(plan.own_tables) ^ _shapes(tables)}
     if differing:
         shown = ", ".join(repr(name) for name in sorted(differing)[:5])
-        return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; hint: plan anew"]
+        return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; hint: plan again"]
     other_nodes = None
     if plan.replication is None:
         other_nodes = local_size_problem(plan.tables, plan.request.topology, devices_per_node)

@@ -43,7 +43,7 @@ def _device_of(context: Context, reference: CostModelReference, bundle: Bundle) 
     """Take the device from the bundle's manifest, which only a ConfigMap shows before a pod mounts it."""
     if reference.config_map_name is None:
         message = (
-            "profiler.deviceType: is needed beside costModelRef.claimName, since a volume cannot be read before a pod "
+            "profiler.deviceType: is needed with costModelRef.claimName, since a volume cannot be read before a pod "
             "mounts it; hint: name the device that the cost models are for"
         )
         return _unusable(Reason.INVALID_INPUT, message), None

@@ -41,7 +41,7 @@ PLANNING = JobStage(
     time_limit="planning took longer than planner.timeoutSeconds",
     result="plan",
     again="it plans again",
-    missing="the planner ended well and published no plan",
+    missing="the planner succeeded and published no plan",
     failures={ExitCode.INFEASIBLE: (Reason.INFEASIBLE, "no plan fits")},
 )
 MORE_RESERVE = 0.05

@@ -45,7 +45,7 @@ PROFILING = JobStage(
     time_limit="profiling took longer than profiler.timeoutSeconds",
     result="result",
     again="the hardware is measured again",
-    missing="the profiler ended well and its result cannot be used: it published nothing",
+    missing="the profiler succeeded and its result cannot be used: it published nothing",
 )
 
 
@@ -250,7 +250,7 @@ def _files(context: Context) -> Manifest | StageResult:
     try:
         return job_files(context, tables)
     except (ConfigMapTooLargeError, DocumentError) as error:
-        message = f"the tables do not fit into one ConfigMap beside the job: {error}"
+        message = f"the tables do not fit into one ConfigMap next to the job: {error}"
         return PROFILING.failed_with(Reason.INPUT_TOO_LARGE, message)
 
 
@@ -267,7 +267,7 @@ def _watch(context: Context, job: ChildJob, result: ChildConfigMap | None) -> St
         job,
         doing=_measures(job.meta.name),
         inputs=[*met, files] if isinstance(files, Mapping) else met,
-        problem=f"the profiler ended well and its result cannot be used: {unusable}" if unusable else None,
+        problem=f"the profiler succeeded and its result cannot be used: {unusable}" if unusable else None,
         timeout_s=context.spec.profiler.timeout_seconds,
     )
 

@@ -59,7 +59,7 @@ def succeeded(context: Context) -> StageResult | None:
     current = context.job_named(names.worker_job(context.name, context.attempt))
     if current is None or current.outcome is None or not current.outcome.succeeded:
         return None
-    message = f"all {context.spec.trainer.num_nodes} workers ended well"
+    message = f"all {context.spec.trainer.num_nodes} workers succeeded"
     return StageResult(
         display_stage=Stage.SUCCEEDED,
         reason=Reason.TRAINED,
@@ -91,7 +91,7 @@ def run(context: Context, current: ChildJob) -> StageResult:
     pods = context.pods_of(current)
     ready = sum(pod.ready for pod in pods)
     ended = sum(pod.ended_well for pod in pods)
-    message = f"{ready} of {wanted} workers are ready" + (f", {ended} ended well" if ended else "")
+    message = f"{ready} of {wanted} workers are ready" + (f", {ended} succeeded" if ended else "")
     if ready + ended >= wanted:
         return _running(context, current, Reason.WORKERS_READY, message, are_ready=True)
     stuck = context.trouble_of(current)

@@ -181,7 +181,7 @@ class _Choice:
         if not kind.is_by_columns:
             yield from self._further_obstacles(kind)
         if is_grid_alone and len(whole_nodes(request, self.allowed)) == 1:
-            yield "needs two whole nodes, or table_row_wise beside it"
+            yield "needs two whole nodes, or table_row_wise next to it"
 
     def _further_obstacles(self, kind: ShardingType) -> Iterator[str]:
         """Yield why the table cannot be cut by rows or copied."""

@@ -60,7 +60,7 @@ def _verdict(found: TrainingComparison) -> str:
         elif high < 1:
             said.append(f"{name} is {1 - high:.1%} to {1 - low:.1%} slower than {reference}")
         else:
-            said.append(f"{name} and {reference} cannot be told apart; more rounds narrow the interval")
+            said.append(f"{name} and {reference} cannot be distinguished; more rounds narrow the interval")
     return "; ".join(said)
 
 

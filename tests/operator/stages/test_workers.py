@@ -297,7 +297,7 @@ def test_workers_that_end_one_after_another_are_still_running() -> None:
     assert story.status["message"] == "2 of 2 workers are ready"
     story.later(COUNTS_EVERY_S)
     assert story.seen == ("Running", "AllWorkersReady")
-    assert story.status["message"] == "1 of 2 workers are ready, 1 ended well"
+    assert story.status["message"] == "1 of 2 workers are ready, 1 succeeded"
     story.world.end_pod(second, 0)
     story.settle()
 

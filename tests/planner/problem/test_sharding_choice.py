@@ -186,7 +186,7 @@ def test_kernels_exclude_the_types_that_need_others() -> None:
             request(
                 table(), topology=TWO_NODES, constraints=Constraints(sharding_types=(GRID,), forbidden_devices=(3,))
             ),
-            "grid_shard needs two whole nodes, or table_row_wise beside it",
+            "grid_shard needs two whole nodes, or table_row_wise next to it",
             id="a grid on one node",
         ),
     ],

@@ -57,4 +57,4 @@ def test_each_plan_has_its_line_and_its_verdict() -> None:
     verdict = " ".join(f"ours is {verdict}".split())
     assert "ours is 20.0% to 30.0% faster than theirs" in verdict
     assert "random is 10.0% to 25.0% slower than theirs" in verdict
-    assert "twin and theirs cannot be told apart; more rounds narrow the interval" in verdict
+    assert "twin and theirs cannot be distinguished; more rounds narrow the interval" in verdict

@@ -58,11 +58,14 @@ def require_valid(
     wrong = np.flatnonzero((labels != 0) & (labels != 1))
     if wrong.size:
         found = labels[wrong[0]]
-        raise DataError(f"{source.place(block, int(rows[wrong[0]]))}: the label must be 0 or 1, found {found:g}")
+        raise DataError(
+            f"{source.place(block, int(rows[wrong[0]]))}: the label must be 0 or 1, found {found:g}"
+            "; hint: convert the labels"
+        )
     if not np.isfinite(samples.dense).all():
         unreal = np.flatnonzero(~np.isfinite(samples.dense).all(axis=1))
         raise DataError(
-            f"{source.place(block, int(rows[unreal[0]]))}: a dense feature is not a number; hint: mend or drop the line"
+            f"{source.place(block, int(rows[unreal[0]]))}: a dense feature is not a number; hint: fix or drop the line"
         )
     for feature in features:
         jagged, num_rows = samples.lookups[feature.name], feature.table.num_embeddings
@@ -72,7 +75,7 @@ def require_valid(
             raise DataError(
                 f"{source.place(block, int(rows[row]))}: {feature.name!r} looks up row {jagged.values[outside]}, "
                 f"table {feature.table.name!r} has rows 0 to {num_rows - 1}"
-                f"; hint: give the table more rows or mend the data"
+                f"; hint: give the table more rows or fix the data"
             )
 
 
