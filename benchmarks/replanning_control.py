@@ -7,7 +7,6 @@ The job is that of `replanned_run` without its drift. It trains until the time i
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -28,7 +27,8 @@ from benchmarks.results_file import cpu_model, hardware_slug, write_result
 
 ENDLESS_SAMPLES: Final = 2_000_000_000
 STARTS_WITHIN_S: Final = 900.0
-STOPS_WITHIN_S: Final = 120.0
+STOPS_WITHIN_S: Final = 600.0
+"""With a checkpoint, on a crowded machine at low priority."""
 TWENTIETHS: Final = 20
 
 HEAD = """# A run that has no reason to plan again
@@ -84,7 +84,7 @@ def watched(scratch: Scratch, minutes: float, bundle: Path | None) -> Seen:
                     deadline = time.monotonic() + 60 * minutes
         finally:
             ended = process.poll()
-            process.send_signal(signal.SIGINT)
+            process.terminate()  # a shell's background processes ignore SIGINT
             try:
                 process.wait(STOPS_WITHIN_S)
             except subprocess.TimeoutExpired:

@@ -85,6 +85,10 @@ class EventReason(StrEnum):
     """A guard suspended narrow types, of pooled embeddings or of gradients, one event for each; the message has step
     and change.
     """
+    MODELS_CORRECTED = "CostModelsCorrected"
+    """The cost models were corrected by the job's steps, and kept; the message has name and error."""
+    MODELS_NOT_CORRECTED = "CostModelsNotCorrected"
+    """The job's steps correct no cost models; the message has the cause."""
     SLOW_NODE = "SlowNode"
     """The workers restart elsewhere; the message has the node and its price."""
     NETWORK_NOT_MEASURED = "NetworkNotMeasured"

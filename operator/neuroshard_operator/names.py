@@ -34,6 +34,9 @@ PLAN = "plan"
 INPUTS = "inputs"
 """ConfigMap with what the workers reported when a candidate plan was asked for."""
 PROFILE = "profile"
+CALIBRATOR = "calibrator"
+STEPS = "steps"
+"""ConfigMap with the reports of steps that cost models are corrected by."""
 
 SHORT_HASH = 10
 """Hex digits of a hash within a name: 40 bits tell a namespace's objects apart, and keep names within 63 characters."""
@@ -105,6 +108,26 @@ def inputs(job: str, number: int) -> str:
 def profile(profile_key: str) -> str:
     """Return the name of the profile of one kind of hardware, which all jobs of a namespace share."""
     return f"neuroshard-profile-{short(profile_key)}"
+
+
+def calibrator_job(job: str, plan_hash: str) -> str:
+    """Return the name of the Job that corrects cost models by the steps under one plan."""
+    return f"{job}-correct-{short(plan_hash)}"
+
+
+def steps(job: str, plan_hash: str) -> str:
+    """Return the name of the immutable ConfigMap with the reports of steps under one plan."""
+    return f"{job}-steps-{short(plan_hash)}"
+
+
+def corrected(correction_key: str, content_hash: str) -> str:
+    """Return the name of corrected cost models, which all jobs of a namespace with these tables and devices share."""
+    return f"{corrected_prefix(correction_key)}{short(content_hash)}"
+
+
+def corrected_prefix(correction_key: str) -> str:
+    """Return how the names of all corrected cost models of a key begin."""
+    return f"neuroshard-corrected-{short(correction_key)}-"
 
 
 def service(job: str) -> str:

@@ -9,6 +9,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.status import Hardware, Stage, StageName, Status
 from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
 
+from neuroshard_operator import names
 from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, EventReason, Reads, Restore
 from neuroshard_operator.children.pod_template import template_problem
 from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
@@ -18,6 +19,14 @@ from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
 from neuroshard_operator.stages.cleanup import clean_up
+from neuroshard_operator.stages.corrected_models import (
+    another_choice,
+    correct,
+    corrections_needed,
+    cost_models,
+    others_needed,
+    taken,
+)
 from neuroshard_operator.stages.documents import documents_needed, events_needed
 from neuroshard_operator.stages.drift import drift_of, steady
 from neuroshard_operator.stages.given_plan import adopt_plan
@@ -26,7 +35,7 @@ from neuroshard_operator.stages.launching import launch
 from neuroshard_operator.stages.lost_labels import relabelled
 from neuroshard_operator.stages.pinned import wait_for_a_node
 from neuroshard_operator.stages.planning import Planned, has_other_tables, make_plan, planned_already, replan_for_tables
-from neuroshard_operator.stages.profiling import finds_no_node, hardware_of, profile_hardware, profile_needed
+from neuroshard_operator.stages.profiling import finds_no_node, hardware_of, profile_needed
 from neuroshard_operator.stages.replanning import is_planning_candidate, replan
 from neuroshard_operator.stages.result import StageResult, failed
 from neuroshard_operator.stages.running import run, succeeded
@@ -106,12 +115,17 @@ def _reads_for_plan(context: Context) -> Reads:
     doubts_kind = context.observed.nodes is None and workers is not None and wait_for_a_node(context, workers)
     if doubts_kind or (_profiles(context) and not _knows_hardware(context)):
         return Reads(nodes=True)
-    is_planned = planned_already(context, _inputs_hash(context)) is not None
-    plans = not is_planned or is_planning_candidate(context)
+    found = planned_already(context, _inputs_hash(context))
+    others = () if found is None else others_needed(context, found[1])
+    if others:
+        return Reads(documents=others)
+    plans = found is None or is_planning_candidate(context)
     if not (plans or _may_have_other_tables(context)) or context.broken_rules:
         return Reads()
     files = tuple(file for file in _files_needed(context.spec) if context.fetched(*file) is None)
-    return Reads(files=files, documents=profile_needed(context) if _profiles(context) and plans else ())
+    documents = profile_needed(context) if _profiles(context) and plans else ()
+    corrections = () if files or not plans else corrections_needed(context)
+    return Reads(files=files, documents=(*documents, *corrections))
 
 
 def reconcile(context: Context | UnreadableJob) -> Decision:
@@ -186,7 +200,7 @@ def _trained(context: Context, planned: Planned, job: ChildJob) -> list[StageRes
     elsewhere = leave_slow_node(training)
     if elsewhere is not None:  # one restart at a time: a candidate is decided on in the next attempt
         return [steps, running, elsewhere]
-    return [steps, replan(training, candidate_hash=_candidate_hash(context)), running]
+    return [steps, replan(training, candidate_hash=_candidate_hash(context)), correct(training), running]
 
 
 def _had_workers(context: Context) -> bool:
@@ -237,8 +251,12 @@ _OF_THE_LAUNCHED_PLAN = {"plan", "cost"}
 def _up_to_plan(context: Context, inputs_hash: str) -> list[StageResult]:
     if context.spec.plan_ref is not None:
         return [adopt_plan(context, context.spec.plan_ref, inputs_hash)]
-    step, profiled = profile_hardware(context)
-    return [step] if profiled is None else [step, make_plan(context, inputs_hash, profiled)]
+    step, profiled = cost_models(context)
+    has_planner = context.job_named(names.planner_job(context.name, inputs_hash)) is not None
+    chosen = another_choice(context, step, has_planner=has_planner)
+    if chosen is not None or profiled is None:
+        return [step] if chosen is None else [step, chosen]
+    return [step, make_plan(context, inputs_hash, profiled)]
 
 
 def _profiles(context: Context) -> bool:
@@ -258,7 +276,14 @@ def _inputs_hash(context: Context, candidate: int | None = None) -> str:
     further, changes = context.status.replanning, context.status.table_changes or 0
     number = candidate or (further.accepted if further else None) or 0
     replans = context.status.replans or 0
-    return plan_inputs_hash(context.spec, hardware, replans=replans, table_changes=changes, candidate=number)
+    return plan_inputs_hash(
+        context.spec,
+        hardware,
+        replans=replans,
+        table_changes=changes,
+        candidate=number,
+        correction=taken(context),
+    )
 
 
 def _candidate_hash(context: Context) -> str | None:

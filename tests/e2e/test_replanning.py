@@ -11,6 +11,8 @@ import pytest
 from e2e import jobs
 from e2e.operator_release import Release
 from e2e.volumes import newest_step, shared_volume
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
 from neuroshard_cluster.cgroups import MOUNT
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.gpus import RESOURCE
@@ -18,6 +20,8 @@ from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
+
+from benchmarks import replanned_run
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long, pytest.mark.timeout(1800), pytest.mark.usefixtures("operator")]
 
@@ -39,6 +43,10 @@ WORK_POOLING = 150
 """Lookups per sample of a job in which they take a good part of the step: a slow node is found by them."""
 STEPS = ("running", "asked for", "judged", "approved", "taken")
 """Of a re-planning, after which the operator may be killed."""
+STEPS_BY_ITSELF = ("running", "asked for", "taken")
+"""The same in mode Auto, which takes a candidate in the pass that judges it."""
+CPU = {"requests": {"cpu": "100m", "memory": "1Gi"}}
+PROFILED_WITHIN_S = 600.0
 QUOTA_US, PERIOD_US = 2_000, 10_000
 """Processor time that a slowed worker has in each period, as with a CPU limit of 200m."""
 
@@ -71,9 +79,9 @@ def long_job(claim: str, *, pooling: int = 4, **spec: Any) -> Object:
 class Kills:
     """Kills of the operator at two of the steps of a re-planning, which a seed chooses; or none."""
 
-    def __init__(self, release: Release, *, seed: int | None) -> None:
+    def __init__(self, release: Release, *, seed: int | None, steps: Sequence[str] = STEPS) -> None:
         self._release = release
-        self.steps = [] if seed is None else random.Random(seed).sample(STEPS, 2)  # noqa: S311 - keeps no secret
+        self.steps = [] if seed is None else random.Random(seed).sample(steps, 2)  # noqa: S311 - keeps no secret
 
     def after(self, step: str) -> None:
         """Kill the operator if this step was chosen."""
@@ -133,6 +141,80 @@ def test_a_candidate_for_drifted_inputs_is_taken_once_it_is_approved(
     assert after["plan"]["hash"] == candidate["hash"] != before["plan"]["hash"]
     assert (after["restartsCountTowardsMax"], after["replanning"]["replans"]) == (0, 1)
     assert [each["reason"] for each in after["replanning"]["history"]] == ["PlanWritten", "InputsDrifted"]
+    assert {"DriftDetected", "PlanReplaced"} <= set(jobs.events(kubectl, "shop"))
+
+
+def measured_job(name: str, *, hot: Sequence[str] = (), **spec: Any) -> Object:
+    """Return the job of `replanned_run` on CPUs of two nodes, which the operator measures; `hot` tables drift."""
+    local = replanned_run.job(name, hot=hot, drifts=bool(hot))["spec"]
+    data = {**local["data"], "numSamples": 2_000_000_000}
+    trainer = {
+        "numNodes": NUM_PROCS,
+        "numProcPerNode": 1,
+        "resourcesPerNode": CPU,
+        "args": ["--device", "cpu"],
+        "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
+    }
+    profiler = {"budgetSeconds": 60, "timeoutSeconds": int(PROFILED_WITHIN_S) - 10}
+    parts = {"model": local["model"], "training": local["training"], "trainer": trainer, "profiler": profiler}
+    return jobs.training_job(name, **parts, data=data, **spec)
+
+
+@pytest.mark.parametrize("seed", [None, KILLS_SEED], ids=["undisturbed", "the operator is killed twice"])
+def test_mode_auto_restarts_the_workers_under_a_candidate_by_itself(
+    cluster: Cluster, operator: Release, namespace: Namespace, tmp_path: Path, seed: int | None
+) -> None:
+    """Nobody approves anything: measured models, reports, and the rule decide, and the embedding part of a step falls.
+
+    The job is planned first, so that the tables of device 0 are the ones whose lookups grow.
+    """
+    if not isinstance(cluster, LocalCluster):
+        pytest.skip("this provider's nodes share no folder")
+    if len(cluster.nodes()) < NUM_PROCS:
+        pytest.skip("two workers need two nodes; make cluster-up NODES=2")
+    kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
+    kills = Kills(operator, seed=seed, steps=STEPS_BY_ITSELF)
+    kubectl.apply(measured_job("first", launchPolicy="PlanOnly"))
+    planned = jobs.wait_for_stage(kubectl, "first", "Succeeded", within_s=PROFILED_WITHIN_S)
+    plan = Plan.from_json(jobs.files_in(kubectl, planned["plan"]["configMapRef"]["name"])["plan.json"])
+    hot = [table.name for table in plan.tables if {shard.device for shard in table.shards} == {0}]
+    assert 0 < len(hot) < len(plan.tables), "the plan has tables on device 0 alone, and others"
+    with shared_volume(cluster, namespace, folder) as claim:
+        checkpoint = {"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS}
+        kubectl.apply(measured_job("shop", hot=hot, checkpoint=checkpoint, replanning={"mode": "Auto"}))
+        before = jobs.wait_for_stage(kubectl, "shop", "Running", within_s=PROFILED_WITHIN_S)
+        kills.after("running")
+
+        def is_asked_for(seen: Mapping[str, Any]) -> bool:
+            return bool(seen.get("replanning", {}).get("candidates"))
+
+        jobs.wait_for(kubectl, "shop", is_asked_for, "asks for a candidate", within_s=NOTICED_WITHIN_S)
+        kills.after("asked for")
+
+        def is_taken(seen: Mapping[str, Any]) -> bool:
+            return bool(seen.get("replanning", {}).get("replans"))
+
+        jobs.wait_for(kubectl, "shop", is_taken, "takes the candidate by itself", within_s=NOTICED_WITHIN_S)
+        saved = newest_step(folder)
+        kills.after("taken")
+
+        def is_measured(seen: Mapping[str, Any]) -> bool:
+            history = seen.get("replanning", {}).get("history", ())
+            return bool(history) and "measuredGainPercent" in history[-1]
+
+        after = jobs.wait_for(kubectl, "shop", is_measured, "is measured under it", within_s=NOTICED_WITHIN_S)
+        eventually("training goes on", lambda: newest_step(folder) > saved, within_s=240)
+        annotations = kubectl.get(jobs.KIND, "shop")["metadata"].get("annotations", {})
+        namespace.artifacts.mkdir(parents=True, exist_ok=True)
+        facts = {"killed after": kills.steps, "hot": hot, **after["replanning"]}
+        (namespace.artifacts / "replanning-auto.json").write_text(json.dumps(facts, indent=1))
+
+    first, second = after["replanning"]["history"]
+    assert APPROVED_PLAN_ANNOTATION not in annotations
+    assert first["hash"] == before["plan"]["hash"] != second["hash"] == after["plan"]["hash"]
+    assert (first["reason"], second["reason"]) == ("PlanWritten", "InputsDrifted")
+    assert (after["restartsCountTowardsMax"], after["replanning"]["replans"]) == (0, 1)
+    assert second["measuredGainPercent"] > 0
     assert {"DriftDetected", "PlanReplaced"} <= set(jobs.events(kubectl, "shop"))
 
 

@@ -1,6 +1,7 @@
 """What holds further plans and restarts up: placements, jobs without candidates, budgets, and slow nodes."""
 
 import itertools
+import json
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -219,6 +220,23 @@ def test_workers_stay_on_a_slow_node_otherwise(spec: dict[str, Any]) -> None:
 
     assert (story.condition("Steady")["reason"], story.seen) == ("NodeSlow", ("Running", "AllWorkersReady"))
     assert story.status["restarts"] == 0
+
+
+def test_a_report_without_a_rank_moves_no_workers() -> None:
+    """A rank that stopped reporting is no slow one, and not its peers' measure: the report cannot be used."""
+    story = Story(**AUTO).running()
+    drift = report(story, SLOW.model_copy(update={"ranks": _ranks(1)}), recent=_recent(slow=1))
+    raw = {**json.loads(drift.to_json()), "recent": [each.model_dump(mode="json") for each in _recent(slow=1)[:1]]}
+    published = story.world.objects["ConfigMap", "job-report"]["data"]
+    files = {**published, "drift-report.json": json.dumps(raw)}
+    story.world.publish("job-report", {name: text.encode() for name, text in files.items()})
+    story.later(60)
+    steady = story.condition("Steady")
+
+    assert (steady["status"], steady["reason"]) == ("Unknown", "UnusableReport")
+    assert "must be those of the reference" in steady["message"]
+    assert (story.seen, story.status["restarts"]) == (("Running", "AllWorkersReady"), 0)
+    assert "replanning" not in story.status
 
 
 @settings(max_examples=15, deadline=None)

@@ -63,6 +63,16 @@ class CostModelReference(Part):
     """Folder of the bundle in the volume. If unset: the volume's root."""
 
 
+class Corrections(Part):
+    """Cost models corrected by the measured steps of jobs, kept in the namespace for later jobs of the same tables."""
+
+    make: bool = False
+    """Whether the job corrects the profile by its own steps, once they are steady, and keeps the result where its error
+    on steps that it was not fitted to is the least so far."""
+    take: bool = False
+    """Whether the job is planned with corrected cost models, where there are some when planning begins."""
+
+
 class Profiler(Part):
     """How the device and its links are measured, on a node of the workers' kind, for jobs of several nodes on two."""
 
@@ -88,6 +98,14 @@ class Profiler(Part):
             message="budgetSeconds must be less than timeoutSeconds, which also covers the start and the fit",
             holds=lambda profiler: profiler.budget_seconds < profiler.timeout_seconds,
         ),
+        Rule(
+            cel="!has(self.corrections) || (self.policy == 'IfNotPresent' && !has(self.costModelRef))",
+            message="corrections are of profiles that jobs share: they need policy IfNotPresent and no costModelRef",
+            holds=lambda profiler: (
+                profiler.corrections is None
+                or (profiler.policy is ProfilerPolicy.IF_NOT_PRESENT and profiler.cost_model_ref is None)
+            ),
+        ),
     )
 
     policy: ProfilerPolicy = ProfilerPolicy.IF_NOT_PRESENT
@@ -112,6 +130,8 @@ class Profiler(Part):
     devices."""
     cost_model_ref: CostModelReference | None = None
     """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
+    corrections: Corrections | None = None
+    """Corrections of cost models by the measured steps of jobs. If unset: none are made or taken."""
     timeout_seconds: Seconds = 1800
     """Maximum time of the stage, all its attempts together, in seconds; then the job fails. It begins when a node takes
     the first pod: time in a queue, or without a free device, does not count."""

@@ -4,7 +4,7 @@ Every stage reads files and writes files; where they lie, the caller says.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.preparation import Profiler, ProfilerBackend
@@ -122,6 +122,23 @@ def planner_command(
     files = {"--dense": dense_file, "--statistics": statistics_file, "--incumbent": incumbent_file}
     given = [word for option, file in files.items() if file is not None for word in (option, file)]
     return [*command, *given, "--bundle", bundle_dir, "--out", plan_file]
+
+
+def correction_command(
+    *, bundle_dir: str, plan_file: str, report_files: Sequence[str], out_dir: str, python: str = "python"
+) -> list[str]:
+    """Return the command that corrects cost models by the steps of a training.
+
+    Args:
+        bundle_dir: the cost models.
+        plan_file: that was trained under.
+        report_files: of at least two sets of its steps.
+        out_dir: where the corrected cost models are written.
+        python: the interpreter.
+    """
+    reports = [word for file in report_files for word in ("--report", file)]
+    command = [python, "-m", "neuroshard_planner.correct", "--bundle", bundle_dir, "--plan", plan_file]
+    return [*command, *reports, "--out", out_dir]
 
 
 def trainer_command(

@@ -142,6 +142,24 @@ class ProfileStatus(Part):
     """Whether an earlier job had measured it."""
     source: Source | None = None
     """Where its numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
+    corrected_by: Text | None = None
+    """ConfigMap of the bundle as measured steps of other jobs corrected it, which the plan was made with. If unset: it
+    was made with the bundle as it was measured."""
+    corrected_error_percent: Small | None = None
+    """Error of the corrected bundle on steps that it was not fitted to, in percent."""
+
+
+class CorrectionStatus(Part):
+    """What came of correcting the cost models by the job's own steps."""
+
+    plan_hash: Text
+    """SHA-256 of the plan whose steps they are; each plan is corrected for once."""
+    config_map_ref: ConfigMapReference | None = None
+    """ConfigMap of the corrected bundle. If unset: none was kept."""
+    error_percent: Small | None = None
+    """Error on steps that it was not fitted to, in percent. If unset: not known."""
+    message: Sentence | None = None
+    """What came of it, in a sentence."""
 
 
 class PlanStatus(Part):
@@ -325,6 +343,8 @@ class Status(Part):
     """The devices that the job was profiled on."""
     profile: ProfileStatus | None = None
     """The cost models that the plan was made with."""
+    correction: CorrectionStatus | None = None
+    """The correction of the cost models by the job's own steps."""
     plan: PlanStatus | None = None
     """The plan that the workers train under."""
     cost: Cost | None = None

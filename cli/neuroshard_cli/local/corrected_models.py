@@ -11,9 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_cli.commands.calibrate_steps import SharedStepsError, corrected
 from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.shared.failures import CommandError
 
 if TYPE_CHECKING:
     from neuroshard_cli.local.result import RunResult
@@ -42,6 +40,7 @@ def correct_models(
     from neuroshard_api.documents.document import DocumentError
     from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
     from neuroshard_costs.errors import CostModelError
+    from neuroshard_planner.step_correction import CorrectionError, SharedStepsError, corrected
 
     reports = [directory.train_dir / name for name in (DRIFT_REPORT_FILE, STEP_REPORT_FILE)]
     if result.error_percent is None or not all(report.exists() for report in reports):
@@ -51,7 +50,7 @@ def correct_models(
         _, factors = corrected(profile, directory.plan_file, reports, out, is_priced_by=True)
     except SharedStepsError:
         return None
-    except (CommandError, CostModelError, DocumentError) as error:
+    except (CorrectionError, CostModelError, DocumentError) as error:
         return f"cost models are not corrected by these steps: {error}"
     if profile_inputs is not None:
         directory.finish(CORRECTED_STAGE, profile_inputs, [path for path in sorted(out.rglob("*")) if path.is_file()])

@@ -86,6 +86,12 @@ def inputs(context: Context, number: int) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
 
 
+def steps(context: Context, plan_hash: str) -> Manifest:
+    """Return the ConfigMap of the reports that cost models are corrected by, without its data, which is copied."""
+    named = metadata(context, names.steps(context.name, plan_hash), names.STEPS)
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
+
+
 def profile(context: Context, name: str, profile_key: str, *, shared: bool) -> Manifest:
     """Return the profile's ConfigMap without its data. A shared one has no owner: it outlives the job that made it."""
     more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}

@@ -1,6 +1,6 @@
 """The Jobs of the profiler and of the planner: one pod that runs a stage's command and publishes what it wrote."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from neuroshard_api.job.stage_commands import (
     BUNDLE_FOLDER,
     DENSE_FILE,
     HARDWARE_FILE,
+    correction_command,
     dense_command,
     planner_command,
     profiler_command,
@@ -221,6 +222,70 @@ def planner_job(
         spec,
         labels=more,
         pod_labels=more,
+        backoff_limit=planner.backoff_limit,
+        suspend=False,
+    )
+
+
+def calibrator_job(
+    context: Context,
+    *,
+    plan_hash: str,
+    profile: str,
+    in_force: CandidateInputs,
+    report_keys: Sequence[str],
+    result: str,
+) -> Manifest:
+    """Return the Job that corrects cost models by measured steps; as the planner's, it needs no GPU and no queue.
+
+    Args:
+        context: of the job.
+        plan_hash: of the plan whose steps they are.
+        profile: ConfigMap of the cost models.
+        in_force: ConfigMaps of the plan and of the reports.
+        report_keys: keys of the reports of steps.
+        result: ConfigMap that it publishes to.
+    """
+    planner, settings, out = context.spec.planner, context.settings, f"{WORK}/{RESULT}"
+    command = correction_command(
+        bundle_dir=f"{WORK}/bundle",
+        plan_file=f"{WORK}/incumbent/{in_force.plan_key}",
+        report_files=[f"{WORK}/inputs/{key}" for key in report_keys],
+        out_dir=out,
+    )
+    usual = {
+        "requests": {"cpu": settings.planner_cpu, "memory": settings.planner_memory},
+        "limits": {"memory": settings.planner_memory},
+    }
+    folders = {each: f"{WORK}/{each}" for each in ("bundle", "incumbent", "inputs")}
+    spec = {
+        "containers": [
+            container(
+                names.CALIBRATOR,
+                planner.image or settings.planner_image,
+                publishing(result, [out], command),
+                mounts={**folders, RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
+                env=_ENVIRONMENT,
+                imagePullPolicy=settings.image_pull_policy,
+                resources=resources(planner.resources, usual),
+            )
+        ],
+        "volumes": [
+            config_map_volume("bundle", profile),
+            config_map_volume("incumbent", in_force.plan, {in_force.plan_key: in_force.plan_key}),
+            config_map_volume("inputs", in_force.inputs, {key: key for key in report_keys}),
+            empty_volume(RESULT),
+            empty_volume("tmp"),
+            token_volume(),
+        ],
+    }
+    return _job(
+        context,
+        names.CALIBRATOR,
+        names.calibrator_job(context.name, plan_hash),
+        spec,
+        labels={},
+        pod_labels={},
         backoff_limit=planner.backoff_limit,
         suspend=False,
     )

@@ -31,7 +31,7 @@ class Limits:
 LIMITS: Mapping[str, Limits] = {
     names.WORKER: Limits(stored_bytes=640 * 1024, file_bytes=1024 * 1024, values=50_000, containers=10_000),
     **dict.fromkeys(
-        (names.PROFILE, names.PROFILER),
+        (names.PROFILE, names.PROFILER, names.CALIBRATOR),
         Limits(stored_bytes=2 * 1024 * 1024, file_bytes=4 * 1024 * 1024, values=200_000, containers=20_000),
     ),
     **dict.fromkeys(

@@ -24,6 +24,7 @@ from neuroshard_api.job.stage_commands import (
 )
 from neuroshard_api.job.status import BaselineCost, MeasuredCost, PredictedCost
 from neuroshard_api.job.step_cost import baseline_cost, embedding_ms, measured_cost, predicted_cost
+from neuroshard_api.replanning.decision import WARM_UP_STEPS
 from neuroshard_api.replanning.support import unsupported_inputs
 
 from neuroshard_operator import names
@@ -69,6 +70,10 @@ class ProfileSummary:
 
     source: str
     hardware: Hardware
+    hash: str
+    """sha256 of the manifest, in hexadecimal; it names the weights too."""
+    correction_error: float | None = None
+    """Mean error on measured steps that the correction was not fitted to. None: the profile is as it was measured."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,6 +88,8 @@ class DriftSummary:
     reference_step_ms: float
     """Step of the slowest rank before the changes, and now."""
     step_ms: float
+    reference_end: int
+    """Number of the step after those of the reference."""
     reference_embedding_ms: float
     """Embedding part of a step before the changes."""
     compute_ms: Mapping[int, float]
@@ -108,6 +115,10 @@ class ReportSummary:
     """None: nothing watches for drift, or it has no reference yet."""
     drift_problem: str = ""
     """Why the drift report cannot be used; empty: it can, or there is none."""
+    first_step: int | None = None
+    """Number of the first step that was measured. None: none was."""
+    step_keys: tuple[str, ...] = ()
+    """Keys of drift report and step report in the ConfigMap, where both are there."""
     statistics_key: str | None = None
     """Key of the input statistics in the ConfigMap. None: there are none."""
     unsupported_inputs: str | None = None
@@ -135,9 +146,9 @@ def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
         files = unpacked(contents, where, limits)
         if role in {names.PLAN, names.PLANNER}:
             return _plan(files, sorted({*contents.data, *contents.binary_data}), where)
-        if role in {names.PROFILE, names.PROFILER}:
+        if role in {names.PROFILE, names.PROFILER, names.CALIBRATOR}:
             return _profile(files, where)
-        if role in {names.WORKER, names.INPUTS}:
+        if role in {names.WORKER, names.INPUTS, names.STEPS}:
             return _report(files, sorted({*contents.data, *contents.binary_data}), where)
     except DocumentError as error:
         return Unreadable(problem=str(error))
@@ -210,15 +221,22 @@ def _profile(files: Mapping[str, bytes], where: str) -> ResultDocument:
     if weights != manifest.weights_sha256:
         return Unreadable(problem=f"{where}: {WEIGHTS_FILE} is not what {MANIFEST_FILE} says; it was damaged or edited")
     hardware = Hardware.from_json(files[HARDWARE_FILE], where=f"{where}/{HARDWARE_FILE}")
-    return ProfileSummary(source=manifest.source, hardware=hardware)
+    calibration = manifest.calibration
+    return ProfileSummary(
+        source=manifest.source,
+        hardware=hardware,
+        hash=hashlib.sha256(files[MANIFEST_FILE]).hexdigest(),
+        correction_error=None if calibration is None else calibration.mape_after,
+    )
 
 
 def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> ResultDocument:
-    plan_hash, measured, measured_by, progress = "", None, None, None
+    plan_hash, measured, measured_by, progress, first_step = "", None, None, None, None
     drift, drift_problem = None, ""
     if STEP_REPORT_FILE in files:
         report = StepReport.from_json(files[STEP_REPORT_FILE], where=f"{where}/{STEP_REPORT_FILE}")
         plan_hash, measured, measured_by = report.plan_sha256, measured_cost(report), report.run_id
+        first_step = report.first_step
     if PROGRESS_FILE in files:
         progress = TrainingProgress.from_json(files[PROGRESS_FILE], where=f"{where}/{PROGRESS_FILE}")
     if DRIFT_REPORT_FILE in files:
@@ -226,7 +244,8 @@ def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> Resu
             drift = drift_summary(DriftReport.from_json(files[DRIFT_REPORT_FILE], where=f"{where}/{DRIFT_REPORT_FILE}"))
         except DocumentError as error:  # steps and progress are worth having without it
             drift_problem = str(error)
-    keys_of_statistics = (key for key in keys if key.removesuffix(COMPRESSED_SUFFIX) == INPUT_STATISTICS_FILE)
+    key_of = {key.removesuffix(COMPRESSED_SUFFIX): key for key in keys}
+    step_files = (DRIFT_REPORT_FILE, STEP_REPORT_FILE)
     return ReportSummary(
         plan_hash=plan_hash,
         measured=measured,
@@ -234,7 +253,9 @@ def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> Resu
         progress=progress,
         drift=drift,
         drift_problem=drift_problem,
-        statistics_key=next(keys_of_statistics, None),
+        first_step=first_step,
+        step_keys=tuple(key_of[each] for each in step_files) if key_of.keys() >= set(step_files) else (),
+        statistics_key=key_of.get(INPUT_STATISTICS_FILE),
         unsupported_inputs=_unsupported_inputs(files, where),
     )
 
@@ -257,6 +278,8 @@ def drift_summary(report: DriftReport) -> DriftSummary:
         last_step=report.last_step,
         reference_step_ms=max(times.step_ms for times in report.reference),
         step_ms=max(times.step_ms for times in report.recent),
+        reference_end=(WARM_UP_STEPS if report.reference_first_step is None else report.reference_first_step)
+        + report.reference_steps,
         reference_embedding_ms=embedding_ms(report.reference),
         compute_ms={times.rank: times.forward_compute_ms + times.backward_compute_ms for times in report.recent},
         changes=tuple(change.model_copy(update={"evidence": change.evidence[:1]}) for change in report.changes),

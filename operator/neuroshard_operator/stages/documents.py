@@ -7,7 +7,7 @@ from neuroshard_operator.context import SLOW_START_S, Context
 from neuroshard_operator.observed.objects import Meta
 from neuroshard_operator.stages.reports import report_is_due
 
-_ROLES = {names.PLAN, names.PLANNER, names.PROFILER, names.INPUTS}
+_ROLES = {names.PLAN, names.PLANNER, names.PROFILER, names.CALIBRATOR, names.INPUTS, names.STEPS}
 
 
 ASKED_AT_ONCE = 3

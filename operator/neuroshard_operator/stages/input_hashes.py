@@ -28,13 +28,20 @@ def takes_given_models(spec: Spec) -> bool:
 
 
 def plan_inputs_hash(
-    spec: Spec, hardware: Hardware | None, *, replans: int, table_changes: int = 0, candidate: int = 0
+    spec: Spec,
+    hardware: Hardware | None,
+    *,
+    replans: int,
+    table_changes: int = 0,
+    candidate: int = 0,
+    correction: str | None = None,
 ) -> str:
     """Return a hash of everything that decides the plan.
 
     The contents of a ConfigMap with tables are not in it: they are read when a plan is made, and compared with the
     plan's when the job is resumed. `table_changes` is how often they were others, `replans` how often a failure rule
     asked for another plan, and `candidate` the number of the accepted plan for changed inputs, 0 where there is none.
+    `correction` is the name of the corrected cost models that were chosen when planning began.
     """
     given = takes_given_models(spec)
     said = {
@@ -50,6 +57,8 @@ def plan_inputs_hash(
         said["table_changes"] = table_changes
     if candidate:
         said["candidate"] = candidate
+    if correction is not None:
+        said["correction"] = correction
     chosen = spec.training.dense_optimizer
     if counts_dense(spec) and chosen is not Training().dense_optimizer:
         said["dense_optimizer"] = chosen.value

@@ -30,8 +30,8 @@ from neuroshard_operator.children.stage_jobs import CandidateInputs
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import DriftSummary, PlanSummary, ReportSummary
+from neuroshard_operator.stages.corrected_models import cost_models
 from neuroshard_operator.stages.planning import candidate_plan, plan_candidate
-from neuroshard_operator.stages.profiling import profile_hardware
 from neuroshard_operator.stages.reports import latest
 from neuroshard_operator.stages.result import StageResult, condition, training_goes_on
 from neuroshard_operator.stages.training import Training
@@ -156,7 +156,7 @@ def _planning(training: Training, candidate: CandidatePlan, candidate_hash: str)
     document = kept.document
     if not isinstance(document, ReportSummary) or document.statistics_key is None:
         return _failed(training, candidate, f"ConfigMap {kept.meta.name} has no input statistics that can be read")
-    step, profiled = profile_hardware(context)
+    step, profiled = cost_models(context)
     if profiled is None:
         return _failed(training, candidate, f"there are no cost models any more: {step.message}")
     in_force = CandidateInputs(

@@ -13,10 +13,13 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
+from neuroshard_api.documents.bundle import BundleManifest, Calibration
 from neuroshard_api.documents.config_map import contents_of, pack_files, unpack_files
+from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import IncumbentPlan, Plan
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.job.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError, Json
@@ -77,6 +80,8 @@ class World:
         """Devices by which a candidate moves each shard; 0: it places them as the plan in force does."""
         self.candidate_ms = (3.0, 6.0)
         """Predicted cost of candidates, and of the plan in force for the same inputs."""
+        self.correction_error = 0.2
+        """Error of the cost models that a calibrator publishes."""
         self.too_early: list[str] = []
         """Children that were made before something that they refer to."""
         self.doubled: list[str] = []
@@ -425,6 +430,8 @@ class World:
         is_first = pod["metadata"]["labels"][names.POD_INDEX_LABEL] == "0"
         if role == names.PROFILER and is_first:
             self.publish(result, profile_files())
+        elif role == names.CALIBRATOR:
+            self._corrected(pod, result)
         elif role == names.PLANNER:
             volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
             asked = self._mounted[pod["metadata"]["uid"]][volumes["request"]["configMap"]["name"]]
@@ -434,6 +441,25 @@ class World:
                 plan = self._candidate(plan, pod, volumes)
             self.publish(result, {"plan.json": plan.to_json().encode()})
         self.end_pod(pod, 0)
+
+    def _corrected(self, pod: Json, result: str) -> None:
+        """Publish the mounted cost models with a calibration, once plan and reports are found to be of one training."""
+        volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
+        mounted = self._mounted[pod["metadata"]["uid"]]
+        files = {
+            each: unpack_files(contents_of(mounted[volumes[each]["configMap"]["name"]]))
+            for each in ("bundle", "incumbent", "inputs")
+        }
+        trained = hashlib.sha256(files["incumbent"]["plan.json"]).hexdigest()
+        assert StepReport.from_json(files["inputs"]["step-report.json"]).plan_sha256 == trained
+        assert DriftReport.from_json(files["inputs"]["drift-report.json"]).plan_sha256 == trained
+        manifest = BundleManifest.from_json(files["bundle"]["manifest.json"])
+        error = self.correction_error
+        calibration = Calibration(
+            source=manifest.source, num_records=4, compute_scale=(1.0, 2.0), mape_before=0.5, mape_after=error
+        )
+        corrected = manifest.model_copy(update={"calibration": calibration})
+        self.publish(result, {**files["bundle"], "manifest.json": corrected.to_json().encode()})
 
     def _candidate(self, plan: Plan, pod: Json, volumes: Mapping[str, Json]) -> Plan:
         """Return a plan for the mounted statistics that gives each table of the mounted plan to another device."""

@@ -1,0 +1,51 @@
+"""From a bundle, a plan, and reports to a corrected bundle: ``python -m neuroshard_planner.correct --bundle DIR ...``.
+
+What a calibrator's pod runs. It ends with the exit codes of the ``neuroshard`` command, and a failure says one sentence
+on stderr.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_costs.errors import CostModelError
+
+from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.step_correction import corrected
+
+
+def main(arguments: Sequence[str] | None = None) -> ExitCode:
+    """Write the cost models that a training's steps correct."""
+    parser = argparse.ArgumentParser(
+        prog="python -m neuroshard_planner.correct", description="Correct cost models by measured steps."
+    )
+    parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models")
+    parser.add_argument("--plan", type=Path, required=True, help="the plan that was trained under (JSON)")
+    parser.add_argument("--report", type=Path, action="append", required=True, help="a drift report or a step report")
+    parser.add_argument(
+        "--out", type=Path, required=True, help="directory that the corrected cost models are written to"
+    )
+    options = parser.parse_args(arguments)
+    try:
+        _, factors = corrected(options.bundle, options.plan, options.report, options.out)
+    except (CostModelError, PlannerError) as error:
+        return _failed(str(error), error.exit_code)
+    except DocumentError as error:
+        return _failed(str(error), ExitCode.INVALID_INPUT)
+    except OSError as error:
+        return _failed(f"{options.out}: {error.strerror}; hint: choose another place", ExitCode.INVALID_INPUT)
+    for part, found in factors.items():
+        sys.stdout.write(f"{part}: error {found.mape_before:.1%} before, {found.mape_after:.1%} after\n")
+    return ExitCode.OK
+
+
+def _failed(sentence: str, code: ExitCode) -> ExitCode:
+    sys.stderr.write(f"error: {sentence}\n")
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
