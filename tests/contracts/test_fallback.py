@@ -14,7 +14,8 @@ from support.operator.operator_process import Story
 
 TIMES_OUT = "times out"
 FALLBACK = "DimGreedy"
-TIMEOUT_S = 10  # enough for the fallback, which starts a Python of its own
+TIMEOUT_S = 15  # enough for the fallback, which starts another Python
+AMPLE_S = 100
 OUTCOMES = (
     (TIMES_OUT, True),
     (ExitCode.INTERNAL_ERROR, True),
@@ -60,7 +61,8 @@ def test_a_local_run_falls_back(
     python.write_text(FIRST_FAILS.format(mark=tmp_path / "started", end=end, python=sys.executable))
     python.chmod(0o755)
     runs = Runs(tmp_path, lambda *arguments: run([str(argument) for argument in arguments]))
-    path = runs.write(planner={"fallbackAlgorithm": FALLBACK, "timeoutSeconds": TIMEOUT_S})
+    timeout_s = AMPLE_S if isinstance(outcome, int) else TIMEOUT_S
+    path = runs.write(planner={"fallbackAlgorithm": FALLBACK, "timeoutSeconds": timeout_s})
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(python))
 

@@ -15,7 +15,7 @@ SCHEMA = (
         "a-table-twice",
         "spec.model.embeddingTables",
         '[1]: Duplicate value: {"name":"user"}',
-        "name 'user' stands twice; hint: remove or rename one",
+        "name 'user' occurs twice; hint: remove or rename one",
         model=model(TABLE, TABLE),
     ),
     broken_schema(
@@ -106,7 +106,7 @@ SCHEMA = (
         "a-variable-twice",
         "spec.trainer.env",
         '[1]: Duplicate value: {"name":"A"}',
-        "name 'A' stands twice; hint: remove or rename one",
+        "name 'A' occurs twice; hint: remove or rename one",
         trainer={"env": [{"name": "A"}, {"name": "A"}]},
     ),
     broken_schema(
@@ -141,7 +141,7 @@ SCHEMA = (
         "an-exit-code-twice",
         "spec.failurePolicy.rules[0].onExitCodes.values",
         "[1]: Duplicate value: 137",
-        "137 stands twice; hint: remove or rename one",
+        "137 occurs twice; hint: remove or rename one",
         failurePolicy={"rules": [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [137, 137]}}]},
     ),
     broken_schema(
