@@ -174,6 +174,12 @@ RULES = (
         profiler={"budgetSeconds": 600, "timeoutSeconds": 600},
     ),
     broken_rule(
+        "corrections-of-a-profile-that-is-not-shared",
+        "spec.profiler",
+        "corrections are of profiles that jobs share: they need policy IfNotPresent and no costModelRef",
+        profiler={"policy": "Always", "corrections": {"make": True}},
+    ),
+    broken_rule(
         "two-places-of-cost-models",
         "spec.profiler.costModelRef",
         "set exactly one of configMapName and claimName",
