@@ -367,7 +367,19 @@ def status(**fields: Any) -> Status:
             "networkNodes": 2,
             "fingerprint": "0" * 64,
         },
-        "profile": {"configMapRef": {"name": "profile-0", "key": "a"}, "cached": True, "source": "measured:h100-80gb"},
+        "profile": {
+            "configMapRef": {"name": "profile-0", "key": "a"},
+            "cached": True,
+            "source": "measured:h100-80gb",
+            "correctedBy": "corrected-0",
+            "correctedErrorPercent": 6,
+        },
+        "correction": {
+            "planHash": "0" * 64,
+            "configMapRef": {"name": "corrected-1", "key": "corrected.json"},
+            "errorPercent": 5,
+            "message": "corrected by 100 steps; their error is 5 %",
+        },
         "plan": {
             "configMapRef": {"name": "job-plan-0", "key": "plan.json"},
             "hash": "0" * 64,
