@@ -114,7 +114,7 @@ def test_a_modules_plan_is_exported_and_explained_by_path(shop: Path, capsys: py
         ["items", "2", "48"],
     ]
     assert run(["explain", "plan.json", "items/id"]) == 0
-    assert "module   items" in capsys.readouterr().out
+    assert "module     items" in capsys.readouterr().out
 
 
 def test_batches_give_lookups_reuse_and_repeated_lists(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
