@@ -17,7 +17,7 @@ from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, 
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Pooling, Table
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_trainer.data.deduplication import repeated
+from neuroshard_trainer.data.repeats import repeated
 from neuroshard_trainer.data.samples import Jagged
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.expansion import Expansion

@@ -176,6 +176,11 @@ class Data(Part):
             holds=lambda data: data.session_column is not None or data.time_column is None,
         ),
         Rule(
+            cel="has(self.sessionColumn) || !has(self.constantInSession)",
+            message="constantInSession names features that are constant in a session; it needs sessionColumn",
+            holds=lambda data: data.session_column is not None or data.constant_in_session is None,
+        ),
+        Rule(
             cel="self.format == 'Synthetic' || !has(self.syntheticSessions)",
             message="syntheticSessions is for the format Synthetic only",
             holds=lambda data: data.format is DataFormat.SYNTHETIC or data.synthetic_sessions is None,
@@ -224,6 +229,11 @@ class Data(Part):
     time_column: Column | None = None
     """Parquet: column that orders the samples of a session, of integers or timestamps. If unset: they are stored in
     order."""
+    constant_in_session: (
+        Annotated[tuple[Column, ...], Field(min_length=1, max_length=512, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """Parquet: features whose lists are equal for all samples of a session. Training ends with an error where one
+    changes within a session and a row group. If unset: lists may change."""
     session_run: Annotated[int, Field(ge=0, le=INT32_MAX)] = 8
     """Maximum consecutive samples of one session that shuffling keeps together. 0: whole sessions, which can cost
     accuracy. 1: samples are shuffled one by one."""

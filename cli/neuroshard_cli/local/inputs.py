@@ -52,7 +52,7 @@ def samples_text(data: "Data") -> str:
     """Return the settings that decide which samples a training reads, and their order, as JSON.
 
     A field that came with a later release counts only where it is set, for trainings are kept over upgrades. To leave
-    out repeated lists changes no sample.
+    out repeated lists changes no sample, and neither does the check of constant ones.
     """
     unset = {name for name in _LATER_FIELDS if getattr(data, name) == type(data).model_fields[name].default}
-    return data.model_dump_json(exclude={"deduplication", *unset})
+    return data.model_dump_json(exclude={"deduplication", "constant_in_session", *unset})

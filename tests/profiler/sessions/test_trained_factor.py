@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize("is_clustered", [True, False], ids=["clustered", "by time"])
 def test_training_repeats_as_often_as_the_log_says(tmp_path: Path, run: int, *, is_clustered: bool) -> None:
     """In runs of any length, also where a row group has the sessions' samples interleaved."""
-    from neuroshard_trainer.data.deduplication import repeated
+    from neuroshard_trainer.data.repeats import repeated
     from neuroshard_trainer.data.samples import Jagged
     from neuroshard_trainer.data.sessions import shuffled_runs
 

@@ -358,6 +358,12 @@ RULES = (
         data={"format": "Parquet", "path": "data", "timeColumn": "at"},
     ),
     broken_rule(
+        "constant-lists-without-sessions",
+        "spec.data",
+        "constantInSession names features that are constant in a session; it needs sessionColumn",
+        data={"format": "Parquet", "path": "data", "constantInSession": ["user"]},
+    ),
+    broken_rule(
         "drawn-sessions-of-real-samples",
         "spec.data",
         "syntheticSessions is for the format Synthetic only",

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import HostBatch
-from neuroshard_trainer.data.deduplication import Deduplicated, deduplicated, repeated
+from neuroshard_trainer.data.deduplication import Deduplicated, deduplicated
+from neuroshard_trainer.data.repeats import repeated
 from neuroshard_trainer.data.samples import Jagged
 
 Lists = Sequence[Sequence[int]]

@@ -51,6 +51,18 @@ def test_data_that_is_not_there_is_named(tmp_path: Path, fields: dict[str, Any],
         opened(tmp_path, **fields)
 
 
+def test_features_that_are_constant_in_a_session_are_features_of_the_model(tmp_path: Path) -> None:
+    """Another name is refused before a row is read."""
+    (tmp_path / "x.parquet").touch()
+
+    with pytest.raises(DataError) as error:
+        opened(
+            tmp_path, format="Parquet", path="x.parquet", sessionColumn="visit", constantInSession=["user", "history"]
+        )
+
+    assert "spec.data.constantInSession[1]: no table looks up 'history' (found user)" in str(error.value)
+
+
 def test_dense_columns_fit_the_model(tmp_path: Path) -> None:
     """Their number is numDenseFeatures."""
     (tmp_path / "x.parquet").touch()

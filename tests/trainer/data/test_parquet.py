@@ -1,6 +1,7 @@
 """Parquet files, whole and broken."""
 
 import pickle
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,13 @@ COLUMNS = {
 
 
 def source(
-    folder: Path, row_group_size: int = 3, *, session: str | None = None, time: str | None = None, **columns: Any
+    folder: Path,
+    row_group_size: int = 3,
+    *,
+    session: str | None = None,
+    time: str | None = None,
+    constant: Sequence[str] = (),
+    **columns: Any,
 ) -> ParquetSource:
     """Return a file of four rows as samples."""
     file = folder / "part.parquet"
@@ -36,6 +43,7 @@ def source(
         dense_columns=["age"],
         session_column=session,
         time_column=time,
+        constant=constant,
     )
 
 
@@ -165,3 +173,32 @@ def test_a_sample_without_a_session_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match=r"part.parquet row 3, column visit: is null"):
         made.sessions(1)
+
+
+def test_a_feature_that_is_declared_constant_may_not_change_in_a_session(tmp_path: Path) -> None:
+    """The error names file, row, feature, session, and both lists, though other sessions are between the samples."""
+    made = source(
+        tmp_path,
+        row_group_size=4,
+        session="visit",
+        constant=["user", "words"],
+        visit=["a", "b", "b", "a"],
+        user=[4, 5, 5, 4],
+        words=[[1, 2], [3], [3], list(range(9))],
+    )
+
+    with pytest.raises(DataError) as error:
+        made.take(0, np.array([1]))
+
+    assert str(error.value) == (
+        f"{tmp_path / 'part.parquet'} row 3: 'words' changes in session 'a' (found [0, 1, 2, 3, 4, 5, 6, 7, ...], and "
+        "[1, 2] in row 0); hint: correct the log, or remove 'words' from spec.data.constantInSession"
+    )
+
+
+def test_features_that_are_declared_constant_may_change_between_sessions(tmp_path: Path) -> None:
+    """Null and empty lists are equal, and a session that a row group cuts is two."""
+    columns: dict[str, Any] = {"visit": [7, 8, 7, 7], "user": [4, 5, 4, 6], "words": [[], [1], None, [2]]}
+    made = source(tmp_path, row_group_size=3, session="visit", constant=["user", "words"], **columns)
+
+    assert [made.read(block).lookups["user"].values.tolist() for block in range(2)] == [[4, 5, 4], [6]]

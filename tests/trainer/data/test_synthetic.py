@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from neuroshard_api.documents.document import validated
 from neuroshard_api.job.training import SESSION_BLOCK_SAMPLES, SyntheticSessions
-from neuroshard_trainer.data.deduplication import repeated
+from neuroshard_trainer.data.repeats import repeated
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.sessions import shuffled_runs
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, require_valid

@@ -23,7 +23,8 @@ import torch
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.collation import DistinctLists, HostBatch, Make
-from neuroshard_trainer.data.samples import IndexArray, Jagged
+from neuroshard_trainer.data.repeats import repeated
+from neuroshard_trainer.data.samples import Jagged
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,27 +96,6 @@ def _distinct_lists(features: Sequence[Jagged], positions: tuple[int, ...], grou
 def _joined(parts: Sequence[NDArray[Any]], like: torch.Tensor) -> torch.Tensor:
     """Return the parts one after the other; without parts an empty tensor of the type of another."""
     return torch.from_numpy(np.concatenate(parts)) if parts else like[:0]
-
-
-def repeated(features: Sequence[Jagged]) -> NDArray[np.bool_]:
-    """Return [samples] whether each sample's lists all equal those of the sample before it; the first one's never."""
-    lengths = features[0].lengths
-    repeats: NDArray[np.bool_] = np.ones(len(lengths), dtype=np.bool_)
-    repeats[:1] = False
-    for feature in features:
-        repeats[1:] &= feature.lengths[1:] == feature.lengths[:-1]
-    for feature in features:
-        repeats[_unequal(feature, repeats)] = False
-    return repeats
-
-
-def _unequal(feature: Jagged, candidates: NDArray[np.bool_]) -> IndexArray:
-    """Return which candidates, whose lists are as long as those before them, have another value in them."""
-    owners = np.repeat(np.arange(len(feature.lengths)), feature.lengths)
-    at = np.flatnonzero(candidates[owners])
-    differs = feature.values[at] != feature.values[at - feature.lengths[owners[at]]]
-    unequal: IndexArray = owners[at[differs]]
-    return unequal
 
 
 def _without(feature: Jagged, repeats: NDArray[np.bool_], *, keeps_bags: bool) -> Jagged:

@@ -100,6 +100,7 @@ def open_source(
         dense_columns=_dense_columns(data, num_dense),
         session_column=data.session_column,
         time_column=data.time_column,
+        constant=_constant_features(data, features),
     )
 
 
@@ -120,6 +121,17 @@ def _movielens_place(path: str, root: Path) -> Path:
         wheels = sorted(folder.glob("recbole-*.whl"))
         return wheels[-1] if wheels and not (folder / "ml-100k.inter").exists() else folder
     return Path(matching_files(path, root, suffixes=(".whl",))[0].place)
+
+
+def _constant_features(data: Data, features: Sequence[Feature]) -> Sequence[str]:
+    known = [feature.name for feature in features]
+    for index, name in enumerate(data.constant_in_session or ()):
+        if name not in known:
+            raise DataError(
+                f"spec.data.constantInSession[{index}]: no table looks up {name!r} (found {', '.join(known)}); "
+                "hint: name features of spec.model.embeddingTables"
+            )
+    return data.constant_in_session or ()
 
 
 def _dense_columns(data: Data, num_dense: int) -> Sequence[str]:

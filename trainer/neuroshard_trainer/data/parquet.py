@@ -1,6 +1,6 @@
 """Parquet files: columns by name, lookups as integers (one per sample) or lists of integers. A row group is a block."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import BinaryIO
 
@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.recent import Recent
+from neuroshard_trainer.data.repeats import first_change
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import DecodedBlocks
@@ -29,6 +30,7 @@ class ParquetSource(DecodedBlocks):
         dense_columns: one number each.
         session_column: equal for the samples of a session. If unset: there are no sessions.
         time_column: orders the samples of a session. If unset: they are in order.
+        constant: features whose lists are equal for all samples of a session.
     """
 
     def __init__(
@@ -40,8 +42,10 @@ class ParquetSource(DecodedBlocks):
         dense_columns: Sequence[str],
         session_column: str | None = None,
         time_column: str | None = None,
+        constant: Sequence[str] = (),
     ) -> None:
         super().__init__()
+        self._constant = tuple(constant)
         self._session_column = session_column
         self._time_column = time_column
         self._features = features
@@ -63,14 +67,18 @@ class ParquetSource(DecodedBlocks):
 
     def read(self, block: int) -> Samples:
         """Return a row group's samples. Raises DataError."""
-        table = self._columns(
-            block, [self._label_column, *self._dense_columns, *(feature.name for feature in self._features)]
-        )
+        names = [self._label_column, *self._dense_columns, *(feature.name for feature in self._features)]
+        if self._constant and self._session_column is not None:
+            names.append(self._session_column)
+        table = self._columns(block, names)
         dense = [self._numbers(table, name, block) for name in self._dense_columns]
+        lookups = {feature.name: _jagged(table[feature.name]) for feature in self._features}
+        if self._constant and self._session_column is not None:
+            self._require_constant(lookups, table[self._session_column], block)
         return Samples(
             labels=self._numbers(table, self._label_column, block),
             dense=np.stack(dense, axis=1) if dense else np.zeros((len(table), 0), dtype=np.float32),
-            lookups={feature.name: _jagged(table[feature.name]) for feature in self._features},
+            lookups=lookups,
         )
 
     def place(self, block: int, row: int) -> str:
@@ -105,6 +113,16 @@ class ParquetSource(DecodedBlocks):
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy())[0])
             raise DataError(f"{self.place(block, row)}, column {name}: is null; hint: fill it in or drop the row")
+
+    def _require_constant(self, lookups: Mapping[str, Jagged], sessions: pa.ChunkedArray, block: int) -> None:
+        found = first_change({name: lookups[name] for name in self._constant}, session_ids(sessions))
+        if found is not None:
+            row_before = self._blocks[block][2] + found.row_before
+            raise DataError(
+                f"{self.place(block, found.row)}: {found.feature!r} changes in session {sessions[found.row].as_py()!r} "
+                f"(found {found.listed}, and {found.listed_before} in row {row_before}); "
+                f"hint: correct the log, or remove {found.feature!r} from spec.data.constantInSession"
+            )
 
     def _numbers(self, table: pa.Table, name: str, block: int) -> FloatArray:
         self._require_no_null(table, name, block)

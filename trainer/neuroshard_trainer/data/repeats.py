@@ -1,0 +1,80 @@
+"""Lists that equal those of the sample before, and lists that change within a session. Compares values, not hashes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from neuroshard_trainer.data.samples import IndexArray, Jagged
+
+LISTED_IDS = 8
+"""Ids of a list that a message shows."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """A list that differs from the one before it in its session."""
+
+    feature: str
+    row: int
+    """Of the sample among those that were compared."""
+    row_before: int
+    """Of the sample before it in the session."""
+    listed: str
+    """First ids of the list, for people."""
+    listed_before: str
+    """The same of the list before it."""
+
+
+def first_change(features: Mapping[str, Jagged], sessions: IndexArray) -> Change | None:
+    """Return a list that changes within a session, of the first feature with one; None: all are constant.
+
+    Args:
+        features: lists by name.
+        sessions: [samples] equal for the samples of a session, which need not be next to each other.
+    """
+    order = np.argsort(sessions, kind="stable")
+    is_stored = bool((order[1:] > order[:-1]).all())
+    grouped = sessions[order]
+    continues = np.zeros(len(grouped), dtype=np.bool_)
+    continues[1:] = grouped[1:] == grouped[:-1]
+    for name, feature in features.items():
+        changed = np.flatnonzero(continues & ~repeated([feature if is_stored else feature.take(order)]))
+        if changed.size:
+            row, before = int(order[changed[0]]), int(order[changed[0] - 1])
+            return Change(
+                feature=name,
+                row=row,
+                row_before=before,
+                listed=_listed(feature, row),
+                listed_before=_listed(feature, before),
+            )
+    return None
+
+
+def _listed(feature: Jagged, row: int) -> str:
+    ids = feature.take(np.array([row])).values.tolist()
+    rest = ", ..." if len(ids) > LISTED_IDS else ""
+    return f"[{', '.join(map(str, ids[:LISTED_IDS]))}{rest}]"
+
+
+def repeated(features: Sequence[Jagged]) -> NDArray[np.bool_]:
+    """Return [samples] whether each sample's lists all equal those of the sample before it; the first one's never."""
+    lengths = features[0].lengths
+    repeats: NDArray[np.bool_] = np.ones(len(lengths), dtype=np.bool_)
+    repeats[:1] = False
+    for feature in features:
+        repeats[1:] &= feature.lengths[1:] == feature.lengths[:-1]
+    for feature in features:
+        repeats[_unequal(feature, repeats)] = False
+    return repeats
+
+
+def _unequal(feature: Jagged, candidates: NDArray[np.bool_]) -> IndexArray:
+    """Return which candidates, whose lists are as long as those before them, have another value in them."""
+    owners = np.repeat(np.arange(len(feature.lengths)), feature.lengths)
+    at = np.flatnonzero(candidates[owners])
+    differs = feature.values[at] != feature.values[at - feature.lengths[owners[at]]]
+    unequal: IndexArray = owners[at[differs]]
+    return unequal
