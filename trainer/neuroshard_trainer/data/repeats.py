@@ -55,8 +55,8 @@ def first_change(features: Mapping[str, Jagged], sessions: IndexArray) -> Change
 
 def _listed(feature: Jagged, row: int) -> str:
     ids = feature.take(np.array([row])).values.tolist()
-    rest = ", ..." if len(ids) > LISTED_IDS else ""
-    return f"[{', '.join(map(str, ids[:LISTED_IDS]))}{rest}]"
+    shown = ", ".join(map(str, ids[:LISTED_IDS]))
+    return f"[{shown}, ...] of {len(ids):,} ids" if len(ids) > LISTED_IDS else f"[{shown}]"
 
 
 def repeated(features: Sequence[Jagged]) -> NDArray[np.bool_]:
