@@ -191,8 +191,8 @@ def test_a_feature_that_is_declared_constant_may_not_change_in_a_session(tmp_pat
         made.take(0, np.array([1]))
 
     assert str(error.value) == (
-        f"{tmp_path / 'part.parquet'} row 3: 'words' changes in session 'a' (found [0, 1, 2, 3, 4, 5, 6, 7, ...] of 9 ids, and "
-        "[1, 2] in row 0); hint: correct the log, or remove 'words' from spec.data.constantInSession"
+        f"{tmp_path / 'part.parquet'} row 3: 'words' changes in session 'a' (found [0, 1, 2, 3, 4, 5, 6, 7, ...] of 9 "
+        "ids, and [1, 2] in row 0); hint: correct the log, or remove 'words' from spec.data.constantInSession"
     )
 
 
