@@ -75,7 +75,7 @@ def test_the_verdict_says_what_every_other_device_would_cost() -> None:
 
 
 def test_the_next_best_way_is_the_cheapest_of_all_others() -> None:
-    """Of a table by columns next to others by rows and copies; what it adds by parts is told with its option."""
+    """Of a table by columns next to others by rows and copies; the option has what it adds by parts."""
     plan, bundle = planned(request_of(constraints=Constraints(), search=SearchSettings(work_budget=300)))
     explained = explain_table(plan, "t6", bundle=bundle)
     others = (*explained.moves, *explained.splits, *explained.conversions)
