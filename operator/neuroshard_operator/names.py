@@ -126,7 +126,7 @@ def corrected(correction_key: str, content_hash: str) -> str:
 
 
 def corrected_prefix(correction_key: str) -> str:
-    """Return how the names of all corrected cost models of a key begin."""
+    """Return the prefix of the names of all corrected cost models of a key."""
     return f"neuroshard-corrected-{short(correction_key)}-"
 
 

@@ -52,7 +52,7 @@ def taken(context: Context) -> str | None:
 
 
 def cost_models(context: Context) -> tuple[StageResult, Profiled | None]:
-    """Return what profiling wants, and the cost models once there are some: corrected ones where they were chosen."""
+    """Return the result of profiling with the cost models, if there are some: corrected ones where they were chosen."""
     step, profiled = profile_hardware(context)
     name = taken(context)
     if profiled is None or name is None:
@@ -121,7 +121,7 @@ def _corrects(context: Context, plan_hash: str) -> bool:
 
 
 def correct(training: Training) -> StageResult:
-    """Return what corrects the cost models of the plan in force by its steps, once for each plan."""
+    """Return the result of correcting the cost models by the steps of the plan in force, once for each plan."""
     context = training.context
     if not _corrects(context, training.plan_hash):
         return training_goes_on()
@@ -149,7 +149,7 @@ def correct(training: Training) -> StageResult:
 
 
 def _begun(training: Training) -> StageResult:
-    """Return what starts the calibrator, where the reports have steady steps that are not the reference's."""
+    """Return the start of the calibrator, where the reports have steady steps that are not the reference's."""
     context, planned = training.context, training.planned
     source = _source(context)
     kept = context.config_map(names.steps(context.name, planned.summary.hash))
@@ -247,7 +247,7 @@ def _key_of_tables(context: Context) -> str | None:
 
 
 def _key(context: Context, tables: str) -> str:
-    """Return what corrections depend on: factors of other hardware, tables, or batch sizes say nothing of a job."""
+    """Return the key of corrections: factors of other hardware, tables, or batch sizes say nothing of a job."""
     trainer, hardware = context.spec.trainer, hardware_of(context)
     assert hardware.fingerprint, "hardware_for always makes one"
     sizes = (context.spec.model.batch_size_per_device, trainer.num_nodes, trainer.devices_per_node)
