@@ -124,7 +124,10 @@ def require_devices_of(topology: Topology, ranks: Sequence[int]) -> None:
         ranks: of the group, in the world; nodes have LOCAL_WORLD_SIZE of the world's, where a launcher set it.
     """
     if len(ranks) != topology.num_devices:
-        raise DropInError(f"topology: has {topology.num_devices} devices, the process group has {len(ranks)} processes")
+        raise DropInError(
+            f"topology: has {topology.num_devices} devices, the process group has {len(ranks)} processes"
+            "; hint: start one per device"
+        )
     if "LOCAL_WORLD_SIZE" not in os.environ:
         return
     found = _per_node(ranks, _variable("LOCAL_WORLD_SIZE", len(ranks)))
@@ -196,7 +199,9 @@ def _variable(name: str, default: int) -> int:
 def _preset_topology(name: str, world: int, per_node: int) -> Topology:
     nodes, rest = divmod(world, per_node)
     if rest:
-        raise DropInError(f"topology: {per_node} processes per node do not divide {world} processes")
+        raise DropInError(
+            f"topology: {per_node} processes per node do not divide {world} processes; hint: start as many on each node"
+        )
     try:
         return preset(name).topology(num_nodes=nodes, devices_per_node=per_node)
     except ValueError as error:

@@ -125,7 +125,9 @@ def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPl
         return _trainable(file, TorchRecPlan.of(plan, collections=tables.by_path, compute_device=compute_device))
     exported = _trainable(file, TorchRecPlan.from_data(raw, where=str(file)))
     if exported.world_size != world_size:
-        raise DropInError(f"{file}: is for {exported.world_size} processes, there are {world_size}")
+        raise DropInError(
+            f"{file}: is for {exported.world_size} processes, found {world_size}; hint: start as many, or plan again"
+        )
     problem = _other_module(exported, tables)
     if problem is not None:
         raise DropInError(f"{file}: {problem}; hint: export the plan of this module")

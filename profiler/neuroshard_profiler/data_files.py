@@ -109,12 +109,14 @@ class ParquetFile:
             with by_trainers_reader():
                 self._file = parquet.ParquetFile(path.path or path.open())
         except (pa.ArrowException, OSError) as error:
-            raise DataError(f"{path}: is not a Parquet file: {error}") from error
+            raise DataError(
+                f"{path}: is not a Parquet file: {error}; hint: check the path, or give --format"
+            ) from error
         schema = self._file.schema_arrow
         aside = [name for name in (session, time) if name]
         for name in (*features, *aside):
             if name not in schema.names:
-                raise DataError(f"{path}: column {name!r}: is not there; the columns are {', '.join(schema.names)}")
+                raise DataError(f"{path}: column {name!r}: is missing; hint: choose among {', '.join(schema.names)}")
         wanted = features or [
             name for name in schema.names if name not in aside and _holds_ids(schema.field(name).type)
         ]
@@ -122,9 +124,13 @@ class ParquetFile:
             if not _holds_ids(schema.field(name).type):
                 raise DataError(
                     f"{path}: column {name!r}: holds {schema.field(name).type}, expected integers or lists of integers"
+                    "; hint: choose another column with --feature"
                 )
         if not wanted:
-            raise DataError(f"{path}: has no column of integers or of lists of integers; its schema is {schema.names}")
+            raise DataError(
+                f"{path}: has no column of integers or of lists of integers (found {schema.names})"
+                "; hint: write ids as integers"
+            )
         self._features, self._session = wanted, session
 
     @property
@@ -166,7 +172,9 @@ class NpzFile:
             with by_trainers_reader(), path.open() as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path}: is not an NPZ file of plain arrays: {error}") from error
+            raise DataError(
+                f"{path}: is not an NPZ file of plain arrays: {error}; hint: write it with numpy.savez"
+            ) from error
         names = features or sorted(name.removesuffix(".values") for name in arrays if name.endswith(".values"))
         if not names:
             raise DataError(f"{path}: has no array <feature>.values; it has {', '.join(sorted(arrays)) or 'none'}")

@@ -71,8 +71,8 @@ def test_a_trillion_rows_are_read() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", f"is empty; expected the header {HEADER.strip()}"),
-        (" \n\n", f"is empty; expected the header {HEADER.strip()}"),
+        ("", f"is empty; hint: begin with the header {HEADER.strip()}"),
+        (" \n\n", f"is empty; hint: begin with the header {HEADER.strip()}"),
         (HEADER, "has a header but no tables; hint: add one line per table"),
         (
             "name,num_embeddings,embedding_dim\na,10,8\n",
@@ -89,7 +89,7 @@ def test_a_trillion_rows_are_read() -> None:
                 f"{', '.join(REQUIRED_COLUMNS + OPTIONAL_COLUMNS)}"
             ),
         ),
-        (HEADER.replace("\n", ",name\n"), "line 1, column name: stands in the header twice; hint: remove one"),
+        (HEADER.replace("\n", ",name\n"), "line 1, column name: occurs twice in the header; hint: remove one"),
         (HEADER + "a,10,8\n", "line 2: has 3 cells, the header has 4; hint: is a comma missing or too many?"),
         (HEADER + "a,10,8,1,\n", "line 2: has 5 cells, the header has 4; hint: is a comma missing or too many?"),
         (HEADER + "a,10,8,1\n\na,10,8,1\n", "line 4, column name: 'a' stands on line 2 already; hint: rename one"),
@@ -111,7 +111,7 @@ def test_a_trillion_rows_are_read() -> None:
         (HEADER + "a,10,8,nan\n", "line 2, column pooling_factor: input should be a finite number, found NaN"),
         (HEADER + "a,10,8,-0.5\n", "line 2, column pooling_factor: input should be greater than 0, found -0.5"),
         (HEADER + 'a,10,8,"1\n', "line 2: is not valid CSV: unexpected end of data"),
-        (HEADER + "a,10,8,\0\n", "line 2: holds a NUL byte; expected a CSV file, which is plain text"),
+        (HEADER + "a,10,8,\0\n", "line 2: holds a NUL byte; hint: write the table set as plain text"),
     ],
     ids=[
         "empty",

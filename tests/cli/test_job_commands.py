@@ -191,7 +191,7 @@ def test_logs_need_a_stage_that_has_run(neuroshard: Any, kubectl: Kubectl) -> No
 
     assert (never.code, gone.code) == (2, 2)
     assert "no pod has run in stage planning; there are logs of profiling, running" in never.err
-    assert "job-worker-0: has no such pod any more; cleanPodPolicy" in gone.err
+    assert "job-worker-0: the pod has been deleted" in gone.err
 
 
 @pytest.mark.parametrize("command", ["status", "logs"])

@@ -205,12 +205,12 @@ def test_a_session_column_is_no_feature(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "asked", "message"),
     [
-        ({"a": [1]}, {"features": ("b",)}, "column 'b': is not there; the columns are a"),
+        ({"a": [1]}, {"features": ("b",)}, "column 'b': is missing; hint: choose among a"),
         ({"a": ["x"]}, {"features": ("a",)}, "column 'a': holds string, expected integers or lists of integers"),
         ({"a": ["x"]}, {}, "has no column of integers"),
         ({"a": [1, -4]}, {}, "column 'a': entry 1 is -4, ids must not be negative"),
         ({"a": [[1, None]]}, {}, "column 'a': has lists with empty entries"),
-        ({"a": [1]}, {"session": "s"}, "column 's': is not there"),
+        ({"a": [1]}, {"session": "s"}, "column 's': is missing"),
     ],
     ids=["missing", "strings", "nothing to look up", "negative", "null entry", "no session"],
 )

@@ -169,6 +169,7 @@ class CheckpointFolder:
         if not self._is_owner():
             raise StorageError(
                 f"{self._folder}: a newer start of this run has taken over the folder; this one writes no checkpoint"
+                "; hint: end one of the two, or give each a folder"
             )
 
     def _is_owner(self) -> bool:

@@ -111,7 +111,7 @@ def chosen_device(choice: DeviceChoice, cuda: Cuda, *, local_rank: int, needs_gp
         if choice == "auto" and needs_gpu is None:
             return torch.device("cpu")
         wanted = "--device cuda" if needs_gpu is None or choice == "cuda" else needs_gpu
-        raise InputError(f"{wanted}, but {cuda.why_unusable()}; --device cpu trains on the CPU all the same")
+        raise InputError(f"{wanted}, but {cuda.why_unusable()}; hint: --device cpu trains on the CPU")
     if local_rank >= len(cuda.devices):
         raise InputError(
             f"local rank {local_rank} has no GPU of its own, there are {len(cuda.devices)}"

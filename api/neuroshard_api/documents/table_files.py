@@ -43,7 +43,10 @@ def _plain_path(name: str, *, where: str) -> Path:
     path = Path(name.removesuffix(COMPRESSED_SUFFIX))
     if path.suffix.lower() not in SUFFIXES:
         found = f"the suffix is {path.suffix!r}" if path.suffix else "it has no suffix"
-        raise DocumentError(where, [f"is no table set that can be read: {found}, expected .csv, .json, .yaml or .yml"])
+        raise DocumentError(
+            where,
+            [f"is no table set that can be read: {found}, expected .csv, .json, .yaml or .yml; hint: rename the file"],
+        )
     return path
 
 
@@ -57,7 +60,7 @@ def parse_csv(text: str, *, where: str, name: str) -> TableSet:
     """
     lines = _numbered_lines(text, where)
     if not lines:
-        raise DocumentError(where, [f"is empty; expected the header {','.join(REQUIRED_COLUMNS)}"])
+        raise DocumentError(where, [f"is empty; hint: begin with the header {','.join(REQUIRED_COLUMNS)}"])
     (header_line, header), *rows = lines
     columns = [cell.strip() for cell in header]
     problems = [f"line {header_line}, {problem}" for problem in _header_problems(columns)]
@@ -77,7 +80,7 @@ def _numbered_lines(text: str, where: str) -> list[tuple[int, list[str]]]:
     """Return the cells of each line that has any, with the line's number from 1 on."""
     if "\0" in text:
         line = text.count("\n", 0, text.index("\0")) + 1
-        raise DocumentError(where, [f"line {line}: holds a NUL byte; expected a CSV file, which is plain text"])
+        raise DocumentError(where, [f"line {line}: holds a NUL byte; hint: write the table set as plain text"])
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         return [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
@@ -98,7 +101,7 @@ def _header_problems(columns: list[str]) -> list[str]:
             hint = f"did you mean {close[0]}?" if close else f"the columns are {', '.join(known)}"
             problems.append(f"column {column[:40]!r}: is not known; hint: {hint}")
         elif column in columns[:position]:
-            problems.append(f"column {column}: stands in the header twice; hint: remove one")
+            problems.append(f"column {column}: occurs twice in the header; hint: remove one")
     return problems
 
 

@@ -272,7 +272,7 @@ def _of_this_kind(raw: object, where: str) -> object:
     """Return data of the kind and version of a DLRMTrainingJob. Raises DocumentError."""
     if not isinstance(raw, dict):
         found = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise DocumentError(where, [f"must hold a {KIND}, found {found}"])
+        raise DocumentError(where, [f"must hold a {KIND}, found {found}; hint: is this another kind of document?"])
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key not in raw:
             raise DocumentError(where, [f"{key}: is missing; hint: add `{key}: {expected}`"])

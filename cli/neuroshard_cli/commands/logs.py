@@ -41,7 +41,10 @@ def logs(
         assert batch_job, "those without were left out"
         pods = [pod for pod in jobs.pods(batch_job) if worker in (None, pod.index)]
         if not pods:
-            raise CommandError(f"{batch_job}: has no such pod any more; cleanPodPolicy of the job decides how long")
+            raise CommandError(
+                f"{batch_job}: the pod has been deleted"
+                "; hint: set runPolicy.cleanPodPolicy of the next job to keep its pods"
+            )
         for pod in pods[:1] if follow else pods:
             if len(pods) > 1:
                 say(f"--- {pod.pod}")

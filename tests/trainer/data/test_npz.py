@@ -40,7 +40,7 @@ def test_samples_are_taken_over_blocks(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arrays", "expected"),
     [
-        ({"label": None}, "has no array 'label'; it has dense, item.lengths"),
+        ({"label": None}, r"has no array 'label' \(found dense, item.lengths"),
         ({"user__values": None}, "has no array 'user.values'"),
         ({"user__values": np.zeros(10)}, "is float64.*expected integer numbers in 1 dimension"),
         ({"user__lengths": np.ones(9, dtype=int)}, "has 9 entries, there are 10 labels"),

@@ -106,7 +106,7 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
     """With those that there are."""
     pq.write_table(pa.table({"label": [0]}), tmp_path / "part.parquet")
 
-    with pytest.raises(DataError, match="has no column 'age'; it has label"):
+    with pytest.raises(DataError, match=r"has no column 'age' \(found label"):
         ParquetSource(
             [DataFile(str(tmp_path / "part.parquet"))], features_of(TABLES), label_column="label", dense_columns=["age"]
         )
@@ -152,7 +152,7 @@ def test_sessions_without_times_are_in_stored_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({}, r"part.parquet: has no column 'visit'; it has label, age, user, words"),
+        ({}, r"part.parquet: has no column 'visit' \(found label, age, user, words\)"),
         (
             {"visit": [0.5, 1.5, 2.5, 3.5]},
             "column visit: is of type double, expected an integer or a text, which names",

@@ -55,7 +55,10 @@ class CriteoBinarySource:
         require_criteo(features, num_dense=num_dense)
         stems = [file.place.removesuffix(DENSE_SUFFIX) for file in files if file.place.endswith(DENSE_SUFFIX)]
         if not stems:
-            raise DataError(f"spec.data.path: {files[0]} and {len(files) - 1} more: no name ends in {DENSE_SUFFIX}")
+            raise DataError(
+                f"spec.data.path: {files[0]} and {len(files) - 1} more: no name ends in {DENSE_SUFFIX}"
+                "; hint: check the path and spec.data.format"
+            )
         self._features = [(feature, FEATURES.index(feature.name)) for feature in features]
         self._multi_hot = multi_hot
         self._days = [_opened(stem, multi_hot=multi_hot) for stem in stems]

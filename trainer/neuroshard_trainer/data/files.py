@@ -90,7 +90,9 @@ def matching_files(path: str, root: Path, *, suffixes: Sequence[str]) -> tuple[D
     if whole.is_dir():
         found = sorted(file for file in whole.iterdir() if file.name.endswith(tuple(suffixes)) and file.is_file())
         if not found:
-            raise DataError(f"spec.data.path: {whole} has no file that ends in {' or '.join(suffixes)}")
+            raise DataError(
+                f"spec.data.path: {whole} has no file that ends in {' or '.join(suffixes)}; hint: check the path"
+            )
     else:
         pattern = whole.relative_to(whole.anchor)
         found = sorted(file for file in Path(whole.anchor).glob(str(pattern)) if file.is_file())
@@ -109,7 +111,9 @@ def _matching_urls(url: str, suffixes: Sequence[str]) -> tuple[DataFile, ...]:
         else:
             found = system.glob(name)
     except OSError as error:
-        raise DataError(f"spec.data.path: {url} cannot be listed: {error}") from error
+        raise DataError(
+            f"spec.data.path: {url} cannot be listed: {error}; hint: check the URL and its credentials"
+        ) from error
     if not found:
         raise DataError(f"spec.data.path: {url} does not exist, and no file matches it; hint: check the URL")
     return tuple(DataFile(system.unstrip_protocol(each)) for each in sorted(found))

@@ -172,7 +172,7 @@ def _scanned(file: DataFile) -> LineIndex:
             raise file.unreadable(error) from error
     num_lines += 0 if ends_in_newline else 1
     if not num_lines:
-        raise DataError(f"{file}: is empty; expected one sample per line")
+        raise DataError(f"{file}: is empty, expected one sample per line; hint: remove it, or write it again")
     begins = np.unique(np.concatenate(starts))
     return LineIndex(offsets=np.append(begins[begins < size], size), num_lines=num_lines)
 

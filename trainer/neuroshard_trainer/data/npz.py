@@ -80,7 +80,10 @@ def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, labe
 
     def array(name: str, kind: type[Any], num_dimensions: int) -> MappedArray:
         if name not in arrays:
-            raise DataError(f"{file}: has no array {name!r}; it has {', '.join(sorted(arrays)) or 'none'}")
+            raise DataError(
+                f"{file}: has no array {name!r} (found {', '.join(sorted(arrays)) or 'none'})"
+                "; hint: add it, or rename the feature"
+            )
         found = arrays[name]
         if not np.issubdtype(np.dtype(found.dtype), kind) or len(found.shape) != num_dimensions:
             raise DataError(
@@ -92,7 +95,7 @@ def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, labe
     labels, dense = array(label, np.number, 1), array(DENSE, np.number, 2)
     count = labels.shape[0]
     if not count:
-        raise DataError(f"{file}: is empty; expected at least one sample")
+        raise DataError(f"{file}: is empty, expected at least one sample; hint: remove it, or write it again")
     if dense.shape != (count, num_dense):
         raise DataError(
             f"{dense}: has the shape {list(dense.shape)}, expected {[count, num_dense]}: as many samples as labels, "

@@ -111,7 +111,7 @@ class OwnDataset:
         except Exception as error:
             raise DataError(f"spec.data.dataset: {self.name} raised {type(error).__name__}: {error}") from error
         if not taken and not evaluation:
-            raise DataError(f"spec.data.dataset: {self.name}: shard {shard} yields no samples")
+            raise DataError(f"spec.data.dataset: {self.name}: shard {shard} yields no samples; hint: use fewer shards")
         samples = self._samples(taken) if taken else self._nothing()
         rows: IndexArray = np.arange(len(samples))
         if taken:

@@ -62,7 +62,10 @@ class ParquetSource(DecodedBlocks):
                 sizes.append(metadata.row_group(group).num_rows)
                 first += sizes[-1]
         if not sum(sizes):
-            raise DataError(f"{files[0]} and {len(files) - 1} more: hold no rows; expected at least one sample")
+            raise DataError(
+                f"{files[0]} and {len(files) - 1} more: hold no rows, expected at least one sample"
+                "; hint: check spec.data.path"
+            )
         self.block_sizes = tuple(sizes)
 
     def read(self, block: int) -> Samples:
@@ -144,7 +147,10 @@ class ParquetSource(DecodedBlocks):
         ]
         for name, fits in wanted:
             if name not in schema.names:
-                raise DataError(f"{file}: has no column {name!r}; it has {', '.join(schema.names)}")
+                raise DataError(
+                    f"{file}: has no column {name!r} (found {', '.join(schema.names)})"
+                    "; hint: add it, or rename the feature"
+                )
             kind = schema.field(name).type
             if not fits(kind):
                 raise DataError(f"{file}, column {name}: is of type {kind}, expected {_EXPECTED[fits]}")
