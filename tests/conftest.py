@@ -2,10 +2,12 @@
 
 import signal
 from collections.abc import Generator, Iterator
+from functools import partial
 
 import pytest
 from hypothesis import settings
 from neuroshard_api.process.collector import uncollected_imports
+from support import golden as golden_files
 from support.trainer.rank_server import RankServer
 
 settings.register_profile("deterministic", derandomize=True, deadline=None)
@@ -14,6 +16,17 @@ settings.load_profile("deterministic")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts something in the background has it ignore Ctrl-C, and so would all that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let golden files be written again."""
+    golden_files.add_option(parser)
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> golden_files.Golden:
+    """Return a function that compares a golden file with a text."""
+    return partial(golden_files.compare, rewrite=bool(request.config.getoption(golden_files.OPTION)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -303,7 +303,7 @@ def _too_late(context: Context) -> StageResult | None:
     limit = policy.pre_running_deadline_seconds
     ran = context.stage_status(StageName.RUNNING).start_time is not None
     if limit is not None and not ran and context.now >= started + timedelta(seconds=limit):
-        doing = f"; it was at: {context.status.message}" if context.status.message else ""
+        doing = f"; last message: {context.status.message}" if context.status.message else ""
         message = f"the workers did not all run within runPolicy.preRunningDeadlineSeconds ({limit} s){doing}"
         return failed(display_stage=Stage.LAUNCHING, stage=None, reason=Reason.NOT_RUNNING_IN_TIME, message=message)
     return None

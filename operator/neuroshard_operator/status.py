@@ -87,7 +87,7 @@ def _resumed(context: Context, found: Iterable[ConditionUpdate]) -> list[Conditi
     if was is None or still:
         return []
     return [
-        ConditionUpdate(type=ConditionType.SUSPENDED, holds=False, reason=Reason.RESUMED, message="the job goes on")
+        ConditionUpdate(type=ConditionType.SUSPENDED, holds=False, reason=Reason.RESUMED, message="the job has resumed")
     ]
 
 

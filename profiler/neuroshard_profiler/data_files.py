@@ -172,9 +172,7 @@ class NpzFile:
             with by_trainers_reader(), path.open() as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError, zipfile.BadZipFile) as error:
-            raise DataError(
-                f"{path}: is not an NPZ file of plain arrays: {error}; hint: write it with numpy.savez"
-            ) from error
+            raise DataError(f"{path}: is not an NPZ file of plain arrays; hint: write it with numpy.savez") from error
         names = features or sorted(name.removesuffix(".values") for name in arrays if name.endswith(".values"))
         if not names:
             raise DataError(f"{path}: has no array <feature>.values; it has {', '.join(sorted(arrays)) or 'none'}")

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.golden import Golden
 
 MESSAGES = Path(__file__).parent / "messages"
 TABLE = {"name": "a", "num_embeddings": 1000, "embedding_dim": 32}
@@ -39,7 +40,7 @@ BROKEN: dict[str, tuple[tuple[str, ...], str]] = {
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_an_error_is_printed_as_its_file_says(
-    neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden, name: str
 ) -> None:
     """What is wrong and where, and on a line of its own the remedy."""
     command, text = BROKEN[name]
@@ -48,7 +49,7 @@ def test_an_error_is_printed_as_its_file_says(
         file = next(word for word in command if Path(word).suffix)
         Path(file).write_text(text, encoding="utf-8")
 
-    assert neuroshard(*command).err == (MESSAGES / f"{name}.txt").read_text(encoding="utf-8")
+    golden(MESSAGES / f"{name}.txt", neuroshard(*command).err)
 
 
 def test_each_file_has_its_input() -> None:

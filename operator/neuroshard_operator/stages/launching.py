@@ -133,7 +133,7 @@ def _outdated(context: Context, current: ChildJob) -> StageResult:
 
 
 def _waiting_for_old(context: Context, living: int, actions: tuple[Action, ...], message: str = "") -> StageResult:
-    message = message or f"{living} pods of an earlier start are still ending"
+    message = message or f"pods of an earlier start are still ending ({living} left)"
     return StageResult(
         display_stage=Stage.LAUNCHING,
         reason=Reason.WAITING_FOR_OLD_PODS,

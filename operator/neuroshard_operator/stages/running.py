@@ -299,7 +299,7 @@ def _restart(
     counted = _counted_before(context, healthy) + decided.counts
     pause = _pause(context, decided, counted, healthy)
     counting = f"restart {counted} of {context.spec.failure_policy.max_restarts}" if decided.counts else "not counted"
-    message = f"all workers start again ({counting}, failure rule: {decided.rule}): {what}"
+    message = f"restarting all workers ({counting}, failure rule: {decided.rule}): {what}"
     old_reports = cleared(context)
     replan = decided.action is FailureAction.REPLAN_AND_RESTART
     if replan and context.broken_rules:  # a spec that this release refuses gets no plan, and has one to go on with

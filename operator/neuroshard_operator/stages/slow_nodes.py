@@ -47,9 +47,8 @@ def leave_slow_node(training: Training) -> StageResult | None:
     )
     if not decision.acts:
         return None
-    message = f"node {node} is slow, and the workers start again elsewhere if they can: {decision.message}"[
-        :MESSAGE_CHARACTERS
-    ]
+    found = f"node {node} is slow; restarting the workers on other nodes where possible: {decision.message}"
+    message = found[:MESSAGE_CHARACTERS]
     still = [each for each in record.avoided_nodes if each.name in avoided]
     recorded = training.with_restart(training.entry(Reason.NODE_SLOW, message)).model_copy(
         update={"avoided_nodes": (*still, AvoidedNode(name=node, time=context.now))}

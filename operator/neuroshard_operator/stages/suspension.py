@@ -27,7 +27,7 @@ def suspend(context: Context) -> StageResult:
         if job.outcome is not None and not job.outcome.succeeded and job.meta.deleted is None
     )
     message = (
-        f"{len(unfinished)} Jobs are being stopped" if unfinished else "no pods run; hint: set spec.suspend to false"
+        f"stopping {len(unfinished)} Kubernetes Jobs" if unfinished else "no pods run; hint: set spec.suspend to false"
     )
     waiting = tuple(
         StageUpdate(stage=stage, state=StageState.WAITING, restarted=True)
