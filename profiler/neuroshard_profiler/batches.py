@@ -1,8 +1,9 @@
 """Batches of ids: for each feature how many ids each sample has, and all ids one after the other. Reads no files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from neuroshard_costs.shards import IndexArray
 
 
@@ -23,4 +24,51 @@ class DataBatch:
     num_samples: int
     features: Mapping[str, Jagged]
     sessions: IndexArray | None
-    """[samples] a number for each session. None: the data names none."""
+    """[samples] a number for each session, the same in all batches of a data set. None: the data names none."""
+
+    def part(self, first: int, last: int) -> "DataBatch":
+        """Return the samples from the first to before the last."""
+        return DataBatch(
+            num_samples=last - first,
+            features={name: _part(feature, first, last) for name, feature in self.features.items()},
+            sessions=None if self.sessions is None else self.sessions[first:last],
+        )
+
+
+def evenly(batches: Iterable[DataBatch], num_samples: int) -> Iterator[DataBatch]:
+    """Yield the samples of batches of one data set in batches of another size; the last may have fewer."""
+    waiting: list[DataBatch] = []
+    missing = num_samples
+    for batch in batches:
+        first = 0
+        while batch.num_samples - first >= missing:
+            yield _joined([*waiting, batch.part(first, first + missing)])
+            first += missing
+            waiting, missing = [], num_samples
+        if first < batch.num_samples:
+            waiting.append(batch.part(first, batch.num_samples))
+            missing -= batch.num_samples - first
+    if waiting:
+        yield _joined(waiting)
+
+
+def _part(feature: Jagged, first: int, last: int) -> Jagged:
+    ends = np.concatenate(([0], np.cumsum(feature.lengths)))
+    return Jagged(lengths=feature.lengths[first:last], ids=feature.ids[ends[first] : ends[last]])
+
+
+def _joined(batches: Sequence[DataBatch]) -> DataBatch:
+    if len(batches) == 1:
+        return batches[0]
+    sessions = [each.sessions for each in batches if each.sessions is not None]
+    return DataBatch(
+        num_samples=sum(each.num_samples for each in batches),
+        features={
+            name: Jagged(
+                lengths=np.concatenate([each.features[name].lengths for each in batches]),
+                ids=np.concatenate([each.features[name].ids for each in batches]),
+            )
+            for name in batches[0].features
+        },
+        sessions=np.concatenate(sessions) if sessions else None,
+    )

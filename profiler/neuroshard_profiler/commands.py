@@ -248,7 +248,10 @@ def fit(
 
 
 def stats(
-    data: Annotated[str, typer.Argument(metavar="DATA", help="A sample of the training data: a file, or a URL.")],
+    data: Annotated[
+        str,
+        typer.Argument(metavar="DATA", help="A sample of the training data: a file, a folder, a pattern, or a URL."),
+    ],
     *,
     embedding_dim: Annotated[int, typer.Option(min=4, help="Columns of every table; data does not tell them.")],
     data_format: Annotated[
@@ -265,6 +268,10 @@ def stats(
     time: Annotated[
         str | None, typer.Option(help="Column that orders the samples of a session: measure repeats over all samples.")
     ] = None,
+    constant: Annotated[
+        list[str] | None,
+        typer.Option(help="A feature whose lists may not change within a session; may be repeated. Default: none."),
+    ] = None,
     session_run: Annotated[
         int, typer.Option(min=0, help="Maximum samples of a session that training keeps together; 0: all of them.")
     ] = 8,
@@ -280,7 +287,8 @@ def stats(
     from neuroshard_report.terminal.printing import print_content
     from neuroshard_report.terminal.progress import activity
 
-    from neuroshard_profiler.data_files import limited, open_data
+    from neuroshard_profiler.data_files import limited
+    from neuroshard_profiler.data_set import DataSet
     from neuroshard_profiler.errors import SettingsError
     from neuroshard_profiler.files import write_file
     from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
@@ -290,26 +298,31 @@ def stats(
 
     if time is not None and session is None:
         raise SettingsError("--time: orders the samples of a session; hint: give --session too, or leave --time out")
-    file = open_data(data, data_format=data_format, features=feature or (), session=session, time=time)
-    known = [count for count in (max_samples, file.num_samples) if count is not None]
+    if constant and time is None:
+        raise SettingsError(
+            "--constant: lists are compared in the order of a session's samples; hint: give --session and --time too"
+        )
+    opened = DataSet.of(data, data_format=data_format, features=feature or (), session=session, time=time)
+    known = [count for count in (max_samples, opened.num_samples) if count is not None]
     duplication = None
     with activity("reading samples", is_silent=json) as shown:
         batches = shown.of(
-            limited(file.batches(batch_size), max_samples),
+            limited(opened.batches(batch_size), max_samples),
             total=min(known, default=None),
             amount=lambda batch: batch.num_samples,
         )
-        statistics = data_statistics(batches, batch_size=batch_size, ids_are_rows=file.ids_are_rows)
+        statistics = data_statistics(batches, batch_size=batch_size, ids_are_rows=opened.ids_are_rows)
         if session is not None and time is not None:
             shown.begin("measuring repeats of sessions")
             names = tuple(each.name for each in statistics.features)
             duplication = measure_duplication(
-                data,
+                opened.files,
                 names,
                 session=session,
                 time=time,
                 session_run=session_run,
                 settings=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
+                constant=constant or (),
             )
     name = data.rstrip("/").rsplit("/", 1)[-1]
     tables = statistics.table_set(

@@ -9,12 +9,12 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
 from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE, LineError, parse_lines
 from neuroshard_trainer.data.files import DataFile
-from neuroshard_trainer.data.samples import Feature, Samples, joined
+from neuroshard_trainer.data.samples import Feature, Samples
 from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
 from neuroshard_trainer.errors import MissingPackageError as MissingReaderPackageError
 from neuroshard_trainer.errors import TrainerError
 
-from neuroshard_profiler.batches import DataBatch, Jagged
+from neuroshard_profiler.batches import DataBatch, Jagged, evenly
 from neuroshard_profiler.errors import DataError, MissingPackageError
 
 _ROWS = 2**40
@@ -91,19 +91,13 @@ class CriteoArrays:
 
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches; none where there are no samples. Raises DataError."""
-        waiting: list[Samples] = []
+        yield from evenly(self._blocks(), num_samples)
+
+    def _blocks(self) -> Iterator[DataBatch]:
         for block, size in enumerate(self._source.block_sizes.tolist()):
             with by_trainers_reader():
-                waiting.append(self._source.take(block, np.arange(size)))
-            if sum(map(len, waiting)) < num_samples:
-                continue
-            found = joined(waiting)
-            whole = len(found) // num_samples * num_samples
-            for first in range(0, whole, num_samples):
-                yield _batch(found.take(np.arange(first, first + num_samples)))
-            waiting = [found.take(np.arange(whole, len(found)))]
-        if waiting and len(left := joined(waiting)):
-            yield _batch(left)
+                samples = self._source.take(block, np.arange(size))
+            yield _batch(samples)
 
 
 def _batch(samples: Samples) -> DataBatch:

@@ -2,14 +2,15 @@
 
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import numpy as np
 from neuroshard_costs.shards import IndexArray
+from neuroshard_trainer.data.criteo_binary import DENSE_SUFFIX
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import COMPRESSED
 
-from neuroshard_profiler.batches import DataBatch, Jagged
+from neuroshard_profiler.batches import DataBatch, Jagged, evenly
 from neuroshard_profiler.criteo_files import CriteoArrays, CriteoText, by_trainers_reader
 from neuroshard_profiler.errors import DataError
 
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 
 Format = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "npz"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-ENDS: Mapping[str, Format] = {
-    **{text + packed: "criteo" for text in (".tsv", ".txt") for packed in ("", *COMPRESSED)},
-    "_dense.npy": "criteo-binary",
-    ".parquet": "parquet",
-    ".npz": "npz",
+ENDS: Mapping[Format, tuple[str, ...]] = {
+    "criteo": tuple(text + packed for text in (".tsv", ".txt") for packed in ("", *COMPRESSED)),
+    "criteo-binary": (DENSE_SUFFIX,),
+    "criteo-multi-hot": (DENSE_SUFFIX,),
+    "parquet": (".parquet",),
+    "npz": (".npz",),
 }
-"""Ends of the names of files that tell their format."""
+"""Ends of the names of a format's files. The first format with an end is the one that a name tells."""
 
 
 class Reader(Protocol):
@@ -67,9 +69,7 @@ def open_data(
     file = DataFile(place)
     if file.path is not None and not file.path.is_file():
         raise DataError(f"{place}: is no file; hint: check the path")
-    chosen = data_format or next((known for end, known in ENDS.items() if file.name.lower().endswith(end)), None)
-    if chosen is None:
-        raise DataError(f"{place}: its name tells no format; hint: give --format, one of {', '.join(FORMATS)}")
+    chosen = data_format or format_of(file)
     if chosen.startswith("criteo"):
         if session is not None or features:
             raise DataError(f"{place}: Criteo's data has no named columns; hint: leave session and features out")
@@ -81,6 +81,14 @@ def open_data(
     if time is not None:
         raise DataError(f"{place}: times are read from Parquet alone; hint: leave --time out, or convert the data")
     return NpzFile(file, features=features, session=session)
+
+
+def format_of(file: DataFile) -> Format:
+    """Return the format that a file's name tells. Raises DataError where it tells none."""
+    found = next((known for known, ends in ENDS.items() if file.name.lower().endswith(ends)), None)
+    if found is None:
+        raise DataError(f"{file}: its name tells no format; hint: give --format, one of {', '.join(FORMATS)}")
+    return found
 
 
 def limited(batches: Iterable[DataBatch], max_samples: int | None) -> Iterator[DataBatch]:
@@ -102,6 +110,7 @@ class ParquetFile:
         self, path: DataFile, *, features: Sequence[str], session: str | None, time: str | None = None
     ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+        from neuroshard_trainer.data.parquet import is_session  # noqa: PLC0415 - needs pyarrow
         from pyarrow import parquet  # noqa: PLC0415 - the same
 
         self._path = path
@@ -126,6 +135,11 @@ class ParquetFile:
                     f"{path}: column {name!r}: holds {schema.field(name).type}, expected integers or lists of integers"
                     "; hint: choose another column with --feature"
                 )
+        if session is not None and not is_session(schema.field(session).type):
+            raise DataError(
+                f"{path}: column {session!r}: holds {schema.field(session).type}"
+                "; hint: a session is an integer or a text"
+            )
         if not wanted:
             raise DataError(
                 f"{path}: has no column of integers or of lists of integers (found {schema.names})"
@@ -141,12 +155,32 @@ class ParquetFile:
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with the column."""
         columns = [*self._features, *([self._session] if self._session else [])]
-        for batch in self._file.iter_batches(batch_size=num_samples, columns=columns):
+        for batch in self._read(num_samples, columns):
             yield DataBatch(
                 num_samples=batch.num_rows,
                 features={name: self._jagged(name, batch.column(name)) for name in self._features},
-                sessions=None if self._session is None else _numbered(batch.column(self._session).to_pylist()),
+                sessions=None if self._session is None else self._sessions(batch.column(self._session)),
             )
+
+    def _read(self, num_samples: int, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
+        import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+
+        try:
+            yield from self._file.iter_batches(batch_size=num_samples, columns=list(columns))
+        except (pa.ArrowException, OSError) as error:
+            problem = " ".join(str(error).split())
+            raise DataError(f"{self._path}: cannot be read ({problem}); hint: write the damaged file again") from error
+
+    def _sessions(self, column: "pa.Array") -> IndexArray:
+        import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+        from neuroshard_trainer.data.parquet import session_ids  # noqa: PLC0415 - needs pyarrow
+
+        if column.null_count:
+            raise DataError(
+                f"{self._path}: column {self._session!r}: is null in {column.null_count:,} rows"
+                "; hint: leave these rows out, or give them a value"
+            )
+        return session_ids(pa.chunked_array([column]))
 
     def _jagged(self, name: str, column: "pa.Array") -> Jagged:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
@@ -175,59 +209,61 @@ class NpzFile:
             raise DataError(f"{path}: is not an NPZ file of plain arrays; hint: write it with numpy.savez") from error
         names = features or sorted(name.removesuffix(".values") for name in arrays if name.endswith(".values"))
         if not names:
-            raise DataError(f"{path}: has no array <feature>.values; it has {', '.join(sorted(arrays)) or 'none'}")
-        self._features = {name: self._jagged(path, name, arrays) for name in names}
-        self._sessions = None if session is None else _numbered(_integers(path, session, arrays).tolist())
-        counts = {name: len(feature.lengths) for name, feature in self._features.items()}
-        if self._sessions is not None:
-            counts[str(session)] = len(self._sessions)
+            raise DataError(
+                f"{path}: has no array <feature>.values; it has {', '.join(sorted(arrays)) or 'none'}"
+                "; hint: name ids <feature>.values, and their numbers <feature>.lengths"
+            )
+        lookups = {name: self._jagged(path, name, arrays) for name in names}
+        sessions = None if session is None else _integers(path, session, arrays)
+        counts = {name: len(feature.lengths) for name, feature in lookups.items()}
+        if sessions is not None:
+            counts[str(session)] = len(sessions)
         if len(set(counts.values())) > 1:
-            raise DataError(f"{path}: its arrays differ in their number of samples: {counts}")
-        self._num_samples = next(iter(counts.values()))
+            raise DataError(
+                f"{path}: its arrays differ in their number of samples: {counts}"
+                "; hint: write one length, and one session, for each sample"
+            )
+        self._samples = DataBatch(num_samples=next(iter(counts.values())), features=lookups, sessions=sessions)
 
     @property
     def num_samples(self) -> int:
         """Number of samples of the arrays."""
-        return self._num_samples
+        return self._samples.num_samples
 
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches."""
-        for start in range(0, self._num_samples, num_samples):
-            part = slice(start, start + num_samples)
-            yield DataBatch(
-                num_samples=min(num_samples, self._num_samples - start),
-                features={name: _part(feature, part) for name, feature in self._features.items()},
-                sessions=None if self._sessions is None else self._sessions[part],
-            )
+        yield from evenly([self._samples], num_samples)
 
     @staticmethod
     def _jagged(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> Jagged:
         lengths, ids = (_integers(path, f"{name}.{part}", arrays) for part in ("lengths", "values"))
         if (lengths < 0).any() or lengths.sum() != len(ids):
-            raise DataError(f"{path}: {name}.lengths: sum to {lengths.sum()}, {name}.values holds {len(ids)} ids")
+            raise DataError(
+                f"{path}: {name}.lengths: sum to {lengths.sum()}, {name}.values holds {len(ids)} ids"
+                "; hint: write the number of each sample's ids as its length"
+            )
         return _checked(Jagged(lengths=lengths, ids=ids), f"{path}: {name}.values")
 
 
 def _integers(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> IndexArray:
     if name not in arrays:
-        raise DataError(f"{path}: the array {name!r} is missing; it has {', '.join(sorted(arrays))}")
+        raise DataError(f"{path}: the array {name!r} is missing; it has {', '.join(sorted(arrays))}; hint: add it")
     array = arrays[name]
     if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-        raise DataError(f"{path}: {name}: is {array.dtype}{list(array.shape)}, expected one row of integers")
+        raise DataError(
+            f"{path}: {name}: is {array.dtype}{list(array.shape)}, expected one row of integers"
+            "; hint: convert it, for instance with astype(numpy.int64)"
+        )
     return array.astype(np.int64)
 
 
 def _checked(feature: Jagged, where: str) -> Jagged:
     if len(feature.ids) and feature.ids.min() < 0:
         place = int(np.argmin(feature.ids))
-        raise DataError(f"{where}: entry {place} is {feature.ids[place]}, ids must not be negative")
+        raise DataError(
+            f"{where}: entry {place} is {feature.ids[place]}, ids must not be negative; hint: number rows from 0"
+        )
     return feature
-
-
-def _part(feature: Jagged, part: slice) -> Jagged:
-    ends = np.concatenate(([0], np.cumsum(feature.lengths)))
-    first, last, _ = part.indices(len(feature.lengths))
-    return Jagged(lengths=feature.lengths[part], ids=feature.ids[ends[first] : ends[last]])
 
 
 def _holds_ids(kind: "pa.DataType") -> bool:
@@ -236,9 +272,3 @@ def _holds_ids(kind: "pa.DataType") -> bool:
     if pa.types.is_list(kind) or pa.types.is_large_list(kind):
         return bool(pa.types.is_integer(kind.value_type))
     return bool(pa.types.is_integer(kind))
-
-
-def _numbered(values: Sequence[Any]) -> IndexArray:
-    """Return a number for each distinct value."""
-    numbers: dict[Any, int] = {}
-    return np.array([numbers.setdefault(value, len(numbers)) for value in values], dtype=np.int64)

@@ -75,3 +75,29 @@ def test_times_without_sessions_are_refused(neuroshard: Any, data: Path) -> None
     assert "--time: orders the samples of a session\nhint: give --session too" in result.err
     result = neuroshard("stats", data, "--embedding-dim", 16, "--session", "visit", "--time", "when")
     assert (result.code, "times are read from Parquet alone" in result.err) == (2, True)
+
+
+def test_a_folder_is_one_sample(neuroshard: Any, tmp_path: Path) -> None:
+    """Parts of one log, whose sessions span files, and whose history never changes in them."""
+    log = tmp_path / "log"
+    log.mkdir()
+    for number in range(2):
+        session_file(log / f"{number}.parquet", [(each, 2 * number + each, [each]) for each in range(2)])
+    options = ("--embedding-dim", 16, "--session", "session", "--time", "time", "--constant", "history")
+    result = neuroshard("stats", log, *options, "--session-run", 0, "--json")
+    tables = json.loads(result.out)
+
+    assert result.code == 0, result.err
+    assert (tables["name"], tables["tables"][0]["duplication_factor"]) == ("log", 2.0)
+
+
+def test_a_list_that_changes_although_declared_constant_is_invalid_input(neuroshard: Any, tmp_path: Path) -> None:
+    """The option needs an order of samples; the change is named by row, session, and lists."""
+    path = session_file(tmp_path / "log.parquet", [(1, 1, [1]), (1, 2, [2])])
+    options = ("--embedding-dim", 16, "--session", "session", "--constant", "history")
+    result = neuroshard("stats", path, *options)
+    assert (result.code, "hint: give --session and --time too" in result.err) == (2, True)
+
+    result = neuroshard("stats", path, *options, "--time", "time")
+    assert (result.code, result.out) == (2, "")
+    assert "row 1: 'history' changes in session 1 (found [2], and [1] in row 0)\nhint: correct the log" in result.err

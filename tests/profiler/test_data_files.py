@@ -194,12 +194,15 @@ def test_parquet_columns_of_integers_and_of_lists_are_features(tmp_path: Path) -
 
 
 def test_a_session_column_is_no_feature(tmp_path: Path) -> None:
-    """It may hold anything that can be distinguished."""
+    """It holds integers, or texts, which become integers by their hash."""
     (batch,) = read(parquet_file(tmp_path, visit=["x", "y", "x"], item=[1, 2, 3]), session="visit")
 
     assert batch.sessions is not None
-    assert batch.sessions.tolist() == [0, 1, 0]
+    assert batch.sessions[0] == batch.sessions[2] != batch.sessions[1]
     assert list(batch.features) == ["item"]
+    (batch,) = read(parquet_file(tmp_path, visit=[7, -1, 7], item=[1, 2, 3]), session="visit")
+    assert batch.sessions is not None
+    assert batch.sessions.tolist() == [7, -1, 7]
 
 
 @pytest.mark.parametrize(
@@ -211,8 +214,13 @@ def test_a_session_column_is_no_feature(tmp_path: Path) -> None:
         ({"a": [1, -4]}, {}, "column 'a': entry 1 is -4, ids must not be negative"),
         ({"a": [[1, None]]}, {}, "column 'a': has lists with empty entries"),
         ({"a": [1]}, {"session": "s"}, "column 's': is missing"),
+        ({"a": [1], "s": [0.5]}, {"session": "s"}, "column 's': holds double; hint: a session is an integer or a text"),
+        ({"a": [1, 2], "s": ["x", None]}, {"session": "s"}, "column 's': is null in 1 rows; hint: leave these rows"),
     ],
-    ids=["missing", "strings", "nothing to look up", "negative", "null entry", "no session"],
+    ids=[
+        *("missing", "strings", "nothing to look up", "negative", "null entry"),
+        *("no session", "session of fractions", "null session"),
+    ],
 )
 def test_a_bad_parquet_column_is_named(
     tmp_path: Path, columns: dict[str, Any], asked: dict[str, Any], message: str
@@ -251,6 +259,17 @@ def test_a_bad_npz_array_is_named(tmp_path: Path, arrays: dict[str, Any], messag
     """The message says what is wrong with it."""
     with pytest.raises(DataError, match=message):
         read(npz_file(tmp_path, **arrays))
+
+
+def test_a_damaged_page_of_a_parquet_file_is_named(tmp_path: Path) -> None:
+    """Its metadata is whole, so that the damage shows when rows are read."""
+    path = parquet_file(tmp_path, item=np.arange(1000))
+    data = bytearray(path.read_bytes())
+    data[4:400] = b"\xff" * 396
+    path.write_bytes(data)
+
+    with pytest.raises(DataError, match=r"data\.parquet: cannot be read .*; hint: write the damaged file again"):
+        read(path)
 
 
 @pytest.mark.parametrize("name", ["data.parquet", "data.npz", "data.tsv"])

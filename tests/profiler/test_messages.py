@@ -30,6 +30,12 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "a part that does not exist": ("collect-compute", *SIMULATED, "--out", "out", "--part", "8/8"),
     "no records": ("fit", "none.jsonl", "--hardware", "none.json", "--out", "out"),
     "data that does not exist": (*STATS, "none.parquet"),
+    "files of several formats": (*STATS, "."),
+    "constant lists without an order": (*STATS, "data.parquet", "--constant", "user"),
+    "a list that changes in a session": (
+        *(*STATS, "data.parquet", "--constant", "user"),
+        *("--session", "session", "--time", "time"),
+    ),
     "data of no known format": (*STATS, "data.dat"),
     "a file that is not Parquet": (*STATS, "text.csv", "--format", "parquet"),
     "a column that is missing": (*STATS, "data.parquet", "--feature", "other"),
@@ -53,7 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("data.dat", "text.csv", "text.npz"):
         (tmp_path / name).write_text("a,b\n", encoding="utf-8")
     (tmp_path / "data.tsv").write_text("1\t2\t3\n", encoding="utf-8")
-    columns = {"user": [1, 2], "name": ["a", "b"], "time": [1, 2]}
+    columns = {"user": [1, 2], "name": ["a", "b"], "time": [1, 2], "session": [7, 7]}
     pq.write_table(pa.table(columns), tmp_path / "data.parquet")
     pq.write_table(pa.table({"user": pa.array([], pa.int64())}), tmp_path / "empty.parquet")
     lengths = np.ones(3, dtype=int)

@@ -233,7 +233,8 @@ class Data(Part):
         Annotated[tuple[Column, ...], Field(min_length=1, max_length=512, json_schema_extra=ATOMIC)] | None
     ) = None
     """Parquet: features whose lists are equal for all samples of a session. Training ends with an error where one
-    changes within a session and a row group. If unset: lists may change."""
+    changes within a session and a row group that it reads; `neuroshard stats --constant` compares whole logs. If unset:
+    lists may change."""
     session_run: Annotated[int, Field(ge=0, le=INT32_MAX)] = 8
     """Maximum consecutive samples of one session that shuffling keeps together. 0: whole sessions, which can cost
     accuracy. 1: samples are shuffled one by one."""

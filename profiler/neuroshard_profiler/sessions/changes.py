@@ -96,6 +96,29 @@ def count_changes(log: SessionLog, features: Sequence[str], *, session_run: int,
 
 
 def _query(opened: Engine, log: SessionLog, features: Sequence[str], session_run: int) -> str:
+    bits = " || ".join(
+        f"CASE WHEN place = 0 OR f{index} IS DISTINCT FROM before{index} THEN '1' ELSE '0' END"
+        for index in range(len(features))
+    )
+    starts = f"place % {session_run} = 0" if session_run else "place = 0"
+    return f"""
+        WITH ordered AS ({ordered_samples(opened, log, features)})
+        SELECT {starts} AS starts, place = 0 AS opens, {bits} AS pattern, count(*) AS samples
+        FROM ordered
+        GROUP BY ALL
+        ORDER BY samples DESC, pattern, starts, opens
+    """  # noqa: S608 - names are quoted, and the database holds nothing but the log
+
+
+def ordered_samples(opened: Engine, log: SessionLog, features: Sequence[str]) -> str:
+    """Return the samples of sessions in order as SQL, each next to the one before it in its session.
+
+    Columns: ``session``; ``place`` in the session, from 0; of feature i its list ``f<i>``, and ``before<i>``, the list
+    of the sample before; ``file`` and ``row_number`` of the sample, ``file_before`` and ``row_before`` of that before.
+
+    Raises:
+        DataError: rows without session or time.
+    """
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
 
     values = [
@@ -105,24 +128,15 @@ def _query(opened: Engine, log: SessionLog, features: Sequence[str], session_run
         for name in features
     ]
     columns = ", ".join(f"{value} AS f{index}" for index, value in enumerate(values))
-    bits = " || ".join(
-        f"CASE WHEN place = 0 OR f{index} IS DISTINCT FROM before{index} THEN '1' ELSE '0' END"
-        for index in range(len(values))
-    )
-    values_before = ", ".join(f"f{index}, lag(f{index}) OVER by_time AS before{index}" for index in range(len(values)))
-    starts = f"place % {session_run} = 0" if session_run else "place = 0"
+    pairs = [*((f"f{index}", f"before{index}") for index in range(len(values)))]
+    pairs += [("file", "file_before"), ("row_number", "row_before")]
+    shown = ", ".join(f"{name}, lag({name}) OVER by_time AS {before}" for name, before in pairs)
     return f"""
-        WITH samples AS (
+        SELECT session, row_number() OVER by_time - 1 AS place, {shown}
+        FROM (
             SELECT {identifier(log.session)} AS session, {identifier(log.time)} AS time,
                 {FILE} AS file, {ROW} AS row_number, {columns}
             FROM {log.rows(opened)}
-        ), ordered AS (
-            SELECT row_number() OVER by_time - 1 AS place, {values_before}
-            FROM samples
-            WINDOW by_time AS (PARTITION BY session ORDER BY time, file, row_number)
-        )
-        SELECT {starts} AS starts, place = 0 AS opens, {bits} AS pattern, count(*) AS samples
-        FROM ordered
-        GROUP BY ALL
-        ORDER BY samples DESC, pattern, starts, opens
+        ) AS samples
+        WINDOW by_time AS (PARTITION BY session ORDER BY time, file, row_number)
     """  # noqa: S608 - names are quoted, and the database holds nothing but the log

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from neuroshard_costs.shards import FloatArray
+from neuroshard_trainer.data.files import DataFile
 
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import Changes, count_changes
+from neuroshard_profiler.sessions.constant_lists import require_constant
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.log import open_log
 
@@ -79,11 +80,23 @@ class Duplication:
 
 
 def measure_duplication(
-    place: str, features: Sequence[str], *, session: str, time: str, session_run: int, settings: EngineSettings
+    files: Sequence[DataFile],
+    features: Sequence[str],
+    *,
+    session: str,
+    time: str,
+    session_run: int,
+    settings: EngineSettings,
+    constant: Sequence[str] = (),
 ) -> Duplication:
-    """Measure how lists repeat over a whole Parquet file on this machine; see count_changes for units and errors."""
-    if "://" in place:
-        raise DataError(f"{place}: is a URL, and repeats are measured in local files; hint: copy it to this machine")
-    log = open_log([Path(place)], session=session, time=time)
+    """Measure how lists repeat over whole Parquet files on this machine; see count_changes for units and errors.
+
+    Lists of ``constant`` features may not change within a session: see require_constant.
+    """
+    remote = next((file for file in files if file.path is None), None)
+    if remote is not None:
+        raise DataError(f"{remote}: is a URL, and repeats are measured in local files; hint: copy it to this machine")
+    log = open_log([file.path for file in files if file.path is not None], session=session, time=time)
+    require_constant(log, constant, settings=settings)
     changes = count_changes(log, features, session_run=session_run, settings=settings)
     return Duplication(changes=changes, groups=candidate_groups(changes))

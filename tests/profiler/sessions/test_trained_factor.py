@@ -16,6 +16,7 @@ pytest.importorskip("torch")
 @pytest.mark.parametrize("is_clustered", [True, False], ids=["clustered", "by time"])
 def test_training_repeats_as_often_as_the_log_says(tmp_path: Path, run: int, *, is_clustered: bool) -> None:
     """In runs of any length, also where a row group has the sessions' samples interleaved."""
+    from neuroshard_trainer.data.files import DataFile
     from neuroshard_trainer.data.repeats import repeated
     from neuroshard_trainer.data.samples import Jagged
     from neuroshard_trainer.data.sessions import shuffled_runs
@@ -41,6 +42,11 @@ def test_training_repeats_as_often_as_the_log_says(tmp_path: Path, run: int, *, 
     trained = ~repeated([Jagged.single(versions).take(rows)])
 
     found = measure_duplication(
-        str(file), ["history"], session="session", time="time", session_run=run, settings=EngineSettings(memory_mib=256)
+        [DataFile(str(file))],
+        ["history"],
+        session="session",
+        time="time",
+        session_run=run,
+        settings=EngineSettings(memory_mib=256),
     )
     assert len(rows) / trained.sum() == pytest.approx(found.factor_of("history"), rel=0.01)

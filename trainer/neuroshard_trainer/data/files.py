@@ -70,19 +70,22 @@ class DataFile:
         return DataError(f"{self}: cannot be read: {error.strerror or error}")
 
 
-def matching_files(path: str, root: Path, *, suffixes: Sequence[str]) -> tuple[DataFile, ...]:
+def matching_files(
+    path: str, root: Path, *, suffixes: Sequence[str], setting: str = "spec.data.path"
+) -> tuple[DataFile, ...]:
     """Return the files that a file, folder, glob pattern or URL names, in the order of their names.
 
     Args:
         path: a relative one is taken from ``root``; a URL may have a pattern, too.
         root: a folder.
         suffixes: ends of the names that count in a folder, such as ``.tsv``.
+        setting: what errors call the path.
 
     Raises:
         DataError: there is none.
     """
     if _URL in path:
-        return _matching_urls(path, suffixes)
+        return _matching_urls(path, suffixes, setting)
     place = Path(path)
     whole = place if place.is_absolute() else root / place
     if whole.is_file():
@@ -91,17 +94,17 @@ def matching_files(path: str, root: Path, *, suffixes: Sequence[str]) -> tuple[D
         found = sorted(file for file in whole.iterdir() if file.name.endswith(tuple(suffixes)) and file.is_file())
         if not found:
             raise DataError(
-                f"spec.data.path: {whole} has no file that ends in {' or '.join(suffixes)}; hint: check the path"
+                f"{setting}: {whole} has no file that ends in {' or '.join(suffixes)}; hint: check the path"
             )
     else:
         pattern = whole.relative_to(whole.anchor)
         found = sorted(file for file in Path(whole.anchor).glob(str(pattern)) if file.is_file())
     if not found:
-        raise DataError(f"spec.data.path: {whole} does not exist, and no file matches it; hint: check the path")
+        raise DataError(f"{setting}: {whole} does not exist, and no file matches it; hint: check the path")
     return tuple(DataFile(str(file)) for file in found)
 
 
-def _matching_urls(url: str, suffixes: Sequence[str]) -> tuple[DataFile, ...]:
+def _matching_urls(url: str, suffixes: Sequence[str], setting: str) -> tuple[DataFile, ...]:
     try:
         system, name = _located(url)
         if system.isdir(name):
@@ -112,10 +115,10 @@ def _matching_urls(url: str, suffixes: Sequence[str]) -> tuple[DataFile, ...]:
             found = system.glob(name)
     except OSError as error:
         raise DataError(
-            f"spec.data.path: {url} cannot be listed: {error}; hint: check the URL and its credentials"
+            f"{setting}: {url} cannot be listed: {error}; hint: check the URL and its credentials"
         ) from error
     if not found:
-        raise DataError(f"spec.data.path: {url} does not exist, and no file matches it; hint: check the URL")
+        raise DataError(f"{setting}: {url} does not exist, and no file matches it; hint: check the URL")
     return tuple(DataFile(system.unstrip_protocol(each)) for each in sorted(found))
 
 

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.recent import Recent
-from neuroshard_trainer.data.repeats import first_change
+from neuroshard_trainer.data.repeats import changed_list, first_change
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import DecodedBlocks
@@ -120,11 +120,16 @@ class ParquetSource(DecodedBlocks):
     def _require_constant(self, lookups: Mapping[str, Jagged], sessions: pa.ChunkedArray, block: int) -> None:
         found = first_change({name: lookups[name] for name in self._constant}, session_ids(sessions))
         if found is not None:
-            row_before = self._blocks[block][2] + found.row_before
             raise DataError(
-                f"{self.place(block, found.row)}: {found.feature!r} changes in session {sessions[found.row].as_py()!r} "
-                f"(found {found.listed}, and {found.listed_before} in row {row_before}); "
-                f"hint: correct the log, or remove {found.feature!r} from spec.data.constantInSession"
+                changed_list(
+                    found.feature,
+                    sessions[found.row].as_py(),
+                    place=self.place(block, found.row),
+                    place_before=f"row {self._blocks[block][2] + found.row_before}",
+                    found=found.listed,
+                    found_before=found.listed_before,
+                    setting="spec.data.constantInSession",
+                )
             )
 
     def _numbers(self, table: pa.Table, name: str, block: int) -> FloatArray:
@@ -142,7 +147,7 @@ class ParquetSource(DecodedBlocks):
         wanted = [
             *((name, _is_number) for name in (self._label_column, *self._dense_columns)),
             *((feature.name, _is_lookup) for feature in self._features),
-            *((name, _is_session) for name in (self._session_column,) if name is not None),
+            *((name, is_session) for name in (self._session_column,) if name is not None),
             *((name, _is_time) for name in (self._time_column,) if name is not None),
         ]
         for name, fits in wanted:
@@ -176,7 +181,8 @@ def _is_lookup(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind.value_type if is_list else kind))
 
 
-def _is_session(kind: pa.DataType) -> bool:
+def is_session(kind: pa.DataType) -> bool:
+    """Return whether values of a type can name sessions."""
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -187,7 +193,7 @@ def _is_time(kind: pa.DataType) -> bool:
 _EXPECTED = {
     _is_number: "a number",
     _is_lookup: "an integer or a list of integers",
-    _is_session: "an integer or a text, which names a session",
+    is_session: "an integer or a text, which names a session",
     _is_time: "an integer or a timestamp",
 }
 

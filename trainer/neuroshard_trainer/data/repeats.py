@@ -47,14 +47,29 @@ def first_change(features: Mapping[str, Jagged], sessions: IndexArray) -> Change
                 feature=name,
                 row=row,
                 row_before=before,
-                listed=_listed(feature, row),
-                listed_before=_listed(feature, before),
+                listed=listed(_ids_of(feature, row)),
+                listed_before=listed(_ids_of(feature, before)),
             )
     return None
 
 
-def _listed(feature: Jagged, row: int) -> str:
-    ids = feature.take(np.array([row])).values.tolist()
+def changed_list(
+    feature: str, session: object, *, place: str, place_before: str, found: str, found_before: str, setting: str
+) -> str:
+    """Return the sentence about a list that changes within a session although ``setting`` declares it constant."""
+    return (
+        f"{place}: {feature!r} changes in session {session!r} (found {found}, and {found_before} in {place_before}); "
+        f"hint: correct the log, or remove {feature!r} from {setting}"
+    )
+
+
+def _ids_of(feature: Jagged, row: int) -> list[int]:
+    ids: list[int] = feature.take(np.array([row])).values.tolist()
+    return ids
+
+
+def listed(ids: Sequence[int]) -> str:
+    """Return the first ids of a list, for people."""
     shown = ", ".join(map(str, ids[:LISTED_IDS]))
     return f"[{shown}, ...] of {len(ids):,} ids" if len(ids) > LISTED_IDS else f"[{shown}]"
 

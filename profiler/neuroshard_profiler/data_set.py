@@ -1,0 +1,81 @@
+"""Files of one data set, read as one: a file, a folder, a glob pattern, or a URL. Judges no statistics."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from neuroshard_trainer.data.files import DataFile, matching_files
+
+from neuroshard_profiler.batches import DataBatch, evenly
+from neuroshard_profiler.criteo_files import by_trainers_reader
+from neuroshard_profiler.data_files import ENDS, Format, Reader, format_of, open_data
+from neuroshard_profiler.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DataSet:
+    """Files of one format, in the order of their names; a batch may take samples of two. One is open at a time."""
+
+    files: tuple[DataFile, ...]
+    data_format: Format
+    features: tuple[str, ...]
+    """Columns that are looked up. Empty: all of the first file that can be."""
+    session: str | None
+    time: str | None
+    _first: Reader
+    """Of the first file."""
+
+    @classmethod
+    def of(
+        cls, place: str, *, data_format: Format | None, features: Sequence[str], session: str | None, time: str | None
+    ) -> "DataSet":
+        """Find the files, as training does, and open the first. For arguments and errors see open_data."""
+        files = _files(place, data_format)
+        formats = {data_format} if data_format else {format_of(file) for file in files}
+        if len(formats) > 1:
+            raise DataError(
+                f"{place}: holds files of several formats ({', '.join(sorted(map(str, formats)))})"
+                "; hint: give --format, or a pattern such as 'day_*.tsv'"
+            )
+        chosen = next(iter(formats))
+        return cls(
+            files=files,
+            data_format=chosen,
+            features=tuple(features),
+            session=session,
+            time=time,
+            _first=open_data(files[0].place, data_format=chosen, features=features, session=session, time=time),
+        )
+
+    @property
+    def ids_are_rows(self) -> bool:
+        """Whether an id is the number of a row; otherwise ids are hashes."""
+        return self._first.ids_are_rows
+
+    @property
+    def num_samples(self) -> int | None:
+        """Number of samples of a single file. None: unknown before all are read."""
+        return self._first.num_samples if len(self.files) == 1 else None
+
+    def batches(self, num_samples: int) -> Iterator[DataBatch]:
+        """Yield batches of that many samples; the last may have fewer. Raises DataError."""
+        yield from evenly(self._of_files(num_samples), num_samples)
+
+    def _of_files(self, num_samples: int) -> Iterator[DataBatch]:
+        has_names = not self.data_format.startswith("criteo")
+        reader, features = self._first, self.features
+        for number, file in enumerate(self.files):
+            if number:
+                reader = open_data(
+                    file.place, data_format=self.data_format, features=features, session=self.session, time=self.time
+                )
+            for batch in reader.batches(num_samples):
+                features = tuple(batch.features) if has_names else ()
+                yield batch
+
+
+def _files(place: str, data_format: Format | None) -> tuple[DataFile, ...]:
+    formats = (data_format,) if data_format else tuple(ENDS)
+    suffixes = tuple(dict.fromkeys(end for each in formats for end in ENDS[each]))
+    with by_trainers_reader():
+        return matching_files(place, Path(), suffixes=suffixes, setting="DATA")
