@@ -25,8 +25,8 @@ from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, bundled_root, load_bundle
-from neuroshard_costs.features import compute_features
 from neuroshard_costs.fitting.calibration import calibrate_to
+from neuroshard_costs.fitting.extrapolation import compute_ms
 from neuroshard_costs.fitting.fit import training_settings
 from neuroshard_costs.fitting.hold_out import kendall_tau
 from neuroshard_costs.fitting.record_samples import compute_samples, compute_validity
@@ -36,7 +36,6 @@ from neuroshard_costs.networks import ComputeNetwork
 from neuroshard_costs.pretrain.train import fit_compute
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import FloatArray
-from neuroshard_costs.simulator.compute import warp_share
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_profiler.backends.base import Backend, Repeats
 from neuroshard_profiler.backends.select import make_backend
@@ -122,8 +121,8 @@ def _errors(rounds: Sequence[Sequence[ProfileRecord]], scratch: Path) -> Iterato
     predictions = {
         f"bundle of {GPU_BUNDLE} (simulated) as it is": _of_bundle(bundled_bundle(GPU_BUNDLE), asked),
         "the same, calibrated": _of_bundle(load_bundle(scratch / "calibrated"), asked),
-        "regression": _of_network(ComputeNetwork.from_weights(regressed.weights), asked),
-        "trained network": _of_network(ComputeNetwork.from_weights(trained.weights), asked),
+        "regression": compute_ms(ComputeNetwork.from_weights(regressed.weights), compute_samples(asked)),
+        "trained network": compute_ms(ComputeNetwork.from_weights(trained.weights), compute_samples(asked)),
     }
     truth = times.min(axis=0)[held_out]
     yield f"Errors on {len(held_out)} held-out sets, {len(fitted_to)} were fitted to: geometric mean / mean (MAPE) of"
@@ -197,17 +196,6 @@ def _geometric_mean(predicted: FloatArray, truth: FloatArray) -> float:
 def _of_bundle(bundle: CostBundle, records: Sequence[ProfileRecord]) -> FloatArray:
     shards = [sample_shards(record.compute) for record in records if record.compute is not None]
     times = [bundle.compute_ms(bundle.represent(each).sum(axis=0), pipeline=Pipeline.SPARSE_DIST) for each in shards]
-    return np.array(times, dtype=np.float64)
-
-
-def _of_network(network: ComputeNetwork, records: Sequence[ProfileRecord]) -> FloatArray:
-    shards = [sample_shards(record.compute) for record in records if record.compute is not None]
-    times = [
-        network.times_ms(
-            network.demands(compute_features(each)).sum(axis=0), float(warp_share(np.array(each.num_columns.max())))
-        )
-        for each in shards
-    ]
     return np.array(times, dtype=np.float64)
 
 

@@ -8,8 +8,9 @@ regression      a sum of physical demands, fitted to the records
 training        a network, where there are at least MIN_TRAINING_RECORDS compute records and torch is installed
 ==============  ====================================================================================================
 
-The way with the lowest error on records that it was not fitted to is taken; their number decides nothing else. Two
-cases leave no choice: a bundle that is named is calibrated, and so are records of the simulator that a bundle is of.
+The way with the lowest error on records that it was not fitted to is taken; their number decides nothing else. Between
+regression and training these are the records of the most lookups (fitting.extrapolation). Two cases leave no choice: a
+bundle that is named is calibrated, and so are records of the simulator that a bundle is of.
 
 All-to-alls are fitted by regression. Where a bundle of the same device is at hand and no exchange passed between
 nodes, the bundle's networks are calibrated instead, since they know that level. Where none were measured, the networks
@@ -44,10 +45,12 @@ from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.calibration import calibrate_to, compute_error, one_source, transfer_calibration
 from neuroshard_costs.fitting.collections import fitted_collection
 from neuroshard_costs.fitting.expansions import fitted_expansion
+from neuroshard_costs.fitting.extrapolation import extrapolation_error
 from neuroshard_costs.fitting.fitted import FittedNetwork, save_fitted
 from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.record_samples import compute_samples, compute_validity, transfer_validity, transfers
 from neuroshard_costs.fitting.versions import library_versions
+from neuroshard_costs.pretrain.datasets import ComputeSamples
 
 if TYPE_CHECKING:
     from neuroshard_costs.pretrain.train import PretrainSettings
@@ -63,6 +66,8 @@ LIBRARIES = ("numpy", "scipy", "torch", "neuroshard-operator")
 MIN_RECORDS = 12
 """Fewest records of a network that a regression is fitted to: fewer would hardly exceed the coefficients at work."""
 MIN_TRAINING_RECORDS = 400
+_UNTOLD = 10.0
+"""Errors from here on are told as such: exponentials of a network may be wrong by any factor."""
 STAND_IN = "h100-80gb"
 """Whose networks stand in for all-to-alls that were not measured, and whose host for one without a bundle."""
 
@@ -186,11 +191,18 @@ def _fitted_compute(
         return regressed, "regression", f"{said}; training takes {MIN_TRAINING_RECORDS} and torch"
     from neuroshard_costs.pretrain.train import fit_compute  # noqa: PLC0415 - torch, only where needed
 
-    settings = training_settings(len(samples), seed=seed)
-    trained = fit_compute(arrays, output, settings, validity, progress)
-    said = f"{said}, training {trained.error.mape:.1%} on {trained.error.num_samples} held-out records"
-    if trained.error.mape < regressed.error.mape:
-        return trained, "training", said
+    def train(of: ComputeSamples, scratch: Path) -> FittedNetwork:
+        return fit_compute(of, scratch, training_settings(len(of), seed=seed), validity, progress)
+
+    smaller = output.with_name(f"{output.name}-smaller")
+    errors = [
+        extrapolation_error(arrays, fit)
+        for fit in (lambda of: regress_compute(of, validity, seed=seed), lambda of: train(of, smaller))
+    ]
+    told = [f"{error:.1%}" if error < _UNTOLD else f"more than {_UNTOLD:.0%}" for error in errors]
+    said = f"regression has an error of {told[0]} on the fifth of the records with the most lookups, training {told[1]}"
+    if errors[1] < errors[0]:
+        return train(arrays, output), "training", said
     return regressed, "regression", said
 
 
