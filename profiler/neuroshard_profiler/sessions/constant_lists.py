@@ -46,12 +46,14 @@ def require_constant(log: SessionLog, features: Sequence[str], *, settings: Engi
                 """  # noqa: S608 - names are quoted, and the database holds nothing but the log
             )
             for session, file, row, file_before, row_before, ids, ids_before in found:
-                place_before = f"row {row_before}" if file == file_before else f"{_path(file_before)} row {row_before}"
+                place_before = (
+                    f"row {row_before}" if file == file_before else f"{_path(file_before, log)} row {row_before}"
+                )
                 raise DataError(
                     changed_list(
                         name,
                         session,
-                        place=f"{_path(file)} row {row}",
+                        place=f"{_path(file, log)} row {row}",
                         place_before=place_before,
                         found=listed(_ids(ids)),
                         found_before=listed(_ids(ids_before)),
@@ -60,9 +62,12 @@ def require_constant(log: SessionLog, features: Sequence[str], *, settings: Engi
                 )
 
 
-def _path(file: str) -> Path:
-    """Return the path of a file, which Spark calls by a URL."""
-    return Path(unquote(urlsplit(file).path) if file.startswith("file:") else file)
+def _path(file: str, log: SessionLog) -> str:
+    """Return the path of a file as the log has it; Spark calls a file by the URL of its absolute path."""
+    if not file.startswith("file:"):
+        return file
+    absolute = Path(unquote(urlsplit(file).path))
+    return str(next((path for path in log.paths if path.resolve() == absolute), absolute))
 
 
 def _ids(value: int | Sequence[int] | None) -> list[int]:

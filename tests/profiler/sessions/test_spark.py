@@ -1,7 +1,6 @@
 """Specification of clustering and counting on Spark: what DuckDB does, on a JVM that runs here."""
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,28 +16,10 @@ pyspark = pytest.importorskip("pyspark", reason="Spark is an extra of its own: m
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.skipif(shutil.which("java") is None, reason="Spark needs Java, which is not installed here"),
+    pytest.mark.usefixtures("jvm"),
 ]
 
 SPARK = EngineSettings(kind=EngineKind.SPARK)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def jvm() -> Iterator[None]:
-    """Keep one Spark for all tests: engines use the context that runs."""
-    from pyspark.sql import SparkSession
-
-    settings = {
-        "spark.master": "local[2]",
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",  # a short life
-    }
-    builder = SparkSession.Builder()
-    for name, value in settings.items():
-        builder.config(name, value)
-    session = builder.getOrCreate()
-    yield
-    session.stop()
 
 
 def mixed_log(folder: Path) -> list[Path]:
