@@ -53,9 +53,9 @@ class Measured:
         """Return the time of whole steps over that on all lists, by the clock."""
         return float(np.median(self._steps(form) / self._steps(PLAIN)))
 
-    def embedding_ratio(self, form: str) -> float:
-        """Return the time of the embedding part over that on all lists, by the clock."""
-        return float(np.median(self.embedding(form, CLOCK) / self.embedding(PLAIN, CLOCK)))
+    def embedding_ratio(self, form: str, by: str) -> float:
+        """Return the time of the embedding part over that on all lists."""
+        return float(np.median(self.embedding(form, by) / self.embedding(PLAIN, by)))
 
     def saved_ms(self, form: str, by: str) -> float:
         """Return the measured saving of the embedding part, next to all lists."""
@@ -108,7 +108,7 @@ def choice_lines(jobs: Sequence[Measured]) -> list[str]:
             f"{each.factor:.2f}",
             f"{each.part_ms(PLAIN, STEP, CLOCK):.1f}",
             *(f"{each.ratio(form):.2f}" for form in NAMES[1:]),
-            *(f"{each.embedding_ratio(form):.2f}" for form in NAMES[1:]),
+            *(f"{each.embedding_ratio(form, by):.2f}" for by in (CLOCK, PROCESSOR) for form in NAMES[1:]),
             each.choice,
             "yes" if each.is_right else "no",
         ]
@@ -119,7 +119,8 @@ def choice_lines(jobs: Sequence[Measured]) -> list[str]:
         "",
         *_table(
             "factor aimed at, lookups, samples, factor planned, measured, step on all lists (ms), step first_sample, "
-            "step grouped, embedding part first_sample, embedding part grouped, planner's choice, right"
+            "step grouped, embedding part first_sample, embedding part grouped, the same of processor time "
+            "first_sample, grouped, planner's choice, right"
         ),
         *rows,
         "",
