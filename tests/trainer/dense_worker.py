@@ -50,6 +50,12 @@ STEPS = 5
 SAMPLES = 8  # of each rank
 WORLD = builders.topology(4, num_nodes=2)
 SIZES = {"architecture": "DCNv2", "crossNetwork": {"numLayers": 3, "lowRankDim": 5}}
+WUKONG = {
+    "architecture": "Wukong",
+    "wukong": {"numLayers": 3, "numInteractions": 3, "numCompressed": 2, "lowRankDim": 2, "layerSizes": [9]},
+}
+FIRST_OF_WUKONG = 9
+"""Number of the first plan whose model is Wukong; the ones before are of DCNv2."""
 UNITS = (
     "dense_arch.model._mlp.0",
     "dense_arch.model._mlp.1",
@@ -59,6 +65,7 @@ UNITS = (
     "over_arch.model.0._mlp.0",
     "over_arch.model.1",
 )
+"""Of both models; the projection of Wukong's narrow feature is in none and replicated."""
 
 
 def main(folder: str, count: int, job_file: str, plan_file: str) -> None:
@@ -101,12 +108,12 @@ def plan_with(units: tuple[PlannedUnit, ...] | None) -> GivenPlan:
     return given_plan(counted, *placed).model_copy(update={"dense": layout})
 
 
-def state_under(plan: GivenPlan, training: Training, *, seed: int) -> TrainingState:
+def state_under(plan: GivenPlan, training: Training, sizes: Mapping[str, Any], *, seed: int) -> TrainingState:
     """Return the state of a fresh model, whose dense weights begin differently on each rank where they are shared."""
     own = dist.get_rank() if plan.dense is not None else 0
     torch.manual_seed(1000 * own + seed)
     model = sharded_model(
-        RecommendationModel(validated(Model, job_data(model=SIZES)["spec"]["model"], where="spec.model"), TABLES),
+        RecommendationModel(validated(Model, job_data(model=sizes)["spec"]["model"], where="spec.model"), TABLES),
         sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu"),
         embedding_sharder(Optimizer.SGD, learning_rate=0.1, device=CPU),
         device=CPU,
@@ -162,13 +169,14 @@ def check_layouts(folder: Path, count: int) -> dict[str, Any]:
             dense_learning_rate="0.001" if seed % 3 else "0.1",
             gradient_clip_norm="0.05" if seed % 2 else None,
         )
+        sizes = SIZES if seed < FIRST_OF_WUKONG else WUKONG
         plan = plan_with(tuple(random_unit(rng, module) for module in UNITS))
         assert plan.dense is not None
         kinds |= {f"{unit.strategy}/{unit.group}/{unit.checkpointed}" for unit in plan.dense.units}
-        state = state_under(plan, training, seed=seed)
+        state = state_under(plan, training, sizes, seed=seed)
         assert prove_dense(state.model, plan) == plan.dense.units
         require_refused(state, plan)
-        replicas = state_under(plan_with(None), training, seed=seed)
+        replicas = state_under(plan_with(None), training, sizes, seed=seed)
         losses, expected = train(state, training), train(replicas, training)
         largest["loss"] = max(largest["loss"], *(abs(a - b) for a, b in zip(losses, expected, strict=True)))
         own, theirs = whole(state), whole(replicas)
@@ -177,7 +185,7 @@ def check_layouts(folder: Path, count: int) -> dict[str, Any]:
         largest["weights"] = max(largest["weights"], *differences)
         if before is not None and training.dense_optimizer is DenseOptimizer.ADAM:
             checkpoints, path, manifest, saved = before
-            fresh = state_under(plan, training, seed=seed + 100)
+            fresh = state_under(plan, training, sizes, seed=seed + 100)
             fresh.load(checkpoints, path, manifest.table_widths)
             for name, tensor in whole(fresh).items():
                 assert torch.equal(tensor, saved[name]), f"{name} under the layout of plan {seed}"
