@@ -50,6 +50,8 @@ def test_parameters_are_counted_layer_by_layer() -> None:
     assert profile.weights_bytes == profile.gradient_bytes == 4 * profile.num_parameters
     num_steps_of_adam = 4 * 16  # one number for each of the 16 parameters
     assert profile.optimizer_state_bytes == 8 * profile.num_parameters + num_steps_of_adam
+    crosses = [unit for unit in profile.units if unit.module.startswith("interaction.")]
+    assert {(unit.num_parameters, unit.largest_tensor_parameters) for unit in crosses} == {(cross // 2, 24 * 4)}
 
 
 def test_equal_layers_are_one_unit() -> None:

@@ -77,6 +77,7 @@ def _unit(path: str, module: nn.Module, count: ModuleCount) -> DenseUnit:
     return DenseUnit(
         module=path,
         num_parameters=_num_parameters(module),
+        largest_tensor_parameters=max((weight.numel() for weight in module.parameters()), default=0),
         data_type=_data_type(path, module),
         forward_flops=count.forward_flops,
         backward_flops=count.backward_flops,

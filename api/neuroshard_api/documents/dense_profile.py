@@ -25,6 +25,8 @@ class DenseUnit(Value):
     further_modules: Annotated[tuple[ModulePath, ...], Field(min_length=1, max_length=MAX_UNITS)] | None = None
     """Paths of the equal modules after the first. If unset: there is none, or the profile is older and does not say."""
     num_parameters: Count
+    largest_tensor_parameters: Count | None = None
+    """Parameters of the largest of its tensors. If unset: the profile is older and does not say; then all of them."""
     data_type: DataType = DataType.FP32
     """Type of the parameters."""
     forward_flops: Count

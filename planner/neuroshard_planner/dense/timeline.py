@@ -11,12 +11,13 @@ moment                allocated
 a gather              w for the buffer, then w for the weights; the buffer is kept to the next gather in forward, and
                       until the weights are copied out of it in backward
 zero3 in backward     the buffer of the next sharded unit of the same part of the model, while one computes
+compute in backward   gradients of the unit's other tensors, while that of the largest one is computed
 a reduction           g as computed and g as sent, then g / S; what was sent is kept to the next reduction of the same
                       part of the model, and for its last one to the end of the backward pass
 
 Gradients of a sharded unit begin in its backward pass, and those of replicas are there from step to step. On a CPU,
-gloo takes w more while it gathers. What is alive besides the units' own tensors is taken from the counted peak of
-replicas, which the walk therefore returns unchanged.
+gloo takes w more while it gathers, and g more while it reduces. What is alive besides the units' own tensors is taken
+from the counted peak of replicas, which the walk therefore returns unchanged.
 """
 
 from collections.abc import Sequence
@@ -49,12 +50,14 @@ class TimedUnit:
     inputs: int
     output: int
     transient: int
-    """Above the activations and the gradient of the output. The gradient of one parameter is in it; where a unit has
-    several large ones, all of them are counted at the reduction."""
+    """Above the activations and the gradient of the output. The gradient of the largest tensor is in it."""
+    computed_before: int = 0
+    """Gradients of the other tensors, which a sharded unit has while that of the largest one is computed."""
 
     @classmethod
     def of(cls, unit: DenseUnit, module: str, own: UnitBytes) -> "TimedUnit":
         """Return one module of a counted unit."""
+        others = unit.num_parameters - (unit.largest_tensor_parameters or unit.num_parameters)
         return cls(
             part=module.partition(".")[0],
             own=own,
@@ -62,6 +65,7 @@ class TimedUnit:
             inputs=unit.input_bytes,
             output=unit.output_bytes,
             transient=unit.transient_bytes,
+            computed_before=others * own.gradients // unit.num_parameters if others else 0,
         )
 
 
@@ -153,7 +157,7 @@ class _Walk:
                 self._see(following.own.weights * (1 + self.copies), unit.output)
                 self.ahead[unit.part] = following.own.weights
         recomputed = unit.activation - unit.output if option.checkpointed else 0
-        self._see(0, recomputed + unit.output + unit.transient)
+        self._see(unit.computed_before if is_sharded else 0, recomputed + unit.output + unit.transient)
         self.activations -= unit.activation - recomputed
         if is_sharded:
             gradients = unit.own.gradients
@@ -161,7 +165,7 @@ class _Walk:
             self.sent.pop(unit.part, None)
             self._see(2 * gradients, unit.inputs)
             share = -(-gradients // option.shared_by)
-            self._see(gradients + share, unit.inputs)
+            self._see(gradients * (1 + self.copies) + share, unit.inputs)
             self.sent[unit.part] = gradients
             self.shares += share
 

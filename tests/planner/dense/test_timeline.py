@@ -70,6 +70,46 @@ def test_gloo_takes_a_copy_of_gathered_weights() -> None:
     assert highest(*[option(DenseStrategy.ZERO3)] * 3, copies_transfers=True) == ahead
 
 
+def test_a_sharded_unit_has_the_gradients_of_its_other_tensors() -> None:
+    """While that of the largest is computed; those of a replica are there from step to step."""
+    transient, others = 50 * W, 300
+    unit = replace(UNIT, transient=transient, computed_before=others)
+
+    def found(strategy: DenseStrategy) -> int:
+        timeline = Timeline([unit], passes_bytes=KEPT + EDGE + transient, copies_transfers=False)
+        return timeline.highest([option(strategy)]).working_bytes
+
+    assert found(DenseStrategy.REPLICATE) == KEPT + EDGE + transient
+    assert found(DenseStrategy.ZERO3) == KEPT + EDGE + transient + W + others
+
+
+def test_gloo_takes_a_copy_of_gradients_that_it_reduces() -> None:
+    """Of a unit without weights on the way: what is sent, its copy, the share, and the gradient of the input."""
+    weightless = replace(UNIT, own=UnitBytes(weights=0, gradients=W, optimizer_state=2 * W))
+    timeline = Timeline([weightless], passes_bytes=KEPT + EDGE + TEMPORARY, copies_transfers=True)
+
+    assert timeline.highest([option(DenseStrategy.ZERO3)]).working_bytes == 2 * W + W // 4 + EDGE
+
+
+def test_the_other_tensors_are_all_but_the_largest() -> None:
+    """Of a profile that does not say how large it is, the unit counts as one tensor."""
+    unit = DenseUnit(
+        module="over",
+        num_parameters=10,
+        largest_tensor_parameters=6,
+        forward_flops=0,
+        backward_flops=0,
+        activation_bytes=0,
+        input_bytes=0,
+        output_bytes=0,
+        transient_bytes=0,
+    )
+    older = unit.model_copy(update={"largest_tensor_parameters": None})
+
+    assert TimedUnit.of(unit, "over", OWN).computed_before == 4 * W // 10
+    assert TimedUnit.of(older, "over", OWN).computed_before == 0
+
+
 def test_a_unit_is_recomputed_while_gradients_of_another_are_sent() -> None:
     """Activations of a checkpointed replica next to the last reduction's input and share: both count."""
     large = 50 * W
