@@ -1,8 +1,10 @@
+import hashlib
 from pathlib import Path
 from typing import Any
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_report.html.page import render_html
+from support.builders import rank_times, step_report
 
 
 def test_a_plan_becomes_a_page(neuroshard: Any, tmp_path: Path) -> None:
@@ -23,3 +25,21 @@ def test_a_missing_plan_is_a_sentence(neuroshard: Any, tmp_path: Path) -> None:
 
     assert (result.code, result.out) == (2, "")
     assert "none.json: does not exist" in result.err
+
+
+def test_a_step_report_adds_the_measured_dense_part(neuroshard: Any, tmp_path: Path) -> None:
+    """One of another plan is refused."""
+    plan, steps = tmp_path / "plan.json", tmp_path / "step-report.json"
+    neuroshard("plan", "mlperf-dlrm-v1", "--devices", "2", "--device-type", "h100-80gb", "--out", plan)
+    passes = {"dense_forward_ms": 1.0, "dense_backward_ms": 2.0, "dense_collectives_ms": 0.5}
+    ranks = (rank_times(0, **passes), rank_times(1))
+    own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest(), ranks=ranks)
+
+    steps.write_text(own.to_json())
+    found = neuroshard("report", plan, "--steps", steps)
+    steps.write_text(own.model_copy(update={"plan_sha256": "0" * 64}).to_json())
+    refused = neuroshard("report", plan, "--steps", steps)
+
+    assert "measured, rank 0</th><td>3.00</td><td>0.500</td><td>3.50</td>" in found.out
+    assert (refused.code, refused.out) == (2, "")
+    assert str(steps) in refused.err

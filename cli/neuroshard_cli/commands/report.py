@@ -1,12 +1,17 @@
 """``neuroshard report``: a plan as one HTML file."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from neuroshard_cli.local.directory import file_digest
+from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import print_document, say, write_file
 from neuroshard_cli.shared.plan_file import read_plan
+
+if TYPE_CHECKING:
+    from neuroshard_api.documents.step_report import StepReport
 
 
 def report(
@@ -14,6 +19,9 @@ def report(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file. Default: stdout.")] = None,
     bundle: Annotated[
         Path | None, typer.Option(help="The cost models that the plan was made with: adds costs under other traffic.")
+    ] = None,
+    steps: Annotated[
+        Path | None, typer.Option(help="The step report of a training under the plan: adds the measured dense part.")
     ] = None,
 ) -> None:
     """Write a plan as one HTML file.
@@ -26,9 +34,21 @@ def report(
 
     document = read_plan(plan)
     traffic = () if bundle is None else traffic_costs(document, bundle=load_bundle(bundle))
-    page = render_html(document, traffic=traffic)
+    page = render_html(document, traffic=traffic, steps=None if steps is None else _steps(steps, plan))
     if out is None:
         print_document(page)
     else:
         write_file(out, page)
         say(f"report written to {out}")
+
+
+def _steps(file: Path, plan: Path) -> "StepReport":
+    """Return a step report of a plan. Raises CommandError where it is of another."""
+    from neuroshard_api.documents.step_report import StepReport
+
+    found = StepReport.read(file)
+    if found.plan_sha256 != file_digest(plan):
+        raise CommandError(
+            f"--steps: {file} was measured under another plan than {plan}; hint: give the plan of that run"
+        )
+    return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 from neuroshard_api.documents.plan import DeviceCost, DeviceMemory, Plan
+from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.topology import Topology
 from neuroshard_costs.shards import weights_bytes
 from neuroshard_planner.explain.robustness import TrafficCost
@@ -17,6 +18,7 @@ from neuroshard_planner.explain.trust import trust_text
 
 from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.html.dense_frontier import frontier_steps
+from neuroshard_report.html.dense_times import dense_times
 from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
@@ -66,12 +68,13 @@ def _terms(named: Sequence[tuple[str, str]], css_letter: str) -> tuple[_Term, ..
     )
 
 
-def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
+def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = (), steps: StepReport | None = None) -> str:
     """Return the report of a plan that matches its own request. Equal arguments give equal reports.
 
     Args:
         plan: what is shown.
         traffic: what the plan and the baselines cost under other traffic; without it that section is left out.
+        steps: measured under the plan; without it the time of the dense part is the predicted one alone.
     """
     environment = Environment(
         loader=FileSystemLoader(_TEMPLATES),
@@ -109,6 +112,7 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> str:
         memory_terms=_memory(plan),
         capacity_bytes=capacity,
         dense_frontier=_dense_frontier(plan),
+        dense_times=dense_times(plan, steps),
         draws_rows=topology.num_devices <= MAX_DEVICE_ROWS,
         has_node_lines=has_node_lines(topology.num_nodes),
         cost_strip=_strip(

@@ -3,13 +3,13 @@ from html.parser import HTMLParser
 
 import pytest
 from neuroshard_api.documents.communication import Communication, WireAlternative, WireType, WireTypes
-from neuroshard_api.documents.dense_layout import DenseLayout, DenseMemory, DensePoint, PlannedUnit
+from neuroshard_api.documents.dense_layout import DenseCost, DenseLayout, DenseMemory, DensePoint, PlannedUnit
 from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
 from neuroshard_api.documents.plan import BaselineCost, Plan
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS, cost_terms
-from support.builders import device_type, table
+from support.builders import device_type, rank_times, step_report, table
 from support.planner.plan_builders import (
     in_collections,
     plan_of,
@@ -277,3 +277,20 @@ def test_a_dense_part_is_drawn_where_its_plan_has_a_frontier(plan: Plan, num_poi
     page = render_html(plan.model_copy(update={"request": asked, "dense": layout}))
 
     assert ("time of the dense part over its memory" in page) == (num_points > 0)
+
+
+def test_passes_of_the_dense_part_are_shown_predicted_and_measured(plan: Plan) -> None:
+    """Measured are those of the slowest rank; without either, the page has no section of the dense part."""
+    predicted = plan.model_copy(
+        update={"replicated_dense": DenseCost(compute_ms=2.5, exposed_ms=0.25, source="simulated:test-80gb")}
+    )
+    slow = {"dense_forward_ms": 3.0, "dense_backward_ms": 4.125, "dense_collectives_ms": 1.5}
+    fast = dict.fromkeys(slow, 1.0)
+    steps = step_report(ranks=(rank_times(0, **fast), rank_times(1, **slow)))
+
+    page = render_html(predicted, steps=steps)
+
+    assert "<td>2.50</td><td>0.250</td><td>2.75</td>" in page
+    assert "measured, rank 1</th><td>7.12</td><td>1.50</td><td>8.62</td>" in page
+    assert "Passes of a step" not in render_html(plan, steps=step_report())
+    assert '<h2 id="dense">' not in render_html(plan)
