@@ -116,6 +116,11 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], kill_after_seconds: float
 
 def _failure(measurer: Measurer, ended: str, error: type[MeasureError] = MeasureError) -> MeasureError:
     tail = measurer.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+    if not tail:
+        return error(
+            f"a process that measures {ended}, and {measurer.log} is empty"
+            "; hint: free memory and cores that other work takes; the same command then resumes"
+        )
     return error(
         f"a process that measures {ended}; {measurer.log} ends with:\n"
         + "\n".join(tail)

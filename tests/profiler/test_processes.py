@@ -54,6 +54,12 @@ def test_a_process_that_fails_is_reported_with_the_end_of_its_log(
     assert failing.log.exists()
 
 
+def test_a_process_that_fails_without_a_word_has_a_hint_of_its_own(tmp_path: Path) -> None:
+    """Its log names no cause; one that is killed, or too slow, writes none."""
+    with pytest.raises(MeasureError, match=r"ended with 3, and .*a\.log is empty; hint: free memory and cores"):
+        run_measurers([measurer(tmp_path, "import sys; sys.exit(3)")], Budget(seconds=60), on_poll=lambda _: None)
+
+
 def test_a_process_that_recorded_its_failure_is_started_again(tmp_path: Path) -> None:
     """A lost device costs one sample and a start; the other processes go on."""
     seen: list[int] = []
