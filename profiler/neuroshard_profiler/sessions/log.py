@@ -122,7 +122,7 @@ def _check_equal(path: Path, schema: "pa.Schema", *, first: Path, expected: "pa.
 
 
 def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) -> None:
-    import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+    from neuroshard_trainer.data.parquet import is_session, is_time  # noqa: PLC0415 - needs pyarrow
 
     for name in schema.names:
         if name.lower() in {FILE, ROW, START}:
@@ -137,8 +137,8 @@ def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) 
                 f"{path}: column {name!r}: is missing; hint: give {option} one of {', '.join(schema.names)}"
             )
     kind = schema.field(session).type
-    if not (pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)):
+    if not is_session(kind):
         raise DataError(f"{path}: column {session!r}: holds {kind}; hint: a session is an integer or a text")
     kind = schema.field(time).type
-    if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind)):
+    if not is_time(kind):
         raise DataError(f"{path}: column {time!r}: holds {kind}; hint: time is an integer or a timestamp")

@@ -148,7 +148,7 @@ class ParquetSource(DecodedBlocks):
             *((name, _is_number) for name in (self._label_column, *self._dense_columns)),
             *((feature.name, _is_lookup) for feature in self._features),
             *((name, is_session) for name in (self._session_column,) if name is not None),
-            *((name, _is_time) for name in (self._time_column,) if name is not None),
+            *((name, is_time) for name in (self._time_column,) if name is not None),
         ]
         for name, fits in wanted:
             if name not in schema.names:
@@ -186,7 +186,8 @@ def is_session(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _is_time(kind: pa.DataType) -> bool:
+def is_time(kind: pa.DataType) -> bool:
+    """Return whether values of a type can order samples."""
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
@@ -194,7 +195,7 @@ _EXPECTED = {
     _is_number: "a number",
     _is_lookup: "an integer or a list of integers",
     is_session: "an integer or a text, which names a session",
-    _is_time: "an integer or a timestamp",
+    is_time: "an integer or a timestamp",
 }
 
 
