@@ -11,7 +11,7 @@ import json
 import logging
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,14 @@ def _step_peaks(job: DLRMTrainingJob, plan: GivenPlan) -> list[int]:
 
 
 def _train(job: DLRMTrainingJob, plan: GivenPlan) -> None:
+    _, step = planned_training(job, plan)
+    for batch in batches_of(job, plan, NUM_STEPS):
+        with record_function(STEP):
+            step(_in_torchs_memory(batch))
+
+
+def planned_training(job: DLRMTrainingJob, plan: GivenPlan) -> tuple[DistributedModelParallel, Callable[[Batch], None]]:
+    """Return a job's model under a plan, and what takes a step on a batch. All ranks must call this."""
     spec, tables = job.spec, plan.request.tables
     world = dist.group.WORLD
     assert world is not None
@@ -88,29 +96,30 @@ def _train(job: DLRMTrainingJob, plan: GivenPlan) -> None:
     )
     optimizer = dense_optimizer(model, spec.training, tables_path=TABLES_PATH)
     copies = replicated_optimizer(model, plan.request.optimizer, learning_rate=0.01)
-    for batch in _batches(job, plan):
-        with record_function(STEP):
-            own = _in_torchs_memory(batch)
-            optimizer.zero_grad()
-            if copies is not None:
-                copies.zero_grad()
-            loss = binary_cross_entropy_with_logits(model(own.dense, own.lookups), own.labels)
-            torch.autograd.backward(loss)
-            optimizer.step()
-            if copies is not None:
-                copies.step()
-            del own, loss
+
+    def step(batch: Batch) -> None:
+        optimizer.zero_grad()
+        if copies is not None:
+            copies.zero_grad()
+        loss = binary_cross_entropy_with_logits(model(batch.dense, batch.lookups), batch.labels)
+        torch.autograd.backward(loss)
+        optimizer.step()
+        if copies is not None:
+            copies.step()
+
+    return model, step
 
 
-def _batches(job: DLRMTrainingJob, plan: GivenPlan) -> list[Batch]:
+def batches_of(job: DLRMTrainingJob, plan: GivenPlan, num_steps: int) -> list[Batch]:
+    """Return this rank's synthetic batches."""
     size, num_dense = job.spec.model.batch_size_per_device, job.spec.model.num_dense_features
     features = features_of(plan.request.tables.tables)
-    count = NUM_STEPS * dist.get_world_size() * size
+    count = num_steps * dist.get_world_size() * size
     source = SyntheticSource(plan.request.tables, features, num_dense=num_dense, num_samples=count, seed=0)
     order = SampleOrder(source.block_sizes, validation_percent=0, seed=0, shuffle=False)
     maker = BatchMaker(source, order, features, rank=dist.get_rank(), world_size=dist.get_world_size(), batch_size=size)
     keys = [feature.name for feature in features]
-    return [Batch.of(maker.training(index * maker.global_batch_size), keys) for index in range(NUM_STEPS)]
+    return [Batch.of(maker.training(index * maker.global_batch_size), keys) for index in range(num_steps)]
 
 
 def _in_torchs_memory(batch: Batch) -> Batch:

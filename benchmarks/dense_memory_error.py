@@ -21,7 +21,7 @@ from neuroshard_api.documents.dense_layout import (
 )
 from neuroshard_api.documents.plan import DeviceMemory, Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
-from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.dense.layouts import Layouts
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.planning import plan as search
@@ -62,7 +62,7 @@ def main(models: Sequence[str]) -> None:
         for strategy in DenseStrategy:
             for checkpointing in (CheckpointingChoice.NEVER, CheckpointingChoice.ALWAYS):
                 names.append((model, strategy, checkpointing is CheckpointingChoice.ALWAYS))
-                trained.append((job, _plan(counted, strategy, checkpointing)))
+                trained.append((job, dense_plan(counted, strategy, checkpointing, bundle=bundled_bundle(DEVICE))))
     lines = report(names, [ledger_on_cpu(plan) for _, plan in trained], peak_bytes(trained))
     if models:
         print("\n".join(lines))
@@ -108,10 +108,11 @@ def report(
     ]
 
 
-def _plan(request: PlanRequest, strategy: DenseStrategy, checkpointing: CheckpointingChoice) -> Plan:
-    """Return a plan whose dense part is counted for gloo on a CPU."""
+def dense_plan(
+    request: PlanRequest, strategy: DenseStrategy, checkpointing: CheckpointingChoice, *, bundle: CostBundle
+) -> Plan:
+    """Return a plan all of whose units have one strategy, counted for gloo on a CPU."""
     assert request.dense is not None
-    bundle = bundled_bundle(DEVICE)
     named = tuple(UnitChoice(module=part, strategy=strategy) for part in PARTS)
     options = UnitOptions(
         request.dense,
@@ -125,7 +126,7 @@ def _plan(request: PlanRequest, strategy: DenseStrategy, checkpointing: Checkpoi
     if chosen.is_plain:
         return search(request, bundle=bundle)
     plan = search(request.model_copy(update={"dense_memory": chosen.memory}), bundle=bundle)
-    return plan.model_copy(update={"dense": layouts.layout(chosen, source=f"simulated:{DEVICE}")})
+    return plan.model_copy(update={"dense": layouts.layout(chosen, source=f"simulated:{request.topology.device.name}")})
 
 
 if __name__ == "__main__":
