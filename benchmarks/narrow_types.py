@@ -1,9 +1,10 @@
-"""What narrow types on the wire do to normalized entropy: pairs of trainings of equal weights and batches.
+"""What narrow types and their guard do to normalized entropy: pairs of trainings of equal weights and batches.
 
-python -m benchmarks.narrow_types DATA [--seeds 5]
+python -m benchmarks.narrow_types DATA [--seeds 5] [--records FILE]
 
 Two processes of this machine train MovieLens-100K, or synthetic samples with a planted signal, with exact exchange and
-in each type; a pair has the seed of its weights and of the order of its samples. Evaluations are exact.
+in each way of exchange; a pair has the seed of its weights and of the order of its samples. Evaluations are exact.
+Trainings that are in FILE already are not repeated.
 """
 
 import argparse
@@ -12,22 +13,29 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 import torch
 import yaml
-from neuroshard_api.documents.communication import WireType, WireTypes
+from fbgemm_gpu.quantize_comm import QuantizationContext
+from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireTypes
+from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
 from neuroshard_api.documents.plan import GivenPlan, Shard, TablePlacement
 from neuroshard_api.documents.presets import load_presets
+from neuroshard_api.documents.progress import GuardRecord, GuardState
 from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.job.communication import CommunicationGuard
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_trainer.codecs import live_codecs
-from neuroshard_trainer.data.training_data import open_training_data
+from neuroshard_trainer.codecs import Codecs, live_codecs
+from neuroshard_trainer.data.training_data import TrainingData, open_training_data
+from neuroshard_trainer.gradient_codec import with_gradient_codec
+from neuroshard_trainer.guard import Guard
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.model import TABLES_PATH
 from neuroshard_trainer.optimizers import dense_optimizer
@@ -43,8 +51,44 @@ EXAMPLE = Path(__file__).parents[1] / "examples" / "02-movielens.yaml"
 EPOCHS = {"MovieLens-100K": 2, "planted signal": 1}
 SYNTHETIC_SAMPLES = 100_000
 EXACT = WireTypes()
-KINDS = (WireType.FP16, WireType.INT8, WireType.MX4)
-"""Types of both directions that a CPU has."""
+EXACT_NAME = "FP32"
+CHECK_EVERY = 5
+"""Steps from one check of the guard to the next, at its default maximum."""
+PERCENT = 100
+RECOVERED_PERCENT = 0.2
+"""Of the normalized entropy: as near to exact exchange a training with a broken codec is to end."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Exchange:
+    """A way of exchange."""
+
+    wire: WireType = WireType.FP32
+    """Of pooled embeddings, in both directions. FP16 where values are rounded otherwise before and after."""
+    rounded: tuple[torch.dtype, torch.dtype] | None = None
+    """Types whose values are exchanged, forward and backward, in place of a codec that a CPU does not have."""
+    gradients: GradientExchange | None = None
+    """Of the dense part. None: exact."""
+    is_guarded: bool = False
+    is_broken: bool = False
+    """Whether the codec of the forward exchange doubles what it decodes."""
+    data: tuple[str, ...] = tuple(EPOCHS)
+
+
+EXCHANGES: Mapping[str, Exchange] = {
+    EXACT_NAME: Exchange(),
+    "INT8, guarded": Exchange(wire=WireType.INT8, is_guarded=True),
+    "INT8, broken and guarded": Exchange(wire=WireType.INT8, is_guarded=True, is_broken=True, data=("MovieLens-100K",)),
+    "BF16 (rounded)": Exchange(wire=WireType.FP16, rounded=(torch.bfloat16, torch.bfloat16)),
+    "FP8 (rounded)": Exchange(wire=WireType.FP16, rounded=(torch.float8_e4m3fn, torch.float8_e5m2)),
+    "gradients BF16": Exchange(gradients=GradientExchange(type=GradientType.BF16)),
+    "gradients FP16": Exchange(gradients=GradientExchange(type=GradientType.FP16)),
+    "gradients PowerSGD": Exchange(gradients=GradientExchange(type=GradientType.POWER_SGD, start_step=10)),
+    "gradients Threshold": Exchange(gradients=GradientExchange(type=GradientType.THRESHOLD, refresh_steps=50)),
+    "FP16": Exchange(wire=WireType.FP16),
+    "MX4": Exchange(wire=WireType.MX4),
+}
+"""By name; the most wanted first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +101,48 @@ class Trained:
     entropy: float
     """Normalized, of held-out samples."""
     auc: float
+    checks: tuple[float | None, ...] = ()
+    """Change of the held-out loss in percent by check of the guard. None: exchange was exact, or it is not finite."""
+    suspended: tuple[int, ...] = ()
+    """Steps after which the guard suspended narrow types."""
+
+
+class RoundedValues:
+    """Stands in for FBGEMM's codec: values travel in FP32, rounded to those of a narrower type.
+
+    FP8 is rounded as FBGEMM does it: in groups, each scaled so that its largest value is the type's largest.
+    """
+
+    quantized_dtype = torch.float32
+
+    def __init__(self, kind: torch.dtype) -> None:
+        self._kind = kind
+
+    def create_context(self) -> QuantizationContext:
+        """Return a context: the exchange is encoded."""
+        return QuantizationContext()
+
+    def padded_size(self, values: torch.Tensor, *_: object) -> tuple[int, int]:
+        """Return the columns, without padding."""
+        return values.shape[-1], 0
+
+    def calc_quantized_size(self, input_len: int, _context: object) -> int:
+        """Return the number of values."""
+        return input_len
+
+    def encode(self, values: torch.Tensor, _context: object) -> torch.Tensor:
+        """Return the rounded values."""
+        if self._kind.itemsize > 1:
+            return values.to(self._kind).float()
+        group = WIRE_FORMATS[WireType.FP8].group_values
+        flat = torch.nn.functional.pad(values.flatten(), (0, -values.numel() % group)).view(-1, group)
+        largest = flat.abs().amax(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+        scale = largest / torch.finfo(self._kind).max
+        return ((flat / scale).to(self._kind).float() * scale).flatten()[: values.numel()].view(values.shape)
+
+    def decode(self, values: torch.Tensor, _context: object) -> torch.Tensor:
+        """Return the values."""
+        return values
 
 
 def job_of(data: str, seed: int) -> DLRMTrainingJob:
@@ -70,8 +156,8 @@ def job_of(data: str, seed: int) -> DLRMTrainingJob:
     return DLRMTrainingJob.from_data(raw)
 
 
-def plan_of(job: DLRMTrainingJob, types: WireTypes) -> GivenPlan:
-    """Return whole tables on the processes in turn, exchanged in these types."""
+def plan_of(job: DLRMTrainingJob, types: WireTypes, gradients: GradientExchange | None = None) -> GivenPlan:
+    """Return whole tables on the processes in turn, exchanged in these types, and how gradients are exchanged."""
     tables = job.spec.model.inline_tables(job.metadata.name)
     assert tables is not None
     preset = load_presets()["h100-80gb"]
@@ -81,6 +167,7 @@ def plan_of(job: DLRMTrainingJob, types: WireTypes) -> GivenPlan:
         batch_size_per_device=job.spec.model.batch_size_per_device,
         optimizer=job.spec.model.embedding_optimizer.optimizer,
         wire=None if types.is_exact else types,
+        gradients=gradients,
     )
     placements = tuple(
         TablePlacement(
@@ -93,24 +180,40 @@ def plan_of(job: DLRMTrainingJob, types: WireTypes) -> GivenPlan:
     return GivenPlan(algorithm=Algorithm.DIM_GREEDY, tables=placements, request=request)
 
 
-def trained(job: DLRMTrainingJob, types: WireTypes, process: Process, data_dir: Path) -> Mapping[str, float]:
-    """Train a job once, and return the metrics of its held-out samples. All ranks must call this."""
-    plan = plan_of(job, types)
-    tables = plan.request.tables
-    data = open_training_data(job, tables, process, root=data_dir, spare=data_dir)
+def trained(job: DLRMTrainingJob, exchange: Exchange, process: Process, data_dir: Path) -> dict[str, Any]:
+    """Train a job once, and return the results. All ranks must call this."""
+    plan = plan_of(job, WireTypes(forward=exchange.wire, backward=exchange.wire), exchange.gradients)
+    data = open_training_data(job, plan.request.tables, process, root=data_dir, spare=data_dir)
     model = sharded_job_model(job, plan, process)
+    gradients = with_gradient_codec(model, plan, device=process.device)
+    assert (gradients is None) == (exchange.gradients is None)
     codecs = live_codecs(model)
-    assert (codecs is None) == types.is_exact
-    assert codecs is None or codecs.types == types
+    assert (codecs is None) == (plan.request.wire is None)
+    assert codecs is None or codecs.types == plan.request.wire
+    if codecs is not None:
+        _change(codecs, exchange)
+    guard, loss = None, _held_out_loss(model, data, process)
+    if exchange.is_guarded:
+        assert codecs is not None
+        guard = Guard(codecs, CommunicationGuard(check_every_steps=CHECK_EVERY), process.group, GuardRecord())
+    checks: list[float | None] = []
+    suspended: list[int] = []
     of_dense = dense_optimizer(model, job.spec.training, tables_path=TABLES_PATH)
     optimizer = StepOptimizer(model, of_dense, None, job.spec.training, step=0)
     size = data.global_batch_size
     positions = range(0, job.spec.training.epochs * data.num_training - size + 1, size)
-    for batch in data.training(positions, process.device):
+    for step, batch in enumerate(data.training(positions, process.device), start=1):
         optimizer.zero_grad()
-        loss = binary_cross_entropy_with_logits(model(*batch.inputs).float(), batch.labels)
-        torch.autograd.backward(loss)
+        loss_value = binary_cross_entropy_with_logits(model(*batch.inputs).float(), batch.labels)
+        torch.autograd.backward(loss_value)
         optimizer.step()
+        if guard is not None and guard.is_due(step):
+            was_narrow = guard.record.state is GuardState.NARROW
+            with torch.no_grad():
+                guard.check(step, loss)
+            checks.append(guard.record.change_percent if was_narrow else None)
+            if was_narrow and guard.record.state is GuardState.SUSPENDED:
+                suspended.append(step)
     model.eval()
     evaluation = Evaluation(process.group)
     if codecs is not None:
@@ -118,55 +221,119 @@ def trained(job: DLRMTrainingJob, types: WireTypes, process: Process, data_dir: 
     with torch.no_grad():
         for batch in data.validation(process.device):
             evaluation.add(model(*batch.inputs).float()[: batch.num_real], batch.labels[: batch.num_real])
-    return evaluation.compute()
+    found = evaluation.compute()
+    return {
+        "entropy": found["normalized_entropy"],
+        "auc": found["auc"],
+        "checks": checks,
+        "suspended": suspended,
+    }
+
+
+def _change(codecs: Codecs, exchange: Exchange) -> None:
+    """Round values in place of a codec, or break it."""
+    forward, backward = codecs.forward, codecs.backward
+    if exchange.rounded is not None:
+        forward._codec, backward._codec = map(RoundedValues, exchange.rounded)  # noqa: SLF001 - no public way
+        backward._scale = 1.0  # noqa: SLF001 - it was FP16's
+    if exchange.is_broken:
+        decode = forward._codec.decode  # noqa: SLF001
+        forward._codec.decode = lambda *values: 2 * decode(*values)  # noqa: SLF001
+
+
+def _held_out_loss(model: torch.nn.Module, data: TrainingData, process: Process) -> Callable[[], torch.Tensor]:
+    """Return what the trainer's guard measures: the losses of this rank's first held-out batch, added up."""
+    batch = next(iter(data.validation(process.device)))
+
+    def loss() -> torch.Tensor:
+        logits = model(*batch.inputs).float()[: batch.num_real]
+        return binary_cross_entropy_with_logits(logits, batch.labels[: batch.num_real], reduction="sum")
+
+    return loss
+
+
+def read_records(file: Path) -> list[Trained]:
+    """Return the trainings of a file, one of them a line."""
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    entries = [json.loads(line) for line in lines]
+    return [
+        Trained(**{**entry, "checks": tuple(entry["checks"]), "suspended": tuple(entry["suspended"])})
+        for entry in entries
+    ]
 
 
 def rank(data_dir: Path, out: Path, seeds: int) -> None:
     """Train all pairs on this rank; rank 0 appends each training to a file."""
     launched = Launched.from_environment()
     first = job_of("MovieLens-100K", 0)
+    done = {(each.data, each.kind, each.seed) for each in read_records(out)}
     process = start_process(first, plan_of(first, EXACT), launched, "cpu", nccl_log_folder=out.parent)
-    for seed in range(seeds):
-        for data in EPOCHS:
-            for kind in (WireType.FP32, *KINDS):
-                job, types = job_of(data, seed), WireTypes(forward=kind, backward=kind)
-                metrics = trained(job, types, process, data_dir)
-                if process.is_first:
-                    entry: dict[str, object] = {"data": data, "kind": kind.value, "seed": seed}
-                    entry |= {"entropy": metrics["normalized_entropy"], "auc": metrics["auc"]}
-                    with out.open("a", encoding="utf-8") as file:
-                        file.write(json.dumps(entry) + "\n")
+    for kind, exchange in EXCHANGES.items():
+        for data, seed in product(exchange.data, range(seeds)):
+            if (data, kind, seed) in done:
+                continue
+            found = trained(job_of(data, seed), exchange, process, data_dir)
+            if process.is_first:
+                with out.open("a", encoding="utf-8") as file:
+                    file.write(json.dumps({"data": data, "kind": kind, "seed": seed, **found}) + "\n")
 
 
 def lines_of(found: Sequence[Trained]) -> list[str]:
-    """Return the table of pairs."""
-    by_key = {(each.data, each.kind, each.seed): each for each in found}
+    """Return the tables of pairs and of the guard."""
+    exact = {(each.data, each.seed): each.entropy for each in found if each.kind == EXACT_NAME}
     lines = [
-        "# Normalized entropy with narrow types on the wire",
+        "# Normalized entropy with narrow types, and their guard",
         "",
         (
             "The model of `examples/02-movielens.yaml` (64 columns), two processes with gloo, tables whole on them in "
             "turn, 512 samples each, no pipeline. MovieLens-100K for two epochs, 100,000 synthetic samples with a "
-            "planted signal for one. A pair of trainings has equal seeds; both directions have the type; evaluations "
-            "are exact. FP16 gradients are scaled by 512. Below 0: narrow types ended with the lower entropy."
+            "planted signal for one. A pair of trainings has equal seeds; evaluations are exact. Types of pooled "
+            "embeddings are those of both directions; FP16 gradients of embeddings are scaled by 512. A CPU has no "
+            "codec for BF16 and FP8: their values travel in FP32, rounded to those of the type (FP8: E4M3 forward, "
+            f"E5M2 backward, in groups of {WIRE_FORMATS[WireType.FP8].group_values} with a scale each). Types of the "
+            "dense part's gradients are torch's hooks for BF16 and FP16, PowerSGD of rank 2 from step 10 on, and "
+            "Threshold of 5 %, renewed every 50 steps. Below 0: narrow types ended with the lower entropy."
         ),
         "",
-        "| data | type | pairs | entropy exact | change: mean, least, largest | standard error of the mean |",
+        "| data | exchange | pairs | entropy exact | change: mean, least, largest | standard error of the mean |",
         "|---|---|---|---|---|---|",
     ]
     for data in EPOCHS:
-        for kind in KINDS:
-            seeds = [each.seed for each in found if (each.data, each.kind) == (data, kind.value)]
-            pairs = [(by_key[data, "FP32", seed].entropy, by_key[data, kind.value, seed].entropy) for seed in seeds]
+        for kind in list(EXCHANGES)[1:]:
+            own = [each for each in found if (each.data, each.kind) == (data, kind)]
+            pairs = [(exact[data, each.seed], each.entropy) for each in own if (data, each.seed) in exact]
             if not pairs:
                 continue
-            changes = [narrow - exact for exact, narrow in pairs]
+            changes = [narrow - one for one, narrow in pairs]
             error = stdev(changes) / len(changes) ** 0.5 if len(changes) > 1 else float("nan")
-            exact = [one for one, _ in pairs]
+            ones = [one for one, _ in pairs]
             lines.append(
-                f"| {data} | {kind.value} | {len(pairs)} | {mean(exact):.4f} ({min(exact):.4f} to {max(exact):.4f}) | "
+                f"| {data} | {kind} | {len(pairs)} | {mean(ones):.4f} ({min(ones):.4f} to {max(ones):.4f}) | "
                 f"{mean(changes):+.5f}, {min(changes):+.5f}, {max(changes):+.5f} | {error:.5f} |"
             )
+    maximum = float(CommunicationGuard().max_entropy_increase_percent)
+    lines += [
+        "",
+        (
+            f"The guard checks every {CHECK_EVERY} steps, at its default maximum of {maximum:g} %. A broken codec "
+            f"doubles what it decodes. Recovered: the entropy differs from that of exact exchange by at most "
+            f"{RECOVERED_PERCENT:g} %."
+        ),
+        "",
+        "| data | exchange | seed | checks above maximum | largest change | suspended after | entropy | recovered |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for each in sorted(found, key=lambda one: (one.data, one.kind, one.seed)):
+        if not each.checks or (each.data, each.seed) not in exact:
+            continue
+        measured = [change for change in each.checks if change is not None]
+        relative = PERCENT * (each.entropy / exact[each.data, each.seed] - 1)
+        lines.append(
+            f"| {each.data} | {each.kind} | {each.seed} | "
+            f"{sum(one > maximum for one in measured)} of {len(measured)} | "
+            f"{max(measured):.3g} % | {', '.join(map(str, each.suspended)) or 'never'} | {relative:+.2f} % | "
+            f"{'yes' if abs(relative) <= RECOVERED_PERCENT else 'no'} |"
+        )
     return lines
 
 
@@ -175,6 +342,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder dataset_example of the package recbole")
     parser.add_argument("--seeds", type=int, default=5, help="pairs of each type and data")
+    parser.add_argument("--records", type=Path, help="file of the trainings; default: a temporary one")
     parser.add_argument("--rank-out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.rank_out is not None:
@@ -182,12 +350,12 @@ def main() -> None:
         sys.stdout.flush()
         os._exit(0)  # as the trainer ends
     with tempfile.TemporaryDirectory() as scratch:
-        out = Path(scratch) / "trained.jsonl"
+        out = options.records or Path(scratch) / "trained.jsonl"
         launcher = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node"]
         command = [*launcher, str(WORLD_SIZE), "-m", "benchmarks.narrow_types", str(options.data)]
         command += ["--seeds", str(options.seeds), "--rank-out", str(out)]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - ours
-        found = [Trained(**json.loads(line)) for line in out.read_text(encoding="utf-8").splitlines()]
+        found = read_records(out)
     print(write_result("narrow-types", lines_of(found), packages=("torch", "torchrec", "fbgemm-gpu-cpu")))
 
 
