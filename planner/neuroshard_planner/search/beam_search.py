@@ -16,6 +16,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.greedy_placement import Lane, place
+from neuroshard_planner.search.local_search import joined
 from neuroshard_planner.search.sharding_options import OptionTable
 
 LOAD_SHARES = (np.inf, 1.0, 0.7, 0.5, 0.35, 0.2)  # proposals: largest shard as a share of a device's mean load
@@ -51,14 +52,38 @@ class Candidate:
 class SplitSearch:
     """Beam search over the options of all units; equal problems and seeds give equal candidates."""
 
-    def __init__(self, problem: Problem, options: OptionTable, *, loads: FloatArray, work_budget: int) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        options: OptionTable,
+        *,
+        loads: FloatArray,
+        work_budget: int,
+        fixed: Placement | None = None,
+    ) -> None:
+        """Make the search.
+
+        Args:
+            problem: what is placed.
+            options: of the units that are split and placed.
+            loads: [kinds] additive.
+            work_budget: ``problem.work`` at which the search ends.
+            fixed: the shards of all other units, which stay where they are.
+        """
         self._problem = problem
+        self._fixed = fixed
         self._options = options
         self._loads = loads
         self._work_budget = work_budget
         self._generator = np.random.default_rng(problem.request.search.seed)
         self._judged: list[Candidate] = []
+        whole = options.largest(options.first)
+        placed = whole if fixed is None else np.concatenate((whole, fixed.kinds))
+        self._mean_load = float(loads[placed].sum()) / problem.num_devices
         self._mean_dim_sum = float(problem.step_cost.least_traffic[Collective.POOLED_EMBEDDINGS])
+        if fixed is not None:
+            columns = problem.kinds.traffic[whole, Collective.POOLED_EMBEDDINGS].sum()
+            self._mean_dim_sum = float(columns) / problem.num_devices or 1.0
         self.placements = 0
         """Complete placements tried."""
         self.levels = 0
@@ -101,7 +126,6 @@ class SplitSearch:
         """Return states in which no shard exceeds a share of a device's load, columns and memory."""
         options, kinds = self._options, self._problem.kinds
         largest = options.kinds[options.start]
-        mean_load = self._loads[self._problem.whole].sum() / self._problem.num_devices
         capacity = self._problem.memory.shard_capacity_bytes
         states = []
         pooled = kinds.traffic[largest, Collective.POOLED_EMBEDDINGS]
@@ -109,7 +133,7 @@ class SplitSearch:
         is_narrow += [pooled <= share * self._mean_dim_sum for share in COLUMNS_SHARES]
         for memory_share, narrow, load_share in product(MEMORY_SHARES, is_narrow, LOAD_SHARES):
             small = (
-                (self._loads[largest] <= load_share * mean_load)
+                (self._loads[largest] <= load_share * self._mean_load)
                 & narrow
                 & (kinds.memory_bytes[largest] <= memory_share * capacity)
             )
@@ -183,10 +207,10 @@ class SplitSearch:
 
     def _placed(self, lanes: Sequence[tuple[IndexArray, Lane]]) -> list[tuple[IndexArray, Lane, Placement]]:
         """Place these lanes side by side; return those that found room, cheapest by additive loads first."""
-        placements = place(self._problem, [lane for _, lane in lanes], self._loads)
+        placements = place(self._problem, [lane for _, lane in lanes], self._loads, fixed=self._fixed)
         self.placements += len(lanes)
         fitting = [
-            (state, lane, placement)
+            (state, lane, placement if self._fixed is None else joined(self._fixed, placement))
             for (state, lane), placement in zip(lanes, placements, strict=True)
             if placement is not None
         ]

@@ -48,10 +48,19 @@ def tangent(problem: Problem, sums: Float32Array) -> FloatArray:
     return np.maximum(slopes, _LEAST_SLOPE)
 
 
-def place(problem: Problem, lanes: Sequence[Lane], loads: FloatArray) -> list[Placement | None]:
+def place(
+    problem: Problem, lanes: Sequence[Lane], loads: FloatArray, *, fixed: Placement | None = None
+) -> list[Placement | None]:
     """Place each lane's shards in descending order of size, each on the device with the lowest score.
 
-    ``loads`` has one entry per kind. A lane is None where a shard found no device with memory.
+    Args:
+        problem: whose devices they go to.
+        lanes: the passes.
+        loads: [kinds]
+        fixed: shards that are on their devices already, the same for all lanes; placements are without them.
+
+    Returns:
+        A placement for each lane; None where a shard found no device with memory.
     """
     num_lanes, width = len(lanes), max(len(lane.kinds) for lane in lanes)
     problem.greedy_probes += num_lanes * width * problem.num_devices
@@ -61,7 +70,9 @@ def place(problem: Problem, lanes: Sequence[Lane], loads: FloatArray) -> list[Pl
         kinds[row, : len(lane.kinds)] = lane.kinds
     real = kinds >= 0
     load = np.where(real, loads[kinds], 0.0)
-    load /= load.sum(axis=1, keepdims=True) / problem.num_devices
+    held = _held(problem, fixed, loads)
+    unit = (load.sum(axis=1, keepdims=True) + held[0].sum()) / problem.num_devices
+    load /= unit
     memory = np.where(real, problem.kinds.memory_bytes[kinds] / capacity, 0.0)
     columns = np.where(real, problem.kinds.traffic[kinds, Collective.POOLED_EMBEDDINGS], 0.0)
     price = np.array([lane.memory_price for lane in lanes])[:, None]
@@ -74,9 +85,9 @@ def place(problem: Problem, lanes: Sequence[Lane], loads: FloatArray) -> list[Pl
     kinds, load, memory, columns = (np.take_along_axis(each, order, axis=1) for each in (kinds, load, memory, columns))
     dim_limit = np.array([lane.dim_limit for lane in lanes])
     allowed = None if problem.allowed is None else problem.allowed[problem.kinds.unit[kinds]]
-    chosen, fits = _place_sorted(
-        load, memory, columns, price=price, dim_limit=dim_limit, num_devices=problem.num_devices, allowed=allowed
-    )
+    begin = np.repeat(held[:, None], num_lanes, axis=1)
+    begin[0] = begin[0] / unit + price * begin[1]
+    chosen, fits = _place_sorted(load, memory, columns, begin, price=price, dim_limit=dim_limit, allowed=allowed)
     placements: list[Placement | None] = []
     for row, lane in enumerate(lanes):
         count = len(lane.kinds)
@@ -85,22 +96,39 @@ def place(problem: Problem, lanes: Sequence[Lane], loads: FloatArray) -> list[Pl
     return placements
 
 
+def _held(problem: Problem, fixed: Placement | None, loads: FloatArray) -> FloatArray:
+    """Return [3, devices] load, share of memory, and pooled columns that fixed shards bring their devices."""
+    held = np.zeros((3, problem.num_devices))
+    if fixed is not None:
+        kinds = problem.kinds
+        capacity = float(problem.memory.shard_capacity_bytes)
+        columns = kinds.traffic[fixed.kinds, Collective.POOLED_EMBEDDINGS]
+        for row, values in zip(
+            held, (loads[fixed.kinds], kinds.memory_bytes[fixed.kinds] / capacity, columns), strict=True
+        ):
+            np.add.at(row, fixed.devices, values)
+    return held
+
+
 def _place_sorted(
     load: FloatArray,
     memory: FloatArray,
     columns: FloatArray,
+    used: FloatArray,
     *,
     price: FloatArray,
     dim_limit: FloatArray,
-    num_devices: int,
     allowed: NDArray[np.bool_] | None,
 ) -> tuple[IndexArray, NDArray[np.bool_]]:
-    """Return [lanes, n] the device of each shard in turn, and [lanes] whether every shard found room."""
+    """Return [lanes, n] the device of each shard in turn, and [lanes] whether every shard found room.
+
+    ``used`` [3, lanes, devices] are score, share of memory, and columns at the begin; they are brought up to date.
+    """
     num_lanes, width = load.shape
+    num_devices = used.shape[2]
     added = np.ascontiguousarray(np.stack([load + price * memory, memory, columns]).transpose(2, 0, 1))
     memory_room = np.ascontiguousarray(1.0 - memory.T)[:, :, None]
     column_room = np.ascontiguousarray(dim_limit - columns.T)[:, :, None]
-    used = np.zeros((len(added[0]), num_lanes, num_devices))
     score, used_memory, used_columns = used
     flat = used.reshape(-1)
     # Positions in `flat` of each sum and lane on device 0: one pass brings all three sums up to date.

@@ -1,10 +1,11 @@
 """The search over all families of placements: proposals from a placement by columns, then descents by all steps.
 
-Only sets of families are tried of which a plan may cost less than what is known, by the lower bound. The cheapest
-proposals of each have their other units placed again by columns; from the best, steps of local search and conversions
-descend in turn, and random changes to the best placement follow.
+Only sets of families are tried of which a plan may cost less than what is known, by the lower bound. The most promising
+proposals of each are dealt out; from the best of each set, steps of local search and conversions descend in turn, and
+random changes to the best placement follow.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -14,6 +15,7 @@ from neuroshard_costs.shards import COLUMNS, IndexArray
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.conversion import Conversions, additive_traits
+from neuroshard_planner.search.dealing import Dealing
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, Found, IteratedSearch
 from neuroshard_planner.search.local_search import LocalSearch
@@ -21,22 +23,25 @@ from neuroshard_planner.search.lower_bound import Families, FamilyBounds
 from neuroshard_planner.search.perturbation import Kicks
 from neuroshard_planner.search.placed_options import Forms
 from neuroshard_planner.search.proposals import Proposal, Proposals, bound_to_convert, packings
-from neuroshard_planner.search.residual import residual_placement
 from neuroshard_planner.search.sharding_options import OptionTable
 
-NUM_REPLACED = 5  # sets of families whose cheapest proposal is kept, its units by columns placed again
-NUM_HOPEFUL = 1  # further proposals, the cheapest if their levels were even over devices
+NUM_SETS = 5  # of families, of which proposals are dealt out
+MOST_ABOVE_EVEN = 1.04  # times the least promised by a set's proposals, of those that are dealt out
+SPREAD = (0.0, 1 / 3, 2 / 3, 1.0)  # places of the proposals dealt out, of those in order of their converted units
+NUM_PACKED = 5  # packings that are kept
 NUM_CHOICES = 3  # by price, of each set of families
 NUM_STARTS, NUM_BEST = 10, 3  # of placements that descend a little, and of those that go on
-PLACING_SHARE = 0.1  # of the work, for the units by columns of proposals
+MOST_DEARER = 1.5  # times the cheapest, of placements that are gone on with
+DEALING_SHARE = 0.25  # of the work, for dealing out proposals
 DESCENT_SHARE = 0.15  # for the descents from them
 REFINED_SHARE = 0.05  # for conversions of the plan by columns
 WHOLE_DESCENT_SHARES = (0.8, 0.3)  # for longer descents of both, where the work of the search by columns is saved
-REPLACING_SHARE = 0.1  # in a round, for the units by columns of the best, and as much for the descents that follow
+ROUND_DEALING_SHARE = 0.1  # in a round, for dealing out the best, and as much for the descents that follow
 PERTURBING_SHARE = 0.05  # in a round
 WHOLE_ROUND = 3  # times the work of a round, where that of the search by columns is saved
+COLUMNS_GAIN = 0.1  # of what the opening by columns costs, that the whole search by columns may gain
 MOST_ROUNDS = 6
-LEAST_PROMISE = 0.01  # share by which a proposal, if even over devices, has to be below the known cost
+LEAST_PROMISE = 0.01  # share by which what a proposal promises has to be below the known cost
 LEAST_ROUND_GAIN = 0.001  # of the cost, in a round, for another one to follow
 MOST_STALLED = 60  # random changes in a row that improve nothing
 CONVERTED_SHARE = 1 / 2  # of random changes; the others change shards by columns
@@ -48,7 +53,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     Args:
         problem: some unit of which may be cut by rows or copied.
         bounds: of the problem.
-        columns: the search by columns; it is run whole only where its result may cost less.
+        columns: the search by columns; it is run whole only where its result may well cost less.
         work_budget: device evaluations and their like, of which shares are taken.
     """
     bound_ms = bounds.by_columns_ms if np.isfinite(bounds.by_columns_ms) else 0.0
@@ -66,7 +71,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     choices = [each for families in sets for each in bounds.choices(families)[:NUM_CHOICES]]
     placements = search.begun(opening, sets, choices, limit_ms=known_ms)
     least_ms = float(problem.total_ms(placements).min(initial=np.inf))
-    if may_be_by_columns and least_ms > bounds.by_columns_ms:
+    if may_be_by_columns and least_ms > max(bounds.by_columns_ms, known_ms * (1 - COLUMNS_GAIN)):
         by_columns = by_columns or columns.run(bound_ms=bound_ms)
         assert by_columns is not None, "the opening found a placement"
         if not placements:
@@ -97,6 +102,23 @@ def _content(proposal: Proposal) -> tuple[tuple[int, bytes], ...]:
     return tuple(sorted((option.unit, option.kinds.tobytes()) for option in proposal.options))
 
 
+def _hopeful(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Return some proposals of each of the most promising sets of families.
+
+    The cheapest as it is, and of those that promise most some with few converted units and some with many.
+    """
+    by_set: dict[Families, list[Proposal]] = {}
+    for each in sorted(proposals, key=lambda each: each.promised_ms):
+        by_set.setdefault(each.families, []).append(each)
+    chosen: list[Proposal] = []
+    for own in list(by_set.values())[:NUM_SETS]:
+        near = [each for each in own if each.promised_ms <= MOST_ABOVE_EVEN * own[0].promised_ms]
+        near.sort(key=lambda each: len(each.options))
+        spread = [near[round(place * (len(near) - 1))] for place in SPREAD]
+        chosen += [min(own, key=lambda each: each.total_ms), own[0], *spread]
+    return list({id(each): each for each in chosen}.values())
+
+
 class MixedSearch:
     """Searches placements of one problem whose units may be sharded by rows or copied."""
 
@@ -105,6 +127,8 @@ class MixedSearch:
         self._problem = problem
         self._forms = Forms(problem)
         self._slopes = tangent(problem, self._forms.mean_sums())
+        self._options = OptionTable(problem)
+        self._dealing = Dealing(problem, self._options, slopes=self._slopes)
         self._bound = bound_to_convert(problem)
         self._work = work_budget
         self._generator = np.random.default_rng(problem.request.search.seed)
@@ -148,12 +172,15 @@ class MixedSearch:
                 work = int(share * self._work) // len(starts)
                 made += [self._descended(placement, problem.work + work) for placement in starts]
         factor = WHOLE_ROUND if is_whole else 1
+        dealt: set[int] = set()
         for _ in range(MOST_ROUNDS):
             known = [*found, *made]
             before_ms = float(problem.total_ms(known).min())
-            work = int(factor * REPLACING_SHARE * self._work)
-            for again in list(self._placed_again(self._starts(known, NUM_BEST), work)):
-                made.append(self._descended(again, problem.work + work // NUM_BEST))
+            work = int(factor * ROUND_DEALING_SHARE * self._work)
+            starts = [each for each in self._starts(known, NUM_BEST) if id(each) not in dealt]
+            dealt.update(map(id, starts))
+            for placement in list(self._dealt_out(starts, work, refines=True)):
+                made.append(self._descended(placement, problem.work + work // NUM_BEST))
             best = self._cheapest([*found, *made])
             made.append(self._perturbed(best, problem.work + int(factor * PERTURBING_SHARE * self._work)))
             if float(problem.total_ms(made).min()) > before_ms * (1 - LEAST_ROUND_GAIN):
@@ -168,38 +195,45 @@ class MixedSearch:
         return found[int(self._problem.total_ms(found).argmin())]
 
     def _starts(self, found: Sequence[Placement], count: int) -> list[Placement]:
-        """Return the cheapest placements, each choice of families of the units once."""
+        """Return placements of all sets of families in turn, the cheapest of each first.
+
+        Each choice of families of the units counts once. What is much dearer than the cheapest is left out.
+        """
         problem, kinds = self._problem, self._problem.kinds
-        first: dict[bytes, Placement] = {}
-        for row in np.argsort(problem.total_ms(found), kind="stable").tolist():
+        totals = problem.total_ms(found)
+        known, num_of_set = set[bytes](), Counter[bytes]()
+        turns: list[tuple[int, Placement]] = []
+        for row in np.argsort(totals, kind="stable").tolist():
             families = np.zeros(len(problem.units), dtype=np.int8)
             families[kinds.unit[found[row].kinds]] = kinds.family[found[row].kinds]
-            first.setdefault(families.tobytes(), found[row])
-        return list(first.values())[:count]
+            if families.tobytes() in known or totals[row] > MOST_DEARER * totals.min():
+                continue
+            known.add(families.tobytes())
+            in_use = np.unique(families).tobytes()
+            turns.append((num_of_set[in_use], found[row]))
+            num_of_set[in_use] += 1
+        return [placement for _, placement in sorted(turns, key=lambda each: each[0])[:count]]
 
     def _proposed(
         self, start: Placement, further: Sequence[Families], choices: Sequence[IndexArray], limit_ms: float
     ) -> list[Placement]:
-        """Return the best proposals from a start as they are, where they fit, and with the rest placed again.
+        """Return the most promising proposals from a start as they are, where they fit, and dealt out.
 
-        A proposal is left out that would cost little less than the limit if its levels were even over devices.
+        A proposal is left out that promises little less than the limit.
         """
-        proposals = Proposals(self._problem, self._forms, start, slopes=self._slopes)
+        proposals = Proposals(self._problem, self._forms, start, self._options, slopes=self._slopes)
         every = [each for families in further for each in proposals.of(families, self._bound)]
+        every += [each for families in further for each in proposals.short(families, self._bound)]
         every += [each for families in choices if (each := proposals.choice(families)) is not None]
         self.placements += len(every)
-        every = [each for each in every if each.evened_ms < limit_ms * (1 - LEAST_PROMISE)]
+        every = [each for each in every if each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
         every = list({_content(each): each for each in reversed(every)}.values())[::-1]
-        cheapest = sorted(every, key=lambda each: each.total_ms)
-        firsts = list({each.families: each for each in reversed(cheapest)}.values())[::-1][:NUM_REPLACED]
-        hopeful = sorted(every, key=lambda each: each.evened_ms)[:NUM_HOPEFUL]
-        best: list[Proposal] = firsts + [each for each in hopeful if all(each is not other for other in firsts)]
-        found = [proposals.placement(each) for each in best]
+        found = [proposals.placement(each) for each in _hopeful(every)]
         fitting = [placement for placement in found if self._problem.fits(placement)]
-        return [*fitting, *self._placed_again(found, int(PLACING_SHARE * self._work))]
+        return [*fitting, *self._dealt_out(found, int(DEALING_SHARE * self._work))]
 
     def _packed(self, further: Sequence[Families]) -> list[Placement]:
-        """Return the cheapest placements by memory, as they are and with the units by columns placed again."""
+        """Return the cheapest placements by memory, as they are and dealt out."""
         problem, cheapest = self._problem, list[tuple[float, Placement]]()
         traits = additive_traits(problem, self._slopes)
         for families in further:
@@ -207,19 +241,17 @@ class MixedSearch:
                 self.placements += 1
                 cheapest.append((float(problem.total_ms([placement])[0]), placement))
                 # Placements of large sets have millions of shards, so that only those are kept which may be used.
-                cheapest = sorted(cheapest, key=lambda each: each[0])[:NUM_REPLACED]
+                cheapest = sorted(cheapest, key=lambda each: each[0])[:NUM_PACKED]
         found = [placement for _, placement in cheapest if problem.fits(placement)]
-        return [*found, *self._placed_again(found, int(PLACING_SHARE * self._work))]
+        return [*found, *self._dealt_out(found, int(DEALING_SHARE * self._work))]
 
-    def _placed_again(self, found: Sequence[Placement], work: int) -> Iterator[Placement]:
-        """Yield the placements that the search by columns finds next to the other shards of each, in some work."""
-        problem = self._problem
+    def _dealt_out(self, found: Sequence[Placement], work: int, *, refines: bool = False) -> Iterator[Placement]:
+        """Yield the placements with their shards dealt out anew, in some work together."""
         for placement in found:
-            stays = ~problem.is_cut_by_columns(placement)
-            fixed = Placement(kinds=placement.kinds[stays], devices=placement.devices[stays])
-            placed = residual_placement(problem, fixed, work_budget=work // len(found))
-            if placed is not None and problem.fits(placed):
-                yield placed
+            until = self._problem.work + work // len(found)
+            dealt = self._dealing.dealt_out(placement, work_budget=until, refines=refines)
+            if dealt is not None:
+                yield dealt
 
     def _descended(self, placement: Placement, until: int) -> Placement:
         """Return the placement after steps and conversions in turn, until neither helps or the work ends."""
@@ -238,7 +270,7 @@ class MixedSearch:
         """Descend from random changes to the best, until nothing improves or the work ends."""
         problem = self._problem
         generator = self._generator
-        kicks = Kicks(problem, OptionTable(problem), slopes=self._slopes, generator=generator)
+        kicks = Kicks(problem, self._options, slopes=self._slopes, generator=generator)
         conversions = Conversions(problem, self._forms, slopes=self._slopes, work_budget=end)
         (best_ms,) = problem.total_ms([best])
         stalled = 0

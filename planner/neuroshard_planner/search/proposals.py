@@ -2,8 +2,9 @@
 
 For a set of further families, units are ranked by what the cheapest of their forms saves on the mean device, and the
 first 1, 2, 3, ... of them are converted: a family pays for its call and its collectives as soon as one table has it,
-which no step that converts a single table may earn back. A sweep keeps the sums of all devices and changes them by one
-unit after another, so that a proposal costs one evaluation of the networks, and no list of shards.
+which no step that converts a single table may earn back. Further proposals leave no shard that alone takes longer than
+some time, since all devices would wait for it. A sweep keeps the sums of all devices and changes them by one unit after
+another, so that a proposal costs one evaluation of the networks, and no list of shards.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -19,8 +20,10 @@ from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Col
 from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.local_search import MEMORY
 from neuroshard_planner.search.placed_options import Form, Forms, PlacedOption, with_options
+from neuroshard_planner.search.sharding_options import OptionTable
 
-MOST_ABOVE = 1.1  # times the least cost of a sweep's proposals, if even over devices, at which it ends
+LONGEST = (4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8, 0.6, 0.4)  # times of the longest shard, as shares of a device's mean load
+MOST_ABOVE = 1.1  # times the least that a sweep's proposals promise, at which it ends
 
 
 class Proposal(NamedTuple):
@@ -31,15 +34,36 @@ class Proposal(NamedTuple):
     """In use, ascending positions in FAMILIES."""
     total_ms: float
     """Infinite where it does not fit."""
-    evened_ms: float
-    """What it would cost if all levels were even over devices."""
+    promised_ms: float
+    """What it would cost if all levels were as even over devices as its largest shards allow."""
+
+
+class _Way(NamedTuple):
+    """A way to shard a unit."""
+
+    form: Form | None
+    """None: by columns."""
+    longest_ms: float
+    """Of its longest shard, by additive loads."""
+    cost_ms: float
+    """On all devices together, by price."""
 
 
 class Proposals:
     """Makes proposals from one start of a problem."""
 
-    def __init__(self, problem: Problem, forms: Forms, start: Placement, *, slopes: FloatArray) -> None:
-        """``start`` has whole units and units cut by columns; ``slopes`` [r, 2] make loads additive."""
+    def __init__(
+        self, problem: Problem, forms: Forms, start: Placement, options: OptionTable, *, slopes: FloatArray
+    ) -> None:
+        """Make them of a start.
+
+        Args:
+            problem: what is placed.
+            forms: of its units.
+            start: whole units and units cut by columns.
+            options: cuts of its units by columns.
+            slopes: [r, 2] that make loads additive.
+        """
         self._problem = problem
         self._forms = forms
         self._start = start
@@ -47,8 +71,17 @@ class Proposals:
         order = np.argsort(problem.kinds.unit[start.kinds], kind="stable")
         self._kinds, self._devices = start.kinds[order], start.devices[order]
         self._ends = np.searchsorted(problem.kinds.unit[self._kinds], np.arange(len(problem.units) + 1))
-        self._cost: FloatArray = self._traits @ reference_prices(problem, forms, self._traits, start)
+        prices = reference_prices(problem, forms, self._traits, start)
+        self._cost: FloatArray = self._traits @ prices
         """[kinds] what each kind costs on all devices together, by prices where all families are in use."""
+        of_load = np.zeros(len(prices))
+        for part in (TIMES, TRAFFIC.start + Collective.INDICES):
+            of_load[part] = prices[part]
+        self._load: FloatArray = self._traits @ of_load
+        """[kinds] compute and indices of a device that has such a shard, by price."""
+        self._options = options
+        self._finest: FloatArray = self._traits[options.largest(options.last), :NUM_LEVELS]
+        """[units, levels] of the largest shard of each unit where it is cut by columns as often as may be."""
 
     def placement(self, proposal: Proposal) -> Placement:
         """Return a proposal's shards."""
@@ -69,7 +102,7 @@ class Proposals:
             if not sweep.convert(unit, chosen[unit], slice(*self._ends[unit : unit + 2])):
                 return
         if bound:
-            yield sweep.proposal()
+            yield sweep.proposal(self._finest)
         savings = {unit: self._now(unit) - self._form_cost(form) for unit, form in chosen.items()}
         ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -savings[unit])
         counts, least_ms = set(_counts(len(ranked))), np.inf
@@ -77,13 +110,42 @@ class Proposals:
         for count, unit in enumerate(ranked, start=1):
             sweep.convert(unit, chosen[unit], slice(*self._ends[unit : unit + 2]))
             if count in counts:
-                proposal = sweep.proposal()
+                proposal = sweep.proposal(self._finest)
                 yield proposal
-                least_ms = min(least_ms, proposal.evened_ms)
-                if proposal.evened_ms > MOST_ABOVE * least_ms:
+                least_ms = min(least_ms, proposal.promised_ms)
+                if proposal.promised_ms > MOST_ABOVE * least_ms:
                     if not leaves_columns:
                         return
                     counts = {len(ranked)}  # without any table by columns, their call and collectives cost nothing
+
+    def short(self, families: Collection[int], bound: Sequence[int]) -> Iterator[Proposal]:
+        """Yield proposals in which no shard takes longer than some time, as far as units have ways as short as that.
+
+        Each unit goes by columns or has its cheapest form, whichever costs less by price.
+        """
+        mean = float(self._load[self._problem.whole].sum()) / self._problem.num_devices
+        ways = [self._ways(unit, families, is_bound=unit in bound) for unit in range(len(self._problem.units))]
+        if not all(ways):
+            return
+        for share in LONGEST:
+            sweep = _Sweep(self._problem, self._traits, self._kinds, self._devices)
+            for unit, own in enumerate(ways):
+                limit = max(share * mean, min(way.longest_ms for way in own))
+                form = min((way for way in own if way.longest_ms <= limit), key=lambda way: way.cost_ms).form
+                if form is not None:
+                    sweep.convert(unit, form, slice(*self._ends[unit : unit + 2]))
+            if sweep.has_options:
+                yield sweep.proposal(self._finest)
+
+    def _ways(self, unit: int, families: Collection[int], *, is_bound: bool) -> list["_Way"]:
+        """Return the cuts of a unit, if it may be by columns, and its forms of these families."""
+        options, forms = self._options, self._forms_of(unit, families)
+        ways = [_Way(form, float(self._load[form.pieces].max()), self._form_cost(form)) for form in forms]
+        if not is_bound:
+            for option in range(options.first[unit], options.last[unit] + 1):
+                cut = options.kinds[options.start[option] : options.start[option] + options.count[option]]
+                ways.append(_Way(None, float(self._load[cut[0]]), float(self._cost[cut].sum())))
+        return ways
 
     def choice(self, families: IndexArray) -> Proposal | None:
         """Return the proposal in which each unit is of a family [units]; None where all are by columns.
@@ -95,7 +157,7 @@ class Proposals:
             form = self._cheapest_form(unit, families[[unit]].tolist())
             if form is not None:
                 sweep.convert(unit, form, slice(*self._ends[unit : unit + 2]))
-        return sweep.proposal() if sweep.has_options else None
+        return sweep.proposal(self._finest) if sweep.has_options else None
 
     def _cheapest_forms(self, families: Collection[int]) -> dict[int, Form]:
         """Return, by unit, the form of these families that costs the mean device least; first of equals."""
@@ -103,8 +165,10 @@ class Proposals:
         return {unit: form for unit, form in found.items() if form is not None}
 
     def _cheapest_form(self, unit: int, families: Collection[int]) -> Form | None:
-        forms = [form for form in self._forms.of(unit) if FAMILIES.index(Family.of(form.sharding_type)) in families]
-        return min(forms, key=self._form_cost) if forms else None
+        return min(self._forms_of(unit, families), key=self._form_cost, default=None)
+
+    def _forms_of(self, unit: int, families: Collection[int]) -> list[Form]:
+        return [form for form in self._forms.of(unit) if FAMILIES.index(Family.of(form.sharding_type)) in families]
 
     def _form_cost(self, form: Form) -> float:
         return float(self._cost[form.pieces].sum()) * form.num_placed
@@ -169,8 +233,8 @@ class _Sweep:
         chosen = nodes[np.argsort(load[nodes], kind="stable")[: len(form.pieces)]]
         return list(every.reshape(self._shape)[chosen])
 
-    def proposal(self) -> Proposal:
-        """Return the units converted so far as a proposal."""
+    def proposal(self, finest: FloatArray) -> Proposal:
+        """Return the units converted so far as a proposal; ``finest`` [units, levels] bounds what the others hold."""
         problem = self._problem
         levels = self._levels[:, :NUM_LEVELS].copy()
         sums = np.maximum(self._sums, 0.0)
@@ -178,10 +242,13 @@ class _Sweep:
         fits = self._levels[:, MEMORY].max() <= problem.memory.shard_capacity_bytes
         even = levels.mean(axis=0)
         even[TIMES] = problem.pass_levels(sums.mean(axis=0, keepdims=True).astype(np.float32))[0]
-        total_ms, evened_ms = problem.step_cost.total_ms(np.stack((levels.max(axis=0), even))).tolist()
+        largest = [np.delete(finest, [option.unit for option in self._options], axis=0)]
+        largest += [self._traits[option.kinds, :NUM_LEVELS] for option in self._options]
+        even = np.maximum(even, np.concatenate(largest).max(axis=0))
+        total_ms, promised_ms = problem.step_cost.total_ms(np.stack((levels.max(axis=0), even))).tolist()
         by_columns = {COLUMNS} if len(self._options) < len(problem.units) else set()
         families = tuple(sorted(self._families | by_columns))
-        return Proposal(tuple(self._options), families, total_ms if fits else np.inf, evened_ms)
+        return Proposal(tuple(self._options), families, total_ms if fits else np.inf, promised_ms)
 
 
 def reference_prices(problem: Problem, forms: Forms, traits: FloatArray, start: Placement | None) -> FloatArray:

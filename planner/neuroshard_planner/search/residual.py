@@ -1,7 +1,7 @@
-"""The search for the units that others leave: whole tables and column shards next to blocks of rows or to host memory.
+"""The search for the units that tables in host memory leave.
 
-It sees the remaining tables alone, in the memory that is left on the fullest device. What the other units add to all
-devices alike changes little about which placement of the rest is best; local search of the whole corrects that.
+It sees the remaining tables alone, in the memory that is left on the fullest device. What the other units add to their
+devices changes little about which placement of the rest is best; local search of the whole corrects that.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,25 +13,7 @@ from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search.iterated import Found, iterated
-
-
-def residual_placement(problem: Problem, fixed: Placement, *, work_budget: int) -> Placement | None:
-    """Return the fixed shards and a placement by columns of all units that have none. None: nothing was found.
-
-    Args:
-        problem: whose units without a fixed shard may all be cut by columns or stay whole.
-        fixed: all shards of some units.
-        work_budget: device evaluations of the search, counted as the problem's own.
-    """
-    found = completed(
-        problem,
-        fixed,
-        request_of=lambda units: _by_columns(problem, units),
-        search=lambda part: iterated(part, starts=[], work_budget=work_budget, bound_ms=0.0),
-    )
-    return None if found is None else found.placement
+from neuroshard_planner.search.iterated import Found
 
 
 def completed(
@@ -97,14 +79,6 @@ def units_alone(
             "constraints": constraints.model_copy(update={"tables": own, "colocate": colocate}),
         }
     )
-
-
-def _by_columns(problem: Problem, units: Sequence[int]) -> PlanRequest:
-    def restricted(own: TableConstraints, _name: str, unit: int) -> TableConstraints:
-        kinds = tuple(kind for kind in BY_COLUMNS if kind in problem.sharding_types[unit])
-        return own.model_copy(update={"sharding_types": kinds})
-
-    return units_alone(problem, units, restricted)
 
 
 def _with_room(part: PlanRequest, room_bytes: int) -> PlanRequest:

@@ -101,6 +101,14 @@ class OptionTable:
         table._hold(self.unit[kept], self.count[kept], self.kinds[np.repeat(kept, self.count)])  # noqa: SLF001 - a table
         return table
 
+    def only(self, units: IndexArray) -> Self:
+        """Return the options of some units, ascending; states of it are of these units alone."""
+        kept = np.isin(self.unit, units)
+        table = copy(self)
+        unit = np.searchsorted(units, self.unit[kept])
+        table._hold(unit, self.count[kept], self.kinds[np.repeat(kept, self.count)])  # noqa: SLF001 - a table
+        return table
+
     def largest(self, state: IndexArray) -> IndexArray:
         """Return [units] the kind of the largest shard of each unit."""
         largest: IndexArray = self.kinds[self.start[state]]

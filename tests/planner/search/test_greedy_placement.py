@@ -1,13 +1,14 @@
 """Greedy placement of lanes."""
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
-from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.greedy_placement import Lane, place, tangent
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of, random_placement, search_requests, shards_of
@@ -163,3 +164,31 @@ def test_the_tangent_predicts_a_small_change() -> None:
     added = problem.compute_ms(np.stack([sums, sums + small])).astype(np.float64)
 
     assert small @ tangent(problem, sums) == pytest.approx(added[1] - added[0], rel=0.05)
+
+
+def test_shards_go_beside_those_that_stay() -> None:
+    """What a device holds already counts as load, as memory, and as columns."""
+    problem = problem_of(request(*tables(3), num_devices=2))
+    fixed = Placement(kinds=problem.whole[[0]], devices=np.array([0]))
+    lane = Lane(kinds=problem.whole[[1, 2]], dim_limit=np.inf, memory_price=0.0)
+
+    (light,) = place(problem, [lane], np.array([0.5, 3.0, 2.0]), fixed=fixed)
+    (heavy,) = place(problem, [lane], np.array([9.0, 3.0, 2.0]), fixed=fixed)
+    (limited,) = place(problem, [replace(lane, dim_limit=63.0)], np.array([0.5, 3.0, 0.1]), fixed=fixed)
+
+    assert light is not None
+    assert heavy is not None
+    assert limited is not None
+    assert shards_of(problem, light) == [(1, 64, 1), (2, 64, 0)]
+    assert shards_of(problem, heavy) == [(1, 64, 1), (2, 64, 1)]
+    assert shards_of(problem, limited) == [(1, 64, 1), (2, 64, 0)]
+
+
+def test_a_lane_without_room_beside_those_that_stay_is_none() -> None:
+    """Their memory is taken."""
+    problem = problem_of(exact_memory(1.0, 1.0, 1.0, capacity_gib=2.5, num_devices=1))
+    lane = Lane(kinds=problem.whole[[1, 2]], dim_limit=np.inf, memory_price=0.0)
+    fixed = Placement(kinds=problem.whole[[0]], devices=np.array([0]))
+
+    assert place(problem, [lane], np.ones(3))[0] is not None
+    assert place(problem, [lane], np.ones(3), fixed=fixed)[0] is None

@@ -100,3 +100,18 @@ def test_a_limit_on_shards_leaves_the_options_with_fewer() -> None:
     assert capped.count.tolist() == [1, 2, 1, 2]
     assert problem.kinds.num_columns[capped.shards(capped.last)].tolist() == [32, 32, 8, 4]
     assert capped.capped(1).count.tolist() == [1, 1]
+
+
+def test_the_options_of_some_units_are_states_of_these_alone() -> None:
+    """Their kinds are the same, their positions count from 0."""
+    problem = problem_of(request(*tables(3), num_devices=4))
+    every = OptionTable(problem)
+
+    some = every.only(np.array([0, 2]))
+
+    assert len(some.first) == 2
+    assert some.shards(some.first).tolist() == problem.whole[[0, 2]].tolist()
+    assert some.shards(some.last).tolist() == [
+        *every.kinds[every.start[every.last[0]] :][: every.count[every.last[0]]].tolist(),
+        *every.kinds[every.start[every.last[2]] :][: every.count[every.last[2]]].tolist(),
+    ]

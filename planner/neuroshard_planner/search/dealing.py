@@ -1,0 +1,98 @@
+"""Dealing out: the shards of a placement on other devices, each unit in the family that it has.
+
+Blocks of rows of nodes go first, as if nothing else were there: where they were, they had been added to a placement of
+all units by columns. Then the units by columns are split and placed next to them, and local search follows.
+"""
+
+import numpy as np
+from neuroshard_costs.shards import NODE_ROWS, FloatArray, IndexArray
+
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.sharding_choice import whole_nodes
+from neuroshard_planner.problem.step_cost import TRAFFIC, Collective
+from neuroshard_planner.search.beam_search import SplitSearch
+from neuroshard_planner.search.conversion import additive_traits
+from neuroshard_planner.search.local_search import LocalSearch, joined
+from neuroshard_planner.search.opening import GRID
+from neuroshard_planner.search.sharding_options import OptionTable
+
+SPLIT_SHARE = 0.8  # of the work, for splits and placing; descents have the rest
+NUM_DESCENTS = 3
+
+
+class Dealing:
+    """Deals out the shards of placements of one problem."""
+
+    def __init__(self, problem: Problem, options: OptionTable, *, slopes: FloatArray) -> None:
+        """``options`` are cuts of all units by columns; ``slopes`` [r, 2] make loads additive."""
+        self._problem = problem
+        self._options = options
+        self._slopes = slopes
+
+    def dealt_out(self, placement: Placement, *, work_budget: int, refines: bool) -> Placement | None:
+        """Return the cheapest placement found that fits. None: there is none.
+
+        Args:
+            placement: says the family of each unit, and the widths of its blocks of rows.
+            work_budget: ``problem.work`` at which the search ends.
+            refines: whether a beam search refines the cuts that are proposed.
+        """
+        problem, kinds = self._problem, self._problem.kinds
+        loads = self._loads(placement)
+        stays = ~problem.is_cut_by_columns(placement)
+        fixed = Placement(kinds=placement.kinds[stays], devices=placement.devices[stays])
+        fixed = nodes_dealt_out(problem, fixed, loads) or fixed
+        by_columns = np.setdiff1d(np.arange(len(problem.units)), kinds.unit[fixed.kinds])
+        if not len(by_columns):
+            return fixed if problem.fits(fixed) else None
+        until = problem.work + int(SPLIT_SHARE * (work_budget - problem.work))
+        splits = SplitSearch(problem, self._options.only(by_columns), loads=loads, work_budget=until, fixed=fixed)
+        local = LocalSearch(problem, slopes=self._slopes, work_budget=work_budget)
+        candidates = splits.run()[:NUM_DESCENTS] if refines else splits.proposed(GRID, NUM_DESCENTS)
+        found = [local.improve(candidate.placement) for candidate in candidates]
+        found = [each for each in found if problem.fits(each)]
+        return found[int(problem.total_ms(found).argmin())] if found else None
+
+    def _loads(self, placement: Placement) -> FloatArray:
+        """Return [kinds] what each kind costs where it is, by the placement's prices; columns have a limit instead."""
+        problem = self._problem
+        prices = problem.step_cost.prices(problem.device_levels([placement])[0].max(axis=0))
+        prices[TRAFFIC.start + Collective.POOLED_EMBEDDINGS] = 0.0
+        loads: FloatArray = additive_traits(problem, self._slopes) @ np.append(prices, 0.0)
+        return loads
+
+
+def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Placement | None:
+    """Return shards whose blocks of rows of nodes are on the least loaded nodes, heaviest unit first. None: no room.
+
+    Args:
+        problem: what is placed.
+        fixed: all shards of some units, none by columns.
+        loads: [kinds]
+    """
+    kinds, topology = problem.kinds, problem.request.topology
+    is_block = kinds.family[fixed.kinds] == NODE_ROWS
+    others = Placement(kinds=fixed.kinds[~is_block], devices=fixed.devices[~is_block])
+    blocks, nodes = fixed.kinds[is_block], fixed.devices[is_block] // topology.devices_per_node
+    used = np.bincount(others.devices, weights=kinds.memory_bytes[others.kinds], minlength=problem.num_devices)
+    used_bytes = used.reshape(topology.num_nodes, -1).max(axis=1)
+    load = np.zeros(topology.num_nodes)
+    unit_of = kinds.unit[blocks]
+    totals = np.bincount(unit_of, weights=loads[blocks], minlength=len(problem.units))
+    found = others
+    for unit in sorted(set(unit_of.tolist()), key=lambda unit: (-totals[unit], unit)):
+        own = unit_of == unit
+        _, first = np.unique(nodes[own], return_index=True)
+        pieces: IndexArray = blocks[own][first]
+        pieces = pieces[np.argsort(-loads[pieces], kind="stable")]
+        allowed = np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
+        usable = whole_nodes(problem.request, allowed)
+        usable = usable[used_bytes[usable] + kinds.memory_bytes[pieces].max() <= problem.memory.shard_capacity_bytes]
+        if len(usable) < len(pieces):
+            return None
+        chosen = usable[np.argsort(load[usable], kind="stable")[: len(pieces)]]
+        load[chosen] += loads[pieces]
+        used_bytes[chosen] += kinds.memory_bytes[pieces]
+        devices = chosen[:, None] * topology.devices_per_node + np.arange(topology.devices_per_node)
+        found = joined(found, Placement(kinds=np.repeat(pieces, topology.devices_per_node), devices=devices.ravel()))
+    return found
