@@ -5,7 +5,8 @@
 All have the same tables, topology, memory ledger, and sharding types. TorchRec's planner runs once for each of four
 least widths of shards, and the best of its plans under the cost networks counts, as the best variant of
 each strategy does. Plans are judged by the simulator without noise. A file of records takes up each task as it ends;
-the same command goes on after the last of them, and --report writes the result of those that it has. Writes
+the same command goes on after the last of them, --again searches their plans again, and --report writes the result of
+those that it has. Writes
 benchmarks/results/held-out-placements_any_<date>.md.
 """
 
@@ -94,13 +95,8 @@ def task_request(seed: int, num_nodes: int) -> PlanRequest:
 
 def measured(seed: int, num_nodes: int, *, torchrec_seconds: float) -> Task:
     """Plan one task in all ways."""
-    request, bundle = task_request(seed, num_nodes), bundled_bundle(DEVICE_TYPE)
-    problem = Problem(request, bundle)
-    try:
-        found = placement_of(plan(request, bundle=bundle).tables, problem)
-        ours_ms = simulated_cost(problem, found).total_ms
-    except InfeasibleError:
-        ours_ms = np.inf
+    problem = Problem(task_request(seed, num_nodes), bundled_bundle(DEVICE_TYPE))
+    ours_ms = searched_ms(problem)
     others = {name: _cheapest(problem, placements(problem)) for name, placements in STRATEGIES.items()}
     try:
         with processor_limit(torchrec_seconds):
@@ -112,8 +108,23 @@ def measured(seed: int, num_nodes: int, *, torchrec_seconds: float) -> Task:
         name: None if each is None else simulated_cost(problem, each).total_ms for name, each in others.items()
     }
     result = Task(seed, num_nodes, ours_ms, others_ms)
-    sys.stderr.write(f"{num_nodes} nodes, seed {seed}, {len(request.tables.tables)} tables: {result}\n")
+    sys.stderr.write(f"{num_nodes} nodes, seed {seed}, {len(problem.request.tables.tables)} tables: {result}\n")
     return result
+
+
+def searched_ms(problem: Problem) -> float:
+    """Return the simulated milliseconds of the search's plan; infinite where none fits."""
+    try:
+        found = plan(problem.request, bundle=bundled_bundle(DEVICE_TYPE))
+    except InfeasibleError:
+        return np.inf
+    return simulated_cost(problem, placement_of(found.tables, problem)).total_ms
+
+
+def planned_again(task: Task) -> Task:
+    """Return a task with the plan of today's search; what the others cost stays."""
+    problem = Problem(task_request(task.seed, task.num_nodes), bundled_bundle(DEVICE_TYPE))
+    return task._replace(ours_ms=searched_ms(problem))
 
 
 def _cheapest(problem: Problem, placements: Iterator[Placement]) -> Placement | None:
@@ -127,6 +138,11 @@ def recorded(path: Path | None) -> list[Task]:
     if path is None or not path.exists():
         return []
     return [Task(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def written(task: Task) -> str:
+    """Return a task as a line of a file of records."""
+    return json.dumps(task._asdict()) + "\n"
 
 
 def lines_of(tasks: Sequence[Task], name: str) -> Iterator[str]:
@@ -160,17 +176,21 @@ def main() -> None:
     parser.add_argument("--first-seed", type=int, default=FIRST_SEED)
     parser.add_argument("--records", type=Path, help="file that takes up each task as it ends, as JSON")
     parser.add_argument("--report", action="store_true", help="plan nothing: write the result of the records")
+    parser.add_argument("--again", action="store_true", help="search plans of the recorded tasks again, after a change")
     arguments = parser.parse_args()
     if not arguments.report:
         require_torchrec("this benchmark")
     tasks = recorded(arguments.records)
+    if arguments.again and arguments.records is not None:
+        tasks = [planned_again(task) for task in tasks]
+        arguments.records.write_text("".join(map(written, tasks)), encoding="utf-8")
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.tasks)
     for seed in () if arguments.report else seeds[len(tasks) :]:
         num_nodes = NODE_COUNTS[(seed - arguments.first_seed) % len(NODE_COUNTS)]
         tasks.append(measured(seed, num_nodes, torchrec_seconds=arguments.torchrec_seconds))
         if arguments.records is not None:
             with arguments.records.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(tasks[-1]._asdict()) + "\n")
+                file.write(written(tasks[-1]))
     lines = [
         "# Plans of all types on held-out tasks",
         "",
