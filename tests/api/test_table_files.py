@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.table_files import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, parse_csv, read_table_set
-from neuroshard_api.documents.tables import DataType
+from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
 from support.builders import table, table_set
 
 HEADER = "name,num_embeddings,embedding_dim,pooling_factor\n"
@@ -41,6 +41,17 @@ def test_optional_columns_may_be_left_empty() -> None:
     assert (first.data_type, first.zipf_exponent, first.colocation_group) == (DataType.FP16, 1.05, "ids")
     assert first.feature_names == ("clicks", "views")
     assert second == table("b", num_embeddings=10, embedding_dim=8)
+
+
+def test_pooling_optimizer_and_collection_have_columns() -> None:
+    """As in YAML; what is none of their values is refused with line and column."""
+    header = HEADER.replace("\n", ",pooling,optimizer,collection\n")
+
+    (found,) = parse_csv(header + "a,10,8,1,MEAN,adagrad,items\n", where="tables.csv", name="tables").tables
+
+    assert (found.pooling, found.optimizer, found.collection) == (Pooling.MEAN, Optimizer.ADAGRAD, "items")
+    with pytest.raises(DocumentError, match=r"line 2, column pooling"):
+        parse_csv(header + "a,10,8,1,average,,\n", where="tables.csv", name="tables")
 
 
 @pytest.mark.parametrize(

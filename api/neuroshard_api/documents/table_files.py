@@ -10,7 +10,15 @@ from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, 
 from neuroshard_api.documents.tables import TableSet
 
 REQUIRED_COLUMNS = ("name", "num_embeddings", "embedding_dim", "pooling_factor")
-OPTIONAL_COLUMNS = ("data_type", "feature_names", "zipf_exponent", "colocation_group")
+OPTIONAL_COLUMNS = (
+    "data_type",
+    "feature_names",
+    "zipf_exponent",
+    "colocation_group",
+    "pooling",
+    "optimizer",
+    "collection",
+)
 FEATURE_SEPARATOR = "|"
 """Between the names in a cell of feature_names."""
 
