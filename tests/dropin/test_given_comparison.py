@@ -45,7 +45,7 @@ def test_plans_and_exported_plans_are_for_the_paths_of_the_module(
     ("module", "world_size", "is_exported", "problem"),
     [
         (TwoTowers(), 2, False, "is for 4 devices, there are 2 processes"),
-        (TwoTowers(), 2, True, "is for 4 processes, there are 2"),
+        (TwoTowers(), 2, True, "is for 4 processes, found 2; hint: start as many"),
         (COLLECTION, 4, False, "has no table 't', which the model has"),
         (nn.ModuleDict({"users": COLLECTION}), 4, True, "has no table 't' in users, which the module has"),
     ],

@@ -42,7 +42,7 @@ class Dealing:
         stays = ~problem.is_cut_by_columns(placement)
         fixed = Placement(kinds=placement.kinds[stays], devices=placement.devices[stays])
         fixed = nodes_dealt_out(problem, fixed, loads) or fixed
-        by_columns = np.setdiff1d(np.arange(len(problem.units)), kinds.unit[fixed.kinds])
+        by_columns = np.flatnonzero(np.bincount(kinds.unit[fixed.kinds], minlength=len(problem.units)) == 0)
         if not len(by_columns):
             return fixed if problem.fits(fixed) else None
         until = problem.work + int(SPLIT_SHARE * (work_budget - problem.work))

@@ -246,7 +246,7 @@ class MixedSearch:
         return [*found, *self._dealt_out(found, int(DEALING_SHARE * self._work))]
 
     def _dealt_out(self, found: Sequence[Placement], work: int, *, refines: bool = False) -> Iterator[Placement]:
-        """Yield the placements with their shards dealt out anew, in some work together."""
+        """Yield the placements with their shards dealt out again, in some work together."""
         for placement in found:
             until = self._problem.work + work // len(found)
             dealt = self._dealing.dealt_out(placement, work_budget=until, refines=refines)
