@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from neuroshard_costs.shards import COLUMNS, IndexArray
+from neuroshard_costs.shards import COLUMNS, FAMILIES, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
@@ -209,7 +209,7 @@ class MixedSearch:
             if families.tobytes() in known or totals[row] > MOST_DEARER * totals.min():
                 continue
             known.add(families.tobytes())
-            in_use = np.unique(families).tobytes()
+            in_use = np.bincount(families, minlength=len(FAMILIES)).astype(np.bool_).tobytes()
             turns.append((num_of_set[in_use], found[row]))
             num_of_set[in_use] += 1
         return [placement for _, placement in sorted(turns, key=lambda each: each[0])[:count]]
