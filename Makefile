@@ -14,7 +14,7 @@ UV := .cache/bootstrap/bin/uv
 BUNDLES := costs/neuroshard_costs/bundles
 BUNDLED_DEVICES := a100-80gb h100-80gb h200-141gb
 
-# An environment is made anew when this key changes: what is installed, with which Python, and where the checkout lies.
+# An environment is made again when this key changes: what is installed, with which Python, and where the checkout lies.
 KEY := $(shell { pwd; echo $(PYTHON) $(INSTALLER); cat pyproject.toml constraints.txt .ci/make-venv; } | cksum | cut -d ' ' -f 1)
 DEV := .venv/.installed-$(KEY)
 DEMO := .venv-demo/.installed-$(KEY)
@@ -85,7 +85,7 @@ imports: $(DEV) ## Boundaries: who may import whom
 	$(BIN)/lint-imports
 
 .PHONY: format
-format: $(DEV) ## Format the code and mend what ruff can mend
+format: $(DEV) ## Format the code and apply automatic fixes
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m ruff check --fix .
 
@@ -115,7 +115,7 @@ pictures: $(DEV) ## Make the pictures of README from plans of this checkout (nee
 	$(BIN)/python docs/pictures.py
 
 .PHONY: bundles
-bundles: $(DEV) ## Train the bundled cost models anew (simulated A100, H100 and H200)
+bundles: $(DEV) ## Train the bundled cost models (simulated A100, H100, and H200)
 	for device in $(BUNDLED_DEVICES); do \
 		$(BIN)/neuroshard pretrain --device-type $$device --out $(BUNDLES)/$$device; \
 	done

@@ -216,9 +216,9 @@ def report(found: Sequence[Measured], offline: Sequence[str]) -> list[str]:
         "revised: the held rule lasted 100 steps in a trial on other seeds, where it took a burst for a change; these",
         "series came after.",
         "Delay: median steps to the first alarm after the change, with (found/series) where not all were found; a dash",
-        "where less than half were. Drift: +10 % over 2,000 steps. Straggler: x1.30 for 600 steps. Burst: x2 for 30",
-        f"steps, which is no change: the number that raised an alarm. {QUIET_SERIES} quiet series of 10,000 steps and",
-        f"{CHANGED_SERIES} of each change are held out; slow techniques got {SLOW_SHARE:.0%} of these.",
+        "where less than half were. Drift: +10 % over 2,000 steps. Straggler: x1.30 for 600 steps. Burst: x2 for",
+        f"30 steps, which is not a change: the number that raised an alarm. {QUIET_SERIES} quiet series of 10,000",
+        f"steps and {CHANGED_SERIES} of each change are held out; slow techniques got {SLOW_SHARE:.0%} of these.",
     ]
     untuned = [each.technique.name for each in found if is_beyond_levels(each)]
     if untuned:

@@ -58,7 +58,7 @@ def realistic(rng: np.random.Generator, num_steps: int) -> FloatArray:
 Noise = Callable[[np.random.Generator, int], FloatArray]
 NOISES: Final[dict[str, Noise]] = {"stationary": stationary, "realistic": realistic}
 KINDS: Final = ("x1.05", "x1.10", "x1.30", "drift", "straggler", "burst")
-"""Lasting factors; +10 % that comes over 2,000 steps; x1.30 for 600 steps; and x2 for 30 steps, which is no change."""
+"""Lasting factors; +10 % over 2,000 steps; x1.30 for 600 steps; and x2 for 30 steps, which is not a change."""
 
 
 def quiet(noise: str, seed: int) -> Series:

@@ -83,7 +83,7 @@ def counting_seconds() -> float:
 
     added = 0.0
     for own in (codecs.forward, codecs.backward):
-        plain = SwitchableCodec(own._codec)  # noqa: SLF001 - without the scale, which is no counting
+        plain = SwitchableCodec(own._codec)  # noqa: SLF001 - without the scale, which is not a counting
         added += seconds(plain) - seconds(own._codec)  # noqa: SLF001
         plain.take_work()
     return max(added, 0.0)

@@ -111,8 +111,8 @@ def lines_of(cases: list[Case]) -> list[str]:
             f"{len(cases)} cases: tables drawn as the paper's, 8 simulated H100 on each of 1 to 8 nodes, 1,024 or "
             "8,192 samples each. Permitted: BF16, INT8, and MX4 forward, BF16 backward, gains of 2 % and more. The "
             f"search has {WORK_BUDGET:,} evaluations. The planner decides by the networks; every plan here has its "
-            "simulated cost, codec passes included. The passes' efficiency and launch are assumed. Accuracy is no part "
-            "of it."
+            "simulated cost, codec passes included. The passes' efficiency and launch are assumed. Accuracy is not "
+            "part of it."
         ),
         "",
         f"- above exact exchange: {num_above} of {len(cases)}, by at most {max(-gains.min(), 0.0):.2%}",

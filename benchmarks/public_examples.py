@@ -49,7 +49,7 @@ TOLERANCE = 1e-5
 """Of the largest number of a step, or of a table: sums of 32 bits in another order, over ten steps."""
 
 
-class Taken(Exception):  # noqa: N818 - it ends an example, and is no error
+class Taken(Exception):  # noqa: N818 - it ends an example, and is not an error
     """The model that an example is about to plan or to shard."""
 
     def __init__(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None) -> None:

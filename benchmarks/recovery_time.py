@@ -54,7 +54,7 @@ time, and most of the second start is the import of torch and TorchRec, which th
 one thread each, under `python -m neuroshard_trainer.launch`; 16 tables of 100,000 rows and 64 columns (410 MB) with
 row-wise Adagrad, on local disk, a checkpoint every {every} steps. Rank 0 and rank 1 are killed in turn after step
 {step}; the same command is started again as soon as the launcher has ended, as a Kubernetes Job with a running
-container does; what a cluster needs for new pods is no part of it. Seconds after the kill, median and quartiles of
+container does; what a cluster needs for new pods is not part of it. Seconds after the kill, median and quartiles of
 {repeats} kills."""
 
 

@@ -102,7 +102,7 @@ class Race:
     seconds: tuple[float, ...]
     """Of each; of the one that reaches the reference's cost, the least of several times."""
     reached: int | None
-    """The first budget that is no dearer than the reference."""
+    """The first budget that is not dearer than the reference."""
 
     @property
     def seconds_to_reference(self) -> float | None:
@@ -111,7 +111,7 @@ class Race:
 
 
 def race(request: PlanRequest, bundle: CostBundle) -> Race:
-    """Measure both; ours with growing budgets until it is no dearer, then with the default."""
+    """Measure both; ours with growing budgets until it is not dearer, then with the default."""
     spent_s = []
     for _ in range(REFERENCE_REPEATS):
         problem = Problem(request, bundle)

@@ -41,7 +41,7 @@ WORTH_A_CUT = 20_000.0
 PLANNERS = ("drop-in", "TorchRec")
 
 
-class Trained(Exception):  # noqa: N818 - it ends an example, and is no error
+class Trained(Exception):  # noqa: N818 - it ends an example, and is not an error
     """The example has taken its steps."""
 
 

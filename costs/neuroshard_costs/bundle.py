@@ -93,7 +93,7 @@ class CostBundle:
         """Return [..., 2]: milliseconds that no device with these sums goes below, in however few calls and lanes.
 
         Non-decreasing and convex in the sums, after a calibration whose exponent is below 1 a non-decreasing function
-        of that; so the largest over several devices is no less than the time of their mean, forward and backward each
+        of that; so the largest over several devices is not less than the time of their mean, forward and backward each
         for itself.
         """
         return self._calls_ms(sums, LEAST_WARP_SHARE, np.ones((*sums.shape[:-1], 1), dtype=np.int64), pipeline)

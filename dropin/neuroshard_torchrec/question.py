@@ -186,7 +186,7 @@ def _with_trained_optimizers(tables: ModelTables, settings: PlannerSettings) -> 
     different = sorted(set(by_place.values()))
     if len(different) > 1:
         logger.warning(
-            "tables have the optimizers %s, each with kernel calls of its own; calls after the first are not priced",
+            "tables have the optimizers %s, each with separate kernel calls; calls after the first are not priced",
             ", ".join(different),
         )
     return found

@@ -38,7 +38,7 @@ def batches_of(given: object, *, where: str = "sample_batches") -> Batches:
         where: what an error names.
 
     Raises:
-        DropInError: a batch is no KeyedJaggedTensor and no tuple of them, or reading the batches fails.
+        DropInError: a batch is not a KeyedJaggedTensor and no tuple of them, or reading the batches fails.
     """
     if given is None:
         return ()

@@ -367,7 +367,7 @@ class Reason(StrEnum):
     Raise it, or lower `spec.profiler.budgetSeconds`.
     """
     PROFILE_UNUSABLE = "ProfileUnusable"
-    """What the profiler published, or `spec.profiler.costModelRef` names, is no bundle of cost models. The message
+    """What the profiler published, or `spec.profiler.costModelRef` names, is not a bundle of cost models. The message
     names the file.
 
     Put the files of a bundle directory, as `neuroshard pretrain` writes it, into the ConfigMap or volume again.

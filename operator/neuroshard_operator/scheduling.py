@@ -74,7 +74,7 @@ def _matches(requirement: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
 
 
 def _compared(value: str | None, values: Sequence[Any]) -> int | None:
-    """Return the difference of a label and the one value that it is compared with; None where one is no integer."""
+    """Return the difference of a label and the one value that it is compared with; None where one is not an integer."""
     try:
         return int(value or "") - int(values[0])
     except (ValueError, TypeError, IndexError):

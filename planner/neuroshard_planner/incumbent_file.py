@@ -17,7 +17,7 @@ def read_incumbent(path: Path, *, price_ms_per_gib: float = 0.0) -> Incumbent:
         price_ms_per_gib: milliseconds of a step that may be given up for each GiB that does not move.
 
     Raises:
-        DocumentError: the file cannot be read, or is no plan; or its plan has groups of devices.
+        DocumentError: the file cannot be read, or is not a plan; or its plan has groups of devices.
     """
     where = str(path)
     content = read_bytes(path)

@@ -239,7 +239,7 @@ def _in_device_memory(
 
 def _by_columns(problem: Problem, starts: Sequence[Placement]) -> IteratedSearch:
     """Return the search of placements by columns alone."""
-    # What the bound took is no search: on wide tables it would leave nothing of the budget.
+    # What the bound took is not a search: on wide tables it would leave nothing of the budget.
     named = problem.request.search.work_budget
     return IteratedSearch(
         problem,

@@ -76,7 +76,7 @@ class BudgetBar:
 
 
 def budget_progress(console: Console) -> Progress:
-    """Return the progress display of a run; nothing moves where the console is no terminal."""
+    """Return the progress display of a run; nothing moves where the console is not a terminal."""
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),

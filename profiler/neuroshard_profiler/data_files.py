@@ -68,7 +68,7 @@ def open_data(
     """
     file = DataFile(place)
     if file.path is not None and not file.path.is_file():
-        raise DataError(f"{place}: is no file; hint: check the path")
+        raise DataError(f"{place}: is not a file; hint: check the path")
     chosen = data_format or format_of(file)
     if chosen.startswith("criteo"):
         if session is not None or features:

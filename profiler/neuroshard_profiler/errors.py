@@ -9,7 +9,7 @@ ProfilerError
     |-- DeviceFailedError     run the same command again
     `-- PeerLostError         start the profiler of the other node too
 
-UnusableSampleError is no error of a run: the sample is recorded with its reason and the run goes on.
+UnusableSampleError is not an error of a run: the sample is recorded with its reason and the run goes on.
 |-- OutOfDeviceMemoryError   the sample does not fit
 `-- KernelError              a kernel refused or failed
     `-- DeviceLostError      and with it the device, until another process starts

@@ -62,7 +62,7 @@ class Meeting:
         """Return the meeting of this node. Raises SettingsError for an address or a number that is none."""
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdecimal():
-            raise SettingsError(f"meet: {endpoint!r} is no address; hint: write host:port of node 0")
+            raise SettingsError(f"meet: {endpoint!r} is not an address; hint: write host:port of node 0")
         if node_rank not in {"0", "1"}:
             raise SettingsError(
                 f"meet: {NODE_RANK_VARIABLE} must be 0 on the node that writes the profile and 1 on its peer, "
@@ -84,7 +84,7 @@ class ProfileSettings:
     device_kind: DeviceKind | None = None
     """What a torch backend times on. None: a GPU if there is one."""
     device_type: str | None = None
-    """A preset: what is simulated, and what a GPU that is no preset by name is taken for."""
+    """A preset: what is simulated, and what a GPU that is not a preset by name is taken for."""
     budget_seconds: float = DEFAULT_BUDGET_SECONDS
     """Time for all of it, roughly."""
     max_records: int | None = None

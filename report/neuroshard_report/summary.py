@@ -169,7 +169,7 @@ class PlanSummary:
 
     @property
     def simulated_note(self) -> str:
-        """What of the simulator's times was fitted to measurements, as a clause. Empty: the source is no simulator."""
+        """The simulator's times that were fitted to measurements, as a clause. Empty: the source is not a simulator."""
         if not self.is_simulated:
             return ""
         compute, exchanges = trust_of(self.plan.bundle)

@@ -16,7 +16,7 @@ class Documented:
     in two lines."""
 
     def third(self) -> int:
-        """Return 3; a method is no attribute."""
+        """Return 3; a method is not an attribute."""
         inner: int = 3
         """Of a local variable."""
         return inner

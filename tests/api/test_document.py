@@ -320,7 +320,7 @@ def test_a_large_document_of_faults_alone_stops_at_the_first() -> None:
 
 
 def test_a_large_valid_job_is_read() -> None:
-    """Many feature names are no fault, and a model may have a field called type."""
+    """Many feature names are not a fault, and a model may have a field called type."""
     tables = [
         {"name": name, "numEmbeddings": 10, "embeddingDim": 4, "featureNames": [f"{name}_{n}" for n in range(45)]}
         for name in (f"t{index}" for index in range(500))

@@ -129,7 +129,7 @@ def test_tables_are_read_as_their_suffix_says(name: str, content: bytes) -> None
 @pytest.mark.parametrize(
     ("name", "content", "problem"),
     [
-        ("tables", b"", "is no table set that can be read: it has no suffix, expected .csv, .json, .yaml or .yml"),
+        ("tables", b"", "is not a readable table set: it has no suffix, expected .csv, .json, .yaml or .yml"),
         ("tables.txt", b"", "the suffix is '.txt', expected"),
         ("tables.csv", b"\xff\xfe", "is not text in UTF-8"),
         ("tables.csv", b"name,rows\n", "line 1, column num_embeddings: is missing"),

@@ -77,7 +77,7 @@ def test_a_candidate_that_pays_is_taken_in_mode_auto() -> None:
 def test_predictions_count_by_the_growth_that_they_foresee(
     planned_ms: float | None, reference_ms: float | None, error: float
 ) -> None:
-    """A factor that all are off by is no error; without first steps or their prediction, times are compared."""
+    """A factor that all are off by is not an error; without first steps or their prediction, times are compared."""
     candidate = Candidate(
         embedding_ms=60.0, incumbent_ms=30.0, predicted_ms=15.0, planned_ms=planned_ms, reference_ms=reference_ms
     )
@@ -380,7 +380,7 @@ def test_a_measured_time_counts_for_other_inputs_by_how_predictions_differ(
 
 
 def test_a_plan_that_promised_nothing_teaches_nothing() -> None:
-    """A user may approve one; what it brings is no share of anything."""
+    """A user may approve one; what it brings is not a share of anything."""
     approved = SECOND.model_copy(update={"promised_gain_percent": -3, "measured_gain_percent": -40})
     record = RECORD.model_copy(update={"history": (FIRST, approved)})
 

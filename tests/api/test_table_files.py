@@ -169,7 +169,7 @@ def test_any_text_is_read_or_refused_with_one_kind_of_error(text: str) -> None:
 
 
 def test_binary_garbage_is_refused(tmp_path: Path) -> None:
-    """A spreadsheet's own format under the name of a CSV says that it is no text."""
+    """A spreadsheet's own format under the name of a CSV says that it is not a text."""
     path = tmp_path / "tables.csv"
     path.write_bytes(bytes(range(256)))
 

@@ -253,7 +253,7 @@ def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: A
     ("option", "words"),
     [
         (("--dense-policy", "shard"), "are of a counted dense part"),
-        (("--dense-units", "over_arch", "--dense", "dense.json"), "is no list of units"),
+        (("--dense-units", "over_arch", "--dense", "dense.json"), "is not a list of units"),
         (("--dense-units", "over_arch=half", "--dense", "dense.json"), "dense_choices.units[0].strategy"),
     ],
 )
@@ -350,8 +350,8 @@ def test_batch_sizes_are_shown_where_the_plan_does_not_fit(neuroshard: Any, tabl
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (("--batch-sizes", "4096,much"), "--batch-sizes: is no list of numbers"),
-        (("--batch-sizes", "0"), "--batch-sizes: is no list of numbers"),
+        (("--batch-sizes", "4096,much"), "--batch-sizes: is not a list of numbers"),
+        (("--batch-sizes", "0"), "--batch-sizes: is not a list of numbers"),
         (("--batch-sizes", "64,64"), "--batch-sizes: has 64 twice"),
         (("--batch-sizes", ",".join(map(str, range(1, 18)))), "--batch-sizes: plans at most 16 sizes (found 17)"),
         (("--batch-size", "0"), "--batch-size"),

@@ -141,11 +141,14 @@ def test_types_on_the_wire_are_permitted_by_lists() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"wire_backward": "FP16,INT4"}, "--wire-backward: 'INT4' is no type on the wire; hint: use FP32, FP16, BF16"),
+        (
+            {"wire_backward": "FP16,INT4"},
+            "--wire-backward: 'INT4' is not a type on the wire; hint: use FP32, FP16, BF16",
+        ),
         ({"least_gain": 1.0}, "--least-gain: no types are permitted"),
         (
             {"gradient_types": "BF16,INT8"},
-            "--gradient-types: 'INT8' is no type of gradients; hint: use FP32, FP16, BF16",
+            "--gradient-types: 'INT8' is not a type of gradients; hint: use FP32, FP16, BF16",
         ),
         ({"gradient_types": "BF16"}, "--gradient-types: are of a counted dense part"),
         ({"gradient_types": "BF16", "keep_percent": 1.0}, "--keep-percent: is for Threshold alone"),

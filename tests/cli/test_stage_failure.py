@@ -31,7 +31,7 @@ def test_of_several_ranks_the_first_sentence_counts() -> None:
 
 
 def test_a_killed_rank_is_named() -> None:
-    """What the others say of it is no cause."""
+    """What the others say of it is not a cause."""
     failure = failure_of(1, "error: rank 0: lost a peer\n" + TORCHRUN.format(code=-9))
 
     assert failure.sentence == "rank 1 was killed by SIGKILL, most often for lack of memory; see `dmesg`"

@@ -15,7 +15,7 @@ ELEMENTS = {
     "c10::BFloat16": DataType.BF16,
     "unsigned char": DataType.INT8,
 }
-"""C++ types; FBGEMM's 8-bit floats (c10::Float8_e4m3fn) are no type of ours."""
+"""C++ types; FBGEMM's 8-bit floats (c10::Float8_e4m3fn) are not types of ours."""
 FORWARD = re.compile(r"split_embedding_codegen_forward_unweighted_kernel<([^,]+), [^,]+, ([^,]+),")
 """Weights, cache, output."""
 BACKWARD = re.compile(r"split_embedding_backward_codegen_(\w+?)_unweighted_kernel_warp_per_row_1<([^,]+), ([^,]+),")

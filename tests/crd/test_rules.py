@@ -91,7 +91,7 @@ def test_the_manager_never_changes(jobs: Jobs) -> None:
 
 
 def test_what_does_not_concern_the_plan_may_change(jobs: Jobs) -> None:
-    """Deadlines and restarts are no part of what was planned."""
+    """Deadlines and restarts are not part of what was planned."""
     jobs.create(builders.job_data("policies"))
     change = {"spec": {"runPolicy": {"activeDeadlineSeconds": 60}, "failurePolicy": {"maxRestarts": 9}}}
 

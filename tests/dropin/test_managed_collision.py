@@ -37,7 +37,7 @@ def mapped(module: ManagedCollisionModule) -> nn.Module:
 
 
 def allocated_bytes(module: ManagedCollisionModule) -> int:
-    """Return the bytes of all tensors of a module, the history of ids included, which is no buffer."""
+    """Return the bytes of all tensors of a module, the history of ids included, which is not a buffer."""
     tensors = {**dict(module.named_buffers()), **dict(module.named_parameters())}
     tensors["history"] = getattr(module, "_history_accumulator", torch.empty(0))
     return sum(each.numel() * each.element_size() for each in tensors.values())

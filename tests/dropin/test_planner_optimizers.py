@@ -56,7 +56,7 @@ def test_each_table_is_priced_with_its_own_optimizer(caplog: pytest.LogCaptureFi
         "tags": Optimizer.SGD,
     }
     assert state == 8 * sum(table.num_embeddings * table.embedding_dim for table in users)
-    assert "tables have the optimizers adam, sgd, each with kernel calls of its own" in caplog.text
+    assert "tables have the optimizers adam, sgd, each with separate kernel calls" in caplog.text
     of_one = planner(optimizer="sgd")
     of_one.plan(module)
     assert planned(of_one).request.optimizers == (Optimizer.SGD,)

@@ -130,7 +130,7 @@ def placed_by(place: str, **damage: Any) -> ShardingPlan:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (pickle.dumps({"plan": Code()}), "which is no part of a sharding plan and is not loaded"),
+        (pickle.dumps({"plan": Code()}), "which is not part of a sharding plan and is not loaded"),
         (pickle.dumps({"plan": 1}), "holds a dict\nhint: pickle what collective_plan returned"),
         (b"\x80\x04not a pickle", "is neither JSON nor a pickled sharding plan"),
         (pickle.dumps(ShardingPlan(plan={})), "'users/id' of the request is missing"),

@@ -36,7 +36,7 @@ def test_repeating_an_outcome_changes_nothing() -> None:
 
 
 def test_the_transition_time_moves_when_the_status_flips() -> None:
-    """Another message is no transition."""
+    """Another message is not a transition."""
     first = merged([], [says(holds=False)], now=NOW, generation=1)
     [same] = merged(first, [says(holds=False, message="other")], now=LATER, generation=1)
     [flipped] = merged(first, [says(holds=True)], now=LATER, generation=1)

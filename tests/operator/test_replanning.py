@@ -33,7 +33,7 @@ def test_steps_as_at_the_beginning_are_steady() -> None:
 
 
 def test_a_slow_down_is_a_condition_and_one_event() -> None:
-    """It has the trainer's own line; the same change in the next report is no second event."""
+    """It has the trainer's own line; the same change in the next report is not a second event."""
     story = Story(**VOLUME).running()
     for step in (5_000, 5_100):
         drift = report(story, SLOW, step=step)

@@ -223,7 +223,7 @@ def test_workers_stay_on_a_slow_node_otherwise(spec: dict[str, Any]) -> None:
 
 
 def test_a_report_without_a_rank_moves_no_workers() -> None:
-    """A rank that stopped reporting is no slow one, and not its peers' measure: the report cannot be used."""
+    """A rank that stopped reporting is not a slow one, and not its peers' measure: the report cannot be used."""
     story = Story(**AUTO).running()
     drift = report(story, SLOW.model_copy(update={"ranks": _ranks(1)}), recent=_recent(slow=1))
     raw = {**json.loads(drift.to_json()), "recent": [each.model_dump(mode="json") for each in _recent(slow=1)[:1]]}

@@ -36,7 +36,7 @@ def test_only_our_labels_are_kept() -> None:
 
 
 def test_the_container_that_failed_first_is_the_pods_end() -> None:
-    """A sidecar that is stopped after it is no cause."""
+    """A sidecar that is stopped after it is not a cause."""
     statuses = [terminated("late", 1, "2026-01-01T00:00:09Z"), terminated("first", 7, "2026-01-01T00:00:01Z")]
     ended = parsing.pod(body(spec={}, status={"phase": "Failed", "containerStatuses": statuses})).termination
 
@@ -78,7 +78,7 @@ def test_a_pod_that_was_evicted_before_it_ran_has_an_end_too() -> None:
     ids=["no node", "no image", "just starting", "nothing known"],
 )
 def test_what_keeps_a_pod_from_starting_is_told(status: dict[str, Any], said: str) -> None:
-    """What passes by itself is no trouble."""
+    """What passes by itself is not a problem."""
     assert parsing.pod(body(spec={}, status=status)).waiting == said
 
 

@@ -34,5 +34,5 @@ def test_work_that_blocks_the_loop_shows() -> None:
 
 
 def test_a_loop_that_does_not_get_the_processor_shows_nothing() -> None:
-    """A busy machine is no fault of the operator."""
+    """A busy machine is not a fault of the operator."""
     assert longest_turn_s(lambda: time.sleep(0.3)) < 0.15

@@ -179,7 +179,7 @@ def test_a_damaged_bundle_is_named(request_file: Path, capsys: pytest.CaptureFix
 
 
 def test_a_place_that_cannot_be_written_is_named(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A full or missing folder is no bug."""
+    """A full or missing folder is not a bug."""
     out = request_file.parent / "missing" / "plan.json"
 
     assert planned(request_file, out=out) == ExitCode.INVALID_INPUT

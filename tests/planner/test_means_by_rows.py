@@ -151,7 +151,7 @@ def test_sums_in_the_collection_keep_means_by_columns() -> None:
 
 
 def test_a_table_of_means_that_is_pinned_stays_by_columns() -> None:
-    """Rows are on all devices; the attempt is no error."""
+    """Rows are on all devices; the attempt is not an error."""
     pinned = EVERY.model_copy(update={"tables": {"hot": TableConstraints(devices=(1,))}})
 
     assert types_of(planned(request(HOT, constraints=pinned))) == {ShardingType.TABLE_WISE}

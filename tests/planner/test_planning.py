@@ -254,7 +254,7 @@ def test_shards_that_will_be_merged_are_ranked_as_merged() -> None:
 
 @pytest.mark.parametrize("work_budget", [1, 50, 400])
 def test_a_small_work_budget_ends_the_search(work_budget: int) -> None:
-    """The statistics say so, and the plan is no worse than a baseline's."""
+    """The statistics say so, and the plan is not worse than a baseline's."""
     members = [
         table(f"t{index}", pooling_factor=1.0 + index, num_embeddings=10**5 * (index + 1)) for index in range(40)
     ]

@@ -274,14 +274,14 @@ def test_a_damaged_page_of_a_parquet_file_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["data.parquet", "data.npz", "data.tsv"])
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
-    """Bytes without meaning are no data."""
+    """Bytes without meaning are not data."""
     with pytest.raises(DataError, match=r"is not|has 1 columns"):
         read(written(tmp_path, name, b"\xff\xfe\x00garbage"))
 
 
 @pytest.mark.parametrize(
     ("name", "data_format", "message"),
-    [("data.csv", None, "tells no format"), ("nowhere.tsv", None, "is no file")],
+    [("data.csv", None, "tells no format"), ("nowhere.tsv", None, "is not a file")],
     ids=["suffix", "missing"],
 )
 def test_a_file_that_cannot_be_opened_is_named(

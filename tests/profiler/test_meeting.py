@@ -83,7 +83,7 @@ def test_a_node_whose_peer_does_not_come_ends_with_a_lost_peer(tmp_path: Path, n
 @pytest.mark.parametrize(
     ("options", "node_rank", "problem"),
     [
-        (("--meet", "host"), "0", "'host' is no address; hint: write host:port of node 0"),
+        (("--meet", "host"), "0", "'host' is not an address; hint: write host:port of node 0"),
         (("--meet", "host:1"), "2", "PET_NODE_RANK must be 0 on the node that writes the profile and 1 on its peer"),
         (("--meet", "host:1"), None, "found None"),
         (("--meet", "host:1", "--backend", "simulated", "--device-type", "h100-80gb"), "0", "exchanges nothing"),

@@ -27,7 +27,7 @@ from torchrec.distributed.types import (
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-ROWS = 61  # 61 rows of 28 columns are no whole number of rows of 20
+ROWS = 61  # 61 rows of 28 columns are not a whole number of rows of 20
 CPU = torch.device("cpu")
 
 

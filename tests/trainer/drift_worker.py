@@ -49,7 +49,7 @@ EXTRA_MS = 7.0
 
 @dataclass(frozen=True, slots=True)
 class ThreadClock:
-    """Processor time of the training thread: waits for other programs, and for other ranks, are no part of it."""
+    """Processor time of the training thread: waits for other programs, and for other ranks, are not part of it."""
 
     def mark(self) -> Mark:
         """Return the thread's time."""

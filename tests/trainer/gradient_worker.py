@@ -200,7 +200,7 @@ def kept_shares(group: dist.ProcessGroup) -> list[float]:
 
 
 def broken_values(group: dist.ProcessGroup) -> dict[str, bool]:
-    """Return whether a value that is no number on one rank reaches this one, behind large ones and past the room."""
+    """Return whether a value that is not a number on one rank reaches this one, behind large ones and past the room."""
     found = {}
     for name, broken in {"one": slice(2047, 2048), "many": slice(1024, 2048)}.items():
         sparse = SparseGradients(kept_share=0.05, refresh_steps=2000, group=group)

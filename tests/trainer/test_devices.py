@@ -76,7 +76,7 @@ def test_the_cpu_is_taken_where_nothing_asks_for_a_gpu() -> None:
 def test_each_process_has_a_gpu() -> None:
     """The one of its local rank; a process that sees fewer GPUs than its node has processes is refused."""
     assert chosen_device("auto", cuda_of(), local_rank=3, needs_gpu=None) == torch.device("cuda", 3)
-    with pytest.raises(InputError, match=r"local rank 1 has no GPU of its own, there are 1; .*srun --gpus-per-task"):
+    with pytest.raises(InputError, match=r"local rank 1 has no GPU to itself, there are 1; .*srun --gpus-per-task"):
         chosen_device("auto", cuda_of(devices=(H100,)), local_rank=1, needs_gpu=None)
 
 

@@ -92,7 +92,7 @@ def test_with_pauses_a_change_must_last() -> None:
 
 
 def test_bursts_among_pauses_raise_no_alarm() -> None:
-    """Twice as long for 50 steps is no change."""
+    """Twice as long for 50 steps is not a change."""
     for seed in range(10):
         times = with_pauses(noise(seed, 6000))
         for begin in range(1000, 6000, 700):

@@ -35,7 +35,7 @@ def raised(error: Exception, *, trains: bool) -> TrainerError:
 
 @pytest.mark.parametrize("text", [SHARED_MEMORY, DUPLICATE], ids=["shared memory too small", "two ranks on one GPU"])
 def test_a_refusal_of_nccl_before_the_first_step_keeps_its_words(text: str) -> None:
-    """It is no lost peer, has a code of its own, and ends in NCCL's last error."""
+    """It is not a lost peer, has a code of its own, and ends in NCCL's last error."""
     found = raised(dist.DistBackendError(text), trains=False)
 
     assert isinstance(found, CommunicationError)

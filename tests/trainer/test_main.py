@@ -409,7 +409,7 @@ def test_a_checkpoint_of_another_job_is_refused(
     ("spec", "expected"),
     [
         ({"data": {"format": "CriteoTSV", "path": "none.tsv", "numSamples": None}}, "none.tsv does not exist"),
-        ({"data": {"format": "Parquet", "path": "x.csv", "numSamples": None}}, "x.csv: is no Parquet file"),
+        ({"data": {"format": "Parquet", "path": "x.csv", "numSamples": None}}, "x.csv: is not a Parquet file"),
         ({"model": {"batchSizePerDevice": 400}}, "there are 360 training samples and one step takes 400"),
         ({"model": {"embeddingOptimizer": "Adam"}}, "FBGEMM has no training kernel with adam"),
         ({"training": {"steps": 3}}, "spec.training.steps: is not a known key"),

@@ -41,7 +41,7 @@ SAMPLES = 64
 PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
 """Fields of RankTimes that are parts of dense_ms."""
 NO_PARTS = {"rank", "peak_memory_bytes", "collectives", "expansion_ms", *PASSES}
-"""Fields of RankTimes that are no parts of a step on all lists."""
+"""Fields of RankTimes that are not parts of a step on all lists."""
 
 
 def batch() -> tuple[torch.Tensor, KeyedJaggedTensor]:
@@ -252,7 +252,7 @@ def test_every_collective_of_a_mixed_plan_is_named(tmp_path: Path, group: Any, *
 
 
 def test_the_update_of_copied_tables_is_compute(tmp_path: Path, group: Any) -> None:
-    """What the optimizer of data_parallel tables takes is no part of the dense layers' time."""
+    """What the optimizer of data_parallel tables takes is not part of the dense layers' time."""
     plan, reports = mixed_plan(), list[StepReport]()
     model = sharded_model(group, plan)
     replicated = replicated_optimizer(model, Optimizer.SGD, learning_rate=0.1)
@@ -474,7 +474,7 @@ def test_nothing_watches_where_it_is_off_or_has_no_folder(tmp_path: Path, group:
 
 
 def test_another_batch_size_begins_a_reference_of_its_own(tmp_path: Path, group: Any) -> None:
-    """After a restart: longer steps of larger batches are no drift."""
+    """After a restart: longer steps of larger batches are not drift."""
     model, plan_file = sharded_model(group), write_plan(tmp_path, plan_of())
 
     def started(samples: int | None) -> bool:

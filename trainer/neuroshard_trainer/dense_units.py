@@ -25,7 +25,7 @@ def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequen
     Args:
         model: was counted.
         counts: its modules' by path.
-        but: modules that are no units.
+        but: modules that are not units.
 
     Raises:
         InputError: parameters are of a type that documents do not know.

@@ -114,7 +114,7 @@ def chosen_device(choice: DeviceChoice, cuda: Cuda, *, local_rank: int, needs_gp
         raise InputError(f"{wanted}, but {cuda.why_unusable()}; hint: --device cpu trains on the CPU")
     if local_rank >= len(cuda.devices):
         raise InputError(
-            f"local rank {local_rank} has no GPU of its own, there are {len(cuda.devices)}"
+            f"local rank {local_rank} has no GPU to itself, there are {len(cuda.devices)}"
             f"; hint: start one process per GPU "
             "and let each see all GPUs of its node (srun --gpus-per-task hides them), or give --device cpu"
         )

@@ -41,7 +41,7 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
         tables: those of the model, with their own types or those of the plan; None takes the plan's own.
 
     Raises:
-        InputError: the file is no plan, or the plan is for another model or for another number of processes, or
+        InputError: the file is not a plan, or the plan is for another model or for another number of processes, or
             TorchRec cannot run its placements, or would compute wrong values.
     """
     plan = read_any_plan(path)
@@ -60,7 +60,7 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
 
 
 def read_any_plan(path: Path) -> GivenPlan:
-    """Return a plan for any number of processes. Raises InputError where the file is no plan."""
+    """Return a plan for any number of processes. Raises InputError where the file is not a plan."""
     try:
         return GivenPlan.read(path)
     except DocumentError as error:

@@ -53,7 +53,7 @@ class SparseGradients:
         room = max(1, math.ceil(CAPACITY_OVER_KEPT * self._kept_share * size))
         magnitudes = values.abs().nan_to_num_(nan=math.inf, posinf=math.inf)
         threshold = self._threshold(bucket, magnitudes, step=step)
-        # What is no number goes alone and at once: there is room for it, and all ranks must see it.
+        # What is not a number goes alone and at once: there is room for it, and all ranks must see it.
         is_large = magnitudes >= torch.where(magnitudes.amax() == math.inf, math.inf, threshold)
         places = torch.nonzero_static(is_large, size=room, fill_value=size).view(-1)
         self._count(is_large, room)

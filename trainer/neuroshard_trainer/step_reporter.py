@@ -180,7 +180,7 @@ class StepReporter:
         """Yield what each call of a pipeline's ``progress`` returns; a step lasts from the call to ``end_step``.
 
         A pipeline takes in the batches of later steps during a step; waiting for them is waiting in the step that does.
-        Likewise, what of the indices' all-to-all a step does not wait for is no part of it.
+        Likewise, what of the indices' all-to-all a step does not wait for is not part of it.
 
         Args:
             batches: handed to ``progress`` as an iterator.
@@ -225,7 +225,7 @@ class StepReporter:
         self._num_distinct = [before + more for before, more in zip(self._num_distinct, num_distinct, strict=True)]
 
     def end_step(self) -> None:
-        """End the step here, so that what is done before the next, such as an evaluation, is no part of it."""
+        """End the step here, so that what is done before the next, such as an evaluation, is not part of it."""
         if self._begun is not None:
             step = MarkedStep(self._begun, self._clock.mark(), tuple(self._waits), tuple(self._timers.stop()))
             self._unread.append(step)

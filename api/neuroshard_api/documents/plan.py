@@ -248,7 +248,7 @@ class IncumbentPlan(Value):
     total_ms: Milliseconds
     """What it costs under this plan's request and cost models."""
     fits: bool
-    """Whether it answers this plan's request: constraints and memory. Otherwise it is no start of the search."""
+    """Whether it answers this plan's request: constraints and memory. Otherwise it is not a start of the search."""
     price_ms_per_gib: Annotated[float, Field(ge=0)] = 0.0
     """Milliseconds of a step that were given up for each GiB that does not move."""
     moved: tuple[MovedTable, ...] = ()

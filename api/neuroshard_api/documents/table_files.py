@@ -53,7 +53,7 @@ def _plain_path(name: str, *, where: str) -> Path:
         found = f"the suffix is {path.suffix!r}" if path.suffix else "it has no suffix"
         raise DocumentError(
             where,
-            [f"is no table set that can be read: {found}, expected .csv, .json, .yaml or .yml; hint: rename the file"],
+            [f"is not a readable table set: {found}, expected .csv, .json, .yaml or .yml; hint: rename the file"],
         )
     return path
 

@@ -7,7 +7,7 @@ from pathlib import Path
 def write_whole(path: Path, text: str) -> None:
     """Write a file in place of what was there; a failure leaves that as it was.
 
-    A link stays a link to the new file. What is no regular file, such as /dev/null, is written to and never replaced.
+    A link stays a link to the new file. A special file, such as /dev/null, is written to and never replaced.
 
     Raises:
         OSError: it could not be written.

@@ -323,7 +323,7 @@ def decide_slow_node(
         return Decision(verdict=verdict, acts=acts, message=message, gain_ms=gain_ms, price_ms=price_ms)
 
     if excess < SLOW_SHARE:
-        return decided(Verdict.GAIN_TOO_SMALL, f"{why}; less than {100 * SLOW_SHARE:.0f} % are no reason to restart")
+        return decided(Verdict.GAIN_TOO_SMALL, f"{why}; less than {100 * SLOW_SHARE:.0f} % are not a reason to restart")
     if price_ms is not None and lost_ms < price_ms:
         message = f"{why}; a restart costs {price_ms / MS_PER_S:,.0f} s, and follows once as much was lost"
         return decided(Verdict.GAIN_TOO_SMALL, message)

@@ -174,7 +174,7 @@ def _size_problem(topology: Topology, size: int, layouts: Sequence[GroupLayout])
     if topology.num_devices % size or size == topology.num_devices:
         return f"groups of {size} devices do not divide {shape}; hint: give a proper divisor of {topology.num_devices}"
     return (
-        f"{' or '.join(layouts)} groups of {size} devices are no equal parts of {shape}"
+        f"{' or '.join(layouts)} groups of {size} devices are not equal parts of {shape}"
         f"; hint: give a size that divides a "
         f"node's devices, or that they divide"
     )

@@ -19,7 +19,7 @@ def given_plans(paths: "Sequence[Path]") -> "tuple[int, Sequence[GivenPlan | Tor
     """Return the number of processes on this machine that plans are for, and the plans.
 
     Raises:
-        DocumentError: a file is no plan.
+        DocumentError: a file is not a plan.
         CommandError: plans are for unlike numbers of processes, or for several nodes.
     """
     found = [_read(path) for path in paths]

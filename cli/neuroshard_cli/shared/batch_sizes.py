@@ -27,7 +27,7 @@ def parse_batch_sizes(text: str | None) -> tuple[int, ...]:
     for word in words:
         if not (word.isascii() and word.isdigit() and 1 <= int(word) <= _MOST_SAMPLES):
             raise CommandError(
-                f"--batch-sizes: is no list of numbers from 1 to {_MOST_SAMPLES:,} (found {word!r}); {hint}"
+                f"--batch-sizes: is not a list of numbers from 1 to {_MOST_SAMPLES:,} (found {word!r}); {hint}"
             )
     sizes = tuple(map(int, words))
     twice = next((size for size in sizes if sizes.count(size) > 1), None)

@@ -26,7 +26,7 @@ def print_text(content: "RenderableType") -> None:
 
 
 def progress_console() -> "Console":
-    """Return a console on stderr, for what moves while a command works; nothing moves where it is no terminal."""
+    """Return a console on stderr, for what moves while a command works; nothing moves where it is not a terminal."""
     from rich.console import Console
 
     return Console(stderr=True, markup=False, highlight=False)

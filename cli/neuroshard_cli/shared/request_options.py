@@ -324,7 +324,7 @@ def _data_types(options: RequestOptions) -> list[str]:
     names = [name.strip().upper() for name in (options.data_types or "").split(",")]
     unknown = next((name for name in names if name not in list(DataType)), None)
     if unknown is not None:
-        raise CommandError(f"--data-types: {unknown!r} is no type of tables; hint: use FP32, FP16, or both")
+        raise CommandError(f"--data-types: {unknown!r} is not a type of tables; hint: use FP32, FP16, or both")
     if options.module is not None:
         raise CommandError(
             "--data-types: the tables of --module have the types that the module gives them, which no plan changes"
@@ -352,7 +352,7 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
         unknown = next((name for name in names if name not in list(WireType)), None)
         if unknown is not None:
             raise CommandError(
-                f"--wire-{direction}: {unknown!r} is no type on the wire; hint: use {', '.join(WireType)}"
+                f"--wire-{direction}: {unknown!r} is not a type on the wire; hint: use {', '.join(WireType)}"
             )
         chosen[direction] = names
     return chosen
@@ -371,7 +371,7 @@ def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
     unknown = next((name for name in names if name.lower() not in known), None)
     if unknown is not None:
         raise CommandError(
-            f"--gradient-types: {unknown!r} is no type of gradients; hint: use {', '.join(GradientType)}"
+            f"--gradient-types: {unknown!r} is not a type of gradients; hint: use {', '.join(GradientType)}"
         )
     types = [known[name.lower()] for name in names]
     for kind, option, _, value in settings:
@@ -402,8 +402,8 @@ def _dense_choices(options: RequestOptions) -> dict[str, object] | None:
         pairs = [each.strip().partition("=") for each in options.dense_units.split(",")]
         if not all(module and strategy for module, _, strategy in pairs):
             raise CommandError(
-                f"--dense-units: {options.dense_units!r} is no list of units; hint: write PATH=STRATEGY,..., where a "
-                "strategy is replicate, zero2, or zero3"
+                f"--dense-units: {options.dense_units!r} is not a list of units; hint: write PATH=STRATEGY,..., where "
+                "a strategy is replicate, zero2, or zero3"
             )
         chosen["units"] = [{"module": module, "strategy": strategy} for module, _, strategy in pairs]
     if chosen and options.dense is None:
@@ -428,7 +428,7 @@ def _replication(options: RequestOptions) -> dict[str, object] | None:
     sizes = options.group_sizes.split(",")
     if not all(size.strip().isdecimal() for size in sizes):
         raise CommandError(
-            f"--group-sizes: {options.group_sizes!r} is no list of sizes; hint: write numbers such as 8,16, or auto"
+            f"--group-sizes: {options.group_sizes!r} is not a list of sizes; hint: write numbers such as 8,16, or auto"
         )
     return {**chosen, "group_sizes": [int(size) for size in sizes]}
 

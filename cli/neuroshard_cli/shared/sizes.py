@@ -24,7 +24,7 @@ _UNITS = {
 
 
 def parse_bytes(text: str, *, option: str) -> int:
-    """Return whole bytes. Raises CommandError, naming the option, for anything that is no size."""
+    """Return whole bytes. Raises CommandError, naming the option, for anything that is not a size."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     if found is None or found[2].upper() not in _UNITS:
         raise CommandError(f"{option}: {text!r} is not a size; hint: write a number and a unit, such as 70GiB or 40GB")

@@ -1,7 +1,7 @@
 """Files of profile records, one JSON document per line. Reads them; measures and judges nothing.
 
-A profiler that is killed leaves a last line without its end. Such a line is no record yet and is passed over; a broken
-line anywhere else is an error.
+A profiler that is killed leaves a last line without its end. Such a line is not a record yet and is passed over; a
+broken line anywhere else is an error.
 """
 
 import json

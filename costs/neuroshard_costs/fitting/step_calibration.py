@@ -64,7 +64,7 @@ class PartFactor:
     errors_before: tuple[float, ...]
     """Relative errors of the predictions, of each measured time."""
     errors_after: tuple[float, ...]
-    """With the factor of the other sets of steps; those before, where that is no better."""
+    """With the factor of the other sets of steps; those before, where that is not better."""
 
     @property
     def mape_before(self) -> float:

@@ -100,7 +100,7 @@ class KubernetesApi:
             on_call: gets the verb of each call.
             on_error: gets the verb and the HTTP status of each call that failed.
             may_write: asked before each call that changes something, which fails where the answer is no.
-            calls: maximum at a time; others wait for their turn, which is no part of `timeout_s`.
+            calls: maximum at a time; others wait for their turn, which is not part of `timeout_s`.
         """
         self._client = client
         self._timeout_s = timeout_s

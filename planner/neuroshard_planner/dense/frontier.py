@@ -2,7 +2,7 @@
 
 The memory of a choice is a sum over the units plus two maxima over the chosen options, of what collectives and of what
 recomputing take for a moment; its time is a sum. Sums are merged unit by unit, and of all partial choices those that
-another one beats in both are dropped. A maximum is no sum: so one merge is made for each pair of limits of the two,
+another one beats in both are dropped. A maximum is not a sum: so one merge is made for each pair of limits of the two,
 with the options that keep both.
 The frontier is exact where there are at most MAX_LIMITS pairs of different values, and no merge has more than
 MAX_POINTS points. Of more pairs, some are tried; of more points, the fastest of each of MAX_POINTS equal intervals of

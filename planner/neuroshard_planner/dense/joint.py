@@ -89,7 +89,7 @@ def _no_room(
     """Return why nothing fits next to the smallest layout, and so to no other. None: something may.
 
     Tables that pack by columns fit. Others may fit by rows, or in host memory, which a search has to tell. One that
-    finds nothing is taken to find nothing with less room, which is assumed: the search is no proof that nothing fits.
+    finds nothing is taken to find nothing with less room, which is assumed: a search does not prove that nothing fits.
     """
     if needed_bytes is not None and _left_bytes(request, smallest) >= needed_bytes:
         return None

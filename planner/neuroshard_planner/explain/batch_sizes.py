@@ -42,7 +42,7 @@ def at_batch_size(request: PlanRequest, *, search: Search) -> BatchSize:
         search: finds the plan of a request.
 
     Raises:
-        RequestError: as the search does. A batch size at which nothing fits is no error.
+        RequestError: as the search does. A batch size at which nothing fits is not an error.
     """
     samples = request.batch_size_per_device
     try:

@@ -52,7 +52,7 @@ def plan_without_price(tables: Sequence[TablePlacement], request: PlanRequest) -
         PlanError: tables, shards, or devices do not match the request, or TorchRec cannot run them.
         RequestError: the request contradicts itself.
     """
-    require_none(table_problems(tables, request))  # an empty plan is no document
+    require_none(table_problems(tables, request))  # an empty plan is not a document
     plan = GivenPlan(algorithm=request.algorithm, tables=tuple(tables), request=request)
     require_none(plan_problems(plan))
     return plan

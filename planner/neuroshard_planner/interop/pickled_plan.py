@@ -39,7 +39,7 @@ def read_pickled_plan(path: Path) -> "ShardingPlan":
     """Return the plan of a file that ``pickle.dump`` wrote.
 
     Raises:
-        PlanError: the file cannot be read, is no pickle, or holds something else than a sharding plan.
+        PlanError: the file cannot be read, is not a pickle, or holds something else than a sharding plan.
     """
     from torchrec.distributed.types import ShardingPlan  # noqa: PLC0415
 
@@ -70,7 +70,7 @@ class _PlanUnpickler(pickle._Unpickler):  # noqa: SLF001 - as above
         """Return a class of plans. Raises PlanError for anything else."""
         if (module, name) not in PLAN_CLASSES:
             raise PlanError(
-                f"names {module}.{name}, which is no part of a sharding plan and is not loaded: a pickle could run "
+                f"names {module}.{name}, which is not part of a sharding plan and is not loaded: a pickle could run "
                 "any code with it; hint: give the plan alone"
             )
         return super().find_class(module, name)
@@ -82,7 +82,7 @@ class _PlanUnpickler(pickle._Unpickler):  # noqa: SLF001 - as above
         target = self.stack[-2]
         if isinstance(target, (type, Enum)):
             raise PlanError(
-                f"sets attributes of {target!r}, which are no part of a sharding plan; hint: give the plan alone"
+                f"sets attributes of {target!r}, which are not part of a sharding plan; hint: give the plan alone"
             )
         _READ[_BUILD](self)
 

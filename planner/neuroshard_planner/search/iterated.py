@@ -220,7 +220,7 @@ class IteratedSearch:
     def settled(self, work_budget: int) -> Placement:
         """Return the placement with the fewest shards within the request's tolerance, its shards merged.
 
-        It is no dearer than the published beam's placements: those that were found before it are not.
+        It is not dearer than the published beam's placements: those that were found before it are not.
         """
         least_ms = self.least_ms()
         limits = [

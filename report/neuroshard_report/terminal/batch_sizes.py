@@ -23,7 +23,7 @@ def render_batch_sizes(found: Sequence[BatchSize], *, source: str) -> Renderable
     what = "embedding and dense part, one after the other; the dense part simulated" if counts else "embedding part"
     return Group(
         TextTable(columns=columns, rows=rows, text_columns=()),
-        Text(f"samples/s are those of the {what}, predicted ({source}); a plan of its own for each batch size"),
+        Text(f"samples/s are those of the {what}, predicted ({source}); a separate plan for each batch size"),
         *(Text(f"{each.samples_per_device:,}: {each.problem}") for each in found if each.problem is not None),
     )
 

@@ -39,7 +39,7 @@ _TERM_MARKS = (
 
 
 def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> RenderableType:
-    """Return the plan for a console; without colours, bars and lines where the console is no terminal.
+    """Return the plan for a console; without colours, bars and lines where the console is not a terminal.
 
     With ``traffic``, also what the plan and the baselines cost under other traffic.
     """

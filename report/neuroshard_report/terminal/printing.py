@@ -20,7 +20,7 @@ def print_content(content: "RenderableType", *, write: Callable[[str], None] = _
 
     Args:
         content: what rich can render.
-        write: takes the text where stdout is no terminal.
+        write: takes the text where stdout is not a terminal.
     """
     from rich.console import Console  # noqa: PLC0415 - slow to import, and many commands print nothing
 

@@ -44,7 +44,7 @@ class Activity:
 
 @contextmanager
 def activity(description: str, *, console: "Console | None" = None, is_silent: bool = False) -> Iterator[Activity]:
-    """Show a line on stderr until the work is done, and then remove it; show nothing where stderr is no terminal.
+    """Show a line on stderr until the work is done, and then remove it; show nothing where stderr is not a terminal.
 
     The line has the time taken and, once a share of the work is done, the estimated time left.
 

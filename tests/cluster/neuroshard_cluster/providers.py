@@ -20,7 +20,7 @@ def open_cluster(name: str, *, provider: str, home: Home) -> Cluster:
         UnknownError: There is no such provider, or the name cannot be a cluster's.
     """
     if provider not in PROVIDERS:
-        raise UnknownError(f"CLUSTER={provider} is no provider; use {', '.join(PROVIDERS)}")
+        raise UnknownError(f"CLUSTER={provider} is not a provider; use {', '.join(PROVIDERS)}")
     if provider == "kind" or (provider == "auto" and docker_answers()):
         return kind.KindCluster(name, home)
     return local.LocalCluster(name, home)

@@ -38,7 +38,7 @@ def test_a_docker_that_answers_is_chosen_before_podman(tmp_path: Path, add_progr
 
 
 def test_podman_takes_the_place_of_a_docker_that_does_not_answer(tmp_path: Path, add_program: AddProgram) -> None:
-    """A client without its engine is no engine, and the reason says so."""
+    """A client without its engine is not an engine, and the reason says so."""
     add_program("docker", "exit 1")
     add_program("podman", "exit 0")
 

@@ -15,7 +15,7 @@ EXPANSION = {"batch_size": 64, "num_features": 2, "embedding_dim": 8, "factor": 
 
 
 def test_records_come_in_the_order_of_the_lines(tmp_path: Path) -> None:
-    """Empty lines separate nothing; a sample without memory is no measurement."""
+    """Empty lines separate nothing; a sample without memory is not a measurement."""
     failed = compute_record().model_copy(update={"out_of_memory": True, "forward_ms": None, "backward_ms": None})
     path = written(tmp_path, compute_record(), failed, communication_record())
     path.write_text(path.read_text(encoding="utf-8").replace("\n", "\n\n"), encoding="utf-8")

@@ -151,7 +151,7 @@ def test_a_resumed_job_has_its_network_measured_where_two_nodes_are_free_by_then
 
 
 def test_a_profiler_that_fails_of_itself_ends_the_job_also_on_two_nodes() -> None:
-    """A node whose driver is too old is no reason to make up a network."""
+    """A node whose driver is too old is not a reason to make up a network."""
     story = story_on(gpu_node("a"), gpu_node("b"))
     first, second = story.pods(names.PROFILER)
     for pod, code in ((second, 2), (first, 7)):

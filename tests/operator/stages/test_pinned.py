@@ -58,7 +58,7 @@ def test_workers_whose_kind_of_node_is_closed_say_so_and_keep_their_plan(closed:
 
 
 def test_workers_that_wait_for_a_busy_node_of_an_open_kind_have_no_such_condition() -> None:
-    """A full cluster is no reason to doubt the kind."""
+    """A full cluster is not a reason to doubt the kind."""
     story = waiting_story()
     story.later(3600)
 

@@ -269,7 +269,7 @@ def test_a_profiler_whose_kind_was_given_up_goes_also_where_the_other_kind_is_pr
 
 
 def test_a_profiler_that_waits_for_its_nodes_keeps_its_kind_while_no_other_is_free() -> None:
-    """A full cluster is no reason to measure another kind of GPU."""
+    """A full cluster is not a reason to measure another kind of GPU."""
     story = story_on_full_nodes()
     jobs = story.jobs(names.PROFILER)
     story.later(3600)

@@ -521,7 +521,7 @@ def test_workers_that_never_met_do_not_count() -> None:
 
 
 def test_a_trainer_that_breaks_before_it_is_ready_counts() -> None:
-    """A bug at the start is no lateness of another worker."""
+    """A bug at the start is not lateness of another worker."""
     story = Story(failurePolicy={"maxRestarts": 0}).planned()
     story.fail(names.WORKER, 1)
 
@@ -595,7 +595,7 @@ GROUPS = [
 def test_a_pod_group_of_the_template_reaches_the_workers_of_every_attempt(
     metadata: dict[str, dict[str, str]], scheduler: str
 ) -> None:
-    """The profiler's pod meets the same scheduler and is no member: it would wait for workers that come after it."""
+    """The profiler's pod meets the same scheduler and is not a member: it would wait for workers that come after it."""
     story = Story(podTemplate={"metadata": metadata, "spec": {"schedulerName": scheduler}}).running()
     story.fail(names.WORKER, 1)
 
@@ -618,7 +618,7 @@ def guarded_by(story: Story, gradients: dict[str, Any] | None = None, **fields: 
 
 
 def test_narrow_types_that_a_guard_suspends_are_shown_with_one_event() -> None:
-    """The condition has the last change and the limit; a further report of the same suspension is no event."""
+    """The condition has the last change and the limit; a further report of the same suspension is not an event."""
     story = Story().running()
     guarded_by(story, num_checks=1, change_percent=0.01)
     kept = story.condition("NarrowExchange")

@@ -24,7 +24,7 @@ MICROSECOND = 1e-3
 
 
 def drawn_placements(asked: PlanRequest, seed: int, *, with_host: bool) -> tuple[TablePlacement, ...]:
-    """Return random placements of all families; of those that are no copies, half may be in host memory."""
+    """Return random placements of all families; of those that are not copies, half may be in host memory."""
     rng = random.Random(seed)  # noqa: S311 - draws test data
     placed = []
     for each in asked.tables.tables:

@@ -31,7 +31,7 @@ def test_draws_differ_by_at_most_the_deviation() -> None:
 
 
 def test_a_plan_is_held_against_the_baselines_draw_by_draw() -> None:
-    """The plan comes first; in every draw the cheapest has no regret, and worst is no less than median."""
+    """The plan comes first; in every draw the cheapest has no regret, and worst is not less than median."""
     asked = request(*(table(f"t{index}", pooling_factor=2.0 ** (index % 7)) for index in range(9)), num_devices=3)
 
     found = traffic_costs(planned(asked), bundle=ExactCosts(asked.topology.device))

@@ -73,7 +73,7 @@ def test_fewer_shards_win_within_the_limit() -> None:
 
 
 def test_the_cheapest_of_equally_many_shards_wins() -> None:
-    """The limit leaves a choice; it is no reason to pay more."""
+    """The limit leaves a choice; it is not a reason to pay more."""
     problem = problem_of(request(*tables(4), num_devices=2))
     uneven = placed(problem, (0, 64, 0), (1, 64, 0), (2, 64, 0), (3, 64, 1))
     even = placed(problem, (0, 64, 0), (1, 64, 0), (2, 64, 1), (3, 64, 1))

@@ -121,7 +121,7 @@ def test_a_swap_brings_no_two_shards_of_a_table_together() -> None:
 
 
 def test_a_swap_keeps_both_tables_on_their_devices() -> None:
-    """A partner that may not be on the source is no partner."""
+    """A partner that may not be on the source is not a partner."""
     constraints = Constraints(tables={"t1": TableConstraints(devices=(1,))})
     problem = problem_of(request(*tables(3), num_devices=2, constraints=constraints))
     placement = placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 1))

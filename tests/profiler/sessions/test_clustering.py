@@ -143,7 +143,7 @@ def test_a_finished_run_is_not_repeated_and_another_log_is_refused(tmp_path: Pat
 
 
 def test_a_file_of_a_finished_run_that_was_removed_is_written_again(tmp_path: Path) -> None:
-    """The report alone is no proof of the files."""
+    """The report alone is not a proof of the files."""
     path = session_file(tmp_path / "a.parquet", [(1, 1, [1]), (1, 12, [2])])
     report = clustered([path], tmp_path / "out")
     whole = files_of(tmp_path / "out")

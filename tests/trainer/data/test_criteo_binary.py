@@ -81,8 +81,8 @@ def test_an_array_of_another_kind_is_refused(tmp_path: Path, name: str, array: A
     ("name", "content", "expected"),
     [
         ("day_0_sparse.npy", None, "day_0_sparse.npy: does not exist; a day has"),
-        ("day_0_sparse.npy", b"nothing of the kind", "is no array of NumPy"),
-        ("day_0_dense.npy", b"", "is no array of NumPy"),
+        ("day_0_sparse.npy", b"nothing of the kind", "is not an array of NumPy"),
+        ("day_0_dense.npy", b"", "is not an array of NumPy"),
     ],
     ids=["missing", "text", "empty"],
 )

@@ -75,7 +75,7 @@ def test_a_damaged_index_is_refused(tmp_path: Path, content: bytes) -> None:
     file = criteo_file(tmp_path)
     place_of(file).write_bytes(content)
 
-    with pytest.raises(DataError, match=r"is no index that can be read.*delete it"):
+    with pytest.raises(DataError, match=r"is not an index that can be read.*delete it"):
         index_of(file, spare=tmp_path)
 
 

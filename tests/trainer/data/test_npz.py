@@ -62,5 +62,5 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "part.npz"
     path.write_bytes(b"PK but no more")
 
-    with pytest.raises(DataError, match=r"part.npz: is no .npz file"):
+    with pytest.raises(DataError, match=r"part.npz: is not a .npz file"):
         NpzSource([DataFile(str(path))], features_of(TABLES), num_dense=2, label="label")

@@ -125,7 +125,7 @@ def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "part.parquet"
     file.write_bytes(b"PAR1 but no more")
 
-    with pytest.raises(DataError, match="is no Parquet file that can be read"):
+    with pytest.raises(DataError, match="is not a Parquet file that can be read"):
         ParquetSource([DataFile(str(file))], features_of(TABLES), label_column="label", dense_columns=[])
 
 

@@ -63,7 +63,7 @@ def mapped_arrays(file: DataFile) -> Mapping[str, MappedArray]:
                 stream.seek(member.header_offset + _LOCAL_HEADER_BYTES + lengths)
                 found[name] = _described(file, name, stream, size=size)
     except zipfile.BadZipFile as error:
-        raise DataError(f"{file}: is no .npz file, or cut off ({error}); hint: copy it again") from error
+        raise DataError(f"{file}: is not a .npz file, or cut off ({error}); hint: copy it again") from error
     return found
 
 
@@ -80,7 +80,7 @@ def _described(file: DataFile, member: str, stream: BinaryIO, *, size: int) -> M
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
         shape, is_fortran, dtype = read_header(stream)
     except (ValueError, EOFError) as error:
-        raise DataError(f"{where}: is no array of NumPy ({error}); hint: write it with numpy.save") from error
+        raise DataError(f"{where}: is not an array of NumPy ({error}); hint: write it with numpy.save") from error
     if dtype.hasobject or (is_fortran and len(shape) > 1):
         kind = "Python objects" if dtype.hasobject else "columns one after the other"
         raise DataError(

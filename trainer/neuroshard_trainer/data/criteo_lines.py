@@ -133,7 +133,7 @@ def _hashes(words: Words, ends: IndexArray, lengths: IndexArray) -> Words:
 def _integers(
     text: bytes, words: Words, starts: IndexArray, ends: IndexArray, characters: NDArray[np.uint8]
 ) -> FloatArray:
-    """Return decimal numbers; what is no integer of at most eight digits is parsed by itself. Raises ValueError."""
+    """Return decimal numbers; what is not an integer of at most eight digits is parsed by itself. Raises ValueError."""
     starts, ends = np.ascontiguousarray(starts), np.ascontiguousarray(ends)
     lengths = ends - starts
     negative = (characters[starts] == _MINUS) & (lengths > 0)

@@ -128,7 +128,7 @@ def _kept(place: Path, file: DataFile) -> LineIndex:
         is_readable = int(found["format"]) == _FORMAT and int(found["lines_per_block"]) == LINES_PER_BLOCK
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{place}: is no index that can be read ({error}); hint: delete it, a new one is made"
+            f"{place}: is not an index that can be read ({error}); hint: delete it, a new one is made"
         ) from error
     if not is_readable:
         raise DataError(f"{place}: is an index of another release; hint: delete it, a new one is made")

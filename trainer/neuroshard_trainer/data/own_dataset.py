@@ -95,7 +95,7 @@ class OwnDataset:
         return dataset_class(self.name)(**arguments)
 
     def _next(self, position: int, *, evaluation: bool) -> tuple[Samples, int]:
-        """Return a batch's samples, and how many are no repetition."""
+        """Return a batch's samples, and how many are not repetition."""
         readers = max(1, self.num_readers)
         turn, reader = divmod(position // self.global_batch_size, readers)
         shard = self.rank * readers + reader

@@ -145,7 +145,7 @@ class SyntheticSource(DecodedBlocks):
         exponent = feature.table.zipf_exponent
         rows = feature.table.num_embeddings
         ranks = zipf_ranks(rng.random(count), rows, self._default_exponent if exponent is None else exponent)
-        # Neighbours in popularity are no neighbours in memory: a step that shares no divisor with the rows visits all.
+        # Neighbours in popularity are not neighbours in memory: a step that shares no divisor with the rows visits all.
         return ranks * _scatter_step(rows) % rows
 
 

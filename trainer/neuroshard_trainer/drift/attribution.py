@@ -20,9 +20,9 @@ EXPLAINED_WITHIN: Final = 0.2
 ALIKE_SHARE: Final = 0.4
 """Of the largest excess: ranks with less are not slow alike. A neighbour made parts 2 to 3 times as long."""
 MATERIAL_SHARE: Final = 0.5
-"""Of the least shift of a step: a part that adds less is no cause of it."""
+"""Of the least shift of a step: a part that adds less is not a cause of it."""
 CAUSING_SHARE: Final = 0.2
-"""Of what the step takes longer: a part that adds less is no cause next to those that add more."""
+"""Of what the step takes longer: a part that adds less is not a cause next to those that add more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ MIN_DEVIATION: Final = 0.01
 MEDIAN_DEVIATIONS: Final = 1.4826
 """Standard deviation over the median absolute deviation, of normal noise."""
 CLEAR_ERRORS: Final = 2.0
-"""Standard errors of the recent steps' median, below the least share, from which steps clearly are no change."""
+"""Standard errors of the recent steps' median, below the least share, from which steps clearly are not change."""
 
 
 class Rule(StrEnum):
@@ -118,7 +118,7 @@ class ShiftDetector:
         self.change = state.change
         """The change that lasts, if there is one."""
         self.rejected = state.rejected
-        """Values that are no times: not finite, or not above 0."""
+        """Values that are not times: not finite, or not above 0."""
 
     def restarted(self) -> None:
         """Skip the steps of a warm-up, after a start of the process; the reference stays."""
@@ -238,7 +238,7 @@ class ShiftDetector:
         self._total, self._summed, self._zero_step = 0.0, 0, step
 
     def _is_small(self, reference: Reference) -> bool:
-        """Return whether the steps since the sum was zero, the recent ones at most, clearly are no change."""
+        """Return whether the steps since the sum was zero, the recent ones at most, clearly are not change."""
         is_long = self._summed >= RECENT_STEPS
         since = self._recent.median if is_long else median(self._recent.values[-self._summed :])
         error = MEDIAN_INEFFICIENCY * reference.deviation / sqrt(RECENT_STEPS)
