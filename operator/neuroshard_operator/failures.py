@@ -9,7 +9,7 @@ from neuroshard_api.job.policies import ExitCodeOperator, FailureAction, Failure
 from neuroshard_api.job.status import LastFailure, Stage
 from neuroshard_api.process.exit_codes import ExitCode
 
-from neuroshard_operator.observed.objects import DISRUPTION, MESSAGE_CHARACTERS, ChildJob, ChildPod
+from neuroshard_operator.observed.objects import DISRUPTION, LOG_CHARACTERS, ChildJob, ChildPod
 
 KUBELET_EVICTION = "TerminationByKubelet"
 """A disruption whose cause may be the pod's own hunger for memory or disk, so it counts as a failure."""
@@ -48,7 +48,7 @@ class Cause:
     time: datetime | None = None
 
     def recorded(self, stage: Stage, now: datetime) -> LastFailure:
-        """Return what status.lastFailure says of it."""
+        """Return its entry for status.lastFailure."""
         return LastFailure(
             stage=stage,
             pod_name=self.pod or None,
@@ -56,7 +56,7 @@ class Cause:
             container_name=self.container or None,
             exit_code=self.exit_code,
             reason=self.reason or None,
-            message=self.message[-MESSAGE_CHARACTERS:] or None,
+            message=self.message[-LOG_CHARACTERS:] or None,
             time=self.time or now,
         )
 
@@ -130,7 +130,7 @@ def was_stopped(job: ChildJob, pods: Iterable[ChildPod]) -> bool:
 def verdict(
     policy: FailurePolicy, cause: Cause, *, has_run: bool = True, stopped: bool = False, lost_node: bool = False
 ) -> Verdict:
-    """Return what the policy does about a cause: the first rule that matches, or else the defaults.
+    """Return the policy's verdict on a cause: by the first rule that matches, or else by the defaults.
 
     `has_run`: all workers of the attempt were ready at one time. Workers that never met did not fail: one of them
     waited for a node or for its image. `stopped`: they ended since they were asked to.

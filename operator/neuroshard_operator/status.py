@@ -7,11 +7,10 @@ from typing import Any
 from neuroshard_api.documents.document import DocumentError, validated_without_unknown
 from neuroshard_api.job.status import Stage, StageName, StageState, StageStatus, Status
 
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, holds, merged
+from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
 from neuroshard_operator.context import Context
 from neuroshard_operator.stages.result import StageResult, StageUpdate
 
-MESSAGE_CHARACTERS = 4096
 SHOWN_FIELDS = 5
 _ENDED = (StageState.SUCCEEDED, StageState.FAILED, StageState.SKIPPED)
 

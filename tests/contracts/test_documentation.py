@@ -40,6 +40,15 @@ def test_a_make_command_exists(page: Path) -> None:
     assert told <= targets
 
 
+def test_the_page_of_benchmarks_names_results_that_exist() -> None:
+    """Each pattern of a results file, such as `search-time_*`, matches one, unless its row says otherwise."""
+    rows = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8").splitlines()
+    named = {name for row in rows if "not yet made" not in row for name in re.findall(r"`([a-z0-9-]+_[\w-]*\*)`", row)}
+
+    assert len(named) > 30
+    assert sorted(name for name in named if not list((ROOT / "benchmarks" / "results").glob(name))) == []
+
+
 def test_the_index_leads_to_every_page() -> None:
     """A page is found from the index: it is named there, or in the index of its folder."""
     index = ROOT / "docs" / "README.md"

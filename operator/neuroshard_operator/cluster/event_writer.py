@@ -13,7 +13,7 @@ from neuroshard_operator.cluster.api import CONFLICT, Api, ApiError, Json
 from neuroshard_operator.observed.objects import TrainingJobObject
 from neuroshard_operator.process.logs import about
 
-MESSAGE_CHARACTERS = 1024
+EVENT_CHARACTERS = 1024
 """Longest message that the API server takes."""
 
 logger = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def _body(job: TrainingJobObject, event: Event) -> Json:
         },
         "type": event.kind,
         "reason": event.reason,
-        "message": event.message[:MESSAGE_CHARACTERS],
+        "message": event.message[:EVENT_CHARACTERS],
         "source": {"component": names.MANAGED_BY},
         "reportingComponent": names.MANAGED_BY,
         "firstTimestamp": now,

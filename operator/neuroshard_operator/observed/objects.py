@@ -9,7 +9,7 @@ from neuroshard_operator.observed.results import ResultDocument
 
 DISRUPTION = "DisruptionTarget"
 """Pod condition with which the cluster says that it takes a pod away: drain, preemption, taint, lost node."""
-MESSAGE_CHARACTERS = 2048  # status.lastFailure.message holds 4096, and a status is read by people
+LOG_CHARACTERS = 2048  # of the end of a log; status.lastFailure.message holds 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

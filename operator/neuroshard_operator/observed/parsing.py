@@ -15,7 +15,7 @@ from neuroshard_api.job.training_job import GROUP, KIND
 from neuroshard_operator import names
 from neuroshard_operator.observed.objects import (
     DISRUPTION,
-    MESSAGE_CHARACTERS,
+    LOG_CHARACTERS,
     ChildConfigMap,
     ChildJob,
     ChildObject,
@@ -144,7 +144,7 @@ def other(kind: str, body: Raw) -> ChildObject:
 
 
 def node(body: Raw) -> Node:
-    """Return what of a node decides which pods it takes, and what hardware they meet."""
+    """Return the facts of a node that decide on its pods and on their hardware."""
     spec = body.get("spec") or {}
     taints = tuple(
         Taint(key=each["key"], value=each.get("value") or "", effect=each["effect"])
@@ -250,7 +250,7 @@ def _true_conditions(status: Raw) -> dict[str, Raw]:
 
 
 def _outcome(true: Mapping[str, Raw]) -> Outcome | None:
-    """Return how a Job ended. A Job that is bound to fail counts as failed before its last pod is gone."""
+    """Return the outcome of a Job. A Job that is bound to fail counts as failed before its last pod is gone."""
     for kind, succeeded in (("Complete", True), ("Failed", False), ("FailureTarget", False)):
         if kind in true:
             said = true[kind]
@@ -277,7 +277,7 @@ def _termination(status: Raw) -> Termination | None:
             container=each["name"],
             exit_code=state["exitCode"],
             reason=state.get("reason", ""),
-            message=state.get("message", "")[-MESSAGE_CHARACTERS:],
+            message=state.get("message", "")[-LOG_CHARACTERS:],
             time=timestamp(state.get("finishedAt")),
         )
         for each in _statuses(status)
@@ -294,7 +294,7 @@ def _whole_pod_termination(status: Raw) -> Termination | None:
         container="",
         exit_code=None,
         reason=status.get("reason", ""),
-        message=status.get("message", "")[-MESSAGE_CHARACTERS:],
+        message=status.get("message", "")[-LOG_CHARACTERS:],
         time=None,
     )
 

@@ -165,7 +165,7 @@ def content_hash(body: Mapping[str, Any]) -> str:
 
 
 def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
-    """Return what matters of a plan. Raises DocumentError."""
+    """Return a summary of a plan. Raises DocumentError."""
     plan = any_plan(parse_data(decoded(text, where=where), where=where, is_json=True), where=where)
     price = plan if isinstance(plan, Plan) else None
     return PlanSummary(
@@ -186,7 +186,7 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
 
 
 def host_bytes_per_node(plan: Plan) -> int:
-    """Return what the tables of a plan take of host memory, on the node with most."""
+    """Return the host memory that a plan's tables take, on the node with most."""
     size = plan.request.topology.devices_per_node
     held = [each.host_bytes for each in plan.memory]
     return max(sum(held[first : first + size]) for first in range(0, len(held), size))
@@ -271,7 +271,7 @@ def _unsupported_inputs(files: Mapping[str, bytes], where: str) -> str | None:
 
 
 def drift_summary(report: DriftReport) -> DriftSummary:
-    """Return what of a drift report decides something."""
+    """Return the facts of a drift report that decisions need."""
     return DriftSummary(
         plan_hash=report.plan_sha256,
         reported_by=report.run_id,
