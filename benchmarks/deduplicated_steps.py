@@ -68,7 +68,7 @@ def log_of(files: Sequence[Path], tables: TableSet, *, num_dense: int) -> Parque
 
 
 def maker_of(source: SyntheticSource | ParquetSource, tables: TableSet, *, batch_size: int = BATCH_SIZE) -> BatchMaker:
-    """Return what makes this rank's batches, in a shuffled order of runs."""
+    """Return the maker of this rank's batches, in a shuffled order of runs."""
     order = SampleOrder(
         source.block_sizes, validation_percent=0, seed=0, shuffle=True, sessions=Sessions(source=source, run=RUN)
     )

@@ -90,7 +90,7 @@ class Job:
         )
 
     def maker(self, *, rank: int, world_size: int) -> BatchMaker:
-        """Return what makes the batches of a rank."""
+        """Return the maker of a rank's batches."""
         features = features_of(self.tables.tables)
         count = NUM_BATCHES * WORLD_SIZE * self.batch_size
         source = SyntheticSource(

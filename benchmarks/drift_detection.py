@@ -290,7 +290,7 @@ def report(found: Sequence[Measured], offline: Sequence[str]) -> list[str]:
 
 
 def reach_lines(found: Sequence[Measured]) -> list[str]:
-    """Return what the shipped detector reaches of its aims."""
+    """Return the lines on the aims that the shipped detector reaches."""
     (shipped,) = [each for each in found if each.technique is Shipped]
     checks = [
         (
@@ -328,7 +328,7 @@ def reach_lines(found: Sequence[Measured]) -> list[str]:
 
 
 def choice_lines(found: Sequence[Measured]) -> list[str]:
-    """Return which techniques keep the limits that a default must keep, best F1 first."""
+    """Return the techniques that keep the limits of a default, best F1 first."""
     tolerance = max(TOLERANCES)
     kept = [
         each
@@ -405,7 +405,7 @@ def is_beyond_levels(measured: Measured) -> bool:
 
 
 def offline_lines(num_series: int) -> list[str]:
-    """Return how ruptures, which sees whole series, does."""
+    """Return the results of ruptures, which sees whole series."""
     lines = ["## Offline reference", "", "ruptures (KernelCPD, linear, penalty 100) sees the whole series:", ""]
     for noise in NOISES:
         quiet_found = [len(offline_changes(quiet(noise, HELD_OUT_SEED + each).values)) for each in range(2)]

@@ -384,7 +384,7 @@ def scores_of(technique: type[Technique], values: FloatArray) -> FloatArray:
 
 
 def offline_changes(values: FloatArray) -> list[int]:
-    """Return where ruptures, which sees the whole series, puts changes of the mean: the reference for dating."""
+    """Return the changes of the mean that ruptures, which sees the whole series, finds: the reference for dating."""
     from ruptures import KernelCPD  # type: ignore[import-not-found,unused-ignore]
 
     reference = reference_of(values[WARM_UP_STEPS:PREPARED].tolist())

@@ -134,6 +134,6 @@ class _AbsentPackage(ModuleType):
 
 
 def _is_within(module: ModuleType, folder: Path) -> bool:
-    """Tell whether a module, or a package without a file, is of a folder."""
+    """Return whether a module, or a package without a file, is of a folder."""
     places = [getattr(module, "__file__", None), *getattr(module, "__path__", [])]
     return any(Path(place).is_relative_to(folder) for place in places if place)

@@ -68,7 +68,7 @@ def requests() -> list[tuple[str, PlanRequest]]:
 
 
 def simulated_ms(found: Plan) -> float:
-    """Return what the simulator makes of a plan."""
+    """Return the simulated cost of a plan."""
     problem = Problem(found.request, _BUNDLE)
     return simulated_cost(problem, placement_of(found.tables, problem)).total_ms
 

@@ -406,7 +406,7 @@ def _noise(plans: Sequence[Comparison]) -> float:
 
 
 def _regret(plans: Sequence[Comparison]) -> float:
-    """Return how much slower than the fastest plan the neural search's is."""
+    """Return the excess time of the neural search's plan over the fastest plan."""
     chosen = next(each for each in plans if each.name == Algorithm.NEUROSHARD)
     return chosen.measured.total / min(each.measured.total for each in plans) - 1
 

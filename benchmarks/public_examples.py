@@ -186,7 +186,7 @@ def _difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 def _trained(example: Example, planner: str, torchrec: Path, dlrm: Path, *, count: int) -> Outcomes | str:
-    """Return what all processes found, or the first error of a rank where one failed."""
+    """Return the results of all processes, or the first error of a rank where one failed."""
     with tempfile.TemporaryDirectory() as scratch:
         script = Path(__file__).with_name("trained_example.py")
         command = [

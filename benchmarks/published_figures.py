@@ -69,7 +69,7 @@ def figures(*, with_steps: bool) -> Iterator[Figure]:
 
 
 def _link_rate(entry: dict[str, Any]) -> float:
-    """Return what the simulator leaves of a link's rate."""
+    """Return the share of a link's rate under the simulator."""
     inside = entry["level"] == "intra_node"
     return float(entry["of_peak"] * (constants.INTRA_NODE_EFFICIENCY if inside else constants.INTER_NODE_EFFICIENCY))
 

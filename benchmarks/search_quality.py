@@ -55,7 +55,7 @@ class Result:
     """Why the neural search found nothing."""
 
     def outcome(self, algorithm: Algorithm) -> Outcome | None:
-        """Return what the algorithm came to, or None."""
+        """Return the outcome of the algorithm, or None."""
         comparison = self.found.get(algorithm)
         return comparison.outcome if comparison else None
 
@@ -75,7 +75,7 @@ class Result:
         return min(GREEDY, key=self.simulated_ms)
 
     def gain(self, other: Algorithm) -> float:
-        """Return how much lower the neural search's simulated cost is, as a share of the other's."""
+        """Return the gain of the neural search's simulated cost, as a share of the other's."""
         return 1 - self.simulated_ms(Algorithm.NEUROSHARD) / self.simulated_ms(other)
 
 
@@ -185,7 +185,7 @@ def _verdict_lines(results: Sequence[Result]) -> list[str]:
 
 
 def _beaten_lines(results: Sequence[Result]) -> list[str]:
-    """Return where a baseline's simulated cost is below the neural search's."""
+    """Return the requests where a baseline's simulated cost is below the neural search's."""
     beaten = [
         (result, algorithm)
         for result in results
@@ -208,7 +208,7 @@ def _beaten_lines(results: Sequence[Result]) -> list[str]:
 
 
 def _miss_lines(results: Sequence[Result]) -> list[str]:
-    """Return why the infeasible requests are infeasible."""
+    """Return the reasons that the infeasible requests are infeasible."""
     return [
         f"- {result.name}, {len(result.request.tables.tables)} tables: {result.problem}"
         for result in results

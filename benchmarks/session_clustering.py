@@ -159,7 +159,7 @@ def size_lines(folder: Path) -> list[str]:
 
 
 def kill_lines(folder: Path) -> list[str]:
-    """Return how runs that are killed at random moments end."""
+    """Return the ends of runs that are killed at random moments."""
     log, whole, out = folder / "log-True.parquet", folder / "whole", folder / "killed"
     command = command_of(log, whole, window=SMALL_SESSIONS)
     began = time.monotonic()

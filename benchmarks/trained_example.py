@@ -67,7 +67,7 @@ class Training:
         sharders: Sequence[ModuleSharder[nn.Module]] | None = None,
         **__: object,
     ) -> nn.Module:
-        """Return what the example trains, in the place of its own DistributedModelParallel."""
+        """Return the module that the example trains, in the place of its own DistributedModelParallel."""
         used = [_by_sgd_in_all_types(each) for each in sharders or get_default_sharders()]
         _train_by_sgd(module)
         self.plan = self._planned(module, used)

@@ -56,7 +56,7 @@ def ledger_on_cpu(plan: GivenPlan) -> Sequence[DeviceMemory]:
 
 
 def counted_bytes(memory: DeviceMemory) -> int:
-    """Return what the ledger says that training allocates: all but the reserve."""
+    """Return the ledger's bytes that training allocates: all but the reserve."""
     return memory.used_bytes - memory.reserve_bytes
 
 
@@ -77,7 +77,7 @@ def peak_bytes(trained: Sequence[tuple[DLRMTrainingJob, GivenPlan]]) -> list[lis
 
 
 def errors_text(errors: Sequence[float], *, target: float) -> str:
-    """Return how near ledgers are to what was allocated, in a sentence.
+    """Return a sentence on the errors of ledgers against the allocated memory.
 
     Args:
         errors: counted over allocated, less 1.

@@ -94,7 +94,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
     "Look up": (
         _entry("workloads", "List the bundled table sets of public models."),
         _entry("devices", "List the device types that are known by name."),
-        _entry("doctor", "Show what is installed here, and what each command still needs.", extra=None),
+        _entry("doctor", "List the installed packages, and the missing packages of each command.", extra=None),
     ),
 }
 """By task, in the order in which help lists them."""

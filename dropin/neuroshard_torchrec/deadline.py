@@ -83,7 +83,7 @@ class _Board:
         self.rank, self._world_size = dist.get_rank(), dist.get_world_size()
 
     def write(self, problem: str) -> None:
-        """Say how this rank ended."""
+        """Publish this rank's end."""
         self._store.set(str(self.rank), f"{self._store.add('order', 1)} {problem}")
 
     def ends(self) -> list[_End]:

@@ -165,7 +165,7 @@ def _plain(product: str) -> str:
 
 
 def _processes(given: TorchRecTopology | None, ranks: Sequence[int] | None) -> tuple[int, int]:
-    """Return how many processes there are, and on each node. Raises DropInError if nodes have unlike numbers."""
+    """Return the number of processes, in all and on each node. Raises DropInError if nodes have unlike numbers."""
     if given is not None:
         return given.world_size, given.local_world_size
     world = dist.get_world_size() if dist.is_initialized() else _variable("WORLD_SIZE", 1)
@@ -176,7 +176,7 @@ def _processes(given: TorchRecTopology | None, ranks: Sequence[int] | None) -> t
 
 
 def _per_node(ranks: Sequence[int], local_world_size: int) -> int:
-    """Return how many of the ranks are on each of their nodes. Raises DropInError if nodes have unlike numbers."""
+    """Return the number of ranks on each of their nodes. Raises DropInError if nodes have unlike numbers."""
     of_nodes = Counter(rank // local_world_size for rank in ranks)
     if len(set(of_nodes.values())) > 1:
         found = ", ".join(map(str, of_nodes.values()))

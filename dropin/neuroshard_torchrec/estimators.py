@@ -160,7 +160,7 @@ class TorchRecCosts:
     def _perfs(
         self, *, sizes: IndexArray, samples: IndexArray, lookups: FloatArray, data_types: Sequence[DataType]
     ) -> list[Perf]:
-        """Return what TorchRec gives whole tables of these [n, 2] rows and columns, for [n] samples of each device."""
+        """Return TorchRec's estimates for whole tables of [n, 2] rows and columns, and [n] samples of each device."""
         names = [f"t{index}" for index in range(len(sizes))]
         configs = [
             EmbeddingBagConfig(

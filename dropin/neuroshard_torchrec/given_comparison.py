@@ -91,7 +91,7 @@ def plans_for(
 
 
 def _request() -> ComparisonRequest:
-    """Return what the command asks for. Raises DropInError."""
+    """Return the command's request. Raises DropInError."""
     file = os.environ.get(COMPARISON_VARIABLE)
     if file is None:
         raise DropInError(
@@ -147,7 +147,7 @@ def _trainable(file: Path, plan: TorchRecPlan) -> TorchRecPlan:
 
 
 def _other_module(exported: TorchRecPlan, tables: ModelTables) -> str | None:
-    """Return how the tables of an exported plan differ from those of a module. None: they do not."""
+    """Return the difference between an exported plan's tables and a module's. None: there is none."""
     planned = {(path, name): each for path, members in exported.modules.items() for name, each in members.items()}
     shapes = {each.name: (each.num_embeddings, each.embedding_dim) for each in tables.table_set.tables}
     wanted = {place: shapes[known_as] for known_as, place in tables.places.items()}

@@ -40,7 +40,7 @@ class GivenModel:
 
 
 def given_model(name: str, *, max_batches: int) -> GivenModel:
-    """Return what a function makes.
+    """Return the model that a function makes.
 
     Args:
         name: of the function; modules are also found in the working directory.
@@ -61,7 +61,7 @@ def given_model(name: str, *, max_batches: int) -> GivenModel:
 
 
 def module_constraints(tables: ModelTables, *, compute_device: str = "cuda") -> Constraints:
-    """Return what the sharders of a module's collections allow. Raises DropInError."""
+    """Return the constraints of the sharders of a module's collections. Raises DropInError."""
     return translated(tables, None, max_memory_bytes=None, compute_device=compute_device).constraints
 
 

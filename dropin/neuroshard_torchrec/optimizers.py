@@ -75,7 +75,7 @@ def with_optimizers(tables: TableSet, optimizers: Mapping[str, Optimizer]) -> Ta
 
 
 def _in_backward(weight: nn.Parameter) -> Sequence[type]:
-    """Return what `apply_optimizer_in_backward` gave a table. Empty: nothing."""
+    """Return a table's optimizers from `apply_optimizer_in_backward`. Empty: there are none."""
     return getattr(weight, "_optimizer_classes", ())
 
 

@@ -99,7 +99,7 @@ class Question:
 def question_of(
     module: nn.Module, sharders: Sharders | None, settings: PlannerSettings, *, ranks: Sequence[int] | None = None
 ) -> Question:
-    """Return what is to be planned.
+    """Return the question to plan.
 
     Args:
         module: on any device, meta included.

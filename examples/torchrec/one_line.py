@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def report(planner: NeuroShardPlanner) -> None:
-    """Print what the plan is predicted to cost, and where each table is."""
+    """Print the plan's predicted cost, and the place of each table."""
     plan = planner.last_plan
     assert plan is not None, "a plan was made"
     best = min((each.total_ms, each.algorithm) for each in plan.baselines if each.total_ms is not None)

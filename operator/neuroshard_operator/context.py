@@ -78,12 +78,12 @@ class Context:
         return launching.completion_time if launching.state is StageState.SUCCEEDED else None
 
     def start_check_s(self, job: ChildJob) -> float | None:
-        """Return when to ask again why a Job's pods do not run; None: they all run."""
+        """Return the seconds until the next check of a Job's pods that do not run; None: they all run."""
         running = sum(pod.phase != "Pending" for pod in self.pods_of(job))
         return None if running >= job.parallelism else SLOW_START_S
 
     def trouble_of(self, job: ChildJob) -> str:
-        """Return what keeps a Job's pods from being made or from starting, for people; empty: nothing is known."""
+        """Return the cause, for people, that a Job's pods are not created or do not start; empty: none is known."""
         pods = [pod for pod in self.pods_of(job) if pod.live]
         warnings = [self.observed.warnings.get(uid, "") for uid in (job.meta.uid, *(pod.meta.uid for pod in pods))]
         stuck = sorted({each for each in (*(pod.waiting for pod in pods), *warnings) if each})
@@ -152,7 +152,7 @@ class Context:
         return next(found, None)
 
     def stage_status(self, stage: StageName) -> StageStatus:
-        """Return what is recorded of a stage."""
+        """Return the recorded status of a stage."""
         found = (each for each in self.status.stages if each.name is stage)
         return next(found, StageStatus(name=stage))
 
@@ -166,7 +166,7 @@ class Context:
         return [pod for pod in self.pods_of(job) if self.is_lost(pod)]
 
     def loss_check_s(self, job: ChildJob) -> float | None:
-        """Return when the first of a Job's pods that were asked to end counts as lost; None: none was asked to."""
+        """Return the seconds until the first of a Job's deleted pods counts as lost; None: none was deleted."""
         ends = (pod.meta.deleted for pod in self.pods_of(job) if pod.live and not self.is_lost(pod))
         return earliest(seconds_until(end + LOST_AFTER, self.now) + 1.0 for end in ends if end is not None)
 
@@ -187,7 +187,7 @@ class UnreadableJob:
 
 
 def worker_count(context: Context) -> Workers:
-    """Return how many pods of the present attempt there are, by what they do; while suspended none is wanted."""
+    """Return the number of pods of the present attempt by state; while suspended none is wanted."""
     job = context.job_named(names.worker_job(context.name, context.attempt))
     pods = context.pods_of(job) if job else []
     return Workers(

@@ -100,7 +100,7 @@ def network_annotations(spec: Spec) -> dict[str, str]:
 
 
 def _network(spec: Spec) -> dict[str, object]:
-    """Return what decides which network the job's pods have between nodes, and how they use it."""
+    """Return the fields that decide on the network between the job's pods and its use."""
     trainer = spec.trainer
     return {
         "host_network": spec.pod_template.spec.get("hostNetwork") is True,

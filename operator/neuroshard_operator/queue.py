@@ -46,7 +46,7 @@ class KeyedQueue(Generic[Key]):
         self._arrival = asyncio.Event()
 
     def __len__(self) -> int:
-        """Return how many keys wait for a worker."""
+        """Return the number of keys that wait for a worker."""
         return len(self._waiting)
 
     def wake(self, key: Key) -> None:

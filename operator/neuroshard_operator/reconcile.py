@@ -93,7 +93,7 @@ def read(observed: Observed, *, now: datetime, settings: Settings) -> Context | 
 
 
 def reads_needed(context: Context | UnreadableJob) -> Reads:
-    """Return what must be read before this job can be reconciled: nothing more, once a job has its plan.
+    """Return the reads that this job's reconcile pass needs: none, once a job has its plan.
 
     The answer may grow with what was read, so it is asked for until it is empty.
     """
@@ -110,7 +110,7 @@ def reads_needed(context: Context | UnreadableJob) -> Reads:
 
 
 def _reads_for_plan(context: Context) -> Reads:
-    """Return what is missing to plan, or to doubt the kind of GPU of workers that find no node."""
+    """Return the reads needed to plan, or to doubt the kind of GPU of workers that find no node."""
     workers = context.current_workers
     doubts_kind = context.observed.nodes is None and workers is not None and wait_for_a_node(context, workers)
     if doubts_kind or (_profiles(context) and not _knows_hardware(context)):
@@ -129,7 +129,7 @@ def _reads_for_plan(context: Context) -> Reads:
 
 
 def reconcile(context: Context | UnreadableJob) -> Decision:
-    """Return what this pass wants: a status, then actions, then the time of the next pass.
+    """Return the decision of this pass: a status, then actions, then the time of the next pass.
 
     It reads no clock and calls nothing. Nothing is wanted of a job that is being deleted or that someone else manages.
     """
@@ -167,7 +167,7 @@ def _files_needed(spec: Spec) -> list[tuple[str, str]]:
 
 
 def _stages(context: Context) -> list[StageResult]:
-    """Return what the stages want: those up to the first that is not done, and the workers in any case.
+    """Return the results of the stages up to the first that is not done, and of the workers in any case.
 
     Two tracks: the workers that run are served whatever plan they were started under, and the plan for the present
     inputs is prepared next to them. Only `launch`, once that plan is there, replaces them.
@@ -191,7 +191,7 @@ def _stages(context: Context) -> list[StageResult]:
 
 
 def _trained(context: Context, planned: Planned, job: ChildJob) -> list[StageResult]:
-    """Return what workers want that were started under the plan, and what follows where all of them train."""
+    """Return the results for workers that were started under the plan, and for later stages where all of them train."""
     running = run(context, job)
     if running.reason is not Reason.WORKERS_READY:
         return [running]
@@ -204,7 +204,7 @@ def _trained(context: Context, planned: Planned, job: ChildJob) -> list[StageRes
 
 
 def _had_workers(context: Context) -> bool:
-    """Tell whether workers of the job run or ran: the API server accepted what they need, and may do so again."""
+    """Return whether workers of the job run or ran: the API server accepted what they need, and may do so again."""
     ran = context.stage_status(StageName.RUNNING).attempts
     return context.current_workers is not None or bool(context.status.restarts or ran)
 
@@ -225,7 +225,7 @@ def _prepare(context: Context) -> tuple[list[StageResult], Planned | None]:
 
 
 def _may_have_other_tables(context: Context) -> bool:
-    """Tell whether the user's ConfigMap with tables is to be compared with the plan: once, when the job is resumed."""
+    """Return whether the user's ConfigMap with tables must be compared with the plan: once, when the job resumes."""
     is_read = context.spec.model.embedding_tables_from is not None and context.spec.plan_ref is None
     return is_read and context.is_resumed
 
@@ -237,7 +237,7 @@ def _refused_plan(context: Context) -> StageResult:
 
 
 def _beside_workers(result: StageResult) -> StageResult:
-    """Return what a stage wants while workers run under another plan: what they do is what people see.
+    """Return a stage's result while workers run under another plan; the displayed stage stays that of the workers.
 
     A failure to plan does not end a training that runs; the stage's own condition tells of it.
     """
@@ -390,7 +390,7 @@ def _news(before: Status, after: Status) -> list[Event]:
 
 
 def _is_new(observed: Observed, status: Status) -> bool:
-    """Tell whether nothing was done for a job yet; Jobs of an earlier one of the same name are none of its own."""
+    """Return whether nothing was done for a job yet; Jobs of an earlier one of the same name do not count."""
     uid = observed.job.meta.uid
     return status.stage is None and not any(job.meta.owner_uid == uid for job in observed.jobs)
 

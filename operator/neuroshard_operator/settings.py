@@ -31,8 +31,7 @@ class Settings(Value):
     """When nodes pull the profiler's and the planner's image."""
     image_pull_secrets: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
     """Secrets, separated by commas, that the pods of jobs pull images with, each from its own namespace, in addition to
-    those
-    of spec.podTemplate. A namespace without such a Secret pulls without it."""
+    those of spec.podTemplate. A namespace without such a Secret pulls without it."""
     fixed_user: bool = True
     """Run pods as user and group 65532, as the images do. False where the cluster assigns users, such as OpenShift."""
     planner_cpu: Annotated[str, Field(pattern=r"^[0-9]+m?$")] = "1"
@@ -55,11 +54,12 @@ class Settings(Value):
     workers: Annotated[int, Field(ge=1, le=256)] = 32
     """Number of jobs reconciled concurrently."""
     resync_seconds: Seconds = 300.0
-    """Every job is looked at this often even if nothing seems to have changed."""
+    """Interval between full lists of all objects, after which each job is reconciled even without a watch event, in
+    seconds."""
     measured_seconds: Seconds = 30.0
-    """Measured costs are written into a status at most this often."""
+    """Minimum interval between two writes of measured costs into a status, in seconds."""
     call_timeout_seconds: Seconds = 30.0
-    """Most time of one call of the API server."""
+    """Timeout of one request to the API server, in seconds."""
     http_port: Annotated[int, Field(ge=0, le=65535)] = 8080
     """Port of /healthz, /readyz and /metrics; 0 takes a free one."""
     lease: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] | None = None
@@ -67,9 +67,9 @@ class Settings(Value):
     lease_namespace: Annotated[str, Field(min_length=1, max_length=63)] = "default"
     """Namespace of the lease: the operator's own."""
     identity: Annotated[str, Field(min_length=1, max_length=253)] = "dlrm-operator"
-    """What the lease calls this replica: the pod's name."""
+    """Name of this replica in the lease: the pod's name."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """Least severe log line that is written."""
+    """Lowest severity that is logged."""
     log_format: Literal["json", "text"] = "json"
     """One JSON object per line, or text for people."""
 

@@ -68,7 +68,7 @@ class _Choice:
         return self._decided(self._exact, WireTypes(), judged, reason=refusal or self._reason(priced))
 
     def _priced(self, types: WireTypes, refusal: str | None) -> WireAlternative:
-        """Return what a pair makes of the exact plan's all-to-alls."""
+        """Return the price of the exact plan's all-to-alls in a pair of types."""
         refusal = refusal or self._exact.request.wire_problem(types)
         pair = types.model_dump()
         if refusal is not None:
@@ -114,7 +114,7 @@ class _Choice:
         return each.model_copy(update={"refusal": refusal})
 
     def _reason(self, priced: list[WireAlternative]) -> str:
-        """Return why no pair was chosen."""
+        """Return the reason that no pair was chosen."""
         exchange = exchange_ms(self._exact.predicted)
         share = exchange / self._exact_ms if self._exact_ms else 0.0
         taken = f"the all-to-alls take {exchange:.3f} ms, {share:.1%} of the step"
@@ -149,7 +149,7 @@ def exchange_ms(cost: PlanCost) -> float:
 
 
 def _refusal_of_all(request: PlanRequest) -> str | None:
-    """Return why no types at all are worth a price on these devices. None: they are."""
+    """Return the reason that no types are worth a price on these devices. None: some are."""
     topology = request.topology
     if topology.num_devices == 1:
         return "a single device exchanges nothing"

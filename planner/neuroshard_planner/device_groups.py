@@ -88,7 +88,7 @@ def of_group(plan: Plan) -> Plan:
 
 
 def average_ms(plan: Plan) -> float:
-    """Return what averages of copies add to a step, on the mean; 0 without groups."""
+    """Return the mean time that averages of copies add to a step; 0 without groups."""
     return sum(each.backward_ms for each in plan.predicted.devices[0].collectives if each.kind is CollectiveKind.SYNC)
 
 
@@ -208,7 +208,7 @@ def _without_average(cost: DeviceCost) -> DeviceCost:
 
 
 def _warnings(plan: Plan) -> Iterator[str]:
-    """Yield where copies in groups train otherwise than one model."""
+    """Yield warnings of settings under which copies in groups train otherwise than one model."""
     replication = plan.replication
     assert replication is not None, "the plan has groups"
     with_state = next((each for each in plan.request.optimizers if each is not Optimizer.SGD), None)

@@ -84,7 +84,7 @@ class OwnCosts:
         )
 
     def device_problem(self, device: DeviceType) -> str | None:
-        """Return why the costs are not those of a device. None: they are."""
+        """Return the reason that the costs are not those of a device. None: they are."""
         return self._base.device_problem(device)
 
     def represent(self, shards: ShardArrays) -> Float32Array:

@@ -87,7 +87,7 @@ def _corrected_name(name: str) -> str:
 
 
 def _measured(plan: Path, reports: Sequence[Path]) -> tuple[str, list[Sequence[RankTimes]]]:
-    """Return where reports come from, and the times of each set of steps. Raises DocumentError and CorrectionError."""
+    """Return the source of reports, and the times of each set of steps. Raises DocumentError and CorrectionError."""
     found: list[tuple[Path, DriftReport | StepReport]] = []
     for path in reports:
         raw = read_data(path)

@@ -170,7 +170,7 @@ class _Choice:
         return plan.request.model_copy(update={"tables": with_types(plan.request.tables, types)})
 
     def _cost_ms(self, plan: Plan, types: Types) -> float | None:
-        """Return what a plan's placement costs with tables of these types. None: it cannot be run with them."""
+        """Return the cost of a plan's placement with tables of these types. None: it cannot be run with them."""
         try:
             problem = Problem(self._request_with(plan, types), self._costs)
         except RequestError:

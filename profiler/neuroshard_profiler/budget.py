@@ -48,13 +48,13 @@ class Budget:
         return self.earlier_seconds + self.clock() - self.started
 
     def is_spent(self, num_records: int) -> bool:
-        """Tell whether the part is over with that many records in the file."""
+        """Return whether the part is over with that many records in the file."""
         if self.max_records is not None and num_records >= self.max_records:
             return True
         return self.elapsed_seconds >= self.seconds and num_records >= self.min_records
 
     def share_spent(self, num_records: int) -> float:
-        """Return how much of the part is done, 0 to 1, by what will end it."""
+        """Return the share of the part that is done, 0 to 1, by the limit that ends it."""
         by_time = self.elapsed_seconds / self.seconds
         by_number = num_records / self.max_records if self.max_records else 0.0
         return min(1.0, max(by_time, by_number))
@@ -69,7 +69,7 @@ class BudgetBar:
         self._task: TaskID = progress.add_task(name, total=1.0, records=0)
 
     def update(self, num_records: int) -> None:
-        """Show how far the part is."""
+        """Show the progress of the part."""
         self._progress.update(
             self._task, completed=self._budget.share_spent(num_records), records=num_records, refresh=False
         )

@@ -46,7 +46,7 @@ _PARTS = (
 
 
 def collection_samples() -> Iterator[CollectionSample]:
-    """Yield what is trained."""
+    """Yield the samples to train."""
     for batch_size in BATCH_SIZES:
         for pooling in POOLING:
             yield CollectionSample(

@@ -60,7 +60,7 @@ def open_data(
         data_format: None: by the end of the name.
         features: which features or columns are lookups. Empty: all that can be.
         session: name of the column that tells samples of one session. None: there is none.
-        time: name of the column that orders samples, which is no lookup. None: there is none.
+        time: name of the column that orders samples, which is not a lookup. None: there is none.
 
     Raises:
         DataError: the format is not known, or does not have what is asked for.

@@ -24,7 +24,7 @@ class ExpansionBackend(LabelledBackend, Protocol):
 
 
 def expansion_samples() -> Iterator[ExpansionSample]:
-    """Yield what is copied."""
+    """Yield the samples to copy."""
     for row, batch_size in enumerate(BATCH_SIZES):
         for column, columns in enumerate(COLUMNS):
             features = FEATURES[(row + column) % len(FEATURES)]  # each once with every batch and every width

@@ -28,7 +28,7 @@ def cpu_model() -> str:
 
 
 def available_memory_bytes() -> int:
-    """Return what this process may still allocate: the lesser of the system's free memory and its control group's."""
+    """Return the memory that this process may still allocate: the lesser of the system's and its control group's."""
     available = _meminfo_bytes("MemAvailable")
     limit, used = (_group_bytes(*names) for names in (_LIMIT, _USE))
     return available if limit is None or used is None else min(available, max(limit - used, 0))

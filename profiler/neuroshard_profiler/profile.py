@@ -136,7 +136,7 @@ def _with_processes(settings: ProfileSettings, kind: DeviceKind | Literal["simul
 
 
 def _measured_seconds(settings: ProfileSettings) -> float:
-    """Return what the start and the fit leave of the budget."""
+    """Return the budget without the start and the fit."""
     total = settings.budget_seconds
     return max(total - _OVERHEAD_SECONDS, _LEAST_MEASURED_SHARE * total)
 
@@ -193,7 +193,7 @@ def measure_compute(
 
 
 def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"], gpus: Gpus) -> int:
-    """Return how many processes measure: one for each GPU of the node, unless the settings say less.
+    """Return the number of measuring processes: one for each GPU of the node, unless the settings say less.
 
     Raises SettingsError where there are not that many GPUs.
     """
@@ -211,7 +211,7 @@ def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simu
 
 
 def num_measured_at_once(kind: DeviceKind | Literal["simulated"], num_processes: int) -> int:
-    """Return how many processes time table sets side by side: one for each GPU, or for each core of the job's."""
+    """Return the number of processes that time table sets at once: one for each GPU, or for each core of the job's."""
     if kind == "simulated":
         return 1
     return num_processes if kind == "cuda" else min(num_processes, len(os.sched_getaffinity(0)))

@@ -40,7 +40,7 @@ class Part:
         return f"{self.index}/{self.count}"
 
     def share_of(self, number: int) -> int:
-        """Return how many of that many records each part measures, rounded up."""
+        """Return each part's share of that many records, rounded up."""
         return -(-number // self.count)
 
 
@@ -132,7 +132,7 @@ class ProfileSettings:
 
 
 def job_settings(path: Path) -> dict[str, Any]:
-    """Return what a job file says of its profile, by the names of ProfileSettings. Raises DocumentError."""
+    """Return the profile settings of a job file, by the names of ProfileSettings. Raises DocumentError."""
     job = DLRMTrainingJob.from_data(read_data(path), where=str(path))
     profiler, trainer = job.spec.profiler, job.spec.trainer
     return {

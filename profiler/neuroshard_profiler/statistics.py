@@ -86,7 +86,7 @@ class _Tally:
 
 
 def data_statistics(batches: Iterable[DataBatch], *, batch_size: int, ids_are_rows: bool) -> DataStatistics:
-    """Count what the batches hold.
+    """Return the statistics of the batches.
 
     Args:
         batches: of ``batch_size`` samples, the last of fewer; it counts for reuse only if it is the only one.

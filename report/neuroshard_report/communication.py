@@ -7,7 +7,7 @@ from neuroshard_report.quantities import format_ms
 
 
 def communication_line(wire: WireTypes | None, decided: Communication | None, total_ms: float) -> str:
-    """Return what travels in which types, and what that gives, in a line."""
+    """Return a line on the types on the wire and their gain."""
     if decided is not None and decided.reason is not None:
         return f"exact: {decided.reason}"
     if wire is None or wire.is_exact:
@@ -23,7 +23,7 @@ def communication_line(wire: WireTypes | None, decided: Communication | None, to
 
 
 def gradients_line(exchange: GradientExchange | None, decided: GradientDecision | None) -> str:
-    """Return how gradients of the replicated dense part travel, and what that gives, in a line."""
+    """Return a line on the gradients' exchange of the replicated dense part and its gain."""
     if decided is not None and decided.reason is not None:
         return f"exact: {decided.reason}"
     if exchange is None:

@@ -241,7 +241,7 @@ class PlanSummary:
 
     @property
     def on_host(self) -> str:
-        """Return which tables are in host memory, and how much of the fullest node; empty where none is."""
+        """Return the tables in host memory, and their share of the fullest node; empty where none is."""
         held = [placed.table.name for placed in self.tables if placed.placement.compute_kernel.is_on_host]
         host = self.plan.request.topology.host_memory
         if not held or host is None:
@@ -256,7 +256,7 @@ class PlanSummary:
 
     @property
     def groups(self) -> str:
-        """Return how many groups hold all tables, and what their averages take; empty where there are none."""
+        """Return the number of groups that hold all tables, and the time of their averages; empty: there are none."""
         replication = self.plan.replication
         if replication is None:
             return ""
@@ -270,7 +270,7 @@ class PlanSummary:
 
     @property
     def dense_part(self) -> str:
-        """Return how the counted dense part is kept, and what that saves and costs; empty where it is not counted."""
+        """Return the layout of the counted dense part, its saving, and its cost; empty where it is not counted."""
         profile, layout, memory = self.plan.request.dense, self.plan.dense, self.plan.request.dense_memory
         if profile is None:
             return ""

@@ -12,7 +12,7 @@ NETWORK = Link(bandwidth_bytes_per_second=4e10, latency_seconds=2e-5)
 
 
 def hardware(device: DeviceType, *, intra: Link | None, inter: Link | None) -> Hardware:
-    """Return what was measured on nodes of eight devices."""
+    """Return the hardware measured on nodes of eight devices."""
     return Hardware(
         fingerprint="0" * 64,
         source="measured:a device",

@@ -32,7 +32,7 @@ def problems(
     optimizer: Optimizer = Optimizer.SGD,
     topology: Topology = TOPOLOGY,
 ) -> list[str]:
-    """Return what is wrong with placements of these tables on two nodes of two devices."""
+    """Return the problems of placements of these tables on two nodes of two devices."""
     request = PlanRequest(tables=builders.table_set(*of), topology=topology, optimizer=optimizer)
     return list(placement_problems(tables, request))
 

@@ -58,7 +58,7 @@ class KilledError(BaseException):
 
 
 def spec(**fields: Any) -> dict[str, Any]:
-    """Return what the job of all runs has."""
+    """Return the spec of all runs' job."""
     script = TRAINER.format(paths=[str(Path(__file__).parents[1])])
     return {"script": script, "model": {"embeddingTables": TABLES}, "replanning": {"mode": "Auto"}, **fields}
 
@@ -91,7 +91,7 @@ def digest_of(text: str) -> str:
 
 
 def record(runs: Runs) -> dict[str, Any]:
-    """Return what the run decided."""
+    """Return the record of the run's decisions."""
     found: dict[str, Any] = json.loads((runs.run_dir / "replanning.json").read_text(encoding="utf-8"))
     return found
 

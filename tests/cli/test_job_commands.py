@@ -155,7 +155,7 @@ def test_a_job_that_nobody_looked_at_says_so(neuroshard: Any, kubectl: Kubectl) 
     """The operator does not run, most often."""
     result = neuroshard("status", submitted(kubectl), "--namespace", kubectl.namespace)
 
-    assert result.out == "job: not looked at yet; is the operator running?\n"
+    assert result.out == "job: no status yet; is the operator running?\n"
 
 
 def test_the_status_as_json_is_the_resources_own(neuroshard: Any, kubectl: Kubectl) -> None:

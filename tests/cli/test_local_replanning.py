@@ -100,7 +100,7 @@ def train(runs: Runs, *, mode: str, ends_at: str = "never") -> Any:
 
 
 def record(runs: Runs) -> dict[str, Any]:
-    """Return what the run decided."""
+    """Return the record of the run's decisions."""
     found: dict[str, Any] = json.loads((runs.run_dir / "replanning.json").read_text(encoding="utf-8"))
     return found
 

@@ -249,7 +249,7 @@ def test_the_second_of_two_profilers_writes_no_result_and_ends_well(pod: Pod, tm
 
 
 def catches(pid: int, number: signal.Signals) -> bool:
-    """Tell whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     mask = next(int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:"))
     return bool(mask >> (number - 1) & 1)

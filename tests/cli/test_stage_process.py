@@ -36,7 +36,7 @@ def stage(tmp_path: Path) -> Callable[..., int]:
 
 
 def log_of(folder: Path) -> str:
-    """Return what the stage has printed so far."""
+    """Return the output of the stage so far."""
     return (folder / "stage.log").read_text(encoding="utf-8")
 
 

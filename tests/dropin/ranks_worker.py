@@ -61,7 +61,7 @@ class AllTypesSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc] # to
     """Lets bags on a CPU be by rows too, as TorchRec trains them; its sharder offers that on GPUs alone."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:  # noqa: ARG002 - torchrec's
-        """Return what TorchRec offers on a GPU."""
+        """Return TorchRec's sharding types on a GPU."""
         types: list[str] = super().sharding_types("cuda")
         return types
 

@@ -65,7 +65,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 
 def names() -> dict[str, Any]:
-    """Return what the blocks take from the script around them."""
+    """Return the names that the blocks take from the script around them."""
     return {
         "topology": Topology(world_size=1, compute_device="cpu"),
         "model": TwoTowers(CPU),

@@ -16,7 +16,7 @@ KEPT_NAMESPACE = "demo"
 
 
 def say(line: str) -> None:
-    """Tell what happens."""
+    """Print a line on the progress."""
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

@@ -121,7 +121,7 @@ def conditions(seen: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
 
 
 def children(kubectl: Kubectl, name: str, kind: str = "jobs", role: str = "") -> Sequence[Object]:
-    """Return what the operator made for a job."""
+    """Return the operator's children of a job."""
     selector = f"{JOB_LABEL}={name}" + (f",{ROLE_LABEL}={role}" if role else "")
     return kubectl.list(kind, selector=selector)
 
@@ -154,6 +154,6 @@ def events(kubectl: Kubectl, name: str) -> Collection[str]:
 
 
 def leftovers(kubectl: Kubectl, name: str) -> list[str]:
-    """Return what is still there of a job, by kind and name."""
+    """Return the remaining objects of a job, by kind and name."""
     kinds = ("jobs", "pods", "configmaps", "services", "serviceaccounts", "roles", "rolebindings")
     return [f"{kind}/{each}" for kind in kinds for each in names(children(kubectl, name, kind))]

@@ -89,7 +89,7 @@ class Release:
         return self.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics")
 
     def calls(self, *users: str) -> Iterator[Mapping[str, Any]]:
-        """Yield what the audit log has of these users' calls."""
+        """Yield these users' calls in the audit log."""
         with self.cluster.audit_log.open() as lines:
             for line in lines:
                 call = json.loads(line)

@@ -89,7 +89,7 @@ class Chaos:
         eventually("all jobs have ended", lambda: self.look() and self._unended() == 0, within_s=ALL_END_WITHIN_S)
 
     def look(self) -> bool:
-        """See which jobs have ended, and that no job has workers of two attempts; return whether anyone answered."""
+        """Collect finished jobs, check that none has workers of two attempts, and return whether anyone answered."""
         try:
             found = {each["metadata"]["name"]: each.get("status", {}) for each in self._kubectl.list(jobs.KIND)}
             workers = self._kubectl.list("pods", selector=f"{jobs.ROLE_LABEL}=worker")
@@ -227,7 +227,7 @@ class Chaos:
             self._broken = None
 
     def _scribble(self) -> str:
-        """Write what any tenant may write: the files of a report, or a ConfigMap that passes for a child of a job.
+        """Write an object that any tenant may write: a report's files, or a ConfigMap that passes for a child of a job.
 
         The operator reads the first, and watches the second, for it has the labels and the owner of a child.
         """
@@ -263,26 +263,26 @@ def names_of(objects: Sequence[Object]) -> list[str]:
 
 
 def jobs_of_operator(release: Release) -> Counter[str]:
-    """Return how many jobs the leading operator keeps in each stage, by its metrics."""
+    """Return the leading operator's number of jobs in each stage, by its metrics."""
     holder = release.leader()["metadata"]["name"]
     page = release.metrics(holder)
     return Counter({stage: int(count) for stage, count in GAUGE.findall(page) if int(count)})
 
 
 def jobs_of_api(release: Release) -> Counter[str]:
-    """Return how many jobs of all namespaces are in each stage, by their status."""
+    """Return the number of all namespaces' jobs in each stage, by their status."""
     found = json.loads(release.kubectl("get", jobs.KIND, "--all-namespaces", "--output=json"))["items"]
     return Counter(each.get("status", {}).get("stage", "") for each in found)
 
 
 def objects_of_operator(release: Release) -> Counter[str]:
-    """Return how many objects of each kind the leading operator knows, by its metrics."""
+    """Return the leading operator's number of objects of each kind, by its metrics."""
     page = release.metrics(release.leader()["metadata"]["name"])
     return Counter({kind: int(count) for kind, count in WATCHED_GAUGE.findall(page)})
 
 
 def objects_of_api(release: Release) -> Counter[str]:
-    """Return how many jobs, and objects with the label of their children, there are in all namespaces, by kind."""
+    """Return the number of jobs, and of objects with their children's label, in all namespaces, by kind."""
 
     def count(kind: str) -> int:
         selector = [] if kind.lower() == jobs.KIND else [f"--selector={MANAGED}"]
@@ -324,7 +324,7 @@ def assert_one_attempt_lives(workers: Sequence[Object]) -> None:
 
 
 def left(namespace: Namespace) -> list[str]:
-    """Return what is left of all jobs but for the profiles that the namespace keeps."""
+    """Return the remaining objects of all jobs but for the profiles that the namespace keeps."""
     kinds = "jobs,pods,configmaps,services,serviceaccounts,roles,rolebindings"
     found = namespace.kubectl("get", kinds, f"--selector={jobs.JOB_LABEL}", "--output=name")
     return found.split()

@@ -52,7 +52,7 @@ def result_like(name: str, job: str, role: str, content: bytes) -> Object:
 
 
 def restarts_of(release: Release) -> dict[str, int]:
-    """Return how often the operator's containers were started again, by pod."""
+    """Return the number of restarts of the operator's containers, by pod."""
     return {
         pod["metadata"]["name"]: sum(each["restartCount"] for each in pod["status"]["containerStatuses"])
         for pod in release.pods()
@@ -66,7 +66,7 @@ def peak_kib_of(pod: Object) -> int:
 
 
 def seconds_of(release: Release, pod: Object, histogram: str) -> tuple[float, float]:
-    """Return how many values a histogram of the operator in a pod has, and how many of them above the limit."""
+    """Return the number of values of a histogram of the operator in a pod, and of those above the limit."""
     page = release.metrics(pod["metadata"]["name"])
     [family] = [each for each in text_string_to_metric_families(page) if each.name == histogram]
     counts = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}

@@ -54,7 +54,7 @@ class Life:
         self.operator = OperatorProcess(self.world)
 
     def comes_to_run(self) -> bool:
-        """Tell whether the job runs in the end, when nobody meddles any more."""
+        """Return whether the job runs in the end, when nobody meddles any more."""
         for _ in range(20):
             self.world.now += timedelta(seconds=12)  # longer than a write is believed without a watch
             for step in STAGE:

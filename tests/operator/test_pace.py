@@ -41,7 +41,7 @@ COUNTED = later(
 
 
 def paced(decision: Decision, *, after_s: float) -> Decision:
-    """Return what is done of a decision so long after the last write of the status."""
+    """Return the paced decision this long after the last write of the status."""
     now_s = [100.0]
     pace = StatusPace(clock=lambda: now_s[0])
     pace.wrote(KEY)

@@ -10,7 +10,7 @@ LATER = datetime(2026, 1, 2, tzinfo=UTC)
 
 
 def says(*, holds: bool, message: str = "m") -> ConditionUpdate:
-    """Return what a look found about Running."""
+    """Return a pass's update of Running."""
     return ConditionUpdate(type=ConditionType.RUNNING, holds=holds, reason=Reason.WORKERS_READY, message=message)
 
 

@@ -134,7 +134,7 @@ def test_a_group_has_its_own_collection_where_that_spares_more_than_its_calls_co
 
 
 def sent_bytes(plan: Plan) -> int:
-    """Return what all devices send of pooled embeddings."""
+    """Return the bytes of pooled embeddings that all devices send."""
     found = (each for device in plan.predicted.devices for each in device.collectives)
     return sum(each.num_bytes for each in found if each.kind is CollectiveKind.ALL_TO_ALL)
 

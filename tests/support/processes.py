@@ -11,7 +11,7 @@ TESTS = str(Path(__file__).parents[1])
 
 
 def has_ended(pid: int) -> bool:
-    """Tell whether a process runs no more; one that nobody has asked for its status may still be in the table."""
+    """Return whether a process runs no more; one that nobody has asked for its status may still be in the table."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -19,7 +19,7 @@ def has_ended(pid: int) -> bool:
 
 
 def printed_with_threads(code: str) -> set[str]:
-    """Return what a program prints in two processes, one whose BLAS may take one thread and one with two.
+    """Return the outputs of a program in two processes, one whose BLAS may take one thread and one with two.
 
     Both have the kernels for Haswell where OpenBLAS knows them: of those the digits depend on how rows are dealt out.
     """

@@ -88,7 +88,7 @@ def state_of(plan: GivenPlan, optimizer: Optimizer) -> TrainingState:
 
 
 def cells(state: TrainingState) -> Mapping[str, list[tuple[torch.Tensor, torch.Tensor]]]:
-    """Return what this rank holds of each table and its state, each with the values that it must have.
+    """Return this rank's cells of each table and its state, each with the expected values.
 
     A cell's weight is its number in the table, plus an eighth; state per element is three times that, and state per row
     is the row's number plus a half, in all blocks of columns.
@@ -120,7 +120,7 @@ def size_of(tensor: torch.Tensor | ShardedTensor) -> tuple[int, ...]:
 
 
 def parts(tensor: torch.Tensor | ShardedTensor) -> list[tuple[list[int], torch.Tensor]]:
-    """Return what this rank holds, with offsets."""
+    """Return this rank's parts, with offsets."""
     if isinstance(tensor, ShardedTensor):
         return [(each.metadata.shard_offsets, each.tensor) for each in tensor.local_shards()]
     return [([0] * tensor.dim(), tensor.detach().as_subclass(torch.Tensor))]
@@ -210,7 +210,7 @@ def filled(state: TrainingState) -> TrainingState:
 
 
 def tensors_of(state: TrainingState) -> dict[str, torch.Tensor]:
-    """Return what this rank holds of tables and their state, by names and offsets."""
+    """Return this rank's tensors of tables and their state, by names and offsets."""
     found: dict[str, torch.Tensor] = {}
     tensors: Any = state.tensors()
     for table in plan_with().request.tables.tables:
@@ -224,7 +224,7 @@ def tensors_of(state: TrainingState) -> dict[str, torch.Tensor]:
 
 
 def both(before: TrainingState, after: TrainingState) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-    """Return what both states hold on this rank, by name."""
+    """Return both states' tensors on this rank, by name."""
     first, second = tensors_of(before), tensors_of(after)
     assert first.keys() == second.keys()
     return {name: (first[name], second[name]) for name in first}

@@ -105,13 +105,13 @@ def state_under(plan: GivenPlan) -> TrainingState:
 
 
 def left_over(state: TrainingState) -> dict[str, torch.Tensor]:
-    """Return what all ranks carry, by parameter, without zeros."""
+    """Return the carried gradients of all ranks, by parameter, without zeros."""
     found = state.tensors().get("carried_gradients", {})
     return {name: tensor.clone() for name, tensor in found.items() if tensor.any()}
 
 
 def resumed(folder: Path) -> dict[str, Any]:
-    """Return where hooks are, and whose gradients are left over, before and after the layout changed."""
+    """Return the places of hooks, and of leftover gradients, before and after the layout changed."""
     state = state_under(plan_with(FIRST))
     for step in range(STEPS):
         seed = 10 * step + dist.get_rank()

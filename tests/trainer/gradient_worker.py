@@ -116,7 +116,7 @@ def same_on_all(values: torch.Tensor) -> bool:
 
 
 def resumed(group: dist.ProcessGroup) -> dict[str, float]:
-    """Return how much of the gradients is lost where a second process goes on with what the first carried."""
+    """Return the lost share of the gradients where a second process resumes with those that the first carried."""
     found = {}
     for kind in (GradientType.POWER_SGD, GradientType.THRESHOLD):
         first, codec = wrapped(kind, group)
@@ -133,7 +133,7 @@ def resumed(group: dist.ProcessGroup) -> dict[str, float]:
 
 
 def guarded(kind: GradientType, action: GuardAction, group: dist.ProcessGroup) -> dict[str, Any]:
-    """Return what the guard does about a codec that doubles the mean, and once that is sound again."""
+    """Return the guard's reaction to a codec that doubles the mean, and once that is sound again."""
     model, codec = wrapped(kind, group)
     guard = GradientGuard.of(codec, CommunicationGuard(check_every_steps=1, action=action), group, None)
     states: list[tuple[int, str]] = []

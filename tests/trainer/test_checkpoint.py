@@ -14,14 +14,14 @@ MIB = 2**20
 
 
 def manifest(step: int) -> CheckpointManifest:
-    """Return what a checkpoint says of itself."""
+    """Return the manifest of a checkpoint."""
     return CheckpointManifest(
         step=step, position=16 * step, world_size=1, plan_sha256="0" * 64, table_widths={"t": (4,)}, signature={}
     )
 
 
 def steps(folder: Path) -> list[str]:
-    """Return what is in the folder, but for the file that says whose it is."""
+    """Return the files of the folder, but for the one that names its owner."""
     return sorted(path.name for path in folder.iterdir() if path.name != ".owner")
 
 

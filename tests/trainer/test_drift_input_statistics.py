@@ -64,7 +64,7 @@ def batch(
 
 
 def drift() -> InputDrift:
-    """Return what compares with two usual batches."""
+    """Return the comparison with two usual batches."""
     return InputDrift(statistics_of([batch(0), batch(1)], run=RUN, first_step=0, last_step=100))
 
 

@@ -27,7 +27,7 @@ REMOTE = (
 
 
 def raised(error: Exception, *, trains: bool) -> TrainerError:
-    """Return what a failure becomes."""
+    """Return the trainer's error for a failure."""
     with pytest.raises(TrainerError) as found, lost_peers(lambda: "after step 3", trains=lambda: trains):
         raise error
     return found.value

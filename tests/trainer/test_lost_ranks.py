@@ -96,7 +96,7 @@ def fail(
 
 
 def seconds_to_end(ended: Ended, folder: Path, lost: int) -> float:
-    """Return how long the survivor took to end after the loss."""
+    """Return the seconds that the survivor took to end after the loss."""
     return ended.ended_at[1 - lost] - float((folder / LOST_FILE).read_text())
 
 

@@ -45,7 +45,7 @@ WHOLE = 22
 
 
 def progress(folder: Path) -> TrainingProgress:
-    """Return what a run says of itself."""
+    """Return the progress of a run."""
     return TrainingProgress.read(folder / "progress.json")
 
 

@@ -17,7 +17,7 @@ SMALL = 1e-9
 
 
 def update_of(output: DataType, group: Any) -> float:
-    """Return how far a row moves by a step of SGD whose gradients are SMALL for each sample."""
+    """Return the update of a row by a step of SGD whose gradients are SMALL for each sample."""
     plan = plan_of(memory=MemorySettings(output_data_type=output))
     model = sharded_model(group, plan, optimizer=Optimizer.SGD, learning_rate=1 / SMALL)
     weights = next(each for name, each in model.state_dict().items() if "user" in name).local_shards()[0].tensor

@@ -7,7 +7,7 @@ from neuroshard_trainer.tracing import traced
 
 @pytest.fixture
 def ranges(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what a process that uses CUDA hands to NVTX."""
+    """Return the ranges that a process with CUDA hands to NVTX."""
     found: list[str] = []
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda.nvtx, "range_push", lambda name: found.append(f"begin {name}"))

@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> None:
 
 
 def _log_own_lines(rank: str) -> None:
-    """Log what the trainer says, from rank 0 all of it; the libraries tell errors only."""
+    """Log the lines of the trainer, from rank 0 all of them, and only errors of the libraries."""
     warnings.filterwarnings("ignore", module="torch")  # and torchrec: nothing that users can fix
     logging.basicConfig(level=logging.ERROR, format=f"%(asctime)s rank {rank}: %(message)s", stream=sys.stdout)
     logging.getLogger("torch").setLevel(logging.ERROR)

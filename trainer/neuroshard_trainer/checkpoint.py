@@ -195,7 +195,7 @@ class CheckpointFolder:
         _sync(self._folder)
 
     def _damage(self, folder: Path) -> str | None:
-        """Return what is wrong with this rank's share of the files; None: nothing."""
+        """Return the damage of this rank's share of the files; None: there is none."""
         return _damage(folder, part=self._rank, num_parts=dist.get_world_size())
 
     def _on_first_rank(self, action: Callable[[], None]) -> None:
@@ -235,7 +235,7 @@ def newest_whole(folder: Path) -> tuple[Path, CheckpointManifest] | None:
 
 
 def _damage(folder: Path, *, part: int, num_parts: int) -> str | None:
-    """Return what is wrong with one of several equal parts of a checkpoint's files; None: nothing."""
+    """Return the damage of one of several equal parts of a checkpoint's files; None: there is none."""
     try:
         files = CheckpointManifest.read(folder / MANIFEST_FILE).files
         for name in sorted(files)[part::num_parts]:

@@ -18,7 +18,7 @@ class Clock(Protocol):
         """Mark the end of everything that was asked of the device so far."""
 
     def read_ms(self, marks: Sequence[Mark]) -> list[float]:
-        """Return when the marks were, in milliseconds after the first of the sequence.
+        """Return the times of the marks, in milliseconds after the first of the sequence.
 
         The marks may be in any order: a mark that was made before the first one has a negative time. Waits until the
         device has passed every one of them, whichever was made last.

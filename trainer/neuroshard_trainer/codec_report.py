@@ -45,7 +45,7 @@ def taken_work(codecs: Codecs, clock: Clock) -> RankCodecs:
 
 
 def measured_communication(ranks: Sequence[RankCodecs], num_steps: int) -> MeasuredCommunication:
-    """Return what all ranks did in a step of ``num_steps``, on the mean."""
+    """Return the mean communication of all ranks in a step of ``num_steps``."""
     steps = max(num_steps, 1)
     first = ranks[0]
     forward_error, backward_error = (
@@ -65,7 +65,7 @@ def measured_communication(ranks: Sequence[RankCodecs], num_steps: int) -> Measu
 
 
 def measured_gradients(ranks: Sequence[RankGradients]) -> MeasuredGradients | None:
-    """Return what all ranks' codecs of gradients did in a step, on the mean. None: there are none."""
+    """Return the mean work of all ranks' gradient codecs in a step. None: there are none."""
     if not ranks:
         return None
     shares = [each.kept_share for each in ranks if each.kept_share is not None]

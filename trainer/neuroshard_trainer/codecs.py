@@ -93,7 +93,7 @@ class SwitchableCodec:
         return input_len if ctx is None else int(self._codec.calc_quantized_size(input_len, ctx))
 
     def encode(self, input_tensor: torch.Tensor, ctx: QuantizationContext | None = None) -> torch.Tensor:
-        """Return what travels."""
+        """Return the encoded tensor."""
         encoded = input_tensor
         if ctx is not None:
             begin = self.clock.mark()

@@ -97,7 +97,7 @@ def balanced_order(num_plans: int, number: int) -> list[int]:
 
 
 def _peak_memory_bytes(device: torch.device) -> int | None:
-    """Return what torch's allocator held at most, on the rank with most. None: no GPU, whose allocator alone counts."""
+    """Return the peak of torch's allocator, on the rank with most. None: no GPU, whose allocator alone counts."""
     if device.type != "cuda":
         return None
     most = torch.tensor(torch.cuda.max_memory_allocated(device), device=device)

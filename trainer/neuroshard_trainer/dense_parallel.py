@@ -124,7 +124,7 @@ def prove_dense(
 
 
 def local_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return what this rank has of a tensor."""
+    """Return this rank's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -175,7 +175,7 @@ class _Recomputed:
         self._forward = module.forward
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - a module's own
-        """Return what the module returns."""
+        """Return the result of the module."""
         return checkpoint(self._forward, *arguments, use_reentrant=False, preserve_rng_state=False, **named)
 
 
@@ -201,7 +201,7 @@ def _join_neighbors(
 
 
 def _live_units(model: nn.Module, layout: DenseLayout, per_node: int) -> Iterator[PlannedUnit]:
-    """Yield how this rank keeps each unit."""
+    """Yield this rank's layout of each unit."""
     for unit in layout.units:
         module = unit_module(model, unit)
         weights = list(module.parameters())

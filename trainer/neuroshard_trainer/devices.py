@@ -36,7 +36,7 @@ class Cuda:
 
     @classmethod
     def here(cls) -> Self:
-        """Return what this process finds."""
+        """Return the devices that this process finds."""
         problem = None
         try:
             torch.cuda.init()  # type: ignore[no-untyped-call] # torch's
@@ -65,7 +65,7 @@ class Cuda:
         )
 
     def why_unusable(self) -> str:
-        """Return why there is no GPU to compute on, with what to do."""
+        """Return the reason that there is no GPU to compute on, with a hint."""
         if self.built_for is None:
             return "torch was built for CPUs; hint: install a torch with CUDA, and fbgemm-gpu instead of fbgemm-gpu-cpu"
         major = self.built_for.split(".")[0]
@@ -85,7 +85,7 @@ class Cuda:
 
 
 def why_gpu_is_needed(job: DLRMTrainingJob, plan: GivenPlan) -> str | None:
-    """Return why this training must not fall back to the CPU; None: it may."""
+    """Return the reason that this training must not fall back to the CPU; None: it may."""
     num_gpus = job.spec.trainer.num_gpus_per_node
     if num_gpus:
         return f"spec.trainer.resourcesPerNode asks for {num_gpus} GPUs per node"

@@ -110,7 +110,7 @@ class EmbeddingTimers:
         self._intervals = []
 
     def stop(self) -> Sequence[Interval]:
-        """Return what was collected since ``start``, and collect no more."""
+        """Return the intervals since ``start``, and collect no more."""
         collected, self._intervals = self._intervals or [], None
         return collected
 

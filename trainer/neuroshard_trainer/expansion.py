@@ -24,7 +24,7 @@ class Expansion(nn.Module):
         self._groups = [tuple(name for name in features if name in set(names)) for names in groups]
 
     def nodes(self, expanded: Mapping[str, object]) -> Iterable[torch.autograd.graph.Node]:
-        """Return what the gradients of `forward`'s result go through to be summed up: one node of each group."""
+        """Return the nodes that sum up the gradients of `forward`'s result: one of each group."""
         for names in self._groups:
             copies = expanded[names[0]]
             # TorchRec's pipeline traces the model once, with placeholders.

@@ -58,7 +58,7 @@ def full_memory(when: str, error: torch.OutOfMemoryError) -> InputError:
 
 
 def is_of_communication(error: Exception) -> bool:
-    """Tell whether a collective operation failed, which other ranks are the cause of or will see too."""
+    """Return whether a collective operation failed, which other ranks are the cause of or will see too."""
     return isinstance(error, dist.DistError) or (isinstance(error, RuntimeError) and bool(_GLOO.search(str(error))))
 
 

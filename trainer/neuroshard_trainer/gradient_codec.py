@@ -189,7 +189,7 @@ class GradientCodec:
             self._carried[parameter] = part.view_as(parameter)
 
     def take_error(self) -> float | None:
-        """Return what the last measured step lost, and forget it. None: none was measured.
+        """Return the error of the last measured step, and forget it. None: none was measured.
 
         The norm of the difference between received and exact mean, over the norm of the exact one.
         """
@@ -211,7 +211,7 @@ class GradientCodec:
         )
 
     def mean_carried(self, names: Mapping[torch.Tensor, str]) -> dict[str, torch.Tensor]:
-        """Return what all ranks carry, on the mean, by the names of the parameters. All ranks must call this.
+        """Return the mean carried error of all ranks, by the names of the parameters. All ranks must call this.
 
         Gradients are means over ranks: so each rank of a later run, however many they are, may begin with these.
         """
@@ -273,7 +273,7 @@ def own_group() -> dist.ProcessGroup:
 
 
 def live_exchange(model: nn.Module) -> GradientExchange | None:
-    """Return how the live hook of a model exchanges gradients. None: there is none of ours."""
+    """Return the gradient exchange of a model's live hook. None: there is none of ours."""
     wrapped = _replicated(model)
     hooks: Sequence[tuple[Any, Any]] = () if wrapped is None else wrapped._comm_hooks  # noqa: SLF001 - no public way
     return next((state.exchange for _, state in hooks if isinstance(state, GradientCodec)), None)

@@ -52,7 +52,7 @@ class GradientGuard:
         return step % self.settings.check_every_steps == 0
 
     def check(self, step: int) -> bool:
-        """Check what was measured since the last time, and return whether the exchange changed.
+        """Check the measurements since the last call, and return whether the exchange changed.
 
         All ranks must call this.
 

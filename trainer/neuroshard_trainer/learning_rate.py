@@ -17,7 +17,7 @@ DECAY_POWER = 2
 
 
 def learning_rate_factor(schedule: LearningRateSchedule, step: int) -> float:
-    """Return what the learning rates are multiplied by in a step.
+    """Return the factor of the learning rates in a step.
 
     Args:
         schedule: the job's.

@@ -84,12 +84,12 @@ class _Held:
 
 
 def planned_sharding(plan: GivenPlan) -> Sharding:
-    """Return where the plan wants each table."""
+    """Return the plan's place of each table."""
     return {table.name: _in_order(table.shards) for table in plan.tables}
 
 
 def live_sharding(model: nn.Module, group: dist.ProcessGroup | None = None) -> Sharding:
-    """Return where each table is, as the ranks find it in their own memory. All ranks must call this.
+    """Return the live place of each table, as the ranks find it in their memory. All ranks must call this.
 
     Args:
         model: with sharded embedding collections in it.
@@ -164,7 +164,7 @@ def sharded_collections(model: nn.Module) -> Sequence[ShardedEmbeddingBagCollect
 
 
 def _held_by_all(model: nn.Module, group: dist.ProcessGroup | None, collections: Collections | None) -> Sequence[_Held]:
-    """Return what all ranks hold. Raises InputError on all of them where one finds no sharded tables."""
+    """Return the tables of all ranks. Raises InputError on all of them where one finds no sharded tables."""
 
     def held() -> list[_Held]:
         if collections is None:
@@ -205,7 +205,7 @@ def _sharding(held: Sequence[_Held], members: Sequence[int]) -> Sharding:
 
 
 def _held(module: ShardedCollection) -> list[_Held]:
-    """Return what this rank holds of each table, from the sizes of the tensors and the kernels themselves."""
+    """Return this rank's part of each table, from the sizes of the tensors and the kernels themselves."""
     kernels = dict(_kernels(module))
     poolings = _poolings(module)
     held = []

@@ -136,7 +136,7 @@ class _FactorizationMachines(nn.Module):
 
 
 def _projections(widths: Mapping[str, int], width: int) -> nn.ModuleList:
-    """Return what brings each feature to one width."""
+    """Return the projections of each feature to one width."""
     return nn.ModuleList(
         nn.Identity() if narrow == width else nn.Linear(narrow, width, bias=False) for narrow in widths.values()
     )

@@ -111,7 +111,7 @@ def sharding_plan(
 
 
 def load_sharding_plan(exported: TorchRecPlan) -> ShardingPlan:
-    """Return what ``neuroshard export`` wrote as DistributedModelParallel takes it."""
+    """Return the result of ``neuroshard export`` in the form that DistributedModelParallel takes."""
     return ShardingPlan(
         plan={
             path: EmbeddingModuleShardingPlan({name: _sharding(parameter) for name, parameter in tables.items()})
@@ -145,7 +145,7 @@ def _sharding(parameter: TorchRecParameter) -> ParameterSharding:
 
 
 def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
-    """Return how the plan's tables differ from the model's; None: they do not."""
+    """Return the difference between the plan's tables and the model's; None: there is none."""
     planned = {table.name: table for table in plan.request.tables.tables}
     own = {table.name: table for table in plan.own_tables.tables}
     placed = [table.name for table in plan.tables]

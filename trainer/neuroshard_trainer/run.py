@@ -346,7 +346,7 @@ def _warn_of_earlier_checkpoints(folder: Path) -> None:
 
 
 def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> dict[str, str]:
-    """Return what decides whether a checkpoint's tensors and position mean the same for this job."""
+    """Return the facts under which a checkpoint's tensors and position mean the same for this job."""
     model, data, training = job.spec.model, job.spec.data, job.spec.training
     tables = [
         [
@@ -380,7 +380,7 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
 
 
 def _drift_conditions(job: DLRMTrainingJob) -> str:
-    """Return what of a job decides how long a step takes, as one hash."""
+    """Return one hash of the job's fields that decide on the time of a step."""
     spec = job.spec
     parts = [spec.model.model_dump_json(), spec.data.model_dump_json()]
     texts = [*parts, spec.training.precision.value, spec.training.pipeline.value]
@@ -388,7 +388,7 @@ def _drift_conditions(job: DLRMTrainingJob) -> str:
 
 
 def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> None:
-    """Say where the job differs from what the plan's costs were predicted for."""
+    """Log the differences between the job and the conditions of the plan's predicted costs."""
     found = {
         "batchSizePerDevice": (plan.request.batch_size_per_device, job.spec.model.batch_size_per_device),
         "embeddingOptimizer": (", ".join(plan.request.optimizers), job.spec.model.embedding_optimizer.optimizer.value),
@@ -405,7 +405,7 @@ def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Pr
 
 
 def _warn_of_few_repeats(plan: GivenPlan, factors: Sequence[float]) -> None:
-    """Say which groups repeat much less in the first batch than the plan expects."""
+    """Log the groups that repeat much less in the first batch than the plan expects."""
     for planned, found in zip(plan.deduplication or (), factors, strict=True):
         if found - 1 < EXPECTED_REPEATS * (planned.factor - 1):
             logger.warning(

@@ -47,7 +47,7 @@ class Schedule:
         )
 
     def position(self, step: int) -> int:
-        """Return how many training samples are used after a step."""
+        """Return the number of training samples used after a step."""
         return self.first_position + (step - self.first_step) * self.global_batch_size
 
     def ends_epoch(self, step: int) -> bool:

@@ -42,7 +42,7 @@ class SparseGradients:
     def exchanged(
         self, bucket: int, values: torch.Tensor, *, step: int
     ) -> tuple[torch.Tensor, Future[torch.Tensor], int]:
-        """Return what is left over, the future mean of what all ranks sent, and the bytes that this one sent.
+        """Return the remainder, the future mean of all ranks' values, and the bytes that this rank sent.
 
         Args:
             bucket: index, equal on all ranks.

@@ -177,7 +177,7 @@ class StepReporter:
         return self.pipelined(batches, next)
 
     def pipelined(self, batches: Iterable[T], progress: Callable[[Iterator[T]], R]) -> Iterator[R]:
-        """Yield what each call of a pipeline's ``progress`` returns; a step lasts from the call to ``end_step``.
+        """Yield the result of each call of a pipeline's ``progress``; a step lasts from the call to ``end_step``.
 
         A pipeline takes in the batches of later steps during a step; waiting for them is waiting in the step that does.
         Likewise, what of the indices' all-to-all a step does not wait for is not part of it.

@@ -57,7 +57,7 @@ class StepVote:
         return undo
 
     def wish(self, *, save_is_due: bool, save_has_failed: bool = False) -> Wish:
-        """Return what to do now. All ranks must call this once in every step, and all get the same answer.
+        """Return the next action. All ranks must call this once in every step, and all get the same answer.
 
         Args:
             save_is_due: whether this rank wants a checkpoint; clocks of ranks may differ.

@@ -93,7 +93,7 @@ class Trace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Write what was traced, however the training ends; a trace that cannot be written is a warning."""
+        """Write the trace, however the training ends; a trace that cannot be written is a warning."""
         self._write()
         if kind is None and self._steps is not None and not self._has_begun:
             logger.warning(

@@ -177,7 +177,7 @@ class TrainingLoop:
                     return
 
     def _wish(self, vote: StepVote, *, save_is_due: bool) -> Wish:
-        """Return what all ranks do now. Raises StorageError on all where a checkpoint in the background failed."""
+        """Return the next action of all ranks. Raises StorageError on all where a background checkpoint failed."""
         wish = vote.wish(save_is_due=save_is_due, save_has_failed=self._saver.has_failed)
         if wish is Wish.FAIL:
             self._saver.wait()

@@ -114,7 +114,7 @@ def _compressed(key: str, content: bytes) -> tuple[str, bytes]:
 
 
 def _is_text(content: bytes) -> bool:
-    """Tell whether a file is text that every YAML and JSON parser reads back unchanged."""
+    """Return whether a file is text that every YAML and JSON parser reads back unchanged."""
     try:
         lines = content.decode()
     except UnicodeDecodeError:

@@ -213,7 +213,7 @@ def read_text(path: Path) -> str:
 
 
 def read_bytes(path: Path) -> bytes:
-    """Return what a file holds, decompressed where its name says that it is compressed. Raises DocumentError."""
+    """Return the content of a file, decompressed where its name says that it is compressed. Raises DocumentError."""
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
@@ -224,7 +224,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def decompressed(name: str, content: bytes, *, where: str, limit_bytes: int = UNPACKED_LIMIT_BYTES) -> bytes:
-    """Return what a file of this name holds, compressed or not. Raises DocumentError for damaged or oversized data."""
+    """Return the content of a file of this name, decompressed. Raises DocumentError for damaged or oversized data."""
     if not name.endswith(COMPRESSED_SUFFIX):
         return content
     try:

@@ -66,4 +66,4 @@ class TrainingProgress(Document):
     gradient_guard: GuardRecord | None = None
     """Of the dense part's gradients. If unset: they travel as they are."""
     checkpoint_path: str | None = None
-    """Where it lies."""
+    """Its folder."""

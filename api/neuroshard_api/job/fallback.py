@@ -18,7 +18,7 @@ _SAME_FOR_EVERY_ALGORITHM = frozenset(
 
 
 def may_fall_back(exit_code: int | None, *, timed_out: bool) -> bool:
-    """Tell whether the fallback plans after a planner that failed.
+    """Return whether the fallback plans after a planner that failed.
 
     Args:
         exit_code: of the planner's process, above 128 after a signal. None: unknown, as of a pod that is gone.

@@ -32,7 +32,7 @@ class Replanning(Part):
     """What the job does about inputs and nodes that changed since its plan was made."""
 
     mode: ReplanningMode = ReplanningMode.SUGGEST
-    """Off makes no further plan. Suggest plans for changed inputs while training goes on, and shows gain and price.
+    """Off makes no further plan. Suggest plans for changed inputs while training continues, and shows gain and price.
     Auto also restarts the workers under that plan where it pays, from a checkpoint."""
     min_gain_percent: Annotated[int, Field(ge=1, le=99)] = 5
     """Minimum expected gain of another plan, in percent of a step."""
@@ -76,7 +76,7 @@ class TrainedPlan(Part):
 
 
 class CandidatePlan(Part):
-    """A plan for changed inputs, made while training goes on under another one."""
+    """A plan for changed inputs, made while training continues under another one."""
 
     number: _Small
     """Counts the candidates of the job, from 1 on."""

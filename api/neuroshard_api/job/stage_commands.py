@@ -205,7 +205,7 @@ def is_run_id(text: str) -> bool:
 
 
 def shutdown_seconds(grace_seconds: int) -> int:
-    """Return how long torchrun waits for its processes within a grace period: all but 15 s of it, at least half."""
+    """Return torchrun's timeout for its processes within a grace period: all but 15 s of it, at least half."""
     return max(grace_seconds - _LAUNCHER_ENDS_WITHIN_S, grace_seconds // 2)
 
 

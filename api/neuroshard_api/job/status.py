@@ -279,7 +279,7 @@ class CheckpointStatus(Part):
     """The newest checkpoint."""
 
     path: Text | None = None
-    """Where it lies."""
+    """Its folder."""
     step: Count | None = None
     """Steps that it holds."""
     time: datetime | None = None

@@ -90,7 +90,7 @@ def compared_collectives(plan: Plan, report: StepReport) -> tuple[ComparedCollec
 
 
 def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
-    """Return how far the measured total is above the predicted one.
+    """Return the excess of the measured total over the predicted one.
 
     None: one of them is 0 or not known, or it was measured on another device than it was predicted for.
     """
@@ -102,14 +102,14 @@ def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
 
 
 def is_same_device(predicted: StepCost, measured: StepCost) -> bool | None:
-    """Tell whether both are of one product; drivers write it with spaces, labels with hyphens. None: not known."""
+    """Return whether both are of one product; drivers write it with spaces, labels with hyphens. None: not known."""
     if not predicted.source or not measured.source:
         return None
     return _device_of(predicted) == _device_of(measured)
 
 
 def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
-    """Return what is to be said wherever the two stand side by side. None: both are simulated, or neither is."""
+    """Return the note that any comparison of the two needs. None: both are simulated, or neither is."""
     sources = (predicted.source or "", measured.source or "")
     is_simulated = [source.startswith("simulated:") for source in sources]
     if not all(sources) or is_simulated != [True, False]:

@@ -386,7 +386,7 @@ class Checkpoint(Part):
     """Latest begins from the newest whole checkpoint, None from the start; an earlier run's checkpoints of later steps
     then stay until this run is past them."""
     folder: RelativePath | None = None
-    """Folder below mountPath with this job's state; a job that goes on from another one's checkpoints names that one's
+    """Folder below mountPath with this job's state; a job that resumes from another one's checkpoints names that one's
     folder. If unset: the job's name for NeuroShard's trainer, so that jobs may share a volume, and mountPath itself for
     a trainer of your own. `neuroshard run` has one folder for each run."""
     every_steps: PositiveCount | None = None

@@ -2,7 +2,7 @@
 
 
 def missing_package(error: ImportError, *, extra: str) -> str:
-    """Return what is not installed and how to install it.
+    """Return the name of the missing package and the command that installs it.
 
     Args:
         error: what the import ended with.

@@ -146,7 +146,7 @@ class Restart:
         return policy.cooldown_seconds * (2.0 if last is not None and last < MISS else 1.0)
 
     def obstacle(self, policy: Replanning) -> tuple[Verdict, str] | None:
-        """Return what forbids a restart that would pay; None: nothing does."""
+        """Return the obstacle to a restart that would pay; None: there is none."""
         if self.price_ms is None:
             why = "no checkpoint and start were measured yet" if self.keeps_checkpoints else "checkpoints are not kept"
             return Verdict.PRICE_UNKNOWN, f"the price of a restart is not known: {why}"
@@ -164,7 +164,7 @@ class Restart:
         return None
 
     def _spent_budget(self, policy: Replanning) -> str | None:
-        """Return why no further restart is allowed, however much it would gain; None: one is."""
+        """Return the reason that no further restart is allowed, whatever its gain; None: one is allowed."""
         if self.replans >= policy.max_replans:
             return f"{self.replans} of at most {policy.max_replans} restarts were made"
         shares = [each.share for each in self.outcomes[-MAX_MISSES:]]
@@ -213,7 +213,7 @@ class Candidate:
 
 
 def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_approved: bool = False) -> Decision:
-    """Return what is done about a candidate plan.
+    """Return the decision about a candidate plan.
 
     Args:
         candidate: the plan and its times.

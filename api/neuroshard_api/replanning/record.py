@@ -21,7 +21,7 @@ _INT32 = 2**31 - 1
 
 
 def is_candidate_due(candidate: CandidatePlan, *, since_step: int, cooldown_s: float, now: datetime) -> bool:
-    """Tell whether another candidate is to be made for changed inputs.
+    """Return whether another candidate is to be made for changed inputs.
 
     For another change after the cooldown. For the same change, where the candidate did not pay or could not be made,
     after twice the cooldown, and twice as long with each further candidate of the job.

@@ -36,7 +36,7 @@ class Devices(Protocol):
 
 
 def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
-    """Yield what of these placements cannot be run as written; each sentence begins with the field's path.
+    """Yield the problems of placements that cannot be run as written; each sentence begins with the field's path.
 
     At most one problem per table; only where no table has one, those of the tables together.
 
@@ -74,7 +74,7 @@ def shard_problem(placement: TablePlacement, *, rows: int, columns: int, devices
 
 
 def local_size_problem(tables: Sequence[TablePlacement], topology: Topology, local_world_size: int) -> str | None:
-    """Return why processes of nodes of another size than the plan's cannot run it. None: they can.
+    """Return the reason that nodes of another size than the plan's cannot run it. None: they can.
 
     TorchRec finds the node of a rank by dividing it by the processes per node, so that another number moves the shards
     of every table that is cut by node.
@@ -101,7 +101,7 @@ def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
 
 
 def has_means_next_to(table: Table, tables: Sequence[Table]) -> bool:
-    """Tell whether this table or another one of its collection has mean pooling."""
+    """Return whether this table or another one of its collection has mean pooling."""
     return any(each.is_mean and each.collection_key == table.collection_key for each in tables)
 
 
@@ -249,7 +249,7 @@ def _width_problem(placement: TablePlacement) -> Problem | None:
 
 
 def block_order_problem(placement: TablePlacement) -> Problem | None:
-    """Return where several blocks of columns on one device are in an order that TorchRec may fail to register.
+    """Return the place of column blocks on one device in an order that TorchRec may fail to register.
 
     Source: _gen_named_parameters_by_table_fused of TorchRec 1.9 views all blocks of a table on a rank as that many of
     the
@@ -268,7 +268,7 @@ def block_order_problem(placement: TablePlacement) -> Problem | None:
 
 
 def _empty_block_problem(placement: TablePlacement, devices: Devices) -> Problem | None:
-    """Return where a device takes part in a table without a row of it.
+    """Return the place where a device takes part in a table without a row of it.
 
     A kernel of such tables alone raises on this rank: FBGEMM takes weights without elements for those of another kind
     of device. Next to other tables one crashed on a CPU.

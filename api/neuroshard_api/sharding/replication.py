@@ -130,7 +130,7 @@ def averaging_problem(optimizers: Sequence[Optimizer]) -> str | None:
 
 
 def replication_problem(replication: Replication, group: Topology, optimizers: Sequence[Optimizer]) -> str | None:
-    """Return why TorchRec cannot form or average the groups of a plan; it begins with the field. None: it can.
+    """Return the reason that TorchRec cannot form or average a plan's groups; it begins with the field. None: it can.
 
     Args:
         replication: of the plan.

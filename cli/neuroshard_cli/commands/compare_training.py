@@ -130,7 +130,7 @@ def _train_script(
 
 
 def _predicted_memory(plans: "Sequence[Path]", given: "Sequence[GivenPlan]") -> "PredictedMemory":
-    """Return what the models of all plans need together, with a warning where that is too much for their devices."""
+    """Return the memory that the models of all plans need together, with a warning where devices have less."""
     from neuroshard_api.documents.training_comparison import file_names
     from neuroshard_planner.plans.joint_memory import predicted_memory
     from neuroshard_report.quantities import format_bytes

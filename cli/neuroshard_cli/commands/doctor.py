@@ -27,7 +27,7 @@ def doctor(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> int:
-    """Show what is installed here, and what each command still needs.
+    """List the installed packages, and the missing packages of each command.
 
     Reads the metadata of packages and asks nvidia-smi; imports no package, and contacts no cluster.
     """
@@ -74,7 +74,7 @@ def _machine() -> tuple[dict[str, Any], list[str]]:
 
 
 def _kubeconfig() -> str | None:
-    """Return where the command would find a cluster. None: nowhere."""
+    """Return the place of the kubeconfig that commands would use. None: there is none."""
     named = os.environ.get("KUBECONFIG")
     if named:
         return named

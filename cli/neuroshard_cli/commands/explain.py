@@ -1,4 +1,4 @@
-"""``neuroshard explain``: why a plan costs what it costs, and why a table lies where it lies."""
+"""``neuroshard explain``: the parts of a plan's cost, and the reasons for a table's place."""
 
 import json as json_format
 from dataclasses import asdict
@@ -26,7 +26,7 @@ def explain(
 ) -> None:
     """Explain a plan, or one of its tables.
 
-    For the plan: what decides the step's time, and what could lower it. For a table: what it costs where it lies, and
+    For the plan: what decides the step's time, and what could lower it. For a table: its cost at its place, and
     what it would cost elsewhere.
     """
     from neuroshard_planner.explain.plan import explain_plan

@@ -25,7 +25,7 @@ def pretrain(
 ) -> None:
     """Train cost models on a simulated device.
 
-    A run that was interrupted goes on where it stopped.
+    An interrupted run resumes where it stopped.
     """
     from neuroshard_costs.pretrain.train import PretrainSettings, pretrain
     from neuroshard_report.terminal.bundle import render_manifest

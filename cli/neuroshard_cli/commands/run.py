@@ -39,7 +39,7 @@ def run(  # noqa: PLR0917 - typer passes by name
 ) -> None:
     """Profile, plan and train a job on this machine.
 
-    A run that was interrupted goes on where it was; finished stages are not repeated while their inputs are the same.
+    An interrupted run resumes where it stopped; finished stages are not repeated while their inputs are the same.
     """
     from neuroshard_api.documents.plan import Plan
 
@@ -103,7 +103,7 @@ def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None) -> "G
 
 
 def _waits(job: "DLRMTrainingJob", *, approved: bool) -> str:
-    """Return why a planned job is not trained now; empty: it is."""
+    """Return the reason that a planned job is not trained now; empty: it is."""
     from neuroshard_api.job.training_job import LaunchPolicy
 
     if job.spec.launch_policy is LaunchPolicy.PLAN_ONLY:

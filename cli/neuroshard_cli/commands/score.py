@@ -59,7 +59,7 @@ def score(
 
 
 def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[TablePlacement, ...]]":
-    """Return what a plan answers, and its shards."""
+    """Return the request of a plan, and its shards."""
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 

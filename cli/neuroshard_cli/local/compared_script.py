@@ -52,7 +52,7 @@ def script_command(script: Path, arguments: str | None) -> list[str]:
 def request_file(
     folder: Path, plans: "Mapping[str, Path]", *, rounds: int, steps: int, result: Path
 ) -> "Mapping[str, str]":
-    """Write what the script is asked for, and return the environment that names it."""
+    """Write the script's request, and return the environment that names it."""
     from neuroshard_api.documents.comparison_request import COMPARISON_VARIABLE, ComparisonRequest
 
     request = ComparisonRequest(

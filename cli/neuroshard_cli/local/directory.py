@@ -47,7 +47,7 @@ class RunDirectory:
         self.inputs_file = self.path / "candidate-inputs.json"
 
     def log(self, stage: str) -> Path:
-        """Return where the output of a stage's processes is kept."""
+        """Return the path of the log of a stage's processes."""
         return self.path / "logs" / f"{stage}.log"
 
     @contextlib.contextmanager
@@ -67,11 +67,11 @@ class RunDirectory:
             yield
 
     def was_made_from(self, stage: str, inputs: str) -> bool:
-        """Tell whether a stage was last finished from these inputs; its files may have been replaced since."""
+        """Return whether a stage was last finished from these inputs; its files may have been replaced since."""
         return self._outputs(stage, inputs) is not None
 
     def is_finished(self, stage: str, inputs: str) -> bool:
-        """Tell whether a stage was finished from these inputs and its files are as it left them."""
+        """Return whether a stage was finished from these inputs and its files are as it left them."""
         outputs = self._outputs(stage, inputs)
         return isinstance(outputs, dict) and outputs == self._digests(list(outputs))
 
@@ -111,14 +111,14 @@ class RunDirectory:
         write_file(self.path / STATE_FILE, json.dumps({**self._state(), key: value}, indent=1) + "\n")
 
     def _outputs(self, stage: str, inputs: str) -> object:
-        """Return what a stage that was last finished from these inputs left: digests by file. None: it was not."""
+        """Return the digests of a stage's outputs if it was last finished from these inputs. None: it was not."""
         record = self._state().get(stage)
         if not isinstance(record, dict) or record.get("inputs") != inputs:
             return None
         return record.get("outputs", {})
 
     def _state(self) -> Mapping[str, object]:
-        """Return what is remembered; a damaged file remembers nothing, so that all stages are run again."""
+        """Return the recorded state; a damaged file counts as empty, so that all stages are run again."""
         try:
             state = json.loads((self.path / STATE_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):

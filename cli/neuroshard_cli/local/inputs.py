@@ -30,7 +30,7 @@ def data_files(root: Path, pattern: str) -> list[str]:
 
 
 def machine() -> list[str]:
-    """Return what tells this machine from others, as far as it can be seen without a device's libraries."""
+    """Return the facts that identify this machine, as far as they are known without a device's libraries."""
     system = os.uname()
     return [system.nodename, system.release, system.machine, str(os.cpu_count())]
 

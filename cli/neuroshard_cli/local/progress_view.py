@@ -89,7 +89,7 @@ class RunView:
             self._set(stage, first_step=(first, first_s), left_s=left_s)
 
     def end(self, stage: str, state: State, note: str | None = None) -> None:
-        """Show how a stage ended."""
+        """Show the end of a stage."""
         line = self._lines[stage]
         seconds = time.monotonic() - line.started_s if line.state == "active" else 0.0
         took = f" after {seconds:.0f} s" if line.state == "active" else ""

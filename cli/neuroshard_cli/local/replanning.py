@@ -319,7 +319,7 @@ class LocalReplanning:
         return any_plan(read_data(file), where=str(file))
 
     def _planned_ms(self) -> float | None:
-        """Return what the plan in force costs for the inputs that it was made for. None: it has no price."""
+        """Return the price of the plan in force for the inputs that it was made for. None: it has none."""
         predicted = self._plan_in_force().predicted
         return None if predicted is None else predicted.total_ms
 
@@ -366,7 +366,7 @@ def _recorded(directory: RunDirectory) -> "ReplanningStatus":
 
 
 def _version(path: Path) -> int | None:
-    """Return what changes with each new file of that name. None: there is none."""
+    """Return a version that changes with each new file of that name. None: there is none."""
     try:
         return path.stat().st_mtime_ns
     except OSError:

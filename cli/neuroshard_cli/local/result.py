@@ -163,7 +163,7 @@ def _times(cost: "StepCost") -> list[str]:
 
 
 def _errors(predicted: "StepCost", measured: "StepCost") -> list[str]:
-    """Return how far each measured time is above the predicted one; empty where nothing was predicted."""
+    """Return the excess of each measured time over the predicted one; empty where nothing was predicted."""
     pairs = zip(_microseconds(predicted), _microseconds(measured), strict=True)
     return [f"{100 * (after / before - 1):+.0f} %" if before and after is not None else "" for before, after in pairs]
 

@@ -373,7 +373,7 @@ class LocalRun:
             raise
 
     def _replanning(self) -> "LocalReplanning | None":
-        """Return what makes further plans. None: the mode is Off, or none are made for the job, which is noted."""
+        """Return the source of further plans. None: the mode is Off, or none are made for the job, which is noted."""
         from neuroshard_api.job.plan_request import counts_dense
         from neuroshard_api.job.replanning import ReplanningMode
         from neuroshard_api.replanning.support import replanning_policy, unsupported

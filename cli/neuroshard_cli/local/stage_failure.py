@@ -24,7 +24,7 @@ class Failure:
 
 
 def failure_of(status: int, log: str) -> Failure:
-    """Return why a stage ended with a status other than 0; a negative one is a signal."""
+    """Return the failure of a stage that ended with a status other than 0; a negative one is a signal."""
     lines = [line.rstrip() for line in re.split(r"[\r\n]+", log) if line.strip()]
     at, worker = next(((at, found) for at, line in enumerate(lines) if (found := _WORKER.search(line))), (None, None))
     code = status if worker is None else int(worker["code"])

@@ -93,7 +93,7 @@ class StageRunner:
             raise failed
 
     def _newest(self, stage: str) -> str:
-        """Return what a stage says of its progress: the trainer's document, or the last line of the log."""
+        """Return the progress of a stage: from the trainer's document, or the last line of the log."""
         from neuroshard_api.documents.document import DocumentError
         from neuroshard_api.documents.progress import TrainingProgress
         from neuroshard_api.job.stage_commands import PROGRESS_FILE

@@ -50,7 +50,7 @@ def requests_of(options: RequestOptions, algorithm: str, sizes: tuple[int, ...])
 
 
 def print_sizes(found: "Sequence[BatchSize]", *, source: str, as_json: bool) -> None:
-    """Show what batch sizes come to, without a plan; nothing where there are none."""
+    """Show the results of batch sizes, without a plan; nothing where there are none."""
     from neuroshard_report.terminal.batch_sizes import render_batch_sizes
 
     if found and as_json:

@@ -65,7 +65,7 @@ def check_command(entry: CommandEntry, *, version_of: VersionOf = installed_vers
 
 
 def conflicts(*, version_of: VersionOf = installed_version, cuda: str | None, driver: str | None) -> Iterator[str]:
-    """Yield what is installed but does not work together, each with a hint.
+    """Yield the conflicts between installed packages, each with a hint.
 
     Args:
         version_of: versions of what is installed.

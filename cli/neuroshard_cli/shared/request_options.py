@@ -391,7 +391,7 @@ def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
 
 
 def _dense_choices(options: RequestOptions) -> dict[str, object] | None:
-    """Return what the options permit of the dense part. None: the defaults. Raises CommandError."""
+    """Return the options' choices for the dense part. None: the defaults. Raises CommandError."""
     named = {
         "policy": options.dense_policy,
         "group": options.dense_group,

@@ -159,7 +159,7 @@ def _calibrated(records: Sequence[ProfileRecord], base: Path, output: Path, reas
 
 
 def training_settings(num_records: int, *, seed: int) -> "PretrainSettings":
-    """Return how a compute network is trained on this many records: smaller and longer than on simulated samples."""
+    """Return settings to train a compute network on this many records: smaller and longer than on simulated samples."""
     from neuroshard_costs.pretrain.train import PretrainSettings  # noqa: PLC0415 - torch, only where needed
 
     return PretrainSettings(

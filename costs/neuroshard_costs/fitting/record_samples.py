@@ -77,7 +77,7 @@ def transfers(records: Sequence[ProfileRecord], direction: Literal["forward", "b
 
 
 def compute_validity(samples: Sequence[ComputeSample]) -> dict[str, Range]:
-    """Return what the samples cover, in the words of the request."""
+    """Return the ranges that the samples cover, by the fields of the request."""
     tables = [table for sample in samples for table in sample.tables]
     return {
         "num_embeddings": _range([table.num_embeddings for table in tables]),
@@ -92,7 +92,7 @@ def compute_validity(samples: Sequence[ComputeSample]) -> dict[str, Range]:
 
 
 def transfer_validity(measured: Transfers) -> dict[str, Range]:
-    """Return what the all-to-alls cover, in the words of the request."""
+    """Return the ranges that the all-to-alls cover, by the fields of the request."""
     of = measured.collectives
     covered = {
         "num_devices": _range(of.num_nodes * of.devices_per_node),

@@ -130,7 +130,7 @@ def fit_compute(
 
 
 def library_versions() -> dict[str, str]:
-    """Return what decides that equal seeds give equal weights."""
+    """Return the versions under which equal seeds give equal weights."""
     return {"python": platform.python_version(), "numpy": np.__version__, "torch": torch.__version__}
 
 

@@ -34,7 +34,7 @@ class CachedRows:
 
     @classmethod
     def of(cls, tables: TableSet, *, global_batch_size: int) -> Self:
-        """Return what caches of these tables keep and miss, in the order of the set.
+        """Return the rows that caches of these tables keep and miss, in the order of the set.
 
         Args:
             tables: with their reuse, measured or by Zipf's law.

@@ -14,7 +14,7 @@ RBAC_GROUP = "rbac.authorization.k8s.io"
 
 
 def access(context: Context, role: str, result: str) -> list[Manifest]:
-    """Return what lets the pods of a role write the ConfigMap `result` and nothing else."""
+    """Return the RBAC objects that let a role's pods write the ConfigMap `result` and nothing else."""
     name = names.account(context.name, role)
     may = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [result], "verbs": ["patch"]}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": context.observed.job.namespace}
@@ -44,7 +44,7 @@ def empty_result(context: Context, role: str, name: str) -> Manifest:
 
 
 def ensured(context: Context, manifests: Sequence[Manifest]) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
-    """Return what makes these children be there as they should: nothing, where they are."""
+    """Return the actions that create or restore these children, and their events; none where all are right."""
     actions: list[Action] = []
     events: list[Event] = []
     for manifest in manifests:

@@ -21,7 +21,7 @@ def profiler_service(context: Context) -> Manifest:
 
 
 def endpoint(context: Context, job: str) -> str:
-    """Return where pod 0 of a profiler's Job is met."""
+    """Return the address of pod 0 of a profiler's Job."""
     return f"{names.host(job, 0, names.profiler_service(context.name))}:{context.spec.rendezvous.port}"
 
 

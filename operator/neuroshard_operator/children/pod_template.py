@@ -27,7 +27,7 @@ class _PodSpec(_Open):
 
 
 def template_problem(spec: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with the types of a pod template; None where nothing is."""
+    """Return the problem with the types of a pod template; None where there is none."""
     try:
         _PodSpec.model_validate(spec)
     except ValidationError as error:

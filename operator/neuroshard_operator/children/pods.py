@@ -22,7 +22,7 @@ USER = 65532
 TOKEN_SECONDS = 3607
 """What the kubelet asks for by default; it renews the token in time."""
 WORK = "/neuroshard"
-"""Below it lies everything that a stage's pod reads and writes."""
+"""Parent folder of the files that a stage's pod reads and writes."""
 RESULT = "result"
 NODE_RANK: Mapping[str, Any] = {
     "name": NODE_RANK_VARIABLE,

@@ -249,7 +249,7 @@ def slow_nodes(context: Context) -> tuple[str, ...]:
 
 
 def _template_decides(pod_spec: Mapping[str, Any]) -> bool:
-    """Tell whether the job's pod template says itself what the trainer's container runs, or when it has started."""
+    """Return whether the job's pod template says itself what the trainer's container runs, or when it has started."""
     containers = pod_spec.get("containers")
     said = [each for each in containers if isinstance(each, Mapping)] if isinstance(containers, list) else []
     return any(each.get("name") == names.TRAINER and {"command", "startupProbe"} & each.keys() for each in said)

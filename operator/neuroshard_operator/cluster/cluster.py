@@ -57,7 +57,7 @@ class Cluster:
         self._nodes_at_s: float | None = None
 
     def observe(self, key: JobKey) -> Observed | None:
-        """Return what the watches have brought of a job; None where there is no such job."""
+        """Return the state of a job as the watches have it; None where there is no such job."""
         job = self._caches.training_job(key)
         if job is None:
             return None
@@ -93,7 +93,7 @@ class Cluster:
         )
 
     async def apply(self, observed: Observed, decision: Decision) -> float | None:
-        """Do what was decided: the status first, so that nothing is done on a context that is out of date.
+        """Apply a decision: the status first, so that nothing is done on a context that is out of date.
 
         A write that the API server refuses ends the work of this pass, and the next pass is told of it.
 
@@ -284,7 +284,7 @@ class Cluster:
     async def _judge(
         self, key: JobKey, job: TrainingJobObject, manifest: Mapping[str, Any], found: Json
     ) -> Refusal | None:
-        """Tell whether an object that was there already is the one that was to be made."""
+        """Return whether an object that was there already is the one that was to be made."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         owners = found["metadata"].get("ownerReferences") or []
         ours = any(owner["uid"] == job.meta.uid and owner.get("controller") for owner in owners)

@@ -130,7 +130,7 @@ class Resync:
         return found, set(refused)
 
     def _is_stalled(self, kind: str, listed: Mapping[str, str]) -> bool:
-        """Tell whether the watch still shows the versions that it showed when the list before had others."""
+        """Return whether the watch still shows the versions that it showed when the list before had others."""
         shown = self._watched.versions(kind)
         waited = self._overdue.get(kind, {})
         stalled = any(uid in listed and shown.get(uid, "") == version for uid, version in waited.items())

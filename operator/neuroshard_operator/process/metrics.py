@@ -99,7 +99,7 @@ class Metrics:
         self.queue_depth.set_function(depth)
 
     def watch_objects(self, kinds: Iterable[str], count: Callable[[str], float]) -> None:
-        """Read how many objects of each kind the watches show whenever metrics are scraped."""
+        """Read the number of objects of each kind in the watches whenever metrics are scraped."""
         for kind in kinds:
             self.watched.labels(kind=kind).set_function(partial(count, kind))
 
@@ -112,7 +112,7 @@ class Metrics:
         self.api_errors.labels(verb=verb, code=str(code)).inc()
 
     def status_written(self, before: Status, after: Status) -> None:
-        """Count what changed between two statuses of a job."""
+        """Count the changes between two statuses of a job."""
         for stage in after.stages:
             ended = stage.state in {StageState.SUCCEEDED, StageState.FAILED}
             known = next((each for each in before.stages if each.name is stage.name), None)

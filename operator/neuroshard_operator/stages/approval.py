@@ -50,7 +50,7 @@ def approve(context: Context, planned: Planned) -> StageResult:
 
 
 def _why_approved(context: Context, planned: Planned, approved: str | None) -> str | None:
-    """Return why workers may start under the plan. None: it waits for approval.
+    """Return the reason that workers may start under the plan. None: it waits for approval.
 
     A plan that workers were started under needs no further approval: the annotation may name a candidate since.
     """

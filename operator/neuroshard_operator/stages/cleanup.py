@@ -19,7 +19,7 @@ class CleanUp:
 
 
 def clean_up(context: Context) -> CleanUp:
-    """Return what of an ended job goes: Jobs by cleanPodPolicy, and the job itself when its time is over."""
+    """Return the parts of a finished job to delete: Jobs by cleanPodPolicy, and the job itself after its TTL."""
     ended, ttl = context.status.completion_time, context.spec.run_policy.ttl_seconds_after_finished
     if ttl is not None and ended is not None:
         due = ended + timedelta(seconds=ttl)

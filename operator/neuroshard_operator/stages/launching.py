@@ -24,7 +24,7 @@ REQUEUE_AFTER_S = 10.0
 
 
 def launch(context: Context, planned: Planned) -> tuple[StageResult, ChildJob | None]:
-    """Return what makes the workers of this attempt be there, and their Job once it is.
+    """Return the result that starts this attempt's workers, and their Job once it exists.
 
     A Job is made only when no pod of another one may still run: there are never two sets of workers.
     """
@@ -155,7 +155,7 @@ def _stopped(jobs: list[ChildJob]) -> tuple[Action, ...]:
 
 
 def _pause_until(context: Context) -> datetime | None:
-    """Return when the next attempt may start; None: now."""
+    """Return the earliest start of the next attempt; None: now."""
     until = context.status.next_start_time
     return until if until is not None and until > context.now else None
 

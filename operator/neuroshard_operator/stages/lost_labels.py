@@ -5,7 +5,7 @@ from neuroshard_operator.context import Context
 
 
 def relabelled(context: Context) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
-    """Return what gives the job's Jobs the labels back that they were made with: nothing, where they have them.
+    """Return the actions that restore the original labels of the job's Jobs, and events; none where all are there.
 
     Jobs that no watch shows any more are among them, as `Context.unseen_worker_jobs` asks for those.
     """

@@ -45,7 +45,7 @@ Found = tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]
 
 
 def network_measured(context: Context, hardware: Hardware, measured: MeasuredHardware) -> Found:
-    """Return what is known of the network of a profile.
+    """Return the condition for the network of a profile.
 
     Raises:
         DocumentError: the profile is of two nodes and lacks the link between them.
@@ -64,7 +64,7 @@ def network_measured(context: Context, hardware: Hardware, measured: MeasuredHar
 
 
 def network_not_measured(context: Context, hardware: Hardware) -> Found:
-    """Return why the network of a job of several nodes is not measured; nothing where it is, or where it has none."""
+    """Return the cause that a multi-node job's network is not measured; empty where it is, or where it has none."""
     if hardware.network_nodes or not wants_network(context.spec):
         return (), ()
     before = next((each for each in context.status.conditions if each.type == ConditionType.NETWORK_MEASURED), None)

@@ -73,7 +73,7 @@ def planned_already(context: Context, inputs_hash: str) -> tuple[StageResult, Pl
 
 
 def has_other_tables(context: Context, plan: PlanSummary) -> bool:
-    """Tell whether the user's ConfigMap has tables, and others than the plan was made for.
+    """Return whether the user's ConfigMap has tables, and others than the plan was made for.
 
     A plan for measured inputs has lookups of its own: names, rows, columns, and data types count alone.
     """
@@ -86,7 +86,7 @@ def has_other_tables(context: Context, plan: PlanSummary) -> bool:
 
 
 def plan_candidate(context: Context, inputs_hash: str, profiled: Profiled, in_force: CandidateInputs) -> StageResult:
-    """Return what planning wants while there is no candidate plan: a planner Job, or its end in failure."""
+    """Return the result of planning while there is no candidate plan: a planner Job, or its end in failure."""
     return _attempt(context, inputs_hash, profiled, None, in_force)
 
 
@@ -105,7 +105,7 @@ def replan_for_tables(context: Context) -> StageResult:
 
 
 def make_plan(context: Context, inputs_hash: str, profiled: Profiled) -> StageResult:
-    """Return what planning wants while there is no plan: a planner Job, then the fallback's, then the end."""
+    """Return the result of planning while there is no plan: a planner Job, then the fallback's, then the end."""
     step = _attempt(context, inputs_hash, profiled, None)
     fallback = context.spec.planner.fallback_algorithm.algorithm
     if step.completion is None or fallback is None or not _may_fall_back(step):
@@ -196,7 +196,7 @@ def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | N
 
 
 def kept_plan(context: Context, plan_hash: str, inputs_hash: str) -> tuple[Action, str] | None:
-    """Return what labels a plan that is kept already as the plan of these inputs, and its name; None: it is not kept.
+    """Return the action that labels an existing plan as that of these inputs, and its name; None: there is none.
 
     Plans are named by their content, so other inputs that lead to an equal plan meet it under its name.
     """
@@ -210,14 +210,14 @@ def kept_plan(context: Context, plan_hash: str, inputs_hash: str) -> tuple[Actio
 
 
 def _is_whole(context: Context, plan: ChildConfigMap) -> bool:
-    """Tell whether a plan is what its name says: the name carries the hash of the content."""
+    """Return whether a plan's content has the hash that is in its name."""
     return (
         plan.immutable and plan.meta.deleted is None and plan.meta.name == names.plan(context.name, plan.content_hash)
     )
 
 
 def mismatch(context: Context, plan: PlanSummary, tables: TableSet | None = None) -> tuple[Reason, str] | None:
-    """Return why a plan is not for this job; None where it is."""
+    """Return the reason that a plan does not fit this job; None where it fits."""
     world_size = context.spec.trainer.world_size
     if plan.world_size != world_size:
         message = f"the plan is for {plan.world_size} devices, the job has {world_size} (numNodes x numProcPerNode)"
@@ -306,7 +306,7 @@ def _attempt(
 
 
 def _problem_with(context: Context, result: ChildConfigMap | None) -> str | None:
-    """Return what is wrong with a published plan; None where there is none yet. One that fits was found before."""
+    """Return the problem with a published plan; None where there is none yet. One that fits was found before."""
     document = result.document if result else None
     if isinstance(document, Unreadable):
         return f"the planner's result cannot be used: {document.problem}"
@@ -323,7 +323,7 @@ def _plans(context: Context, name: str) -> str:
 def _request(
     context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None
 ) -> Manifest | StageResult:
-    """Return what the planner is asked, or the step that says why it cannot be asked."""
+    """Return the planner's request, or the result that explains why there is none."""
     tables = tables_of(context)
     if not isinstance(tables, TableSet):
         return tables

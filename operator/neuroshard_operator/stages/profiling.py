@@ -81,7 +81,7 @@ def finds_no_node(context: Context, hardware: Hardware) -> bool:
 
 
 def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
-    """Return what profiling wants, and the profile once there is one."""
+    """Return the result of profiling, and the profile once there is one."""
     if takes_given_models(context.spec):
         return given_models(context)
     hardware = hardware_of(context)
@@ -115,7 +115,7 @@ def _profiler_name(context: Context, hardware: Hardware, key: str) -> str:
 def _measured(
     context: Context, hardware: Hardware, own: ChildJob | None, result: ChildConfigMap | None, *, shared: bool
 ) -> StageResult:
-    """Return what profiling wants while there is no profile: its Job, and then the profile made of its result."""
+    """Return the result of profiling while there is no profile: its Job, and then the profile made of its result."""
     key = _profile_key(context, hardware)
     if result is not None and isinstance(result.document, ProfileSummary):
         manifest = profile(context, names.profile(key), key, shared=shared)
@@ -238,12 +238,12 @@ def _start(context: Context, hardware: Hardware, key: str) -> StageResult:
 
 
 def _is_worth_waiting_for(other: OtherProfiler, now: datetime) -> bool:
-    """Tell whether another job's profiler runs or has only just begun to wait for a node, which this job may get."""
+    """Return whether another job's profiler runs or has only just begun to wait for a node, which this job may get."""
     return other.is_running or other.created is None or now < other.created + PATIENCE
 
 
 def _files(context: Context) -> Manifest | StageResult:
-    """Return what the profiler's pod reads, or the step that says why there is nothing to read."""
+    """Return the input files of the profiler's pod, or the result that explains why there are none."""
     tables = tables_of(context)
     if not isinstance(tables, TableSet):
         return tables

@@ -21,7 +21,7 @@ def queued(step: StageResult, message: str) -> StageResult:
 
 
 def held_message(context: Context, job: ChildJob) -> str:
-    """Return why a suspended Job waits, for people."""
+    """Return the reason, for people, that a suspended Job waits."""
     name = job.meta.name
     queue = job.meta.labels.get(names.QUEUE_LABEL)
     if queue is not None:
@@ -35,7 +35,7 @@ def held_message(context: Context, job: ChildJob) -> str:
 
 
 def put_into_queue(context: Context, job: ChildJob) -> tuple[Action, ...]:
-    """Return what gives a suspended Job the queue of the DLRMTrainingJob, where it has none.
+    """Return the action that gives a suspended Job without a queue that of the DLRMTrainingJob.
 
     With manageJobsWithoutQueueName Kueue suspends the planner's Job too, and Jobs that are older than the label.
     """

@@ -49,7 +49,7 @@ def is_planning_candidate(context: Context) -> bool:
 
 
 def replan(training: Training, *, candidate_hash: str | None) -> StageResult:
-    """Return what follows from the drift report of workers that train.
+    """Return the result for the drift report of workers that train.
 
     Args:
         training: of the pass.
@@ -113,7 +113,7 @@ def _candidate_step(training: Training, drift: DriftSummary, candidate_hash: str
 
 
 def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChange) -> bool:
-    """Tell whether a candidate is to be made for a change: the reports are there, and it is not too often."""
+    """Return whether a candidate is to be made for a change: the reports are there, and it is not too often."""
     report = latest(context)
     if report is None or report.statistics_key is None:
         return False
@@ -130,7 +130,7 @@ def _asked(training: Training, change: DriftChange) -> StageResult:
 
 
 def _superseded(context: Context, candidate: CandidatePlan | None, candidate_hash: str | None) -> tuple[Action, ...]:
-    """Return what removes the children of a candidate that was not taken: drift that goes on would heap them up."""
+    """Return the actions that delete a rejected candidate's children, which would pile up under lasting drift."""
     if candidate is None or candidate_hash is None:
         return ()
     planner = names.planner_job(context.name, candidate_hash)
@@ -148,7 +148,7 @@ def _superseded(context: Context, candidate: CandidatePlan | None, candidate_has
 
 
 def _planning(training: Training, candidate: CandidatePlan, candidate_hash: str) -> StageResult:
-    """Return what makes the candidate: the reports that it is for, kept as they are, and its planner."""
+    """Return the result that makes the candidate: copies of the reports that it is for, and its planner."""
     context, planned = training.context, training.planned
     kept = context.config_map(names.inputs(context.name, candidate.number))
     if kept is None:

@@ -21,14 +21,14 @@ _PART = "; "
 
 
 def latest(context: Context) -> ReportSummary | None:
-    """Return what the workers reported last, of whatever attempt and plan. None: nothing that can be read."""
+    """Return the workers' last report, of any attempt and plan. None: none that can be read."""
     config_map = context.config_map(names.report(context.name))
     document = config_map.document if config_map else None
     return document if isinstance(document, ReportSummary) else None
 
 
 def reported(context: Context, *, last: bool) -> dict[str, object]:
-    """Return what the workers reported since the status was written, or nothing if that is too recent.
+    """Return the workers' reports since the status was written, or nothing if that is too recent.
 
     `last`: the workers have ended, and what they said last is written in any case.
     """
@@ -177,14 +177,14 @@ def _suspension(guard: GuardRecord | None, what: str) -> Iterator[str]:
 
 
 def _measured(guard: GuardRecord | None, what: str, limit: str) -> Iterator[str]:
-    """Yield what a guard measured last, if there is one."""
+    """Yield a guard's last measurement, if there is one."""
     if guard is not None:
         last = "no check so far" if guard.change_percent is None else f"{guard.change_percent:.3g} % in the last check"
         yield f"{what}: {last}, at most {limit} % (checks: {guard.num_checks})"
 
 
 def last_progress(context: Context) -> datetime | None:
-    """Return when the workers of this attempt last reported progress, or became ready; None: they never report."""
+    """Return the time of this attempt's last progress report, or of its readiness; None: the workers never report."""
     measured = context.status.cost.measured if context.status.cost else None
     times = [each.last_updated_time for each in (measured, context.status.trainer_status) if each is not None]
     known = [time for time in times if time is not None]
@@ -212,7 +212,7 @@ def _wait_s(context: Context) -> float:
 
 
 def next_report_s(context: Context, reported: dict[str, object]) -> float | None:
-    """Return when to look again for numbers that came too early for this pass; None: a new report wakes us."""
+    """Return the seconds until a pass for numbers that came too early for this one; None: a new report starts one."""
     report = context.config_map(names.report(context.name))
     if reported or report is None or (report.is_read and report.document is None):
         return None

@@ -73,12 +73,12 @@ def failed(
 
 
 def condition(kind: ConditionType, reason: Reason, message: str, *, holds: bool) -> ConditionUpdate:
-    """Return what a pass finds about a condition."""
+    """Return the update of a condition."""
     return ConditionUpdate(type=kind, holds=holds, reason=reason, message=message)
 
 
 def worker_conditions(reason: Reason, message: str, *, holds: bool) -> tuple[ConditionUpdate, ConditionUpdate]:
-    """Return what a pass finds about the workers' pods and about their running, where it is the same."""
+    """Return the same update for the workers' pods and for their running."""
     return (
         condition(ConditionType.PODS_READY, reason, message, holds=holds),
         condition(ConditionType.RUNNING, reason, message, holds=holds),

@@ -77,7 +77,7 @@ def succeeded(context: Context) -> StageResult | None:
 
 
 def run(context: Context, current: ChildJob) -> StageResult:
-    """Return what is to be said and done about workers that were started."""
+    """Return the result for workers that were started."""
     if current.outcome is not None:
         return _failure(context, current)
     if context.is_held(current):
@@ -215,7 +215,7 @@ def _hang_check_s(context: Context) -> float | None:
 
 
 def _healthy_time(context: Context, until: datetime) -> timedelta:
-    """Return how long the workers of this attempt trained: to the failure, or where they report, to the last report."""
+    """Return the training time of this attempt's workers: to the failure, or where they report, to the last report."""
     if context.ready_since is None:
         return timedelta(0)
     last = last_progress(context)
@@ -232,7 +232,7 @@ def _counted_before(context: Context, healthy: timedelta) -> int:
 
 
 def _ended(context: Context, cause: Cause, decided: Verdict, *, healthy_until: datetime | None = None) -> StageResult:
-    """Return what follows when the workers have failed: another attempt, or the end of the job.
+    """Return the result after the workers have failed: another attempt, or the end of the job.
 
     `healthy_until`: when they last trained, where that was before the cause's time.
     """
@@ -279,7 +279,7 @@ def restarted_elsewhere(context: Context, message: str, status_fields: Mapping[s
 
 
 def _pause(context: Context, decided: Verdict, counted: int, healthy: timedelta) -> timedelta:
-    """Return how long the next attempt waits: longer with each failure that counts, and between quick disruptions."""
+    """Return the delay of the next attempt: longer with each failure that counts, and between quick disruptions."""
     if decided.counts:
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S) if counted > 1 else 0.0
         return timedelta(seconds=pause_s)

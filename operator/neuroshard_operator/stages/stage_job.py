@@ -101,7 +101,7 @@ def follow(
     problem: str | None,
     timeout_s: int,
 ) -> StageResult:
-    """Return what a stage wants whose Job is there and whose result cannot be taken yet.
+    """Return the result of a stage whose Job exists and whose output cannot be taken yet.
 
     Args:
         context: of the pass.
@@ -170,7 +170,7 @@ def _at_work(
 
 
 def _time_limit(context: Context, job: ChildJob, timeout: timedelta) -> tuple[tuple[Action, ...], float | None]:
-    """Return what ends a Job in time, and when it is due; Kubernetes counts from the Job's own start."""
+    """Return the actions that end a Job in time, and the seconds until then; Kubernetes counts from the Job's start."""
     placed = [pod.placed or pod.meta.created or context.now for pod in context.pods_of(job) if pod.node]
     if job.deadline_s is not None or job.start_time is None or job.suspended or not placed:
         return (), None

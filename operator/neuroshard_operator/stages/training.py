@@ -83,7 +83,7 @@ class Training:
         return with_restart(self.record, in_force=first, measured_us=self.measured_us, taken=taken)
 
     def restart(self, drift: DriftSummary) -> Restart:
-        """Return what a restart of the workers would cost and leave to gain."""
+        """Return the price of a restart of the workers, and what remains to gain."""
         report, record = latest(self.context), self.record
         created, started = self.workers.meta.created, self.workers.start_time
         waited_s = (started - created).total_seconds() if created and started and self.context.is_queued else 0.0

@@ -95,7 +95,7 @@ class _Choice:
         self.step_ms = plan.predicted.total_ms + dense_ms
 
     def too_little(self, kind: GradientType, *, exact_ms: float) -> str | None:
-        """Return why this plan with a type saves too little of a step of ``exact_ms``. None: it saves enough."""
+        """Return the sentence that this plan saves too little of a step of ``exact_ms``. None: it saves enough."""
         where = "the plan that fits next to what it carries"
         priced = self._priced(kind, self._refusal_of_all())
         if priced.saved_ms is None:
@@ -106,7 +106,7 @@ class _Choice:
         return f"{where} {_gain(saved_ms, exact_ms)}, below {self._choices.least_gain_percent:g} %"
 
     def decision(self) -> GradientDecision:
-        """Return what is chosen, with the price or the refusal of each type."""
+        """Return the choice, with the price or the refusal of each type."""
         refusal = self._refusal_of_all()
         priced = [self._priced(kind, refusal) for kind in self._choices.narrow]
         best = max(priced, key=lambda each: -math.inf if each.saved_ms is None else each.saved_ms, default=None)
@@ -137,7 +137,7 @@ class _Choice:
         )
 
     def _refusal_of_all(self) -> str | None:
-        """Return why no type at all is worth a price. None: some may be."""
+        """Return the reason that no type is worth a price. None: some may be."""
         topology = self._request.topology
         is_one_machine = topology.device.is_cpu and topology.num_nodes == 1
         reasons = {
@@ -173,7 +173,7 @@ class _Choice:
         return GradientAlternative(type=kind, exposed_ms=exposed_ms, codec_ms=codec_ms, saved_ms=saved_ms)
 
     def _exposed_ms(self, unit: DenseUnit, kind: GradientType) -> float:
-        """Return what collectives of a unit's gradients take beyond what hides them."""
+        """Return the exposed time of the collectives of a unit's gradients."""
         hidden_ms = _ms(hidden_seconds(self._backward_ms(unit) / _MS_PER_SECOND))
         return max(0.0, self._collectives_ms(unit.num_parameters, kind) - hidden_ms)
 

@@ -86,7 +86,7 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
 def _no_room(
     request: PlanRequest, smallest: Candidate, *, needed_bytes: int | None, search: Search
 ) -> InfeasibleError | None:
-    """Return why nothing fits next to the smallest layout, and so to no other. None: something may.
+    """Return the error that nothing fits next to the smallest layout, and so to no other. None: something may.
 
     Tables that pack by columns fit. Others may fit by rows, or in host memory, which a search has to tell. One that
     finds nothing is taken to find nothing with less room, which is assumed: a search does not prove that nothing fits.
@@ -157,12 +157,12 @@ def _with(request: PlanRequest, candidate: Candidate) -> PlanRequest:
 
 
 def _left_bytes(request: PlanRequest, candidate: Candidate) -> int:
-    """Return what a dense part leaves for shards on each device."""
+    """Return the bytes that a dense part leaves for shards on each device."""
     return MemoryLedger(_with(request, candidate)).shard_capacity_bytes
 
 
 def _enough(needed_bytes: int) -> float:
-    """Return what must be left where the tables need so much."""
+    """Return the share of memory to leave where the tables need this much."""
     return needed_bytes * (1 + SLACK)
 
 
@@ -208,7 +208,7 @@ def _planned(request: PlanRequest, layouts: Layouts, chosen: Candidate, *, searc
 def _dense_remedy(
     request: PlanRequest, profile: DenseProfile, *, costs: TransferModel, needed_bytes: int | None
 ) -> str:
-    """Return what other settings of the dense part would change, after a failure; empty: nothing.
+    """Return the gain of other settings of the dense part, after a failure; empty: none.
 
     Every unit without a strategy of its own is sharded, by any group, and checkpointed as the request permits.
     """

@@ -135,11 +135,11 @@ class Layouts:
         return Candidate(options=tuple(options), memory=self.memory(options))
 
     def memory(self, options: Sequence[UnitOption]) -> DenseMemory:
-        """Return what modules need under an option for each."""
+        """Return the memory of modules under an option for each."""
         profile = self._profile
 
         def left(total: int, parts: Sequence[int]) -> int:
-            """Return what is left of a total where each part is shared."""
+            """Return the rest of a total where each part is shared."""
             saved = sum(part - -(-part // option.shared_by) for part, option in zip(parts, options, strict=True))
             return total - saved
 

@@ -220,7 +220,7 @@ class UnitOptions:
 
 
 def _exposed_ms(collectives_ms: float, compute_ms: float) -> float:
-    """Return what collectives take beyond what compute of the same pass hides."""
+    """Return the time of collectives that compute of the same pass does not hide."""
     return max(0.0, collectives_ms - _MS_PER_SECOND * hidden_seconds(compute_ms / _MS_PER_SECOND))
 
 

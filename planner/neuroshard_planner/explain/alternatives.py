@@ -62,7 +62,7 @@ class PlacementWithoutUnit:
         return float(self._problem.step_cost.total_ms(self._levels_with(kinds, devices).max(axis=0)))
 
     def added_ms(self, kinds: IndexArray, devices: IndexArray) -> Mapping[str, float]:
-        """Return what these shards of the unit add to each part of the plan's cost; none that is 0.
+        """Return the share of these shards of the unit in each part of the plan's cost; none that is 0.
 
         The parts sum to the cost with the shards less that without them.
         """

@@ -35,7 +35,7 @@ class BatchSize:
 
 
 def at_batch_size(request: PlanRequest, *, search: Search) -> BatchSize:
-    """Return what a request comes to at its own batch size.
+    """Return the result of a request at its own batch size.
 
     Args:
         request: what is planned.

@@ -217,7 +217,7 @@ def _gap_parts(plan: Plan, problem: Problem, placement: Placement) -> tuple[GapP
 
 
 def _gap_of_groups(whole: Plan, own: Plan) -> Iterator[GapPart]:
-    """Yield what a plan's groups add to its cost above the lower bound, where it has groups."""
+    """Yield the part of a plan's cost above the lower bound that its groups add, where it has groups."""
     if whole.replication is not None:
         ms = (whole.predicted.total_ms - whole.lower_bound_ms) - (own.predicted.total_ms - own.lower_bound_ms)
         yield GapPart(reason="averages cost more than even ones, and the bound is that of all groups", ms=max(ms, 0.0))
@@ -259,7 +259,7 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
 
 
 def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float, *, kind: str) -> Iterator[str]:
-    """Say what twice the nodes could at best make of the same global batch."""
+    """Yield the best possible effect of twice the nodes on the same global batch."""
     topology = request.topology.model_copy(update={"num_nodes": 2 * request.topology.num_nodes})
     batch_size = request.batch_size_per_device // 2
     if not batch_size:

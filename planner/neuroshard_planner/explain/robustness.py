@@ -79,7 +79,7 @@ def other_traffic(request: PlanRequest, *, num_draws: int, deviation: float = DE
 
 
 def traffic_costs(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS) -> tuple[TrafficCost, ...]:
-    """Return what the plan, then each baseline, cost under other traffic; nothing of a plan with groups.
+    """Return the costs of the plan, then of each baseline, under other traffic; none of a plan with groups.
 
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
@@ -106,12 +106,12 @@ def traffic_costs(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS) -> 
 
 
 def total_under(drawn: PlanRequest, problem: Problem, placement: Placement) -> float:
-    """Return what a placement of a problem costs under another request with the same tables and devices."""
+    """Return the cost of a problem's placement under another request with the same tables and devices."""
     return totals_under(drawn, problem, [placement])[0]
 
 
 def totals_under(drawn: PlanRequest, problem: Problem, placements: Sequence[Placement]) -> list[float]:
-    """Return what placements of a problem cost under another request with the same tables and devices."""
+    """Return the costs of a problem's placements under another request with the same tables and devices."""
     costs: CostModel = problem.costs
     other = Problem(drawn, costs)
     kinds = problem.kinds

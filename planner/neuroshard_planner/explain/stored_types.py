@@ -7,7 +7,7 @@ MOST_NAMED = 5
 
 
 def stored_types_text(plan: Plan) -> str | None:
-    """Return which tables have which types, what that saves, and that it changes results. None: there was no choice."""
+    """Return a sentence on the tables' types, their saving, and changed results. None: there was no choice."""
     decided = plan.stored_types
     if decided is None:
         return None

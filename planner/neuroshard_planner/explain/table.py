@@ -187,7 +187,7 @@ def _on_host(problem: Problem, kinds: IndexArray, placement: TablePlacement) -> 
 
 
 def repeats_of(plan: Plan, table: Table) -> str | None:
-    """Return what is known of a table's repeated lists, and what the plan does with them, as a sentence."""
+    """Return a sentence on a table's repeated lists and the plan's use of them."""
     name, factor = table.duplication_group, table.duplication_factor
     if factor is None:
         return None

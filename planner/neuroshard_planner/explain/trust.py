@@ -35,7 +35,7 @@ def trust_of(bundle: BundleReference) -> tuple[Trust, Trust]:
 
 
 def basis_of(bundle: BundleReference) -> str:
-    """Return what the errors of a bundle hold against, as the end of a sentence."""
+    """Return the reference of a bundle's errors, as the end of a sentence."""
     simulated = [each.part for each in trust_of(bundle) if not each.is_measured]
     if not simulated:
         return "on held-out measurements"

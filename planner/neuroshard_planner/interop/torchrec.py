@@ -59,7 +59,7 @@ def placements(sharding_plan: "ShardingPlan", request: PlanRequest) -> tuple[Tab
 
 
 def node_problem(sharding_plan: "ShardingPlan", devices_per_node: int) -> str | None:
-    """Return where a plan numbers the devices of a node otherwise than nodes of this size. None: nowhere.
+    """Return the place where a plan numbers a node's devices otherwise than nodes of this size. None: nowhere.
 
     Args:
         sharding_plan: of TorchRec.

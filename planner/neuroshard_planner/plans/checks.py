@@ -37,7 +37,7 @@ def require_none(problems: Sequence[str]) -> None:
 
 
 def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
-    """Return what is wrong with a plan; each sentence begins with the field's path. An empty list: nothing is.
+    """Return the problems of a plan; each sentence begins with the field's path. An empty list: there are none.
 
     Faults that would make later checks meaningless are reported alone: first the list of tables, then the shards of
     each table, then constraints, memory, costs and labels together. A plan without a price has no memory and costs:
@@ -55,7 +55,7 @@ def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
 
 
 def table_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> list[str]:
-    """Return what is wrong with the tables alone: which there are, in which order, and how their shards lie."""
+    """Return the problems of the tables alone: their names, order, and shards."""
     return list(_list_problems(tables, request)) or list(placement_problems(tables, request))
 
 
@@ -217,7 +217,7 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
 
 
 def _collective_problems(device: int, cost: DeviceCost, *, has_groups: bool) -> Iterator[str]:
-    """Yield what a device's collectives, where they are known, do not add up to."""
+    """Yield the totals that a device's collectives, where they are known, do not add up to."""
     if not cost.collectives:
         return
     inputs = [each for each in cost.collectives if each.kind is CollectiveKind.INDICES]
@@ -238,7 +238,7 @@ def _collective_problems(device: int, cost: DeviceCost, *, has_groups: bool) -> 
 
 
 def _total_problems(plan: Plan) -> Iterator[str]:
-    """Yield what disagrees among the plan's own totals and labels."""
+    """Yield the contradictions among the plan's own totals and labels."""
     total, bound = plan.predicted.total_ms, plan.lower_bound_ms
     if bound > total * (1 + TOLERANCE):
         yield f"lower_bound_ms: is {bound:.6g}, above the plan's own cost of {total:.6g}"

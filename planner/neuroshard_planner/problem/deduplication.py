@@ -76,7 +76,7 @@ def looked_up(request: PlanRequest) -> PlanRequest:
 
 
 def expansion_ms(request: PlanRequest, costs: TransferModel) -> float:
-    """Return what copying pooled embeddings to the repeats of a device's samples takes, forward and backward."""
+    """Return the time to copy pooled embeddings to the repeats of a device's samples, forward and backward."""
     groups = frozenset(request.deduplicate or ())
     members = [table for table in request.tables.tables if table.duplication_group in groups]
     if not members:

@@ -180,7 +180,7 @@ class MemoryLedger:
         return size
 
     def host_bytes(self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray) -> IndexArray:
-        """Return what shards have in host memory, [n], if they are stored there: row-wise state stays on the device."""
+        """Return the host memory of shards, [n], if they are stored there: row-wise state stays on the device."""
         state = np.where(self._is_rowwise[tables], 0, self.optimizer_state_bytes(tables, num_rows, num_columns))
         return self.weights_bytes(tables, num_rows, num_columns) + state
 

@@ -75,7 +75,7 @@ class HostChoice:
 
 
 def host_choices(request: PlanRequest, units: Sequence[Unit]) -> tuple[HostChoice, ...]:
-    """Return what the constraints permit of host memory, for each unit.
+    """Return the permitted uses of host memory, for each unit.
 
     Raises:
         RequestError: they name a kernel that the devices have no host memory for, or a co-located table may be nowhere
@@ -167,7 +167,7 @@ class _Choice:
         )
 
     def _obstacles(self, kind: ShardingType, asked: Sequence[ShardingType]) -> Iterator[str]:
-        """Yield why the table cannot be sharded so; each completes a sentence that begins with the type."""
+        """Yield obstacles to this sharding of the table; each completes a sentence that begins with the type."""
         request = self.request
         table = request.tables.tables[self.index]
         kernels = request.constraints.compute_kernels_of(table.name)
@@ -184,7 +184,7 @@ class _Choice:
             yield "needs two whole nodes, or table_row_wise next to it"
 
     def _further_obstacles(self, kind: ShardingType) -> Iterator[str]:
-        """Yield why the table cannot be cut by rows or copied."""
+        """Yield further obstacles to cuts by rows or copies of the table."""
         request, topology = self.request, self.request.topology
         table = request.tables.tables[self.index]
         if self.unit.is_group:

@@ -86,7 +86,7 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
 
 
 def most_shards(constraints: Constraints, name: str) -> int | None:
-    """Return how many shards a table may have: what it says itself, or else what holds for all. None: any number."""
+    """Return the maximum number of a table's shards: its own, or else that of all tables. None: any number."""
     return constraints.tables.get(name, _FREE).max_shards or constraints.max_shards_per_table
 
 

@@ -201,7 +201,7 @@ class SplitSearch:
         return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
 
     def _affordable(self, num_shards: int) -> int:
-        """Return how many lanes of that many shards the work left pays for."""
+        """Return the number of lanes of that many shards that the work left pays for."""
         left = self._work_budget - self._problem.work
         return max(0, PROBES_PER_EVALUATION * left // (num_shards * self._problem.num_devices))
 

@@ -120,7 +120,7 @@ class _HostSearch:
         return None if fixed is None else self._completed(fixed)
 
     def _priced(self, variants: Sequence[Sequence[Variant]]) -> Iterator[Assignment]:
-        """Yield what units choose at each price of memory and each limit on a shard, where that fits in the mean."""
+        """Yield the units' choices at each price of memory and each limit on a shard, where they fit in the mean."""
         problem, ledger = self._problem, self._problem.memory
         num_devices = problem.num_devices
         most = max(map(len, variants))

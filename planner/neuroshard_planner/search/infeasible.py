@@ -98,7 +98,7 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
 
 
 def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
-    """Return what would be enough for a plan by columns, after ``where`` if there is such a change."""
+    """Return the changes that a plan by columns needs, after ``where`` if there is such a change."""
     remedies = []
     needed = least_capacity(packing, above_bytes=max(packing.capacity_bytes, 1))
     if needed is not None:

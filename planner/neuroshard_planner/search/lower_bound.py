@@ -203,7 +203,7 @@ class _Options:
         return self._known[1]
 
     def spread_ms(self, least: _Least) -> float:
-        """Return what the least of all families costs on the mean device, coordinate by coordinate."""
+        """Return the least cost over all families on the mean device, coordinate by coordinate."""
         problem, step_cost = self._problem, self._problem.step_cost
         starts = np.flatnonzero(np.diff(least.unit, prepend=-1))
         of_unit = np.minimum.reduceat(least.total, starts, axis=0)
@@ -246,7 +246,7 @@ def _with_own(least: FloatArray, traffic: FloatArray) -> FloatArray:
 
 
 def _most_pieces(unit: Unit, family: Family) -> int:
-    """Return how many pieces by columns a unit may have in a family."""
+    """Return the maximum number of a unit's pieces by columns in a family."""
     match family:
         case Family.COLUMNS:
             return unit.max_shards

@@ -103,7 +103,7 @@ class Migration:
         return self._incumbent.tables if placement is self._before else table_placements(self._problem, placement)
 
     def written_down(self, tables: tuple[TablePlacement, ...]) -> IncumbentPlan:
-        """Return what the incumbent costs under the request, and what these tables move."""
+        """Return the incumbent's cost under the request, and the moves of these tables."""
         (total_ms,) = self._problem.total_ms([self._before])
         moved = moved_bytes(self._incumbent.tables, tables, self._problem.request)
         return IncumbentPlan(

@@ -68,7 +68,7 @@ class TimedDevice(Protocol):
         ...
 
     def exchanges(self) -> tuple[ExchangeTimer, ExchangeRepeats]:
-        """Return what times this device's part of collectives, how often, and how large they are."""
+        """Return the timer of this device's part of collectives, their number, and their sizes."""
         ...
 
     def measure(

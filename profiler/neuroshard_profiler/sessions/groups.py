@@ -89,7 +89,7 @@ def measure_duplication(
     settings: EngineSettings,
     constant: Sequence[str] = (),
 ) -> Duplication:
-    """Measure how lists repeat over whole Parquet files on this machine; see count_changes for units and errors.
+    """Measure the repeats of lists over whole Parquet files on this machine; see count_changes for units and errors.
 
     Lists of ``constant`` features may not change within a session: see require_constant.
     """

@@ -168,7 +168,7 @@ def _strip(
 
 
 def _strip_data(devices: Sequence[DeviceView], costs: Sequence[_Term], memory: Sequence[_Term]) -> Markup:
-    """Return what the pointer shows over a strip, as JSON that cannot end its script element: numbers alone."""
+    """Return the data of a strip's tooltips, as JSON that cannot end its script element: numbers alone."""
     rows = [
         [
             [round(getattr(device.cost, term.field), 3) for term in costs],

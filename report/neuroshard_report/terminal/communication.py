@@ -22,7 +22,7 @@ def narrow_tables(communication: Communication | None, gradients: GradientDecisi
 
 
 def communication_table(decided: Communication) -> RenderableType:
-    """Return what each permitted pair would make of the best plan with exact exchange."""
+    """Return the table of the best exact plan's prices in each permitted pair."""
     table = TextTable(
         columns=("all-to-all in", "exchange ms", "codecs ms", "saves ms", "decision"),
         rows=(_exact(decided), *map(_row, decided.alternatives)),
@@ -32,7 +32,7 @@ def communication_table(decided: Communication) -> RenderableType:
 
 
 def gradients_table(decided: GradientDecision) -> RenderableType:
-    """Return what each permitted type would make of the exchange of the dense part's gradients."""
+    """Return the table of prices of the dense part's gradient exchange in each permitted type."""
     is_exact = decided.chosen is GradientType.FP32
     exposed = "-" if decided.exact_exposed_ms is None else format_ms(decided.exact_exposed_ms)
     exact = (GradientType.FP32.value, exposed, format_ms(0.0), format_ms(0.0), "chosen" if is_exact else "")

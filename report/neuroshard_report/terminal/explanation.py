@@ -25,7 +25,7 @@ LEAST_SHOWN_MS = 5e-4
 
 
 def render_plan_explanation(found: PlanExplanation) -> RenderableType:
-    """Return what the step is spent on, what keeps the plan above its bound, and what could help."""
+    """Return the parts of the step, of the gap to its bound, and the changes that could help."""
     facts = [
         ("predicted", f"{format_ms(found.total_ms)} ms ({found.source})"),
         ("bound", f"{format_percent(found.gap)} above the lower bound of {format_ms(found.lower_bound_ms)} ms"),
@@ -107,7 +107,7 @@ def _dense_units(units: Sequence[ExplainedUnit]) -> tuple[RenderableType, ...]:
 
 
 def _moves(moves: Moves, total_ms: float) -> str:
-    """Return what a change from the plan in force moves, with the largest tables."""
+    """Return the moves from the plan in force, with the largest tables."""
     before = f"{format_ms(moves.incumbent_ms)} ms under the plan in force, {format_ms(total_ms)} ms under this one"
     if not moves.tables:
         return f"{before}: nothing moves"
@@ -129,7 +129,7 @@ def _memory(found: PlanExplanation) -> str:
 
 
 def _overfull(found: OverfullDevice) -> tuple[RenderableType, ...]:
-    """Return what the memory of a device is for, and its largest tables."""
+    """Return the uses of a device's memory, and its largest tables."""
     purposes = tuple(
         (name, format_bytes(size), format_percent(size / found.used_bytes)) for name, size in found.purposes
     )
@@ -151,7 +151,7 @@ def _on_host(share: HostShare) -> str:
 
 
 def render_table_explanation(found: TableExplanation) -> RenderableType:
-    """Return where a table is, what it costs there, and what every other place would cost."""
+    """Return a table's place, its cost there, and its cost at every other place."""
     facts = [
         ("table", found.name),
         ("option", f"{found.sharding_type}, kernel {found.compute_kernel}; {_added(found.parts)}"),
@@ -199,7 +199,7 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
 
 
 def _added(parts: Sequence[AddedPart]) -> str:
-    """Return what a table adds to the step, in sum and by parts that show."""
+    """Return a table's share of the step, in sum and by parts that show."""
     total_ms = sum(part.ms for part in parts)
     shown = [f"{part.name} {format_ms(part.ms)}" for part in parts if abs(part.ms) >= LEAST_SHOWN_MS]
     return f"adds {format_ms(total_ms)} ms to the step" + (f": {', '.join(shown)}" if shown else "")
@@ -212,7 +212,7 @@ def _next_best(found: TableExplanation, best: Alternative) -> str:
 
 
 def render_moves(moves: Sequence[Move]) -> RenderableType:
-    """Return what moving a few tables would give, one after the other."""
+    """Return the gains of moving a few tables, one after the other."""
     if not moves:
         return Text("No single table that is moved, whole or in even blocks of columns, would lower the step.")
     rows = tuple(

@@ -16,9 +16,9 @@ MICROSECONDS_PER_MS = 1000
 
 
 def render_headline(job: DLRMTrainingJob) -> str:
-    """Return where the job is, and why, on one line."""
+    """Return the job's stage and its reason, on one line."""
     if job.status is None or job.status.stage is None:
-        return f"{job.metadata.name}: not looked at yet; is the operator running?"
+        return f"{job.metadata.name}: no status yet; is the operator running?"
     reason = f" ({job.status.reason})" if job.status.reason else ""
     message = f": {job.status.message}" if job.status.message else ""
     return f"{job.metadata.name}: {job.status.stage}{reason}{message}"

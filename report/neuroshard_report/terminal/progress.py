@@ -23,7 +23,7 @@ class Activity:
         self._update = update
 
     def begin(self, part: str, *, done: int = 0, total: int | None = None) -> None:
-        """Show which part is at work, after `done` of `total` parts. None: the number is unknown."""
+        """Show the part at work, after `done` of `total` parts. None: the number is unknown."""
         self._update(part, None if not total else done / total)
 
     def of(self, items: Iterable[Item], *, total: int | None, amount: Callable[[Item], int]) -> Iterator[Item]:

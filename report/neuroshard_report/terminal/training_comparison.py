@@ -38,7 +38,7 @@ def _row(name: str, times: PlanTimes, *, is_reference: bool) -> tuple[str, ...]:
 
 
 def _memory(found: TrainingComparison) -> Iterator[str]:
-    """Yield what the models of all plans need, and what was measured of it."""
+    """Yield the memory that the models of all plans need, and its measured part."""
     if found.memory is not None:
         alone = ", ".join(f"{name} {format_bytes(size)}" for name, size in found.memory.plan_bytes.items())
         yield (

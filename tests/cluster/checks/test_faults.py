@@ -15,12 +15,12 @@ pytestmark = [pytest.mark.e2e, pytest.mark.chaos]
 
 
 def gpus(cluster: Cluster, node: str) -> int:
-    """Return how many GPUs the scheduler may give away on a node."""
+    """Return the number of a node's GPUs that the scheduler may give away."""
     return int(cluster.kubectl.get("node", node)["status"]["allocatable"].get(RESOURCE, 0))
 
 
 def is_ready(cluster: Cluster, node: str) -> bool:
-    """Tell whether a node is Ready."""
+    """Return whether a node is Ready."""
     return bool(condition(cluster.kubectl.get("node", node), "Ready"))
 
 

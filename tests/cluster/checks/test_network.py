@@ -21,7 +21,7 @@ def start(namespace: Namespace, name: str, *args: str, node: str = "") -> None:
 
 
 def answered(port: int) -> str:
-    """Return what a port of this machine answers, or nothing while it refuses."""
+    """Return the answer of a port of this machine, or nothing while it refuses."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("GET", "/")
@@ -33,7 +33,7 @@ def answered(port: int) -> str:
 
 
 def fetched(namespace: Namespace, client: str, url: str) -> str:
-    """Return what a pod gets from a URL; it tries for 10 s."""
+    """Return a pod's answer from a URL; it tries for 10 s."""
     return namespace.kubectl("exec", client, "--", "python3", "/probe.py", "fetch", url, "100").strip()
 
 

@@ -50,7 +50,7 @@ def change_node(cluster: Cluster, verb: str, target: str) -> None:
 
 
 def parsed(argv: Sequence[str]) -> argparse.Namespace:
-    """Return what the command line says."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="neuroshard_cluster", description=__doc__)
     parser.add_argument("--name", default="dev", help="which of this machine's clusters (default: dev)")
     parser.add_argument("--provider", default="auto", choices=PROVIDERS)
@@ -73,7 +73,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def act(arguments: argparse.Namespace, home: Home) -> None:
-    """Do what the command line says."""
+    """Run the command."""
     cluster = open_cluster(arguments.name, provider=arguments.provider, home=home)
     if arguments.verb not in ("up", "down"):
         require_test_context(cluster.kubectl.kubeconfig, home)

@@ -98,7 +98,7 @@ class Owner:
         return sums
 
     def exists(self) -> bool:
-        """Tell whether any of the groups is there."""
+        """Return whether any of the groups is there."""
         return any(root.exists() for root in self._roots())
 
     def destroy(self) -> None:

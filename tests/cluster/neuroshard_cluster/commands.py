@@ -55,7 +55,7 @@ def run(
 
 
 def succeeds(argv: Sequence[str | Path]) -> bool:
-    """Tell whether `argv` exits with 0; what it prints is dropped."""
+    """Return whether `argv` exits with 0; what it prints is dropped."""
     try:
         run(argv)
     except CommandError:

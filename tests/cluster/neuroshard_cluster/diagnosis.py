@@ -15,7 +15,7 @@ CALL_TIMEOUT_S = 20.0
 
 
 def _ask(kubectl: Kubectl, *words: str) -> str:
-    """Return what kubectl says, be it that it failed: a diagnosis goes on."""
+    """Return the output of kubectl, or its failure: a diagnosis continues."""
     try:
         return kubectl(*words, timeout_s=CALL_TIMEOUT_S)
     except ClusterError as error:
@@ -63,7 +63,7 @@ def audited(audit_log: Path, namespace: str) -> Iterator[str]:
 
 
 def sections(folder: Path) -> Iterator[tuple[str, str]]:
-    """Yield what belongs into the failure message: a title and the end of each subject."""
+    """Yield the sections of the failure message: a title and the end of each subject."""
     yield "objects", (folder / "objects.txt").read_text()
     for path in [folder / "events.txt", *sorted(folder.glob("log-*.txt"))[:SHOWN_CONTAINERS]]:
         yield path.stem, "\n".join(path.read_text().splitlines()[-SHOWN_LINES:])

@@ -106,7 +106,7 @@ class ImageBuilder:
 
     @staticmethod
     def _mirror() -> str:
-        """Return where this machine gets the suite's packages from."""
+        """Return the mirror of this machine for the suite's packages."""
         query = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", f"Codename: {SUITE}"]
         found = run(query).split()
         if not found:

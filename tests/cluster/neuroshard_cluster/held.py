@@ -111,7 +111,7 @@ def disk_bytes(folder: Path) -> int:
 
 
 def _status(path: Path, device: int) -> os.stat_result | None:
-    """Return what is known of a file or folder of a device; None where it is gone or elsewhere."""
+    """Return the status of a file or folder of a device; None where it is gone or elsewhere."""
     with contextlib.suppress(FileNotFoundError):
         found = path.lstat()
         return found if found.st_dev == device else None

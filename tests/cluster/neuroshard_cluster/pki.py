@@ -20,7 +20,7 @@ class Authority:
         return self.folder / "ca.crt"
 
     def path(self, name: str, suffix: str) -> Path:
-        """Return where the `crt` or `key` of identity `name` is."""
+        """Return the path of the `crt` or `key` of identity `name`."""
         return self.folder / f"{name}.{suffix}"
 
     def create(self) -> None:

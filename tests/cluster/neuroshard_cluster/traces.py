@@ -35,7 +35,7 @@ Traces = Mapping[str, frozenset[str]]
 
 
 def machine_traces(home: Home) -> Traces:
-    """Return what is on the machine now, by kind of trace, without asking the container engine.
+    """Return the traces on the machine now, by kind, without asking the container engine.
 
     What control groups assign to a local cluster that has a folder is left out: it is up, and comes and goes by itself.
     """
@@ -75,7 +75,7 @@ def engine_traces(home: Home) -> Traces:
 
 
 def added(before: Traces, after: Traces) -> dict[str, list[str]]:
-    """Return what is there after and was not before, by kind; kinds without an addition are empty."""
+    """Return the traces that were added since, by kind; kinds without an addition are empty."""
     return {kind: sorted(found - before.get(kind, frozenset())) for kind, found in after.items()}
 
 
@@ -146,7 +146,7 @@ def _processes(folder: Path, others: Collection[str]) -> Iterator[Path]:
 
 
 def left_over(home: Home, before: Traces) -> dict[str, list[str]]:
-    """Return what was added to a machine, once nothing is left or the time to settle is over."""
+    """Return the traces added to a machine, once none is left or the time to settle is over."""
     deadline = time.monotonic() + SETTLES_WITHIN_S
     left = added(before, machine_traces(home))
     while any(left.values()) and time.monotonic() < deadline:

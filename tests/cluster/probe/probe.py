@@ -29,7 +29,7 @@ def serve() -> None:
 
 
 def fetch(url: str, tries: str = "1") -> None:
-    """Print what `url` answers; try again once every 0.1 s."""
+    """Print the answer of `url`; try again once every 0.1 s."""
     for left in reversed(range(int(tries))):
         try:
             with urllib.request.urlopen(url, timeout=2) as answer:

@@ -28,7 +28,7 @@ def linear_times(samples: ComputeSamples) -> ComputeSamples:
 
 
 def predicted(network: ComputeNetwork, samples: ComputeSamples) -> np.ndarray:
-    """Return what the network says of each set."""
+    """Return the network's prediction for each set."""
     demands = network.demands(compute_features(samples.shards))
     sums = np.zeros((len(samples), demands.shape[1]), dtype=np.float32)
     np.add.at(sums, samples.set_index, demands)

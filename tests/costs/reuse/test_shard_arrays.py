@@ -22,7 +22,7 @@ def arrays(*members: Table, batch: int = 65536) -> ShardArrays:
 
 
 def assert_possible(shards: ShardArrays) -> None:
-    """Check what holds of any reuse: shares sum to 1, no more rows are touched than exist or are looked up."""
+    """Check the rules of any reuse: shares sum to 1, no more rows are touched than exist or are looked up."""
     assert shards.reuse_histogram.sum(axis=1) == pytest.approx(1.0)
     assert (shards.reuse_histogram >= 0).all()
     assert (shards.unique_rows > 0).all()

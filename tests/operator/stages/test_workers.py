@@ -280,7 +280,7 @@ def test_a_job_that_trains_succeeds() -> None:
 
 
 def attempts(story: Story) -> dict[str, int]:
-    """Return how often each stage has begun."""
+    """Return the number of attempts of each stage."""
     return {stage["name"]: stage["attempts"] for stage in story.status["stages"]}
 
 

@@ -371,7 +371,7 @@ def test_the_joint_choice_is_within_a_percent_of_every_share_of_the_memory() -> 
 
 
 def tables_ms(whole: PlanRequest, candidate: Candidate) -> float:
-    """Return what the tables cost next to a dense part in a layout; infinite where they do not fit."""
+    """Return the cost of the tables next to a dense part in a layout; infinite where they do not fit."""
     memory = MemorySettings(reserve_fraction=0.05, dense_bytes=candidate.memory.total_bytes)
     try:
         return planned(whole.model_copy(update={"dense": None, "memory": memory})).predicted.total_ms

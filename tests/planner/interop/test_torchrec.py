@@ -58,7 +58,7 @@ def by_hand(tables: Sequence[TablePlacement], request: PlanRequest | None = None
 
 
 def searched(request: PlanRequest) -> Plan:
-    """Return what the search finds."""
+    """Return the plan that the search finds."""
     return search(request, bundle=ExactCosts(request.topology.device))
 
 

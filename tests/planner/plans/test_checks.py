@@ -85,7 +85,7 @@ def changed(path: str, value: object) -> Plan:
 
 
 def device_of(name: str) -> int:
-    """Return where the sound plan has a table."""
+    """Return the device of a table in the sound plan."""
     return next(table.shards[0].device for table in sound_plan().tables if table.name == name)
 
 

@@ -275,7 +275,7 @@ def random_request(seed: int) -> PlanRequest:
 
 
 def search(problem: Problem) -> Found | None:
-    """Return what the neural search finds from the baselines' plans, or None where it says that nothing fits."""
+    """Return the neural search's plan from the baselines' plans, or None where it finds that nothing fits."""
     try:
         return find(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
     except InfeasibleError:

@@ -84,7 +84,7 @@ class Remapped(nn.Module):
 
 
 def collisions(table: BaseEmbeddingConfig, device: torch.device) -> ManagedCollisionCollection:
-    """Return what maps the ids of a table to its rows."""
+    """Return the collection that maps the ids of a table to its rows."""
     policy = DistanceLFU_EvictionPolicy()
     module = MCHManagedCollisionModule(
         zch_size=table.num_embeddings, device=device, eviction_policy=policy, eviction_interval=1, buckets=4

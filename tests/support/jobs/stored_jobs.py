@@ -25,7 +25,7 @@ class Jobs:
         return made
 
     def refusal(self, job: dict[str, Any]) -> str:
-        """Return why a job is refused; empty: it is not. Nothing is stored."""
+        """Return the refusal of a job; empty: it is accepted. Nothing is stored."""
         return refusal_of(lambda: self.create(job, dry_run="All"))
 
     def change(self, name: str, patch: dict[str, Any]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ class Jobs:
         return changed
 
     def change_refusal(self, name: str, patch: dict[str, Any]) -> str:
-        """Return why a change is refused; empty: it was made."""
+        """Return the refusal of a change; empty: it was made."""
         return refusal_of(lambda: self.change(name, patch))
 
     def change_status(self, name: str, status: dict[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,7 @@ class Hands:
 
 
 def hardware_of(job: str) -> Hardware:
-    """Return what a profiler would say of its device."""
+    """Return a profiler's document of its device."""
     return builders.hardware(environment={"job": job})
 
 

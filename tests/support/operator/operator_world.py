@@ -191,7 +191,7 @@ class World:
                 raise CrashError
 
     def _missing_for(self, manifest: Mapping[str, Any]) -> str | None:
-        """Return what a new object refers to and is not there: a binding's Role, or what a Job's pods need to start."""
+        """Return a missing object that a new one refers to: a binding's Role, or one that a Job's pods need."""
         wanted: list[Place] = []
         if manifest["kind"] == "RoleBinding":
             wanted = [("Role", manifest["roleRef"]["name"])]
@@ -365,7 +365,7 @@ class World:
         self.put({"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
 
     def _is_lost(self, pod: Json) -> bool:
-        """Tell whether a pod should have been gone more than a minute ago: its node is lost."""
+        """Return whether a pod should have been gone more than a minute ago: its node is lost."""
         deleted = parsing.timestamp(pod["metadata"].get("deletionTimestamp"))
         return deleted is not None and self.now > deleted + timedelta(seconds=60)
 
@@ -489,7 +489,7 @@ class World:
 
 
 def profile_files() -> dict[str, bytes]:
-    """Return what a profiler publishes: it belongs together, and no network is in it."""
+    """Return the files that a profiler publishes: they belong together, and no network is in them."""
     weights = b"weights"
     manifest = builders.bundle_manifest(weights_sha256=hashlib.sha256(weights).hexdigest())
     return {

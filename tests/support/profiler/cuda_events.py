@@ -26,7 +26,7 @@ class SimulatedGpu:
         return SimulatedEvent(self, enable_timing=True)
 
     def record_ms(self) -> float:
-        """Return when a record that is put into the stream now will be passed."""
+        """Return the time at which a record that is put into the stream now will be passed."""
         self.queue(self._work_before_event_ms)
         return self._busy_until_ms
 

@@ -50,7 +50,7 @@ def weight_difference(live: torch.Tensor | ShardedTensor, expected: torch.Tensor
 
 
 def pairs(live: torch.Tensor | ShardedTensor, whole: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield what this rank holds of a table, and the same cells of the whole table."""
+    """Yield this rank's cells of a table, and the same cells of the whole table."""
     if not isinstance(live, ShardedTensor):
         yield live.detach().as_subclass(torch.Tensor), whole
         return

@@ -138,7 +138,7 @@ class RankServer:
 
 
 def output(folder: Path, rank: int) -> str:
-    """Return what a rank printed."""
+    """Return the output of a rank."""
     return Path(folder, f"rank-{rank}.log").read_text()
 
 

@@ -38,7 +38,7 @@ def batch(*features: Lists) -> HostBatch:
 
 
 def lists_of(found: HostBatch, feature: int) -> list[list[int]]:
-    """Return what is sent of a feature."""
+    """Return the lists that are sent of a feature."""
     values = torch.split(found.values, found.values_per_feature)[feature]
     lengths = found.lengths.reshape(-1, len(found.labels))[feature]
     return [each.tolist() for each in torch.split(values, lengths.tolist())]

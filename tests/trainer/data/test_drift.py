@@ -25,7 +25,7 @@ AT = 2 * RANKS * BATCH
 
 
 def maker(*drift: Mapping[str, Any], rank: int = 0) -> BatchMaker:
-    """Return what makes a rank's batches under changes of the lookups."""
+    """Return the maker of a rank's batches under changes of the lookups."""
     source = SyntheticSource(builders.table_set(*TABLES), FEATURES, num_dense=2, num_samples=20_000, seed=0)
     data = validated(Data, {"drift": list(drift)} if drift else {}, where="spec.data")
     order = SampleOrder(source.block_sizes, validation_percent=10, seed=0, shuffle=True)

@@ -16,7 +16,7 @@ from support.trainer.data_builders import criteo_file, criteo_text
 
 
 def place_of(file: DataFile) -> Path:
-    """Return where the index of a file lies."""
+    """Return the path of a file's index."""
     return Path(file.place + INDEX_SUFFIX)
 
 

@@ -155,7 +155,7 @@ def _integers(
 
 
 def _first_fault(text: bytes) -> LineError:
-    """Return what is wrong with the first line that breaks the format; there is one."""
+    """Return the error of the first line that breaks the format; there is one."""
     for row, line in enumerate(text.split(b"\n")[:-1]):
         cells = line.split(b"\t")
         if len(cells) != len(COLUMNS):
@@ -170,7 +170,7 @@ def _first_fault(text: bytes) -> LineError:
 
 
 def _expected_instead(column: str, cell: bytes) -> str | None:
-    """Return what a cell should have been; None: it is well formed."""
+    """Return the expected content of a cell; None: it is well formed."""
     if column == "label":
         return None if cell in {b"0", b"1"} else "0 or 1"
     if not cell:

@@ -81,7 +81,7 @@ def index_of(file: DataFile, *, spare: Path) -> LineIndex:
 
 
 def part_of(place: Path) -> Path:
-    """Return where a file is written before it is whole: a place of this writer alone, also among nodes."""
+    """Return the path of a file before it is whole: of this writer alone, also among nodes."""
     return place.with_name(f"{place.name}.{secrets.token_hex(4)}.part")
 
 

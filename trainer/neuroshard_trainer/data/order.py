@@ -136,7 +136,7 @@ class SampleOrder:
 
 
 def _thinned(held_out: IndexArray, maximum: int | None) -> IndexArray:
-    """Return what is held out of each block so that it is at most so much in all."""
+    """Return the number of held-out samples of each block, at most this many in all."""
     total = int(held_out.sum())
     if maximum is None or total <= maximum:
         return held_out
@@ -148,7 +148,7 @@ def _thinned(held_out: IndexArray, maximum: int | None) -> IndexArray:
 
 
 def _limited(held_out: IndexArray, maximum: int | None) -> IndexArray:
-    """Return what is held out of each block up to a limit, from the first block on."""
+    """Return the number of held-out samples of each block up to a limit, from the first block on."""
     if maximum is None:
         return held_out
     limited: IndexArray = np.clip(maximum - (np.cumsum(held_out) - held_out), 0, held_out)

@@ -168,7 +168,7 @@ def _metadata(file: DataFile) -> pq.FileMetaData:
 
 
 def _readable(file: DataFile) -> str | BinaryIO:
-    """Return what Arrow opens: it reads local files faster by their path."""
+    """Return the file for Arrow, which reads local files faster by their path."""
     return file.open() if file.path is None else file.place
 
 

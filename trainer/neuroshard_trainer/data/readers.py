@@ -81,7 +81,7 @@ class Readers:
             raise PeerLostError(_lost(str(error))) from error
 
     def _received(self, found: Iterator[HostBatch | TrainerError]) -> Iterator[Batch]:
-        """Yield what readers made; where it is not pinned, the memory of a batch is mapped here, tensor by tensor."""
+        """Yield the readers' batches; where they are not pinned, their memory is mapped here, tensor by tensor."""
         for each in found:
             if isinstance(each, TrainerError):
                 raise each

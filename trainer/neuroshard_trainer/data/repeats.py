@@ -87,7 +87,7 @@ def repeated(features: Sequence[Jagged]) -> NDArray[np.bool_]:
 
 
 def _unequal(feature: Jagged, candidates: NDArray[np.bool_]) -> IndexArray:
-    """Return which candidates, whose lists are as long as those before them, have another value in them."""
+    """Return the candidates, with lists as long as those before them, that have another value in them."""
     owners = np.repeat(np.arange(len(feature.lengths)), feature.lengths)
     at = np.flatnonzero(candidates[owners])
     differs = feature.values[at] != feature.values[at - feature.lengths[owners[at]]]

@@ -27,7 +27,7 @@ class SampleSource(Protocol):
         """Return some samples of a block, in this order. Raises DataError, naming the place."""
 
     def place(self, block: int, row: int) -> str:
-        """Return where people find a sample: ``train.tsv line 4711``."""
+        """Return a sample's place for people: ``train.tsv line 4711``."""
 
 
 class DecodedBlocks(ABC):

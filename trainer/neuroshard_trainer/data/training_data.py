@@ -82,7 +82,7 @@ class TrainingData:
         return [len(batch.labels) / count for count in batch.num_distinct]
 
     def other_lookups(self, features: Sequence[Feature]) -> str | None:
-        """Return how the data's lookups per sample differ from those the tables were planned for; None: little."""
+        """Return the difference of the data's lookups per sample from the planned ones; None: it is small."""
         if not isinstance(self.train, BatchMaker):
             return None
         found = sum(self.train.lookups_per_sample(COUNTED_SAMPLES).values())

@@ -127,7 +127,7 @@ class InputWatch:
         )
 
     def _counted_samples(self, lookups: KeyedJaggedTensor) -> int:
-        """Return how many samples are counted: always as many as in the reference's batches."""
+        """Return the number of counted samples: always as many as in the reference's batches."""
         if self.reference is not None:
             return self.reference.counted_samples
         if self._recent:

@@ -55,7 +55,7 @@ class Placement:
         return cls(table_of_feature=names, columns=dict.fromkeys(names, everywhere), ranks_per_node=ranks_per_node)
 
     def input_change(self, before: InputStatistics, since: InputStatistics) -> InputChange:
-        """Return which tables changed, and the most that compute can take of it on each rank.
+        """Return the changed tables, and an upper bound of their effect on each rank's compute.
 
         A lookup costs its columns, more where its row was not read lately: a rank's compute grows by no more than its
         tables' lookups or distinct rows do, whichever grew more.

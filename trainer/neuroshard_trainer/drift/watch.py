@@ -164,7 +164,7 @@ class DriftWatch:
         *,
         num_recent: int,
     ) -> DriftReport | None:
-        """Write what is known after a step, where the budget allows it or a change began or ended.
+        """Write the drift report after a step, where the budget allows it or a change began or ended.
 
         Args:
             last_step: number of the last step.
