@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuroshard_api.process.command import run_command
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_api.process.missing_package import missing_package
 
 if TYPE_CHECKING:
     from neuroshard_costs.bundle import CostBundle
@@ -27,40 +27,27 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models, or a bundled device")
     parser.add_argument("--out", type=Path, required=True, help="where the plan is written")
     options = parser.parse_args(arguments)
-    try:
-        return _run(options)
-    except ModuleNotFoundError as error:
-        return _failed(missing_package(error, extra="planner"), ExitCode.MISSING_PACKAGE)
+    return run_command(lambda: _run(options), extra="planner", out=options.out)
 
 
 def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_api.documents.dense_profile import DenseProfile
-    from neuroshard_api.documents.document import DocumentError
     from neuroshard_api.documents.input_statistics import InputStatistics
     from neuroshard_api.documents.request import PlanRequest
     from neuroshard_api.process.atomic_file import write_whole
-    from neuroshard_costs.errors import CostModelError
 
-    from neuroshard_planner.errors import PlannerError
     from neuroshard_planner.incumbent_file import read_incumbent
     from neuroshard_planner.measured_inputs import with_measured_inputs
     from neuroshard_planner.planning import plan
 
-    try:
-        request = PlanRequest.read(options.request)
-        if options.dense is not None:
-            request = request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
-        if options.statistics is not None:
-            request = with_measured_inputs(request, InputStatistics.read(options.statistics))
-        incumbent = None if options.incumbent is None else read_incumbent(options.incumbent)
-        found = plan(request, bundle=_bundle(options.bundle), incumbent=incumbent)
-        write_whole(options.out, found.to_json())
-    except (CostModelError, PlannerError) as error:
-        return _failed(str(error), error.exit_code)
-    except DocumentError as error:
-        return _failed(str(error), ExitCode.INVALID_INPUT)
-    except OSError as error:
-        return _failed(f"{options.out}: {error.strerror}; hint: choose another place", ExitCode.INVALID_INPUT)
+    request = PlanRequest.read(options.request)
+    if options.dense is not None:
+        request = request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
+    if options.statistics is not None:
+        request = with_measured_inputs(request, InputStatistics.read(options.statistics))
+    incumbent = None if options.incumbent is None else read_incumbent(options.incumbent)
+    found = plan(request, bundle=_bundle(options.bundle), incumbent=incumbent)
+    write_whole(options.out, found.to_json())
     sys.stdout.write(f"{found.algorithm}: predicted {found.predicted.total_ms:.3f} ms ({found.predicted.source})\n")
     return ExitCode.OK
 
@@ -71,11 +58,6 @@ def _bundle(path: Path) -> "CostBundle":
 
     is_device = not path.exists() and str(path) in bundled_names()
     return bundled_bundle(str(path)) if is_device else load_bundle(path)
-
-
-def _failed(sentence: str, code: ExitCode) -> ExitCode:
-    sys.stderr.write(f"error: {sentence}\n")
-    return code
 
 
 if __name__ == "__main__":

@@ -9,11 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.process.command import run_command
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_costs.errors import CostModelError
 
-from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.step_correction import corrected
 
 
@@ -29,22 +27,14 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
         "--out", type=Path, required=True, help="directory that the corrected cost models are written to"
     )
     options = parser.parse_args(arguments)
-    try:
-        _, factors = corrected(options.bundle, options.plan, options.report, options.out)
-    except (CostModelError, PlannerError) as error:
-        return _failed(str(error), error.exit_code)
-    except DocumentError as error:
-        return _failed(str(error), ExitCode.INVALID_INPUT)
-    except OSError as error:
-        return _failed(f"{options.out}: {error.strerror}; hint: choose another place", ExitCode.INVALID_INPUT)
+    return run_command(lambda: _run(options), extra="planner", out=options.out)
+
+
+def _run(options: argparse.Namespace) -> ExitCode:
+    _, factors = corrected(options.bundle, options.plan, options.report, options.out)
     for part, found in factors.items():
         sys.stdout.write(f"{part}: error {found.mape_before:.1%} before, {found.mape_after:.1%} after\n")
     return ExitCode.OK
-
-
-def _failed(sentence: str, code: ExitCode) -> ExitCode:
-    sys.stderr.write(f"error: {sentence}\n")
-    return code
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from neuroshard_api.process.optimizer_choice import OptimizerChoice
 
 from neuroshard_profiler.sessions.commands import Engine, MemoryMib
 
@@ -18,7 +19,6 @@ BackendChoice = Literal["fbgemm", "torch_native", "simulated"]
 DataFormatChoice = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "npz"]
 DeviceChoice = Literal["cpu", "cuda"]
 DEFAULT_BATCH_SIZE = 8192
-OptimizerChoice = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 
 _Tables = Annotated[
     Path | None,

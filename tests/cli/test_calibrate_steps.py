@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints
-from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_api.documents.tables import Optimizer
-from neuroshard_api.sharding.collectives import CollectiveTime
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
@@ -19,27 +17,6 @@ from support.trainer import training_builders
 
 BUNDLE = bundled_root() / "h100-80gb"
 SLOWER = 1.3
-
-
-def ranks(plan: Plan, factor: float) -> tuple[RankTimes, ...]:
-    """Return steps whose parts all take that many times as long as the plan predicts."""
-    return tuple(
-        builders.rank_times(
-            rank,
-            forward_compute_ms=factor * cost.forward_compute_ms,
-            backward_compute_ms=factor * cost.backward_compute_ms,
-            collectives=tuple(
-                CollectiveTime(
-                    kind=each.kind,
-                    family=each.family,
-                    forward_ms=factor * each.forward_ms,
-                    backward_ms=factor * each.backward_ms,
-                )
-                for each in cost.collectives
-            ),
-        )
-        for rank, cost in enumerate(plan.predicted.devices)
-    )
 
 
 class Training:
@@ -57,17 +34,17 @@ class Training:
         result = neuroshard("plan", tables, *arguments, "--out", self.plan)
         assert result.code == 0, result.err
         self.planned = Plan.read(self.plan)
+        self.steps = training_builders.slower_ranks(self.planned, SLOWER)
         self.sha256 = hashlib.sha256(self.plan.read_bytes()).hexdigest()
 
     def drift_report(self, **fields: Any) -> Path:
         """Write a drift report, by default without a change."""
-        steps = ranks(self.planned, SLOWER)
-        fields = {"plan_sha256": self.sha256, "reference": steps, "recent": steps, "changes": (), **fields}
+        fields = {"plan_sha256": self.sha256, "reference": self.steps, "recent": self.steps, "changes": (), **fields}
         return self.written("drift-report.json", training_builders.drift_report(**fields))
 
     def step_report(self, name: str = "step-report.json", **fields: Any) -> Path:
         """Write a step report of 100 steps."""
-        fields = {"plan_sha256": self.sha256, "ranks": ranks(self.planned, SLOWER), "first_step": 500, **fields}
+        fields = {"plan_sha256": self.sha256, "ranks": self.steps, "first_step": 500, **fields}
         return self.written(name, builders.step_report(**fields))
 
     def written(self, name: str, document: Any) -> Path:

@@ -3,6 +3,7 @@ from typing import get_args
 from neuroshard_api.documents.dense_layout import CheckpointingChoice, DensePolicy, GroupChoice
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Pipeline
 from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.process.optimizer_choice import OptimizerChoice
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_cli.shared.choices import (
     AlgorithmChoice,
@@ -10,7 +11,6 @@ from neuroshard_cli.shared.choices import (
     DenseCheckpointingChoice,
     DenseGroupChoice,
     DensePolicyChoice,
-    OptimizerChoice,
     OutputTypeChoice,
     PipelineChoice,
 )

@@ -8,10 +8,8 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints
-from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_api.job.stage_commands import correction_command
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_api.sharding.collectives import CollectiveTime
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.correct import main
@@ -20,27 +18,6 @@ from support import builders
 from support.trainer import training_builders
 
 SLOWER = 1.3
-
-
-def steps(plan: Plan) -> tuple[RankTimes, ...]:
-    """Return steps whose parts all take 1.3 times as long as the plan predicts."""
-    return tuple(
-        builders.rank_times(
-            rank,
-            forward_compute_ms=SLOWER * cost.forward_compute_ms,
-            backward_compute_ms=SLOWER * cost.backward_compute_ms,
-            collectives=tuple(
-                CollectiveTime(
-                    kind=each.kind,
-                    family=each.family,
-                    forward_ms=SLOWER * each.forward_ms,
-                    backward_ms=SLOWER * each.backward_ms,
-                )
-                for each in cost.collectives
-            ),
-        )
-        for rank, cost in enumerate(plan.predicted.devices)
-    )
 
 
 @pytest.fixture
@@ -62,7 +39,7 @@ def mounted(tmp_path: Path) -> Path:
 
 def write(folder: Path, plan: Plan, *, plan_sha256: str, **fields: Any) -> None:
     """Write both reports of a training under a plan."""
-    ranks = steps(plan)
+    ranks = training_builders.slower_ranks(plan, SLOWER)
     drift = training_builders.drift_report(
         plan_sha256=plan_sha256, reference=ranks, recent=ranks, **{"changes": (), **fields}
     )

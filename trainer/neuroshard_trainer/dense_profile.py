@@ -20,6 +20,7 @@ from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.command import fail
 from neuroshard_api.process.exit_codes import ExitCode
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -124,8 +125,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
         profile = dense_profile(job, _tables(job, options.tables), multi_tensor=options.device == "cuda")
         write_file(options.out, profile.to_json())
     except TrainerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+        return fail(str(error), error.exit_code)
     return ExitCode.OK
 
 

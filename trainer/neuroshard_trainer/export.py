@@ -18,6 +18,7 @@ from neuroshard_api.documents.document import Document
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.command import fail
 
 from neuroshard_trainer.checkpoint import newest_whole
 from neuroshard_trainer.data.samples import features_of
@@ -103,8 +104,7 @@ def main(arguments: Sequence[str]) -> int:
         job, plan = read_job(options.job), read_any_plan(options.plan)
         description = export(job, plan, options.run_dir, options.out, quantized_type=kind)
     except TrainerError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return error.exit_code
+        return fail(str(error), error.exit_code)
     sys.stdout.write(f"step {description.step} exported to {options.out}\n")
     return 0
 

@@ -17,6 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, SchemaValidator
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.hints import in_one_line
 
 
@@ -27,7 +28,10 @@ class DocumentError(ValueError):
 
     Attributes:
         problems: one sentence per fault, each beginning with the field's path.
+        exit_code: of a command that fails for this reason.
     """
+
+    exit_code: ClassVar[ExitCode] = ExitCode.INVALID_INPUT
 
     def __init__(self, where: str, problems: list[str]) -> None:
         self.where = where
@@ -41,11 +45,11 @@ class DocumentError(ValueError):
 
 
 _NOT_TEXT = "is not text in UTF-8; is it the right file? If so, save it as plain text"
-MAX_PROBLEMS_SHOWN = 10  # enough to mend a file in one go without filling the terminal
+MAX_PROBLEMS_SHOWN = 10  # enough to fix a file in one go without filling the terminal
 COMPRESSED_SUFFIX = ".gz"
-"""Behind the name of a file: it holds gzip data, as ConfigMaps keep large files."""
+"""At the end of a file's name: it holds gzip data, as ConfigMaps keep large files."""
 UNPACKED_LIMIT_BYTES = 64 * 1024 * 1024
-"""Most bytes of one file after decompression: a few bytes of gzip must not fill a reader's memory."""
+"""Maximum bytes of one file after decompression: a few bytes of gzip must not fill a reader's memory."""
 ALL_FAULTS_UP_TO_VALUES = 20_000
 """Number of values up to which every fault of a document is listed. Larger documents stop at the first faulty entry of
 each list: pydantic keeps some kilobytes for each fault, and a document may consist of nothing else."""

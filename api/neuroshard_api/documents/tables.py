@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -169,6 +170,11 @@ class Table(Value):
         if self.reuse_histogram is not None and self.zipf_exponent is not None:
             raise ValueError("gives both reuse_histogram and zipf_exponent; hint: give one")
         return self
+
+
+def planned_facts(tables: Iterable[Table]) -> set[tuple[str, int, int, DataType]]:
+    """Return the facts that a plan and a model must agree on: name, rows, columns, and data type of each table."""
+    return {(each.name, each.num_embeddings, each.embedding_dim, each.data_type) for each in tables}
 
 
 class TableSet(Document):

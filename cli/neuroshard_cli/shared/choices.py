@@ -2,7 +2,6 @@
 
 from typing import Literal
 
-OptimizerChoice = Literal["sgd", "rowwise_adagrad", "adagrad", "adam"]
 OutputTypeChoice = Literal["FP32", "FP16", "BF16"]
 PipelineChoice = Literal["none", "sparse-dist"]
 ComputePeakChoice = Literal["separate", "joint"]

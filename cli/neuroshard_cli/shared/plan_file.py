@@ -39,6 +39,7 @@ def read_given_plan(path: Path, *, must_fit: bool = True) -> "GivenPlan":
 
 def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_per_node: int) -> list[str]:
     """Return the reasons against a plan for these tables on nodes of that many devices; an empty list where it fits."""
+    from neuroshard_api.documents.tables import planned_facts
     from neuroshard_api.sharding.placement_rules import local_size_problem
     from neuroshard_planner.plans.checks import plan_problems
 
@@ -47,7 +48,7 @@ def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_p
         return [
             f"is for {planned} devices, the job has {world_size} (spec.trainer); hint: make a plan for {world_size}"
         ]
-    differing = {name for name, *_ in _shapes(plan.own_tables) ^ _shapes(tables)}
+    differing = {name for name, *_ in planned_facts(plan.own_tables.tables) ^ planned_facts(tables.tables)}
     if differing:
         shown = ", ".join(repr(name) for name in sorted(differing)[:5])
         return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; hint: plan again"]
@@ -55,7 +56,3 @@ def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_p
     if plan.replication is None:
         other_nodes = local_size_problem(plan.tables, plan.request.topology, devices_per_node)
     return plan_problems(plan) or ([] if other_nodes is None else [other_nodes])
-
-
-def _shapes(tables: "TableSet") -> set[tuple[str, int, int, str]]:
-    return {(each.name, each.num_embeddings, each.embedding_dim, each.data_type) for each in tables.tables}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from neuroshard_api.process.optimizer_choice import OptimizerChoice
 from typer.models import ArgumentInfo
 
 from neuroshard_cli.shared.choices import (
@@ -15,7 +16,6 @@ from neuroshard_cli.shared.choices import (
     DenseCheckpointingChoice,
     DenseGroupChoice,
     DensePolicyChoice,
-    OptimizerChoice,
     OutputTypeChoice,
     PipelineChoice,
 )

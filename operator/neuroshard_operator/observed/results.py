@@ -1,7 +1,7 @@
 """What the result ConfigMaps say, as far as decisions and status need it. Writes nothing, calls no API."""
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import Plan, any_plan
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.step_report import StepReport
-from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.tables import Table, TableSet, planned_facts
 from neuroshard_api.job.stage_commands import (
     DRIFT_REPORT_FILE,
     HARDWARE_FILE,
@@ -199,10 +199,10 @@ def tables_hash(tables: TableSet) -> str:
     return hashlib.sha256("\n".join(each).encode()).hexdigest()
 
 
-def model_hash(tables: Any) -> str:  # noqa: ANN401 - a sequence of Table, of one set or of a plan's request
-    """Return a hash of what a plan must agree with the model on."""
-    said = [f"{each.name} {each.num_embeddings} {each.embedding_dim} {each.data_type}" for each in tables]
-    return hashlib.sha256("\n".join(sorted(said)).encode()).hexdigest()
+def model_hash(tables: Iterable[Table]) -> str:
+    """Return a hash of the facts that a plan and a model must agree on."""
+    lines = [" ".join(map(str, facts)) for facts in planned_facts(tables)]
+    return hashlib.sha256("\n".join(sorted(lines)).encode()).hexdigest()
 
 
 def _plan(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> ResultDocument:

@@ -38,7 +38,6 @@ CORRECTING = replace(
     time_limit="correcting took longer than planner.timeoutSeconds",
     result="correction",
     again="it corrects again",
-    missing="the calibrator succeeded and published no cost models",
     failures={},
 )
 PERCENT = 100

@@ -41,7 +41,6 @@ PLANNING = JobStage(
     time_limit="planning took longer than planner.timeoutSeconds",
     result="plan",
     again="it plans again",
-    missing="the planner succeeded and published no plan",
     failures={ExitCode.INFEASIBLE: (Reason.INFEASIBLE, "no plan fits")},
 )
 MORE_RESERVE = 0.05
@@ -309,7 +308,7 @@ def _problem_with(context: Context, result: ChildConfigMap | None) -> str | None
     """Return the problem with a published plan; None where there is none yet. One that fits was found before."""
     document = result.document if result else None
     if isinstance(document, Unreadable):
-        return f"the planner's result cannot be used: {document.problem}"
+        return document.problem
     if isinstance(document, PlanSummary):
         found = mismatch(context, document)
         return found[1] if found else None

@@ -45,7 +45,6 @@ PROFILING = JobStage(
     time_limit="profiling took longer than profiler.timeoutSeconds",
     result="result",
     again="the hardware is measured again",
-    missing="the profiler succeeded and its result cannot be used: it published nothing",
 )
 
 
@@ -260,14 +259,13 @@ def _watch(context: Context, job: ChildJob, result: ChildConfigMap | None) -> St
         return once_more(PROFILING, job, message)
     files = _files(context) if job.outcome is None else None
     met = [profiler_service(context)] if job.parallelism > 1 else []
-    unusable = result.document.problem if result and isinstance(result.document, Unreadable) else None
     return follow(
         context,
         PROFILING,
         job,
         doing=_measures(job.meta.name),
         inputs=[*met, files] if isinstance(files, Mapping) else met,
-        problem=f"the profiler succeeded and its result cannot be used: {unusable}" if unusable else None,
+        problem=result.document.problem if result and isinstance(result.document, Unreadable) else None,
         timeout_s=context.spec.profiler.timeout_seconds,
     )
 

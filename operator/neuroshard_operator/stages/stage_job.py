@@ -59,8 +59,6 @@ class JobStage:
     """What the Job publishes, in a word."""
     again: str
     """What follows when somebody deleted the result, or the pod's node is lost."""
-    missing: str
-    """What is wrong with a Job that succeeded and published nothing."""
     failures: Mapping[int, tuple[Reason, str]] = field(default_factory=dict)
     """Reason and words by exit code, of failures that are not the Job's fault."""
 
@@ -109,7 +107,7 @@ def follow(
         job: of the stage.
         doing: what the Job does while it runs, for people.
         inputs: ConfigMaps that its pods read: a pod that starts later reads them too.
-        problem: why the published result cannot be used; None: nothing is published yet.
+        problem: of the published result, which cannot be used; None: nothing is published yet.
         timeout_s: how long the Job may take once a node has taken its pod.
     """
     name = job.meta.name
@@ -129,7 +127,8 @@ def follow(
         return stage.active(stage.running, message, name, requeue_after_s=seconds_until(late, context.now))
     if problem is None and _was_deleted(job, context.config_map(names.result(name))):
         return once_more(stage, job, f"the result of Job {name} was deleted; {stage.again}")
-    return stage.failed_with(stage.unusable, problem or stage.missing)
+    why = problem or "it published nothing"
+    return stage.failed_with(stage.unusable, f"the {stage.role} succeeded and its result cannot be used: {why}")
 
 
 def _is_lost(context: Context, job: ChildJob) -> bool:

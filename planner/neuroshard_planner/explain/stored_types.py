@@ -2,7 +2,8 @@
 
 from neuroshard_api.documents.plan import Plan
 
-GIB = 2**30
+from neuroshard_planner.quantities import gib
+
 MOST_NAMED = 5
 
 
@@ -22,7 +23,7 @@ def stored_types_text(plan: Plan) -> str | None:
         if decided.own_ms is None
         else f"{decided.own_ms:.3f} -> {plan.predicted.total_ms:.3f} ms"
     )
-    saved = f"{decided.saved_bytes / GIB:,.2f} GiB of weights less"
+    saved = f"{gib(decided.saved_bytes)} of weights less"
     return f"{named}: {saved}, {price}; weights are rounded, which changes results"
 
 
@@ -33,7 +34,7 @@ def stored_type_of(plan: Plan, name: str) -> str | None:
     if found is None:
         return None
     return (
-        f"{found.chosen} in place of {found.own}: {found.saved_bytes / GIB:,.2f} GiB of weights less; weights are "
+        f"{found.chosen} in place of {found.own}: {gib(found.saved_bytes)} of weights less; weights are "
         "rounded after each update, which changes results"
     )
 

@@ -20,7 +20,7 @@ from neuroshard_planner.plans.checks import require_sound
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import Unit
-from neuroshard_planner.search.infeasible import GIB
+from neuroshard_planner.quantities import gib
 from neuroshard_planner.search.sharding_options import even_widths
 
 NEGLIGIBLE = 5e-4  # of a step; smaller differences are not told apart
@@ -262,7 +262,7 @@ def _moves(
         elif not without.allowed[device]:
             obstacle = "the constraints do not allow it there"
         elif missing[device] > 0:
-            obstacle = f"the device lacks {missing[device] / GIB:,.2f} GiB of memory for it"
+            obstacle = f"the device lacks {gib(missing[device])} of memory for it"
         else:
             moves.append(_possible((device,), float(totals[device]), total_ms))
             continue

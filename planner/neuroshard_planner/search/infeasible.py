@@ -7,9 +7,9 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
+from neuroshard_planner.quantities import GIB, gib
 from neuroshard_planner.search.packing import Packing
 
-GIB = 2**30
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
 QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
 LAST_REMEDY = "lower batch_size_per_device, choose a smaller data_type or optimizer, or loosen the constraints"
@@ -32,7 +32,7 @@ def infeasible(
     if may_be_on_host(request) and host is not None and packing.capacity_bytes > 0:
         further = ", rows, or copies" if has_further_types else ""
         return InfeasibleError(
-            f"{cause}; and no plan by columns{further} was found with tables in {_gib(host.bytes_per_node)} of host "
+            f"{cause}; and no plan by columns{further} was found with tables in {gib(host.bytes_per_node)} of host "
             f"memory per node; hint: {MORE} of either kind, or {LAST_REMEDY}"
         )
     if not has_further_types:
@@ -62,12 +62,11 @@ def _host_remedy(request: PlanRequest) -> str:
 def _cause(request: PlanRequest, packing: Packing) -> str:
     tables = request.tables.tables
     ledger = MemoryLedger(request)
-    of_device = (
-        f"{_gib(ledger.capacity_bytes)} less {_gib(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
-    )
+    fixed = f"{gib(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
+    of_device = f"{gib(ledger.capacity_bytes)} less {fixed}"
     if packing.capacity_bytes <= 0:
         return f"no memory is left for shards on any device: {of_device}"
-    offered = f"{_gib(ledger.shard_capacity_bytes)} for shards ({of_device})"
+    offered = f"{gib(ledger.shard_capacity_bytes)} for shards ({of_device})"
     units = range(len(packing.units))
     worst = max(units, key=packing.least_shard_bytes)
     if packing.least_shard_bytes(worst) > packing.capacity_bytes:
@@ -76,24 +75,24 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
         if len(unit.tables) > 1:
             what = f"the co-located group of {what} ({len(unit.tables)} tables)"
         how = f"even split into {unit.max_shards} shards" if unit.max_shards > 1 else "as it may not be split"
-        return f"{what} needs {_gib(packing.least_shard_bytes(worst))} on one device {how}, a device offers {offered}"
+        return f"{what} needs {gib(packing.least_shard_bytes(worst))} on one device {how}, a device offers {offered}"
     bound = packing.overfull_device()
     if bound is not None:
         device, needed = bound
         which = "tables pinned to it" if packing.num_usable_devices > 1 else "tables, which may lie on no other,"
-        return f"device {device}: the {which} need {_gib(needed)}, it offers {offered}"
+        return f"device {device}: the {which} need {gib(needed)}, it offers {offered}"
     total = sum(packing.whole_bytes)
     largest = max(units, key=lambda unit: packing.whole_bytes[unit])
     name = tables[packing.units[largest].tables[0]].name
     room = packing.num_usable_devices * packing.capacity_bytes
     if total > room:
         return (
-            f"the tables need {_gib(total)}, {packing.num_usable_devices} devices offer {_gib(room)} "
-            f"({offered} each); the largest table is {name!r} with {_gib(packing.whole_bytes[largest])}"
+            f"the tables need {gib(total)}, {packing.num_usable_devices} devices offer {gib(room)} "
+            f"({offered} each); the largest table is {name!r} with {gib(packing.whole_bytes[largest])}"
         )
     return (
-        f"the tables need {_gib(total)} of {_gib(room)}, but no placement of them was found under the constraints; "
-        f"the largest table is {name!r} with {_gib(packing.whole_bytes[largest])}, a device offers {offered}"
+        f"the tables need {gib(total)} of {gib(room)}, but no placement of them was found under the constraints; "
+        f"the largest table is {name!r} with {gib(packing.whole_bytes[largest])}, a device offers {offered}"
     )
 
 
@@ -105,7 +104,7 @@ def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
         ledger = MemoryLedger(request)
         kept = ledger.fixed_bytes - ledger.reserve_bytes + request.memory.reserve_bytes
         per_device = (needed + kept) / (1 - request.memory.reserve_fraction)
-        enough = _gib(math.ceil(per_device / GIB * 100) * GIB / 100)  # rounded down it might not do
+        enough = gib(math.ceil(per_device / GIB * 100) * GIB / 100)  # rounded down it might not do
         limit = request.constraints.max_memory_bytes_per_device
         if limit is None:
             remedies.append(f"devices with {enough} of memory would do")
@@ -161,7 +160,3 @@ def _least_nodes(request: PlanRequest) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
-
-
-def _gib(num_bytes: float) -> str:
-    return f"{num_bytes / GIB:,.2f} GiB"

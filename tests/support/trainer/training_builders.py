@@ -7,7 +7,10 @@ from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.comparison_request import ComparisonRequest
 from neuroshard_api.documents.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
 from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_api.documents.training_comparison import PlanTimes, TrainingComparison
+from neuroshard_api.sharding.collectives import CollectiveTime
 from support import builders
 
 
@@ -76,3 +79,24 @@ def training_comparison(**fields: Any) -> TrainingComparison:
     )
     defaults = {"device": "CPU", "world_size": 2, "rounds": 2, "steps_per_round": 10, "plans": {"first": times}}
     return TrainingComparison(**{**defaults, **fields})
+
+
+def slower_ranks(plan: Plan, factor: float) -> tuple[RankTimes, ...]:
+    """Return steps whose parts all take `factor` times as long as a plan predicts."""
+    return tuple(
+        builders.rank_times(
+            rank,
+            forward_compute_ms=factor * cost.forward_compute_ms,
+            backward_compute_ms=factor * cost.backward_compute_ms,
+            collectives=tuple(
+                CollectiveTime(
+                    kind=each.kind,
+                    family=each.family,
+                    forward_ms=factor * each.forward_ms,
+                    backward_ms=factor * each.backward_ms,
+                )
+                for each in cost.collectives
+            ),
+        )
+        for rank, cost in enumerate(plan.predicted.devices)
+    )
