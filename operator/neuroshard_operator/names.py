@@ -69,12 +69,12 @@ def report(job: str) -> str:
 
 def files(job: str, digest: str) -> str:
     """Return the name of the ConfigMap with the job file."""
-    return f"{job}-files-{short(digest)}"
+    return _hashed(job, "files", digest)
 
 
 def profiler_job(job: str, profile_key: str) -> str:
     """Return the name of the Job that profiles one kind of hardware."""
-    return f"{job}-profile-{short(profile_key)}"
+    return _hashed(job, "profile", profile_key)
 
 
 def network_profiler_job(job: str, profile_key: str) -> str:
@@ -82,22 +82,22 @@ def network_profiler_job(job: str, profile_key: str) -> str:
 
     Shorter than the other one's: its pods' host names have an index behind it, and at most 63 characters.
     """
-    return f"{job}-net-{short(profile_key)}"
+    return _hashed(job, "net", profile_key)
 
 
 def planner_job(job: str, inputs_hash: str) -> str:
     """Return the name of the Job that plans for one set of inputs."""
-    return f"{job}-planner-{short(inputs_hash)}"
+    return _hashed(job, "planner", inputs_hash)
 
 
 def request(job: str, inputs_hash: str) -> str:
     """Return the name of the ConfigMap that holds the planner's request."""
-    return f"{job}-request-{short(inputs_hash)}"
+    return _hashed(job, "request", inputs_hash)
 
 
 def plan(job: str, plan_hash: str) -> str:
     """Return the name of the immutable ConfigMap of a plan."""
-    return f"{job}-plan-{short(plan_hash)}"
+    return _hashed(job, "plan", plan_hash)
 
 
 def inputs(job: str, number: int) -> str:
@@ -112,12 +112,12 @@ def profile(profile_key: str) -> str:
 
 def calibrator_job(job: str, plan_hash: str) -> str:
     """Return the name of the Job that corrects cost models by the steps under one plan."""
-    return f"{job}-correct-{short(plan_hash)}"
+    return _hashed(job, "correct", plan_hash)
 
 
 def steps(job: str, plan_hash: str) -> str:
     """Return the name of the immutable ConfigMap with the reports of steps under one plan."""
-    return f"{job}-steps-{short(plan_hash)}"
+    return _hashed(job, "steps", plan_hash)
 
 
 def corrected(correction_key: str, content_hash: str) -> str:
@@ -153,3 +153,7 @@ def worker_host(job: str, attempt: int, index: int) -> str:
 def host(indexed_job: str, index: int, service_name: str) -> str:
     """Return the DNS name of a pod of an Indexed Job within its namespace."""
     return f"{indexed_job}-{index}.{service_name}"
+
+
+def _hashed(job: str, part: str, digest: str) -> str:
+    return f"{job}-{part}-{short(digest)}"
