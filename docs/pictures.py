@@ -28,13 +28,13 @@ STYLE = """
     text { font-family: system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328; font-size: 13px; }
     .head { font-size: 17px; font-weight: 600; }
     .note { fill: #59636e; }
-    .compute { fill: #0969da; } .collectives { fill: #bf8700; }
+    .compute { fill: #0969da; } .collectives { fill: #bf8700; } .updates { fill: #8c959f; }
     .limit { stroke: #cf222e; stroke-dasharray: 4 3; stroke-width: 1.5; }
     @media (prefers-color-scheme: dark) {
       .card { fill: #0d1117; stroke: #3d444d; }
       text { fill: #f0f6fc; }
       .note { fill: #9198a1; }
-      .compute { fill: #4493f8; } .collectives { fill: #d29922; }
+      .compute { fill: #4493f8; } .collectives { fill: #d29922; } .updates { fill: #656c76; }
       .limit { stroke: #f85149; }
     }
 """
@@ -68,11 +68,14 @@ def bars(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     drawn = [
         f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>',
         f'<text class="note" x="24" y="{height - 18}">{TITLE}; embedding part of a step</text>',
-        f'<rect class="compute" x="{WIDTH - 250}" y="{height - 29}" width="12" height="12"/>',
-        f'<text class="note" x="{WIDTH - 233}" y="{height - 18}">compute</text>',
-        f'<rect class="collectives" x="{WIDTH - 160}" y="{height - 29}" width="12" height="12"/>',
-        f'<text class="note" x="{WIDTH - 143}" y="{height - 18}">collectives</text>',
     ]
+    for right, part, name in (
+        (330, "compute", "compute"),
+        (240, "collectives", "collectives"),
+        (140, "updates", "dense updates"),
+    ):
+        drawn.append(f'<rect class="{part}" x="{WIDTH - right}" y="{height - 29}" width="12" height="12"/>')
+        drawn.append(f'<text class="note" x="{WIDTH - right + 17}" y="{height - 18}">{name}</text>')
     for index, ((name, plan), step_ms) in enumerate(zip(plans, steps_ms, strict=True)):
         x = 24 + index * (PANEL + 24)
         drawn.append(f'<text class="head" x="{x}" y="40">{escape(name)}</text>')
@@ -80,7 +83,7 @@ def bars(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
         for row, device in enumerate(plan["predicted"]["devices"]):
             y, begin = TOP + row * STEP, float(x + LEFT)
             drawn.append(f'<text class="note" x="{x}" y="{y + 14}">GPU {row}</text>')
-            for part, ms in zip(("compute", "collectives"), _parts_ms(device), strict=True):
+            for part, ms in zip(("compute", "collectives", "updates"), _parts_ms(device), strict=True):
                 drawn.append(f'<rect class="{part}" x="{begin:.1f}" y="{y}" width="{ms * scale:.1f}" height="{BAR}"/>')
                 begin += ms * scale
         end = x + LEFT + step_ms * scale
@@ -93,10 +96,11 @@ def bars(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     )
 
 
-def _parts_ms(device: Mapping[str, Any]) -> tuple[float, float]:
-    """Return a device's time of compute, and of collectives without waiting for other devices."""
+def _parts_ms(device: Mapping[str, Any]) -> tuple[float, float, float]:
+    """Return a device's time of compute, of collectives, and of the rest but for waits."""
     compute_ms = device["forward_compute_ms"] + device["backward_compute_ms"]
-    return compute_ms, sum(each["forward_ms"] + each["backward_ms"] for each in device["collectives"])
+    collectives_ms = sum(each["forward_ms"] + each["backward_ms"] for each in device["collectives"])
+    return compute_ms, collectives_ms, device["dense_update_ms"] + device["host_link_ms"]
 
 
 def _plan(folder: Path, algorithm: str, *options: str) -> dict[str, Any]:

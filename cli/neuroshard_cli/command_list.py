@@ -38,14 +38,12 @@ def _entry(
 
 COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
     "Plan": (
-        _entry("plan", "Plan where the embedding tables of a model lie."),
+        _entry("plan", "Plan the placement of a model's embedding tables."),
         _entry("compare", "Compare all algorithms on one request."),
-        _entry(
-            "score", "Price a plan from anywhere: its cost, where it loses, and what moving three tables would give."
-        ),
+        _entry("score", "Price any plan: its cost, its losses, and the gain of moving three tables."),
         _entry("explain", "Explain a plan, or one of its tables."),
         _entry("report", "Write a plan as one HTML file."),
-        _entry("validate", "Check files, and say every problem of every file."),
+        _entry("validate", "Check files, and list every problem of every file."),
         _entry("export", "Write a plan as a TorchRec sharding plan."),
     ),
     "Describe your data": (
@@ -54,7 +52,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         ),
         _entry(
             "cluster-sessions",
-            "Write a log again with the samples of a session together.",
+            "Rewrite a log with the samples of a session together.",
             extra="sessions",
             module="neuroshard_profiler.sessions.commands",
         ),
@@ -71,7 +69,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("calibrate-steps", "Correct cost models by the steps of a training."),
     ),
     "Train on this machine": (
-        _entry("run", "Profile, plan and train a job on this machine.", extra="run", kernels=True),
+        _entry("run", "Profile, plan, and train a job on this machine.", extra="run", kernels=True),
         _entry(
             "compare-training",
             "Train a job or a script under several plans in turns, from equal weights, and compare their step times.",
@@ -87,13 +85,13 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
     ),
     "Train on Kubernetes": (
         _entry("submit", "Check a job file here, and create the job in the cluster.", extra="client"),
-        _entry("status", "Show a job's stages, costs and last failure.", extra="client"),
+        _entry("status", "Show a job's stages, costs, and last failure.", extra="client"),
         _entry("logs", "Print the logs of the pods of a job's stage.", extra="client"),
         _entry("publish", "Run a command in a pod, and publish what it wrote as a ConfigMap.", extra=None),
     ),
     "Look up": (
         _entry("workloads", "List the bundled table sets of public models."),
-        _entry("devices", "List the device types that are known by name."),
+        _entry("devices", "List the device types with built-in data."),
         _entry("doctor", "List the installed packages, and the missing packages of each command.", extra=None),
     ),
 }

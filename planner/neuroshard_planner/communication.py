@@ -117,7 +117,7 @@ class _Choice:
         """Return the reason that no pair was chosen."""
         exchange = exchange_ms(self._exact.predicted)
         share = exchange / self._exact_ms if self._exact_ms else 0.0
-        taken = f"the all-to-alls take {exchange:.3f} ms, {share:.1%} of the step"
+        taken = f"the all-to-alls take {exchange:.3f} ms, {100 * share:.1f} % of the step"
         known = [each for each in priced if each.saved_ms is not None]
         if not known:
             return f"{taken}, and " + ("no permitted types can be trained" if priced else "only FP32 is permitted")
@@ -166,4 +166,4 @@ def _gain(saved_ms: float, of_ms: float) -> str:
     """Return a gain in words, with its share of a step."""
     share = abs(saved_ms) / of_ms if of_ms else 0.0
     verb = "saves" if saved_ms >= 0 else "costs"
-    return f"{verb} {abs(saved_ms):.3f} ms ({share:.1%})"
+    return f"{verb} {abs(saved_ms):.3f} ms ({100 * share:.1f} %)"

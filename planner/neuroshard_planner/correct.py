@@ -33,7 +33,9 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
 def _run(options: argparse.Namespace) -> ExitCode:
     _, factors = corrected(options.bundle, options.plan, options.report, options.out)
     for part, found in factors.items():
-        sys.stdout.write(f"{part}: error {found.mape_before:.1%} before, {found.mape_after:.1%} after\n")
+        sys.stdout.write(
+            f"{part}: error {100 * found.mape_before:.1f} % before, {100 * found.mape_after:.1f} % after\n"
+        )
     return ExitCode.OK
 
 

@@ -102,8 +102,8 @@ class _Choice:
         if not saves:
             saved_ms = own_ms - narrow.predicted.total_ms
             reason = (
-                f"the narrowest types save {saved_ms:.3f} ms ({saved_ms / own_ms if own_ms else 0.0:.1%}), "
-                f"and {_least_share(own):.1%} are asked for"
+                f"the narrowest types save {saved_ms:.3f} ms ({100 * (saved_ms / own_ms if own_ms else 0.0):.1f} %), "
+                f"and {100 * (_least_share(own)):.1f} % are asked for"
             )
             return self._decided(own, own_ms=own_ms, reason=reason)
         return self._decided(plan, own_ms=own_ms)

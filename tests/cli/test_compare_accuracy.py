@@ -68,10 +68,10 @@ def test_a_plan_of_another_number_of_processes_is_refused(neuroshard: Any, tmp_p
 @pytest.mark.parametrize(
     ("entropies", "verdict"),
     [
-        ([0.81], "+1.250%; one pair cannot judge: give more seeds"),
-        ([0.81, 0.79], "+0.000% on the mean, standard error 1.250%: within the noise of these seeds"),
-        ([0.81, 0.8101], "+1.256% on the mean, standard error 0.006%: worse beyond the noise of these seeds"),
-        ([0.79, 0.7901], "-1.244% on the mean, standard error 0.006%: better beyond the noise of these seeds"),
+        ([0.81], "+1.250 %; one pair cannot judge: give more seeds"),
+        ([0.81, 0.79], "+0.000 % on the mean, standard error 1.250 %: within the noise of these seeds"),
+        ([0.81, 0.8101], "+1.256 % on the mean, standard error 0.006 %: worse beyond the noise of these seeds"),
+        ([0.79, 0.7901], "-1.244 % on the mean, standard error 0.006 %: better beyond the noise of these seeds"),
     ],
 )
 def test_pairs_are_judged_by_what_seeds_differ_by(entropies: list[float], verdict: str) -> None:

@@ -55,7 +55,7 @@ def test_a_job_trains_under_two_plans_in_turns(neuroshard: Any, folder: Path) ->
 
     assert result.code == 0, result.err
     lines = {line.split()[0]: line for line in result.out.splitlines() if line}
-    assert "2 rounds of 2 steps under each plan in turns, on 2 x cpu; intervals of 95%" in result.out
+    assert "2 rounds of 2 steps under each plan in turns, on 2 x cpu; intervals of 95 %" in result.out
     assert {"ours", "greedy"} <= set(lines)
     assert lines["memory:"].startswith("memory: predicted ")
     written = json.loads(out.read_text())

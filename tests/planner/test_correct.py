@@ -72,7 +72,7 @@ def test_a_profile_becomes_one_whose_times_are_the_measured_ones(
     assert after.calibration.mape_after < 0.01 < after.calibration.mape_before
     assert after.weights_sha256 == before.weights_sha256
     assert (mounted / "out" / "hardware.json").read_text() == (mounted / "bundle" / "hardware.json").read_text()
-    assert "lookups: error 23.1% before, 0.0% after" in capsys.readouterr().out
+    assert "lookups: error 23.1 % before, 0.0 % after" in capsys.readouterr().out
 
 
 def test_reports_of_another_plan_correct_nothing(mounted: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,7 +11,7 @@ from neuroshard_cli.shared.output import print_document, print_text
 def devices(
     json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
 ) -> None:
-    """List the device types that are known by name.
+    """List the device types with built-in data.
 
     Those with bundled cost models are marked.
     """

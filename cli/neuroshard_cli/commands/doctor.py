@@ -15,6 +15,8 @@ from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import print_document
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from neuroshard_cli.shared.installation import CommandCheck
 
 SHOWN = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "kubernetes", "duckdb")
@@ -48,7 +50,9 @@ def doctor(
         }
         print_document(json_format.dumps(findings, indent=1) + "\n")
     else:
-        print_document(_text(facts, problems, checks))
+        from neuroshard_report.terminal.printing import print_content
+
+        print_content(_content(facts, problems, checks))
     return ExitCode.MISSING_PACKAGE if command is not None and checks[0].missing else ExitCode.OK
 
 
@@ -82,7 +86,10 @@ def _kubeconfig() -> str | None:
     return str(usual) if usual.is_file() else None
 
 
-def _text(facts: dict[str, Any], problems: list[str], checks: "list[CommandCheck]") -> str:
+def _content(facts: dict[str, Any], problems: list[str], checks: "list[CommandCheck]") -> "RenderableType":
+    from neuroshard_report.terminal.tables import fact_grid
+    from rich.console import Group
+
     packages = [f"{name} {version}" for name, version in facts["packages"].items() if version]
     built = f"torch is built for CUDA {facts['cuda_of_torch']}" if facts["cuda_of_torch"] else "no torch with CUDA"
     rows = [
@@ -92,15 +99,14 @@ def _text(facts: dict[str, Any], problems: list[str], checks: "list[CommandCheck
         ("CUDA", f"{built}; NVIDIA driver: {facts['driver'] or 'none'}"),
         ("kubeconfig", facts["kubeconfig"] or "none: $KUBECONFIG is unset, and there is no ~/.kube/config"),
     ]
-    lines = [f"{label:<12}{value}" for label, value in rows]
-    lines += ["", *(f"problem: {in_lines(problem)}" for problem in problems), *([""] if problems else [])]
+    lines = ["", *(f"problem: {in_lines(problem)}" for problem in problems), *([""] if problems else [])]
     width = max(len(check.command) for check in checks)
     for check in checks:
         state = "ready" if not check.missing else f"needs {', '.join(check.missing)}"
         lines.append(f"{check.command:<{width}}  {state}")
     hints = dict.fromkeys(check.install for check in checks if check.install)
     lines += [f"hint: {_commands(checks, install)}: {install}" for install in hints]
-    return "".join(f"{line}\n" for line in lines)
+    return Group(fact_grid(rows), *lines)
 
 
 def _gpus(facts: dict[str, Any]) -> str:

@@ -47,7 +47,7 @@ def plan(
     report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
 ) -> None:
-    """Plan where the embedding tables of a model lie."""
+    """Plan the placement of a model's embedding tables."""
     from neuroshard_planner.errors import InfeasibleError
     from neuroshard_planner.explain.batch_sizes import at_batch_size
     from neuroshard_planner.explain.robustness import traffic_costs

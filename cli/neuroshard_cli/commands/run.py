@@ -37,7 +37,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")] = False,
 ) -> None:
-    """Profile, plan and train a job on this machine.
+    """Profile, plan, and train a job on this machine.
 
     An interrupted run resumes where it stopped; finished stages are not repeated while their inputs are the same.
     """

@@ -30,7 +30,7 @@ def score(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan with its price to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON; errors are JSON too.")] = False,
 ) -> None:
-    """Price a plan from anywhere: its cost, where it loses, and what moving three tables would give.
+    """Price any plan: its cost, its losses, and the gain of moving three tables.
 
     A plan of TorchRec's does not say what is looked up, nor on which devices: tables and devices belong to it then.
     One that needs more memory than the devices have is scored too; what is missing, and where, comes with its price.

@@ -23,7 +23,7 @@ def status(
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Tell each change until the job has ended.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print the job's status as JSON; errors are JSON too.")] = False,
 ) -> None:
-    """Show a job's stages, costs and last failure."""
+    """Show a job's stages, costs, and last failure."""
     from neuroshard_report.terminal.job import render_job
 
     with jobs_client(context, namespace) as jobs:

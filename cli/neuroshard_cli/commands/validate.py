@@ -32,7 +32,7 @@ def validate(
     ],
     json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check files, and say every problem of every file.
+    """Check files, and list every problem of every file.
 
     Documents are compared with their schemas, plans also with their own tables, devices, and limits, and jobs with the
     rules of the custom resource and the tables of the ConfigMaps in their file.

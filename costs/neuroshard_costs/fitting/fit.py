@@ -116,7 +116,7 @@ def fit_bundle(
     compute, method, reason = _fitted_compute(records, output, seed=seed, progress=progress)
     if bundled is not None:
         error = compute_error(records, bundled)
-        reason = f"{reason}, calibration of the bundle {bundled.name} {error:.1%} with each record left out"
+        reason = f"{reason}, calibration of the bundle {bundled.name} {100 * error:.1f} % with each record left out"
         if error < compute.error.mape:
             return _calibrated(records, bundled, output, reason)
     spans_nodes = any(record.communication is not None and record.communication.num_nodes > 1 for record in records)
@@ -186,7 +186,7 @@ def _fitted_compute(
         )
     arrays, validity = compute_samples(records), compute_validity(samples)
     regressed = regress_compute(arrays, validity, seed=seed)
-    said = f"regression has an error of {regressed.error.mape:.1%} over five folds of {len(samples)} records"
+    said = f"regression has an error of {100 * regressed.error.mape:.1f} % over five folds of {len(samples)} records"
     if len(samples) < MIN_TRAINING_RECORDS or find_spec("torch") is None:
         return regressed, "regression", f"{said}; training takes {MIN_TRAINING_RECORDS} and torch"
     from neuroshard_costs.pretrain.train import fit_compute  # noqa: PLC0415 - torch, only where needed
@@ -199,7 +199,7 @@ def _fitted_compute(
         extrapolation_error(arrays, fit)
         for fit in (lambda of: regress_compute(of, validity, seed=seed), lambda of: train(of, smaller))
     ]
-    told = [f"{error:.1%}" if error < _UNTOLD else f"more than {_UNTOLD:.0%}" for error in errors]
+    told = [f"{100 * error:.1f} %" if error < _UNTOLD else f"more than {100 * _UNTOLD:.0f} %" for error in errors]
     said = f"regression has an error of {told[0]} on the fifth of the records with the most lookups, training {told[1]}"
     if errors[1] < errors[0]:
         return train(arrays, output), "training", said

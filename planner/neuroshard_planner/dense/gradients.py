@@ -243,7 +243,7 @@ def _replicated_units(plan: Plan, profile: DenseProfile) -> list[DenseUnit]:
 def _gain(saved_ms: float, of_ms: float) -> str:
     """Return a gain in words, with its share of a step."""
     share = abs(saved_ms) / of_ms if of_ms else 0.0
-    return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({share:.1%} of the step)"
+    return f"{'saves' if saved_ms >= 0 else 'costs'} {abs(saved_ms):.3f} ms ({100 * share:.1f} % of the step)"
 
 
 def _ms(seconds: float) -> float:

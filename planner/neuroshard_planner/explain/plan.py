@@ -229,9 +229,10 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
     by_columns_alone = all(types <= {*BY_COLUMNS} for types in problem.sharding_types)
     kind = "by columns" if is_plan_searched and by_columns_alone else "of the types that are searched"
     if plan.gap < SMALL_GAP:
-        yield f"no other placement {kind} can lower the step by more than {1 - 1 / (1 + plan.gap):.1%}"
+        yield f"no other placement {kind} can lower the step by more than {100 * (1 - 1 / (1 + plan.gap)):.1f} %"
     elif plan.search.budget_exhausted:
-        yield f"the work budget ended the search {plan.gap:.1%} above the lower bound; a larger work_budget may help"
+        gap = f"{100 * plan.gap:.1f} % above the lower bound"
+        yield f"the work budget ended the search {gap}; a larger work_budget may help"
     if is_plan_searched:  # otherwise the bound of the larger request is of other plans than its plan would be
         yield from _more_devices(request, bundle, total_ms, kind=kind)
     has_prices = request.wire is not None or plan.communication is not None
@@ -243,8 +244,8 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
         if saved > WORTH_SAYING * total_ms:
             share = saved / total_ms
             yield (
-                f"pooled embeddings and their gradients encoded in BF16 would save {saved:.3f} ms ({share:.1%}), "
-                "codecs included; `--wire-forward BF16 --wire-backward BF16`"
+                f"pooled embeddings and their gradients encoded in BF16 would save {saved:.3f} ms ({100 * share:.1f} "
+                "%), codecs included; `--wire-forward BF16 --wire-backward BF16`"
             )
     alone_ms = problem.compute_ms(problem.kinds.representation[problem.whole]).sum(axis=1)
     held = [
@@ -255,7 +256,7 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
     if held:
         yield f"{', '.join(map(repr, held[:3]))} may not be split, and alone takes more than half of the step"
     if NEARLY_FULL < memory_share <= 1:
-        yield f"the fullest device uses {memory_share:.1%} of its memory: more memory would leave more freedom"
+        yield f"the fullest device uses {100 * memory_share:.1f} % of its memory: more memory would leave more freedom"
 
 
 def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float, *, kind: str) -> Iterator[str]:
@@ -285,7 +286,7 @@ def _trust(plan: Plan, terms: Sequence[Term]) -> str:
     share = sum(term.share for term in terms if term.name.endswith("compute"))
     compute, communication = trust_of(plan.bundle)
     error = share * compute.error + (1 - share) * communication.error
-    known = f"the cost models' error is {error:.1%} of a step like this, {basis_of(plan.bundle)}"
+    known = f"the cost models' error is {100 * error:.1f} % of a step like this, {basis_of(plan.bundle)}"
     costs = {each.algorithm.value: each.total_ms for each in plan.baselines if each.total_ms is not None}
     if not costs:
         return f"{known}; no baseline found a plan to compare with"
@@ -294,4 +295,4 @@ def _trust(plan: Plan, terms: Sequence[Term]) -> str:
     if gain <= 0:
         return f"{known}; the best baseline, {best}, is predicted to cost no more than this plan"
     judged = "more than that error" if gain > error else "within that error, so that the order may be the other way"
-    return f"{known}; the plan is predicted {gain:.1%} below the best baseline, {best}: {judged}"
+    return f"{known}; the plan is predicted {100 * gain:.1f} % below the best baseline, {best}: {judged}"

@@ -367,8 +367,8 @@ def _verdict(
     if best.change is not None and best.change < -NEGLIGIBLE:
         way = f"{best.sharding_type} on" if best.sharding_type else "split over" if best.num_shards > 1 else "whole on"
         return (
-            f"would be better {way} {_devices(best.devices)}: the step would shrink by {-best.change:.1%}, all else "
-            "staying; search with a larger work_budget"
+            f"would be better {way} {_devices(best.devices)}: the step would shrink by {-100 * best.change:.1f} %, all "
+            "else staying; search with a larger work_budget"
         )
     one_device = "any other device" if len(shards) == 1 else "one device alone"
     clauses = [
@@ -385,7 +385,7 @@ def _clause(what: str, best: tuple[float, tuple[int, ...]] | None) -> str | None
     change, devices = best
     if change < NEGLIGIBLE:
         return f"{what} would not lower the step ({_devices(devices)} would do as well)"
-    return f"{what} would raise the step by at least {change:.1%}"
+    return f"{what} would raise the step by at least {100 * change:.1f} %"
 
 
 def _best(alternatives: Sequence[Alternative]) -> tuple[float, tuple[int, ...]] | None:

@@ -46,5 +46,5 @@ def basis_of(bundle: BundleReference) -> str:
 
 def trust_text(bundle: BundleReference) -> str:
     """Return both errors with what they hold against, for one line."""
-    errors = ", ".join(f"{each.part} {each.error:.1%}" for each in trust_of(bundle))
+    errors = ", ".join(f"{each.part} {100 * each.error:.1f} %" for each in trust_of(bundle))
     return f"{errors} {basis_of(bundle)}"

@@ -31,7 +31,7 @@ def cluster_sessions(
     memory_mib: MemoryMib = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; errors are JSON too.")] = False,
 ) -> None:
-    """Write a log again with the samples of a session together.
+    """Rewrite a log with the samples of a session together.
 
     The same command continues a run that was interrupted.
     """

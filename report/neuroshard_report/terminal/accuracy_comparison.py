@@ -34,7 +34,7 @@ def _row(pair: AccuracyPair) -> tuple[str, ...]:
         str(pair.seed),
         f"{pair.exact.normalized_entropy:.5f}",
         f"{pair.narrow.normalized_entropy:.5f}",
-        f"{pair.change:+.3%}",
+        f"{100 * pair.change:+.3f} %",
         *aucs,
         "suspended" if pair.suspended else "",
     )
@@ -43,9 +43,10 @@ def _row(pair: AccuracyPair) -> tuple[str, ...]:
 def _verdict(found: AccuracyComparison) -> str:
     """Return, in a sentence, what the pairs say together."""
     error = found.standard_error
+    changed = f"narrow types changed the entropy by {100 * found.mean_change:+.3f} %"
     if error is None:
-        return f"narrow types changed the entropy by {found.mean_change:+.3%}; one pair cannot judge: give more seeds"
-    said = f"narrow types changed the entropy by {found.mean_change:+.3%} on the mean, standard error {error:.3%}"
+        return f"{changed}; one pair cannot judge: give more seeds"
+    said = f"{changed} on the mean, standard error {100 * error:.3f} %"
     if abs(found.mean_change) <= WITHIN_NOISE * error:
         return f"{said}: within the noise of these seeds"
     return f"{said}: {'worse' if found.mean_change > 0 else 'better'} beyond the noise of these seeds"

@@ -38,5 +38,5 @@ def _row(samples_per_device: int, plan: SizedPlan | None) -> tuple[str, ...]:
         format_ms(plan.embedding_ms),
         "not counted" if plan.dense_ms is None else format_ms(plan.dense_ms),
         format_bytes(plan.memory_bytes),
-        f"{plan.memory_bytes / plan.capacity_bytes:.1%}",
+        f"{100 * (plan.memory_bytes / plan.capacity_bytes):.1f} %",
     )

@@ -143,7 +143,7 @@ def _overfull(found: OverfullDevice) -> tuple[RenderableType, ...]:
 def _on_host(share: HostShare) -> str:
     cache = "no cache"
     if share.cache_load_factor is not None:
-        cache = f"a cache of {share.cache_load_factor:.2%} of its rows"
+        cache = f"a cache of {100 * share.cache_load_factor:.2f} % of its rows"
     return (
         f"{format_bytes(share.num_bytes)} with {share.kernel}, {cache}; {format_ms(share.added_ms)} ms for host memory "
         "on the device with most"

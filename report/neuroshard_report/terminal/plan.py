@@ -29,17 +29,17 @@ _TERM_MARKS = (
     ("░", "bright_black"),
     ("▚", "magenta"),
     ("▒", "bright_yellow"),
-    ("▒", "yellow"),
+    ("▙", "yellow"),
     ("█", "blue"),
     ("▞", "cyan"),
     ("◆", "red"),
     ("▖", "bright_cyan"),
 )
-"""Cell and style of each of the cost terms; cells differ so that a terminal without colours tells them apart."""
+"""Cell and style of each of the cost terms; cells differ so that a terminal without colors tells them apart."""
 
 
 def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> RenderableType:
-    """Return the plan for a console; without colours, bars and lines where the console is not a terminal.
+    """Return the plan for a console; without colors, bars and lines where the console is not a terminal.
 
     With ``traffic``, also what the plan and the baselines cost under other traffic.
     """
@@ -70,7 +70,7 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StackedBar:
-    """Values as one bar of coloured cells; as wide as its place."""
+    """Values as one bar of colored cells; as wide as its place."""
 
     values: Sequence[float]
     marks: Sequence[tuple[str, str]]

@@ -17,7 +17,7 @@ def render_training_comparison(found: TrainingComparison) -> RenderableType:
     columns = ("plan", "steps/s", "interval", "speedup", "interval", "step ms", "embedding ms", "loss", "difference")
     said = (
         f"{found.rounds} rounds of {found.steps_per_round} steps under each plan in turns, on {found.world_size} x "
-        f"{found.device}; intervals of {CONFIDENCE:.0%}"
+        f"{found.device}; intervals of {100 * CONFIDENCE:.0f} %"
     )
     memory = [Text(sentence) for sentence in _memory(found)]
     return Group(Text(said), "", TextTable(columns=columns, rows=rows), "", *memory, Text(_verdict(found)))
@@ -56,9 +56,9 @@ def _verdict(found: TrainingComparison) -> str:
     for name in others:
         low, high = found.plans[name].speedup_interval
         if low > 1:
-            said.append(f"{name} is {low - 1:.1%} to {high - 1:.1%} faster than {reference}")
+            said.append(f"{name} is {100 * (low - 1):.1f} % to {100 * (high - 1):.1f} % faster than {reference}")
         elif high < 1:
-            said.append(f"{name} is {1 - high:.1%} to {1 - low:.1%} slower than {reference}")
+            said.append(f"{name} is {100 * (1 - high):.1f} % to {100 * (1 - low):.1f} % slower than {reference}")
         else:
             said.append(f"{name} and {reference} cannot be distinguished; more rounds narrow the interval")
     return "; ".join(said)

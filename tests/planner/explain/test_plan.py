@@ -118,7 +118,7 @@ def test_trust_holds_the_gain_against_the_models_error(baseline_factor: float, e
 
     _, found = explained(request_of(), baselines=(baseline,), bundle=reference)
 
-    assert "error is 5.0% of a step like this, against the simulator only" in found.trust
+    assert "error is 5.0 % of a step like this, against the simulator only" in found.trust
     assert expected in found.trust
 
 

@@ -8,12 +8,15 @@ from support.builders import plan
 @pytest.mark.parametrize(
     ("measured", "expected"),
     [
-        ((None, None), "3.0%, communication 2.0% against the simulator only; the error on a real device is not known"),
+        (
+            (None, None),
+            "3.0 %, communication 2.0 % against the simulator only; the error on a real device is not known",
+        ),
         (
             (0.05, None),
-            "5.0%, communication 2.0% on held-out measurements, of communication against the simulator only",
+            "5.0 %, communication 2.0 % on held-out measurements, of communication against the simulator only",
         ),
-        ((0.05, 0.1), "5.0%, communication 10.0% on held-out measurements"),
+        ((0.05, 0.1), "5.0 %, communication 10.0 % on held-out measurements"),
     ],
     ids=["simulated", "compute measured", "both measured"],
 )

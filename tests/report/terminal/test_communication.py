@@ -33,12 +33,12 @@ def test_chosen_types_are_shown_with_what_they_give() -> None:
 
 def test_refused_types_are_shown_with_the_reason() -> None:
     """Each alternative has its own, and the decision one."""
-    refused = PRICED.model_copy(update={"refusal": "saves 0.010 ms (1.0%), below 2 %"})
+    refused = PRICED.model_copy(update={"refusal": "saves 0.010 ms (1.0 %), below 2 %"})
     decided = Communication(chosen=WireTypes(), exact_ms=1.0, alternatives=(refused, REFUSED), reason=REASON)
 
     assert communication_line(None, decided, 1.0) == f"exact: {REASON}"
     lines = shown(decided)
-    assert lines[-3].endswith("saves 0.010 ms (1.0%), below 2 %")
+    assert lines[-3].endswith("saves 0.010 ms (1.0 %), below 2 %")
     assert lines[-2].endswith("-  forward: TorchRec has no FP8 codec for CPUs")
     assert lines[-1].strip() == f"not encoded: {REASON}"
 

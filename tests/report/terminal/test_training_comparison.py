@@ -50,11 +50,11 @@ def test_each_plan_has_its_line_and_its_verdict() -> None:
 
     assert "predicted 3.5 GiB for the models of all plans on device 1 (theirs 3 GiB, ours 1 GiB; of 80 GiB)" in text
     assert "measured 3 GiB at most on a device" in text
-    assert "2 rounds of 5 steps under each plan in turns, on 2 x cpu; intervals of 95%" in text
+    assert "2 rounds of 5 steps under each plan in turns, on 2 x cpu; intervals of 95 %" in text
     assert lines["ours"][:8] == ["ours", "125.00", "124.00", "to", "126.00", "1.250", "1.200", "to"]
     assert lines["ours"][-1] == "3e-07"
     assert "1.250" not in lines["theirs"]
     verdict = " ".join(f"ours is {verdict}".split())
-    assert "ours is 20.0% to 30.0% faster than theirs" in verdict
-    assert "random is 10.0% to 25.0% slower than theirs" in verdict
+    assert "ours is 20.0 % to 30.0 % faster than theirs" in verdict
+    assert "random is 10.0 % to 25.0 % slower than theirs" in verdict
     assert "twin and theirs cannot be distinguished; more rounds narrow the interval" in verdict
