@@ -148,14 +148,14 @@ def checked_plans(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]"
     """Return the number of the job's processes, and the plans, all of which are for it. Raises CommandError."""
     from neuroshard_cli.commands.run import require_local
     from neuroshard_cli.local.job_file import read_job_file
-    from neuroshard_cli.shared.plan_file import misfits, read_given_plan
+    from neuroshard_cli.shared.plan_file import mismatches, read_given_plan
 
     found = read_job_file(job)
     require_local(found.job, where=str(job))
     per_node = found.job.spec.trainer.devices_per_node
     given = [read_given_plan(path) for path in plans]
     for path, plan in zip(plans, given, strict=True):
-        problems = misfits(plan, found.tables(), world_size=per_node, devices_per_node=per_node)
+        problems = mismatches(plan, found.tables(), world_size=per_node, devices_per_node=per_node)
         if problems:
             raise CommandError(f"{path}: {problems[0]}")
     return per_node, given

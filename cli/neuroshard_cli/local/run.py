@@ -17,7 +17,7 @@ from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
 from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import write_file
-from neuroshard_cli.shared.plan_file import misfits
+from neuroshard_cli.shared.plan_file import mismatches
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.hardware import Hardware
@@ -156,7 +156,7 @@ class LocalRun:
         else:
             where, raw = str(path), read_data(path)
         plan = any_plan(raw, where=where)
-        problems = misfits(
+        problems = mismatches(
             plan,
             self._tables,
             world_size=self.spec.trainer.world_size,

@@ -37,7 +37,7 @@ def read_given_plan(path: Path, *, must_fit: bool = True) -> "GivenPlan":
     return plan
 
 
-def misfits(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_per_node: int) -> list[str]:
+def mismatches(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_per_node: int) -> list[str]:
     """Return the reasons against a plan for these tables on nodes of that many devices; an empty list where it fits."""
     from neuroshard_api.documents.tables import planned_facts
     from neuroshard_api.sharding.placement_rules import local_size_problem

@@ -73,26 +73,26 @@ def request_file(context: Context, inputs_hash: str, request: str) -> Manifest:
     return _config_map(named, pack_files(files))
 
 
-def plan(context: Context, plan_hash: str, inputs_hash: str) -> Manifest:
+def plan_config_map(context: Context, plan_hash: str, inputs_hash: str) -> Manifest:
     """Return the plan's ConfigMap without its data, which is copied from where the plan was published."""
     more = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
     named = metadata(context, names.plan(context.name, plan_hash), names.PLAN, more)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
 
 
-def inputs(context: Context, number: int) -> Manifest:
+def inputs_config_map(context: Context, number: int) -> Manifest:
     """Return the ConfigMap of the reports that a candidate plan is made for, without its data, which is copied."""
     named = metadata(context, names.inputs(context.name, number), names.INPUTS)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
 
 
-def steps(context: Context, plan_hash: str) -> Manifest:
+def steps_config_map(context: Context, plan_hash: str) -> Manifest:
     """Return the ConfigMap of the reports that cost models are corrected by, without its data, which is copied."""
     named = metadata(context, names.steps(context.name, plan_hash), names.STEPS)
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": named, "immutable": True}
 
 
-def profile(context: Context, name: str, profile_key: str, *, shared: bool) -> Manifest:
+def profile_config_map(context: Context, name: str, profile_key: str, *, shared: bool) -> Manifest:
     """Return the profile's ConfigMap without its data. A shared one has no owner: it outlives the job that made it."""
     more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}
     named = metadata(context, name, names.PROFILE, more)

@@ -15,8 +15,7 @@ from neuroshard_api.job.status import ConfigMapReference, CorrectionStatus, Prof
 from neuroshard_operator import names
 from neuroshard_operator.actions import CopyConfigMap, Event, EventReason
 from neuroshard_operator.children.access import access, ensured
-from neuroshard_operator.children.files import profile as profile_config_map
-from neuroshard_operator.children.files import steps
+from neuroshard_operator.children.files import profile_config_map, steps_config_map
 from neuroshard_operator.children.stage_jobs import Bundle, CandidateInputs, calibrator_job
 from neuroshard_operator.conditions import MESSAGE_CHARACTERS, Reason
 from neuroshard_operator.context import Context
@@ -193,7 +192,7 @@ def _reports_kept(training: Training) -> StageResult:
     if report.plan_hash != drift.plan_hash or not has_other_steps or not report.step_keys:
         return training_goes_on()
     copy = CopyConfigMap(
-        manifest=steps(context, drift.plan_hash),
+        manifest=steps_config_map(context, drift.plan_hash),
         source=config_map.meta.name,
         source_version=config_map.meta.resource_version,
     )

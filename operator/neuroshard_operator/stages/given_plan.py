@@ -8,7 +8,7 @@ from neuroshard_api.job.status import Stage, StageName, StageState
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Create
-from neuroshard_operator.children.files import plan as plan_config_map
+from neuroshard_operator.children.files import plan_config_map
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.limits import LIMITS, bounded_file

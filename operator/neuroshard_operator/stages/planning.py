@@ -15,8 +15,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason, Manifest, Patch
 from neuroshard_operator.children.access import access, ensured
-from neuroshard_operator.children.files import plan as plan_config_map
-from neuroshard_operator.children.files import request_file
+from neuroshard_operator.children.files import plan_config_map, request_file
 from neuroshard_operator.children.stage_jobs import CandidateInputs, planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context

@@ -13,7 +13,7 @@ from neuroshard_api.job.status import ConfigMapReference, Hardware, ProfileStatu
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason, Manifest
 from neuroshard_operator.children.access import access, ensured
-from neuroshard_operator.children.files import job_files, profile
+from neuroshard_operator.children.files import job_files, profile_config_map
 from neuroshard_operator.children.meeting import profiler_service
 from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
@@ -117,7 +117,7 @@ def _measured(
     """Return the result of profiling while there is no profile: its Job, and then the profile made of its result."""
     key = _profile_key(context, hardware)
     if result is not None and isinstance(result.document, ProfileSummary):
-        manifest = profile(context, names.profile(key), key, shared=shared)
+        manifest = profile_config_map(context, names.profile(key), key, shared=shared)
         copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
         name = own.meta.name if own else _profiler_name(context, hardware, key)
         return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=(copy,))

@@ -25,7 +25,7 @@ from neuroshard_api.replanning.support import replanning_policy, unsupported
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason
-from neuroshard_operator.children.files import inputs
+from neuroshard_operator.children.files import inputs_config_map
 from neuroshard_operator.children.stage_jobs import CandidateInputs
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context
@@ -183,7 +183,7 @@ def _reports_kept(context: Context, candidate: CandidatePlan) -> StageResult:
     if report is None or found is None or found.statistics_key is None:  # deleted since; the workers write it again
         return training_goes_on()
     copy = CopyConfigMap(
-        manifest=inputs(context, candidate.number),
+        manifest=inputs_config_map(context, candidate.number),
         source=report.meta.name,
         source_version=report.meta.resource_version,
     )

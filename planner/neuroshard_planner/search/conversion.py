@@ -32,7 +32,7 @@ class Conversions:
         self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
         self._work_budget = work_budget
         self.improvements = 0
-        """Steps taken so far, over all placements."""
+        """Conversions made so far, over all placements."""
 
     def improve(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much as the given one."""

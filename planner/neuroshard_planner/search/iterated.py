@@ -21,7 +21,7 @@ from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.lower_bound import ROUNDING
 from neuroshard_planner.search.opening import opened
 from neuroshard_planner.search.packing import Packing
-from neuroshard_planner.search.perturbation import Kicks
+from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.published_beam import published_beam
 from neuroshard_planner.search.sharding_options import OptionTable
 
@@ -206,15 +206,17 @@ class IteratedSearch:
         """
         problem, local = self._problem, self._local(self.end)
         best, best_ms = self.found[int(problem.total_ms(self.found).argmin())], self.least_ms()
-        kicks = [Kicks(problem, course.options, slopes=self._slopes, generator=self._generator) for course in courses]
+        slopes, generator = self._slopes, self._generator
+        perturbations = [Perturbation(problem, each.options, slopes=slopes, generator=generator) for each in courses]
         while problem.work < self.end and best_ms > bound_ms * (1 + CLOSE_ENOUGH) and self._stalled < MOST_STALLED:
             self._turn = (self._turn + 1) % len(courses)
-            kicked = local.improve(kicks[self._turn].kicked(best), max_shards=courses[self._turn].max_shards)
-            kicked_ms = float(problem.total_ms([kicked])[0])
+            perturbed = perturbations[self._turn].perturbed(best)
+            perturbed = local.improve(perturbed, max_shards=courses[self._turn].max_shards)
+            perturbed_ms = float(problem.total_ms([perturbed])[0])
             self._stalled += 1
-            if kicked_ms < best_ms:
-                best, best_ms, self._stalled = kicked, kicked_ms, 0
-                self.found.append(kicked)
+            if perturbed_ms < best_ms:
+                best, best_ms, self._stalled = perturbed, perturbed_ms, 0
+                self.found.append(perturbed)
         self._count(None, local)
 
     def settled(self, work_budget: int) -> Placement:

@@ -1,7 +1,7 @@
-"""Local search: steps that take load off the most loaded device, until nothing helps.
+"""Local search: moves that take load off the most loaded device, until nothing helps.
 
-A step touches two devices. Candidates are ranked by additive loads (see placement.py); the best few are judged by
-the cost networks. A step is taken if it lowers the plan's cost, or keeps it and evens out the devices; both strictly
+A move touches two devices. Candidates are ranked by additive loads (see placement.py); the best few are judged by
+the cost networks. A move is taken if it lowers the plan's cost, or keeps it and evens out the devices; both strictly
 decrease, so the search ends.
 """
 
@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
-from neuroshard_planner.search.moves import NONE, Steps, moves, splits, swaps
+from neuroshard_planner.search.moves import NONE, Moves, relocations, splits, swaps
 
-NUM_TARGETS = 16  # least loaded devices that a step may use; more find little on the public workloads
-NUM_SOURCE_SHARDS = 64  # shards of the source tried per step, spread evenly over its loads
+NUM_TARGETS = 16  # least loaded devices that a move may use; more find little on the public workloads
+NUM_SOURCE_SHARDS = 64  # shards of the source tried per move, spread evenly over its loads
 NUM_SPLIT_SHARDS = 16  # largest shards of the source; a split makes new shards, which the networks must represent
 NUM_SPLIT_TARGETS = 8
-NUM_JUDGED = 32  # candidates per step that the networks judge
+NUM_JUDGED = 32  # candidates per move that the networks judge
 EVENNESS_SQUARINGS = 4  # to the power 16: high enough that the potential follows the most loaded devices
-LEAST_GAIN = 1e-4  # relative; smaller steps double the time and lower the cost by less than a thousandth
+LEAST_GAIN = 1e-4  # relative; smaller moves double the time and lower the cost by less than a thousandth
 
 
 MEMORY = NUM_LEVELS
@@ -33,12 +33,12 @@ class State:
     """A placement with the sums and levels of its devices."""
 
     def __init__(self, problem: Problem, placement: Placement, *, max_shards: IndexArray | None = None) -> None:
-        """``max_shards`` [units] bounds the splits of steps. None: the constraints alone do."""
+        """``max_shards`` [units] bounds the splits. None: the constraints alone do."""
         self._problem = problem
         self.max_shards: IndexArray = problem.max_shards if max_shards is None else max_shards
         by_columns = problem.is_cut_by_columns(placement)
         self.kinds = placement.kinds[by_columns]
-        """[n] shards that steps may move: those cut by columns. Blocks of rows and copies have devices of their own."""
+        """[n] shards that may move: those cut by columns. Blocks of rows and copies have devices of their own."""
         self.devices = placement.devices[by_columns]
         self.fixed = _fixed(problem, placement)
         """All other shards."""
@@ -52,7 +52,7 @@ class State:
 
     @property
     def movable(self) -> Placement:
-        """The shards that steps may move."""
+        """The shards that may move."""
         return Placement(kinds=self.kinds, devices=self.devices)
 
     @property
@@ -71,12 +71,12 @@ class State:
         self.keys: IndexArray = keys[self.order]
         """[n] their unit times the number of devices plus their device, ascending."""
 
-    def apply(self, source: int, steps: Steps, choice: int) -> None:
-        """Take one step and bring the two devices up to date."""
-        target = int(steps.target[choice])
-        coming = [(source, int(steps.source_kind[choice])), (target, int(steps.target_kind[choice]))]
+    def apply(self, source: int, moves: Moves, choice: int) -> None:
+        """Make one move and bring the two devices up to date."""
+        target = int(moves.target[choice])
+        coming = [(source, int(moves.source_kind[choice])), (target, int(moves.target_kind[choice]))]
         stay = np.ones(len(self.kinds), dtype=np.bool_)
-        stay[[shard for shard in (steps.source_shard[choice], steps.target_shard[choice]) if shard != NONE]] = False
+        stay[[shard for shard in (moves.source_shard[choice], moves.target_shard[choice]) if shard != NONE]] = False
         self.kinds = np.append(self.kinds[stay], [kind for _, kind in coming if kind != NONE])
         self.devices = np.append(self.devices[stay], [device for device, kind in coming if kind != NONE])
         kinds = self._problem.kinds
@@ -108,7 +108,7 @@ class Loads:
 
 
 class View:
-    """What every step away from one device of a state is judged by."""
+    """The levels and loads that every move away from one device is judged by."""
 
     def __init__(self, state: State, source: int, loads: Loads) -> None:
         self.source = source
@@ -126,20 +126,20 @@ class LocalSearch:
         self._work_budget = work_budget
         self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
         self.improvements = 0
-        """Steps taken so far, over all placements."""
+        """Moves made so far, over all placements."""
 
     def improve(self, placement: Placement, *, max_shards: IndexArray | None = None) -> Placement:
         """Return a placement that costs at most as much as the merged one; see State for ``max_shards``."""
         state = State(self._problem, merged(self._problem, placement), max_shards=max_shards)
         while self._problem.work < self._work_budget:
             loads = Loads(state, self._traits(), self._prices(state))
-            if not any(self._step(state, loads, source) for source in bounding_devices(state)):
+            if not any(self._move(state, loads, source) for source in bounding_devices(state)):
                 break
             self.improvements += 1
         return state.placement
 
-    def _step(self, state: State, loads: Loads, source: int) -> bool:
-        """Take the best step away from a device; return whether there was one."""
+    def _move(self, state: State, loads: Loads, source: int) -> bool:
+        """Take the best move away from a device; return whether there was one."""
         shards = np.flatnonzero(state.devices == source)
         if not len(shards) or self._problem.num_devices == 1:
             return False
@@ -151,7 +151,7 @@ class LocalSearch:
         wanted = (loaded[source] - loaded[targets]) / 2
         some = _spread(shards, NUM_SOURCE_SHARDS)
         kinds = [
-            moves(self._problem, state, some, targets),
+            relocations(self._problem, state, some, targets),
             swaps(self._problem, state, some, targets, size=load, wanted=wanted),
         ]
         room = self._problem.memory.shard_capacity_bytes - state.levels[targets, MEMORY]
@@ -161,28 +161,28 @@ class LocalSearch:
                 swaps(self._problem, state, some, targets, size=memory, wanted=difference)
                 for difference in (room, np.zeros_like(room))
             ]
-        if self._take_best(state, view, Steps.concatenated(kinds)):
+        if self._take_best(state, view, Moves.concatenated(kinds)):
             return True
         largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
         return self._take_best(state, view, parts)
 
-    def _take_best(self, state: State, view: View, steps: Steps) -> bool:
-        """Take the best of the steps that fit the memory, if it is better than staying."""
-        if not len(steps.target):
+    def _take_best(self, state: State, view: View, moves: Moves) -> bool:
+        """Take the best of the moves that fit the memory, if it is better than staying."""
+        if not len(moves.target):
             return False
-        levels = _after(self._traits(), state.kinds, state.levels, view.source, steps)
-        steps_fit = levels[:, :, MEMORY].max(axis=0) <= self._problem.memory.shard_capacity_bytes
-        if not steps_fit.all():
-            steps, levels = steps.take(steps_fit), levels[:, steps_fit]
-            if not len(steps.target):
+        levels = _after(self._traits(), state.kinds, state.levels, view.source, moves)
+        moves_fit = levels[:, :, MEMORY].max(axis=0) <= self._problem.memory.shard_capacity_bytes
+        if not moves_fit.all():
+            moves, levels = moves.take(moves_fit), levels[:, moves_fit]
+            if not len(moves.target):
                 return False
-        if len(steps.target) > NUM_JUDGED:
-            likely = _least(*self._outcome(view, steps, levels), NUM_JUDGED)
-            steps, levels = steps.take(likely), levels[:, likely]
-        sums = _after(self._problem.kinds.representation, state.kinds, state.sums, view.source, steps)
+        if len(moves.target) > NUM_JUDGED:
+            likely = _least(*self._outcome(view, moves, levels), NUM_JUDGED)
+            moves, levels = moves.take(likely), levels[:, likely]
+        sums = _after(self._problem.kinds.representation, state.kinds, state.sums, view.source, moves)
         levels[:, :, TIMES] = self._problem.pass_levels(np.maximum(sums, 0.0))
-        total, unevenness = self._outcome(view, steps, levels)
+        total, unevenness = self._outcome(view, moves, levels)
         # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
         staying = view.loads.unevenness[view.source]
         better = (total < state.total_ms * (1 - LEAST_GAIN)) | (
@@ -190,15 +190,15 @@ class LocalSearch:
         )
         if not better.any():
             return False
-        state.apply(view.source, steps, int(np.lexsort((unevenness, total, ~better))[0]))
+        state.apply(view.source, moves, int(np.lexsort((unevenness, total, ~better))[0]))
         return True
 
-    def _outcome(self, view: View, steps: Steps, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _outcome(self, view: View, moves: Moves, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
-        peaks = np.maximum(view.largest_elsewhere[steps.target], levels.max(axis=0))
+        peaks = np.maximum(view.largest_elsewhere[moves.target], levels.max(axis=0))
         total = self._problem.step_cost.total_ms(peaks)
         after = _to_evenness_power(levels @ view.loads.shares).sum(axis=0)
-        return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[steps.target]
+        return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[moves.target]
 
     def _traits(self) -> FloatArray:
         """Return [k, levels + 1] additive times, traffic and memory of all kinds."""
@@ -290,16 +290,16 @@ def _least(total: FloatArray, unevenness: FloatArray, count: int) -> IndexArray:
 
 
 def _after(
-    values: NDArray[Any], state_kinds: IndexArray, per_device: NDArray[Any], source: int, steps: Steps
+    values: NDArray[Any], state_kinds: IndexArray, per_device: NDArray[Any], source: int, moves: Moves
 ) -> NDArray[Any]:
-    """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each step."""
-    result = np.empty((2, len(steps.target), per_device.shape[1]), dtype=per_device.dtype)
-    np.subtract(per_device[source], values[state_kinds[steps.source_shard]], out=result[0])
-    comes = np.flatnonzero(steps.source_kind != NONE)
-    result[0, comes] += values[steps.source_kind[comes]]
-    np.add(per_device[steps.target], values[steps.target_kind], out=result[1])
-    goes = np.flatnonzero(steps.target_shard != NONE)
-    result[1, goes] -= values[state_kinds[steps.target_shard[goes]]]
+    """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each move."""
+    result = np.empty((2, len(moves.target), per_device.shape[1]), dtype=per_device.dtype)
+    np.subtract(per_device[source], values[state_kinds[moves.source_shard]], out=result[0])
+    comes = np.flatnonzero(moves.source_kind != NONE)
+    result[0, comes] += values[moves.source_kind[comes]]
+    np.add(per_device[moves.target], values[moves.target_kind], out=result[1])
+    goes = np.flatnonzero(moves.target_shard != NONE)
+    result[1, goes] -= values[state_kinds[moves.target_shard[goes]]]
     return result
 
 

@@ -20,7 +20,7 @@ from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, Found, IteratedSearch
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.lower_bound import Families, FamilyBounds
-from neuroshard_planner.search.perturbation import Kicks
+from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.placed_options import Forms
 from neuroshard_planner.search.proposals import Proposal, Proposals, bound_to_convert, packings
 from neuroshard_planner.search.sharding_options import OptionTable
@@ -133,7 +133,7 @@ class MixedSearch:
         self._work = work_budget
         self._generator = np.random.default_rng(problem.request.search.seed)
         self.improvements = 0
-        """Steps taken."""
+        """Moves and conversions made."""
         self.placements = 0
         """Proposals judged."""
 
@@ -270,13 +270,13 @@ class MixedSearch:
         """Descend from random changes to the best, until nothing improves or the work ends."""
         problem = self._problem
         generator = self._generator
-        kicks = Kicks(problem, self._options, slopes=self._slopes, generator=generator)
+        perturbation = Perturbation(problem, self._options, slopes=self._slopes, generator=generator)
         conversions = Conversions(problem, self._forms, slopes=self._slopes, work_budget=end)
         (best_ms,) = problem.total_ms([best])
         stalled = 0
         while problem.work < end and stalled < MOST_STALLED:
             converts = generator.random() < CONVERTED_SHARE or not problem.is_cut_by_columns(best).any()
-            changed = conversions.converted(best, generator) if converts else kicks.kicked(best)
+            changed = conversions.converted(best, generator) if converts else perturbation.perturbed(best)
             found = self._descended(changed, end)
             (found_ms,) = problem.total_ms([found])
             stalled += 1

@@ -1,4 +1,4 @@
-"""Candidate steps of local search: moves, swaps, splits and merges between a source and its targets.
+"""Candidate moves of local search: relocations, swaps, splits, and merges between a source and its targets.
 
 Generates candidates that constraints allow; judges neither memory nor cost.
 """
@@ -30,8 +30,8 @@ class PlacedShards(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Steps:
-    """c candidate steps from one source device: each replaces up to one shard on the source and on the target."""
+class Moves:
+    """c candidate moves from one source device: each replaces up to one shard on the source and on the target."""
 
     target: IndexArray
     """[c] device."""
@@ -45,7 +45,7 @@ class Steps:
     """[c] kind that takes its place, or joins the target."""
 
     def take(self, index: IndexArray | NDArray[np.bool_]) -> Self:
-        """Return the steps at these positions."""
+        """Return the moves at these positions."""
         return type(self)(
             target=self.target[index],
             source_shard=self.source_shard[index],
@@ -56,20 +56,20 @@ class Steps:
 
     @classmethod
     def concatenated(cls, parts: Sequence[Self]) -> Self:
-        """Return all steps of all parts."""
+        """Return all moves of all parts."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def moves(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> Steps:
+def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> Moves:
     """Give every move of a shard to a target that holds no shard of the same table."""
     shard, target = np.repeat(shards, len(targets)), np.tile(targets, len(shards))
     unit = problem.kinds.unit[state.kinds[shard]]
     none = np.full(len(shard), NONE)
-    steps = Steps(
+    moves = Moves(
         target=target, source_shard=shard, source_kind=none, target_shard=none, target_kind=state.kinds[shard]
     )
-    return steps.take(_may_be_on(problem, unit, target) & (shard_on(problem, state, unit, target) == NONE))
+    return moves.take(_may_be_on(problem, unit, target) & (shard_on(problem, state, unit, target) == NONE))
 
 
 def swaps(
@@ -80,7 +80,7 @@ def swaps(
     *,
     size: FloatArray,
     wanted: FloatArray,
-) -> Steps:
+) -> Moves:
     """Give, for each shard and target, the swaps whose difference in size is next to the wanted one.
 
     ``size`` (load or memory) has one entry per placed shard, ``wanted`` one per target; the neighbours on both sides
@@ -91,7 +91,7 @@ def swaps(
     there = np.flatnonzero(place[state.devices] != NONE)
     there = there[np.lexsort((size[there], place[state.devices[there]]))]
     if not len(there):
-        return moves(problem, state, shards[:0], targets)
+        return relocations(problem, state, shards[:0], targets)
     # One sorted key over all targets: the target's place in front of the size, scaled into [0, 1).
     scale = 2.0 * float(size.max()) + 1e-30
     key = place[state.devices[there]] + size[there] / scale
@@ -110,14 +110,14 @@ def swaps(
     allowed = _may_be_on(problem, unit, target) & _may_be_on(problem, partner_unit, source)
     # The pair itself may be two shards of one table; any other shard of it there would have to be merged.
     alone = (shard_on(problem, state, unit, target) == NONE) & (shard_on(problem, state, partner_unit, source) == NONE)
-    steps = Steps(
+    moves = Moves(
         target=target,
         source_shard=shard,
         source_kind=state.kinds[partner],
         target_shard=partner,
         target_kind=state.kinds[shard],
     )
-    return steps.take(allowed & (alone | (unit == partner_unit)))
+    return moves.take(allowed & (alone | (unit == partner_unit)))
 
 
 def splits(
@@ -128,7 +128,7 @@ def splits(
     *,
     load: FloatArray,
     wanted: FloatArray,
-) -> Steps:
+) -> Moves:
     """Give, for each shard and target, the split that moves about the wanted load to the target.
 
     Columns that come to a device with a shard of the same table are merged into it; then a whole shard may move too.
@@ -162,7 +162,7 @@ def splits(
     staying = _column_kinds(problem, unit[rest > 0], rest[rest > 0])
     source_kind = np.full(len(shard), NONE)
     source_kind[rest > 0] = staying
-    return Steps(
+    return Moves(
         target=target,
         source_shard=shard,
         source_kind=source_kind,

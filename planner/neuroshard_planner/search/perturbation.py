@@ -1,7 +1,7 @@
-"""Kicks: random changes to a placement between two descents (iterated local search).
+"""Perturbations: random changes to a placement between two descents (iterated local search).
 
-A kick either moves a few shards or cuts one unit another way and places its shards again. The first leads to local
-optima nearby, the second to splits that no single step reaches. What it gives fits; its cost is not judged.
+A perturbation either moves a few shards or cuts one unit another way and places its shards again. The first leads to
+local optima nearby, the second to splits that no single move reaches. The result fits; its cost is not judged.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from neuroshard_planner.search.sharding_options import OptionTable
 NUM_MOVES = 3  # more forget what the last descent found
 
 
-class Kicks:
+class Perturbation:
     """Random changes to placements of one problem; equal generators give equal changes."""
 
     def __init__(
@@ -26,10 +26,10 @@ class Kicks:
         self._slopes = slopes.sum(axis=1)
         self._generator = generator
 
-    def kicked(self, placement: Placement) -> Placement:
+    def perturbed(self, placement: Placement) -> Placement:
         """Return a placement that differs in a few shards, on and off a device that bounds the plan."""
         bounding = int(self._generator.choice(list(bounding_devices(State(self._problem, placement)))))
-        if self._generator.random() < 0.5:  # noqa: PLR2004 - both kinds of kick are equally likely
+        if self._generator.random() < 0.5:  # noqa: PLR2004 - both kinds of perturbation are equally likely
             return self._recut(placement, bounding)
         return self._moved(placement, bounding)
 

@@ -12,7 +12,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged
 from support.builders import request, table, tables, topology
-from support.planner.searches import MIB, kicks, placed, problem_of, random_placement, search_requests, shards_of
+from support.planner.searches import MIB, perturbation, placed, problem_of, random_placement, search_requests, shards_of
 
 UNLIMITED = 10**9
 WHOLE = Constraints(max_shards_per_table=1)
@@ -119,18 +119,18 @@ def test_merging_keeps_every_tables_columns_on_every_device(asked: PlanRequest, 
 @settings(max_examples=60)
 @given(asked=search_requests(), seed=st.integers(0, 9999), budget=st.sampled_from([1, 30, 2000]))
 def test_improving_never_costs_more_and_never_leaves_the_memory(asked: PlanRequest, seed: int, budget: int) -> None:
-    """Whatever the start and the budget; a kick in between keeps the memory and the tables too."""
+    """Whatever the start and the budget; a perturbation in between keeps the memory and the tables too."""
     problem = problem_of(asked)
     start = merged(problem, random_placement(problem, random.Random(seed)))  # noqa: S311 - no secret
     assume(fits(problem, start))
     search = local_search(problem, work_budget=problem.work + budget)
 
     found = search.improve(start)
-    kicked = kicks(problem, seed).kicked(found)
+    perturbed = perturbation(problem, seed).perturbed(found)
 
     before, after = problem.total_ms([start, found])
     assert after <= before * (1 + 1e-5)
-    for placement in (found, kicked):
+    for placement in (found, perturbed):
         assert fits(problem, placement)
         for index, unit in enumerate(problem.units):
             own = placement.kinds[problem.kinds.unit[placement.kinds] == index]

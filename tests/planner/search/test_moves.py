@@ -1,4 +1,4 @@
-"""Candidate steps between a source and its targets."""
+"""Candidate moves between a source and its targets."""
 
 import random
 
@@ -9,19 +9,19 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.local_search import State, merged
-from neuroshard_planner.search.moves import NONE, Steps, moves, shard_on, splits, swaps
+from neuroshard_planner.search.moves import NONE, Moves, relocations, shard_on, splits, swaps
 from support.builders import request, table, tables
 from support.planner.searches import placed, problem_of, random_placement, search_requests, shards_of
 
 Shards = list[tuple[int, int, int]]
 
 
-def outcomes(problem: Problem, placement: Placement, source: int, steps: Steps) -> list[Shards]:
-    """Return the shards as (unit, columns, device) after each step."""
+def outcomes(problem: Problem, placement: Placement, source: int, moves: Moves) -> list[Shards]:
+    """Return the shards as (unit, columns, device) after each move."""
     results = []
-    for choice in range(len(steps.target)):
+    for choice in range(len(moves.target)):
         state = State(problem, placement)
-        state.apply(source, steps, choice)
+        state.apply(source, moves, choice)
         results.append(shards_of(problem, Placement(kinds=state.kinds, devices=state.devices)))
     return results
 
@@ -32,8 +32,8 @@ def all_splits(problem: Problem, placement: Placement, source: int, *, wanted: f
     targets = np.array([device for device in range(problem.num_devices) if device != source])
     load = problem.kinds.num_columns[state.kinds].astype(np.float64)
     held = np.flatnonzero(state.devices == source)
-    steps = splits(problem, state, held, targets, load=load, wanted=np.full(len(targets), wanted))
-    return outcomes(problem, placement, source, steps)
+    moves = splits(problem, state, held, targets, load=load, wanted=np.full(len(targets), wanted))
+    return outcomes(problem, placement, source, moves)
 
 
 def test_a_shard_may_move_to_any_device_without_a_shard_of_its_table() -> None:
@@ -42,9 +42,9 @@ def test_a_shard_may_move_to_any_device_without_a_shard_of_its_table() -> None:
     placement = placed(problem, (0, 64, 0), (0, 64, 1))
     state = State(problem, placement)
 
-    steps = moves(problem, state, np.array([0]), np.array([1, 2]))
+    moves = relocations(problem, state, np.array([0]), np.array([1, 2]))
 
-    assert outcomes(problem, placement, 0, steps) == [[(0, 64, 1), (0, 64, 2)]]
+    assert outcomes(problem, placement, 0, moves) == [[(0, 64, 1), (0, 64, 2)]]
 
 
 def test_a_move_keeps_to_allowed_devices() -> None:
@@ -53,9 +53,9 @@ def test_a_move_keeps_to_allowed_devices() -> None:
     problem = problem_of(request(*tables(2), constraints=constraints))
     state = State(problem, placed(problem, (0, 64, 0), (1, 64, 0)))
 
-    steps = moves(problem, state, np.array([0, 1]), np.array([1, 2, 3]))
+    moves = relocations(problem, state, np.array([0, 1]), np.array([1, 2, 3]))
 
-    assert list(zip(steps.source_shard.tolist(), steps.target.tolist(), strict=True)) == [(1, 1), (1, 2)]
+    assert list(zip(moves.source_shard.tolist(), moves.target.tolist(), strict=True)) == [(1, 1), (1, 2)]
 
 
 def test_the_swaps_next_to_the_wanted_load_are_given() -> None:
@@ -64,10 +64,10 @@ def test_the_swaps_next_to_the_wanted_load_are_given() -> None:
     placement = placed(problem, (0, 64, 0), *((unit, 64, 1) for unit in range(1, 6)))
     load = np.array([10.0, 1.0, 6.0, 8.0, 9.0, 12.0])
 
-    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([3.0]))
+    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([3.0]))
 
-    assert sorted(load[steps.target_shard].tolist()) == [6.0, 8.0]
-    assert (steps.source_kind == problem.whole[steps.target_shard]).all()
+    assert sorted(load[moves.target_shard].tolist()) == [6.0, 8.0]
+    assert (moves.source_kind == problem.whole[moves.target_shard]).all()
 
 
 @pytest.mark.parametrize(
@@ -83,11 +83,11 @@ def test_a_want_beyond_what_is_there_gives_the_nearest(wanted: float, expected: 
     placement = placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 1), (3, 64, 1))
     load = np.array([10.0, 1.0, 9.0, 11.0])
 
-    steps = swaps(
+    moves = swaps(
         problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([wanted])
     )
 
-    assert set(load[steps.target_shard].tolist()) == expected
+    assert set(load[moves.target_shard].tolist()) == expected
 
 
 def test_a_swap_looks_at_each_target_apart() -> None:
@@ -96,7 +96,7 @@ def test_a_swap_looks_at_each_target_apart() -> None:
     placement = placed(problem, (0, 64, 0), (1, 64, 2), (2, 64, 2), (3, 64, 1), (4, 64, 1))
     load = np.array([10.0, 7.0, 2.0, 6.0, 3.0])
 
-    steps = swaps(
+    moves = swaps(
         problem,
         State(problem, placement),
         np.array([0]),
@@ -105,7 +105,7 @@ def test_a_swap_looks_at_each_target_apart() -> None:
         wanted=np.array([3.0, 3.0, 7.0]),
     )
 
-    found = sorted(zip(steps.target.tolist(), load[steps.target_shard].tolist(), strict=True))
+    found = sorted(zip(moves.target.tolist(), load[moves.target_shard].tolist(), strict=True))
     assert found == [(1, 3.0), (2, 2.0), (2, 7.0)]
 
 
@@ -115,9 +115,9 @@ def test_a_swap_brings_no_two_shards_of_a_table_together() -> None:
     placement = placed(problem, (0, 64, 0), (0, 64, 1), (1, 128, 1))
     load = np.array([5.0, 4.0, 1.0])
 
-    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([4.0]))
+    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([4.0]))
 
-    assert outcomes(problem, placement, 0, steps) in ([], [[(0, 64, 0), (0, 64, 1), (1, 128, 1)]])
+    assert outcomes(problem, placement, 0, moves) in ([], [[(0, 64, 0), (0, 64, 1), (1, 128, 1)]])
 
 
 def test_a_swap_keeps_both_tables_on_their_devices() -> None:
@@ -127,9 +127,9 @@ def test_a_swap_keeps_both_tables_on_their_devices() -> None:
     placement = placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 1))
     load = np.array([10.0, 5.0, 4.0])
 
-    steps = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([5.5]))
+    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([5.5]))
 
-    assert steps.target_shard.tolist() == [2]
+    assert moves.target_shard.tolist() == [2]
 
 
 @pytest.mark.parametrize(
@@ -214,15 +214,15 @@ def test_no_step_breaks_a_constraint_or_loses_a_column(asked: PlanRequest, seed:
     held = np.flatnonzero(state.devices == source)
     load = np.random.default_rng(seed).random(len(state.kinds)) + 0.1
     wanted = np.random.default_rng(seed).random(len(targets)) - 0.2
-    steps = Steps.concatenated(
+    moves = Moves.concatenated(
         [
-            moves(problem, state, held, targets),
+            relocations(problem, state, held, targets),
             swaps(problem, state, held, targets, size=load, wanted=wanted),
             splits(problem, state, held, targets, load=load, wanted=wanted),
         ]
     )
 
-    for shards in outcomes(problem, placement, source, steps.take(np.arange(len(steps.target))[:20])):
+    for shards in outcomes(problem, placement, source, moves.take(np.arange(len(moves.target))[:20])):
         for index, unit in enumerate(problem.units):
             own = [(columns, device) for position, columns, device in shards if position == index]
             devices = [device for _, device in own]

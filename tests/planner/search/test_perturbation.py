@@ -2,13 +2,13 @@
 
 from neuroshard_planner.problem.problem import Problem
 from support.builders import request, table, tables
-from support.planner.searches import kicks, placed, problem_of
+from support.planner.searches import perturbation, placed, problem_of
 
 
 def widths(problem: Problem, seed: int) -> list[tuple[int, int, int]]:
-    """Return unit, columns and device of every shard after one kick of whole tables in turn."""
+    """Return unit, columns and device of every shard after one perturbation of whole tables in turn."""
     start = placed(problem, *((unit, 64, unit % 4) for unit in range(12)))
-    found = kicks(problem, seed).kicked(start)
+    found = perturbation(problem, seed).perturbed(start)
     kinds = problem.kinds
     return sorted(
         (int(kinds.unit[kind]), int(kinds.num_columns[kind]), int(device))
@@ -16,8 +16,8 @@ def widths(problem: Problem, seed: int) -> list[tuple[int, int, int]]:
     )
 
 
-def test_kicks_are_drawn_from_the_generator() -> None:
-    """Equal generators kick alike; over a few seeds a kick changes the placement."""
+def test_perturbation_are_drawn_from_the_generator() -> None:
+    """Equal generators perturbation alike; over a few seeds a perturbation changes the placement."""
     problem = problem_of(request(*tables(12)))
     start = sorted((unit, 64, unit % 4) for unit in range(12))
 
@@ -38,11 +38,11 @@ def test_a_kick_may_move_shards_or_cut_a_table_anew() -> None:
 
 
 def test_what_fits_nowhere_else_stays() -> None:
-    """A single device leaves nothing to kick."""
+    """A single device leaves nothing to perturbation."""
     problem = problem_of(request(table(), num_devices=1))
     start = placed(problem, (0, 64, 0))
 
-    found = kicks(problem, 3).kicked(start)
+    found = perturbation(problem, 3).perturbed(start)
 
     assert found.devices.tolist() == [0]
     assert problem.kinds.num_columns[found.kinds].sum() == 64

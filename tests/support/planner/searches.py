@@ -24,7 +24,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.perturbation import Kicks
+from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.sharding_options import OptionTable
 from support import builders
 from support.planner.exact_costs import ExactCosts
@@ -206,8 +206,8 @@ def search_requests(draw: st.DrawFn, *, types: tuple[ShardingType, ...] | None =
     )
 
 
-def kicks(problem: Problem, seed: int) -> Kicks:
-    """Return the kicks of a problem, drawn by a generator of this seed."""
+def perturbation(problem: Problem, seed: int) -> Perturbation:
+    """Return the perturbation of a problem, drawn by a generator of this seed."""
     sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
     generator = np.random.default_rng(seed)
-    return Kicks(problem, OptionTable(problem), slopes=tangent(problem, sums), generator=generator)
+    return Perturbation(problem, OptionTable(problem), slopes=tangent(problem, sums), generator=generator)
