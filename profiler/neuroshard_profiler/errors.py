@@ -48,7 +48,7 @@ class StorageError(ProfilerError):
 
 
 class MeasureError(ProfilerError):
-    """Processes that measure did not end well."""
+    """A measuring process failed."""
 
     exit_code = ExitCode.INTERNAL_ERROR
 

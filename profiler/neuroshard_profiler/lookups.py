@@ -23,7 +23,7 @@ _SPREAD = 0x9E3779B97F4A7C15 % (2**31)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableLookups:
-    """What one batch looks up in one table."""
+    """The lookups of one batch in one table."""
 
     lengths: IndexArray
     """[batch] lookups of each sample; 0 is an empty bag."""

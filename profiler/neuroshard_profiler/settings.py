@@ -21,7 +21,7 @@ DEFAULT_BUDGET_SECONDS = 600.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Part:
-    """Which of several processes measures, each on a GPU of its own and with every n-th sample."""
+    """One of several measuring processes, each on a separate GPU and with every n-th sample."""
 
     index: int = 0
     count: int = 1

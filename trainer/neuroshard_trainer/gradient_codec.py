@@ -266,7 +266,7 @@ def with_gradient_codec(model: nn.Module, plan: GivenPlan, *, device: torch.devi
 
 
 def own_group() -> dist.ProcessGroup:
-    """Return a group of all ranks with queues of its own. All ranks must call this."""
+    """Return a group of all ranks with separate queues. All ranks must call this."""
     group = dist.new_group()
     assert isinstance(group, dist.ProcessGroup), "every rank is in it"
     return group

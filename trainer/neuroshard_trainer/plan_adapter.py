@@ -151,18 +151,16 @@ def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     placed = [table.name for table in plan.tables]
     for table in tables:
         if table.name not in planned or table.name not in placed:
-            return f"has no table {table.name!r}, which the model has; it is the plan of another model, plan again"
+            return f"has no table {table.name!r}, which the model has; hint: plan again for this model"
         ours, found = _definition(table), _definition(planned[table.name])
         if ours not in {found, _definition(own[table.name])}:
-            return (
-                f"table {table.name!r} has {found}, the model's has {ours}; it is the plan of another model, plan again"
-            )
+            return f"table {table.name!r} has {found}, the model's has {ours}; hint: plan again for this model"
     known = {table.name for table in tables}
     extra = next((name for name in (*planned, *placed) if name not in known), None)
     if extra is not None:
-        return f"has a table {extra!r}, which the model has not; it is the plan of another model, plan again"
+        return f"has a table {extra!r}, which the model does not have; hint: plan again for this model"
     if placed != list(planned):
-        return "its tables do not stand in the order of its request; hint: make the plan again"
+        return "its tables are not in the order of its request; hint: make the plan again"
     return None
 
 

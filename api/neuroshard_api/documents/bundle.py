@@ -81,7 +81,7 @@ class Calibration(Value):
 
 
 class Launch(Value):
-    """What a kernel call costs beyond what its tables cost; forward and backward."""
+    """The cost of a kernel call on top of that of its tables; forward and backward."""
 
     device_ms: tuple[Milliseconds, Milliseconds] = (0.0, 0.0)
     """Device time of each call after a device's first, which the compute network's times include. 0 where the networks

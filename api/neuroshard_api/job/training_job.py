@@ -73,7 +73,7 @@ _MANAGERS = Checked(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Affects:
-    """What a change of one field of the spec changes."""
+    """The stages that a change of one field of the spec affects."""
 
     plan: bool = False
     """The plan: the job is planned again."""

@@ -214,7 +214,7 @@ class Cluster:
     async def _check_is_fresh(self, job: TrainingJobObject) -> None:
         found = await self._get(KIND, job, job.meta.name)
         if found["metadata"]["resourceVersion"] != job.meta.resource_version:
-            raise StaleError(f"{job.meta.name} has changed since it was looked at")
+            raise StaleError(f"{job.meta.name} has changed since it was observed")
 
     async def _do(self, key: JobKey, observed: Observed, action: Action) -> Refusal | None:
         job = observed.job
@@ -238,7 +238,7 @@ class Cluster:
         """Make a ConfigMap with the data of another one, which this pass or an earlier one has read."""
         source = observed.bodies.get(action.source) or await self._get("ConfigMap", observed.job, action.source)
         if source["metadata"]["resourceVersion"] != action.source_version:
-            raise StaleError(f"ConfigMap {action.source} has changed since it was looked at")
+            raise StaleError(f"ConfigMap {action.source} has changed since it was observed")
         data: Json = {part: source[part] for part in ("data", "binaryData") if part in source}
 
         def keep(written: Json) -> None:

@@ -17,7 +17,7 @@ _FREE = TableConstraints()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unit:
-    """What is placed as one: a table that may be split, or a co-located group of whole tables."""
+    """A unit of placement: a table that may be split, or a co-located group of whole tables."""
 
     tables: tuple[int, ...]
     """Positions in the request's table set."""

@@ -89,7 +89,7 @@ class CudaRuntime(Protocol):
         ...
 
     def spin(self, cycles: int) -> None:
-        """Queue a kernel that does nothing for that many cycles of the multiprocessors' clock."""
+        """Queue a kernel that does nothing for a number of cycles of the multiprocessors' clock."""
 
     def flush(self, num_bytes: int) -> None:
         """Queue a write of that many bytes, which replaces whatever the caches hold."""

@@ -49,7 +49,7 @@ def without_session(folder: Path) -> None:
 
 
 def fractions(folder: Path) -> None:
-    """Write sessions that are no names."""
+    """Write sessions that are not names."""
     log_file(folder / "a.parquet", session=[0.5], time=[1])
 
 

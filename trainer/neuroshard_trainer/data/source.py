@@ -85,5 +85,5 @@ def require_features(wanted: Sequence[Feature], known: Sequence[str], *, where: 
     if unknown is not None:
         raise DataError(
             f"{where}: has no feature {unknown.name!r}, which table {unknown.table.name!r} looks up; "
-            f"it has {', '.join(known)}; hint: name the table or its featureNames so"
+            f"it has {', '.join(known)}; hint: rename the table, or set its featureNames"
         )
