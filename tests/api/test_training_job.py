@@ -50,8 +50,8 @@ def test_an_unknown_field_is_refused(spec: dict[str, Any], path: str) -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (None, "must hold a DLRMTrainingJob, found nothing"),
-        ([], "must hold a DLRMTrainingJob, found a list"),
+        (None, "must hold a DLRMTrainingJob, found nothing; hint: is this another kind of document?"),
+        ([], "must hold a DLRMTrainingJob, found a list; hint: is this another kind of document?"),
         ({}, "apiVersion: is missing; hint: add `apiVersion: training.neuroshard.dev/v1alpha1`"),
         (
             builders.job_data() | {"apiVersion": "v1"},

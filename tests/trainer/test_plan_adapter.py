@@ -77,7 +77,7 @@ def with_shards(**fields: Any) -> Plan:
         (plan_of(tables=TABLES[:2], world_size=2), r"has no table 'country', which the model has"),
         (
             plan_of(tables=(*TABLES, builders.table("city")), world_size=2),
-            r"has a table 'city', which the model has",
+            r"has a table 'city', which the model does not have",
         ),
         (
             plan_of(tables=(builders.table("user", num_embeddings=61, embedding_dim=32), *TABLES[1:]), world_size=2),
@@ -102,7 +102,7 @@ def with_shards(**fields: Any) -> Plan:
             ),
         ),
         (CUT.model_copy(update={"tables": CUT.tables[:2]}), r"has no table 'country'"),
-        (CUT.model_copy(update={"tables": CUT.tables[::-1]}), r"not stand in the order of its request"),
+        (CUT.model_copy(update={"tables": CUT.tables[::-1]}), r"not in the order of its request"),
     ],
     ids=[
         "world size",
