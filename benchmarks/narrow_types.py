@@ -242,7 +242,7 @@ def _change(codecs: Codecs, exchange: Exchange) -> None:
 
 
 def _held_out_loss(model: torch.nn.Module, data: TrainingData, process: Process) -> Callable[[], torch.Tensor]:
-    """Return what the trainer's guard measures: the losses of this rank's first held-out batch, added up."""
+    """Return the measurement of the trainer's guard: the losses of this rank's first held-out batch, added up."""
     batch = next(iter(data.validation(process.device)))
 
     def loss() -> torch.Tensor:
