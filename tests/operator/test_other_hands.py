@@ -45,7 +45,8 @@ def test_a_widened_role_is_narrowed_again() -> None:
 
     assert rules
     assert worker["rules"] == [{**rules[0], "resourceNames": ["job-report"]}]
-    assert "ChildRepaired" in story.reasons()
+    repaired = [event["message"] for event in story.world.events if event["reason"] == "ChildRepaired"]
+    assert "Role job-worker was edited and is restored" in repaired
 
 
 LABELS = [

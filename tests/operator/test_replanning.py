@@ -116,6 +116,7 @@ def test_mode_auto_restarts_the_workers_under_the_candidate() -> None:
     assert (story.seen, story.status["restartsCountTowardsMax"]) == (("Running", "AllWorkersReady"), 0)
     assert story.status["plan"]["hash"] == f"sha256:{after}" != f"sha256:{before}"
     assert (further["replans"], further["accepted"], "candidate" in further) == (1, 1, False)
+    assert "ChildRepaired" not in story.reasons(), "the planner's Role is for another plan: nobody edited it"
     assert (old["hash"], old["reason"], old["measuredMicroseconds"]) == (f"sha256:{before}", "PlanWritten", 5_000)
     assert (new["hash"], new["reason"], new["fromStep"]) == (f"sha256:{after}", "InputsDrifted", 5_000)
     assert (new["promisedGainPercent"], new["measuredGainPercent"]) == (21, 10)

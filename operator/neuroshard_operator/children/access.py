@@ -7,6 +7,7 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Create, Event, EventReason, Manifest, Restore
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.context import Context
+from neuroshard_operator.observed.objects import ChildObject
 from neuroshard_operator.observed.parsing import hash_of
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
@@ -19,6 +20,7 @@ def access(context: Context, role: str, result: str) -> list[Manifest]:
     may = {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [result], "verbs": ["patch"]}
     subject = {"kind": "ServiceAccount", "name": name, "namespace": context.observed.job.namespace}
     reference = {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name}
+    of_result = {names.RESULT_LABEL: names.short(names.key_of(result))}
     return [
         {
             "apiVersion": "v1",
@@ -26,7 +28,12 @@ def access(context: Context, role: str, result: str) -> list[Manifest]:
             "metadata": metadata(context, name, role),
             "automountServiceAccountToken": False,
         },
-        {"apiVersion": f"{RBAC_GROUP}/v1", "kind": "Role", "metadata": metadata(context, name, role), "rules": [may]},
+        {
+            "apiVersion": f"{RBAC_GROUP}/v1",
+            "kind": "Role",
+            "metadata": metadata(context, name, role, of_result),
+            "rules": [may],
+        },
         {
             "apiVersion": f"{RBAC_GROUP}/v1",
             "kind": "RoleBinding",
@@ -53,6 +60,8 @@ def ensured(context: Context, manifests: Sequence[Manifest]) -> tuple[tuple[Acti
             actions.append(Create(manifest=manifest))
         elif _is_edited(context, kind, name, manifest):
             actions.append(Restore(manifest=manifest))
+            if _is_for_another_result(context, kind, name, manifest):
+                continue  # that of the plan before: nobody edited it
             events.append(Event(reason=EventReason.CHILD_REPAIRED, message=f"{kind} {name} was edited and is restored"))
     return tuple(actions), tuple(events)
 
@@ -67,8 +76,19 @@ def _is_edited(context: Context, kind: str, name: str, manifest: Mapping[str, An
     return kind != "ConfigMap" and _hash_of_child(context, kind, name) != hash_of(kind, manifest)
 
 
+def _is_for_another_result(context: Context, kind: str, name: str, manifest: Mapping[str, Any]) -> bool:
+    child = _child(context, kind, name)
+    label = names.RESULT_LABEL
+    return child is not None and child.meta.labels.get(label) != manifest["metadata"]["labels"].get(label)
+
+
 def _hash_of_child(context: Context, kind: str, name: str) -> str | None:
+    child = _child(context, kind, name)
+    return None if child is None else child.content_hash
+
+
+def _child(context: Context, kind: str, name: str) -> ChildObject | None:
     for child in context.observed.objects:
         if (child.kind, child.meta.name, child.meta.owner_uid) == (kind, name, context.uid):
-            return child.content_hash
+            return child
     return None
