@@ -146,7 +146,7 @@ def test_scoring_the_written_plan_again_gives_its_cost(asked: PlanRequest) -> No
     assert problem.total_ms([placed(problem, *shards)])[0] == pytest.approx(found.predicted.total_ms, rel=1e-5)
 
 
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(asked=search_requests(), factor=st.sampled_from([1.01, 2.0, 50.0]))
 def test_more_memory_never_makes_a_request_infeasible(asked: PlanRequest, factor: float) -> None:
     """What fits small devices fits larger ones."""
