@@ -17,7 +17,7 @@ import numpy as np
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.explain.comparison import Comparison, Outcome, compare
+from neuroshard_planner.explain.comparison import AlgorithmResult, Comparison, compare
 from neuroshard_planner.planning import plan
 from neuroshard_planner.workload_store import read_workload, workload_names
 
@@ -54,7 +54,7 @@ class Result:
     problem: str | None
     """Why the neural search found nothing."""
 
-    def outcome(self, algorithm: Algorithm) -> Outcome | None:
+    def outcome(self, algorithm: Algorithm) -> AlgorithmResult | None:
         """Return the outcome of the algorithm, or None."""
         comparison = self.found.get(algorithm)
         return comparison.outcome if comparison else None

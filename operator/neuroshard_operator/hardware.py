@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_api.job.preparation import ProfilerBackend
-from neuroshard_api.job.status import Hardware
+from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training_job import Spec
 
 from neuroshard_operator.observed.objects import Node
@@ -31,7 +31,7 @@ NETWORK_ANNOTATIONS = ("k8s.v1.cni.cncf.io/", "v1.multus-cni.io/", "networking.g
 
 def hardware_for(
     spec: Spec, nodes: Sequence[Node], *, profiler_image: str, product_labels: Sequence[str] = (PRODUCT_LABEL,)
-) -> Hardware:
+) -> HardwareStatus:
     """Return the hardware that the job's pods will meet, with its fingerprint.
 
     Of several kinds of nodes that may take the job's pods, the most frequent is taken, and its pods are kept to it.
@@ -55,7 +55,7 @@ def hardware_for(
     label = next((key for key in keys if key in labels), None)
     alike = [node for node in fitting if label is None or node.labels.get(label) == labels[label]]
     memory = labels.get(MEMORY_LABEL, "")
-    hardware = Hardware(
+    hardware = HardwareStatus(
         gpu_product=labels[label] if label else None,
         gpu_product_label=label,
         gpus_per_node=gpus,
@@ -78,12 +78,12 @@ def wants_network(spec: Spec) -> bool:
     return spec.trainer.num_nodes > 1 and spec.profiler.backend is not ProfilerBackend.SIMULATED
 
 
-def on_one_node(spec: Spec, hardware: Hardware, *, profiler_image: str) -> Hardware:
+def on_one_node(spec: Spec, hardware: HardwareStatus, *, profiler_image: str) -> HardwareStatus:
     """Return the same hardware as it is profiled on one node, without the network."""
     return _with_fingerprint(spec, hardware.model_copy(update={"network_nodes": None}), profiler_image)
 
 
-def _with_fingerprint(spec: Spec, hardware: Hardware, profiler_image: str) -> Hardware:
+def _with_fingerprint(spec: Spec, hardware: HardwareStatus, profiler_image: str) -> HardwareStatus:
     return hardware.model_copy(update={"fingerprint": _fingerprint(spec, hardware, profiler_image)})
 
 
@@ -112,7 +112,7 @@ def _network(spec: Spec) -> dict[str, object]:
     }
 
 
-def product_selector(hardware: Hardware | None) -> dict[str, str]:
+def product_selector(hardware: HardwareStatus | None) -> dict[str, str]:
     """Return the node selector that keeps pods to the profiled kind of GPU; empty where its label is not known."""
     if hardware is None or not hardware.gpu_product or not hardware.gpus_per_node:
         return {}
@@ -150,7 +150,7 @@ def _commonest(fitting: Sequence[Mapping[str, str]], keys: Sequence[str]) -> dic
     return dict(next(labels for labels in fitting if _kind(labels, keys) == chosen))
 
 
-def _fingerprint(spec: Spec, hardware: Hardware, profiler_image: str) -> str:
+def _fingerprint(spec: Spec, hardware: HardwareStatus, profiler_image: str) -> str:
     """Return a hash of the devices, their driver, and what measures them: a change of any one means a new profile.
 
     Where the kind of device is not known, what chooses the nodes stands for it.

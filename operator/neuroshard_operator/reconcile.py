@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.job.status import Hardware, Stage, StageName, Status
+from neuroshard_api.job.status import HardwareStatus, Stage, StageName, Status
 from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
 
 from neuroshard_operator import names
@@ -272,7 +272,7 @@ def _knows_hardware(context: Context) -> bool:
 
 def _inputs_hash(context: Context, candidate: int | None = None) -> str:
     """Return the hash of what decides the plan in force, or a candidate of that number."""
-    hardware: Hardware | None = hardware_of(context) if _profiles(context) else None
+    hardware: HardwareStatus | None = hardware_of(context) if _profiles(context) else None
     further, changes = context.status.replanning, context.status.table_changes or 0
     number = candidate or (further.accepted if further else None) or 0
     replans = context.status.replans or 0

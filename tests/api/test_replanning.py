@@ -12,7 +12,7 @@ from neuroshard_api.replanning.decision import (
     LAST_SHARE,
     Candidate,
     Decision,
-    Outcome,
+    PlanGain,
     Restart,
     SlowNode,
     Verdict,
@@ -106,7 +106,7 @@ def test_mode_suggest_restarts_nothing_but_what_the_user_approves() -> None:
         ({"replans": 3}, Verdict.BUDGET_SPENT, "3 of at most 3 restarts"),
         ({"since_replan_s": 60.0}, Verdict.COOLING_DOWN, "60 s ago, less than 1800 s"),
         (
-            {"outcomes": [Outcome(promised_percent=40, measured_percent=None)]},
+            {"outcomes": [PlanGain(promised_percent=40, measured_percent=None)]},
             Verdict.COOLING_DOWN,
             "was not measured yet",
         ),
@@ -153,7 +153,7 @@ def test_models_that_are_far_from_the_measured_time_promise_less() -> None:
 def test_the_record_of_the_job_replaces_the_usual_share() -> None:
     """What came true of earlier predictions counts, however little was promised, never less than a quarter."""
     shares = [
-        restart(outcomes=[Outcome(promised_percent=20, predicted_percent=40, measured_percent=measured)]).counted_share
+        restart(outcomes=[PlanGain(promised_percent=20, predicted_percent=40, measured_percent=measured)]).counted_share
         for measured in (40.0, 30.0, -10.0, 80.0)
     ]
 
@@ -162,7 +162,7 @@ def test_the_record_of_the_job_replaces_the_usual_share() -> None:
 
 def test_a_missed_promise_doubles_the_cooldown_and_two_end_the_restarts() -> None:
     """One plan that brought less than half waits twice as long; after two in a row plans are suggested alone."""
-    missed = Outcome(promised_percent=40, measured_percent=10)
+    missed = PlanGain(promised_percent=40, measured_percent=10)
     once = decide(PAYS, restart(outcomes=[missed], since_replan_s=2_000.0), AUTO)
     twice = decide(PAYS, restart(outcomes=[missed, missed], since_replan_s=1e6), AUTO)
 
@@ -220,7 +220,7 @@ class Job:
     policy: Replanning
     now_s: float = 0.0
     replans_s: list[float] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
+    outcomes: list[PlanGain] = field(default_factory=list)
 
     def decide(self, candidate: Candidate, facts: Restart) -> Decision:
         """Decide, and take the candidate if that is what is decided; its plan is measured at the next report."""
@@ -231,7 +231,7 @@ class Job:
             assert decision.gain_ms is not None
             self.replans_s.append(self.now_s)
             promised = 100 * decision.gain_ms / candidate.embedding_ms
-            self.outcomes.append(Outcome(promised_percent=promised, measured_percent=None))
+            self.outcomes.append(PlanGain(promised_percent=promised, measured_percent=None))
         return decision
 
     def measure(self, percent: float | None) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from neuroshard_api.job.policies import FailureAction
 from neuroshard_operator.failures import Cause, cause_of, verdict
-from neuroshard_operator.observed.objects import ChildJob, ChildPod, Meta, Outcome, Termination
+from neuroshard_operator.observed.objects import ChildJob, ChildPod, JobEnd, Meta, Termination
 from neuroshard_operator.stages.result import log_tail
 from support import builders
 
@@ -16,7 +16,7 @@ DISRUPTED = frozenset({("DisruptionTarget", "True")})
 
 def failed_job(message: str = "") -> ChildJob:
     """Return a worker Job that failed with this message."""
-    outcome = Outcome(succeeded=False, reason="PodFailurePolicy", message=message, time=START)
+    outcome = JobEnd(succeeded=False, reason="PodFailurePolicy", message=message, time=START)
     return ChildJob(meta=Meta(name="job-worker-0", uid="j"), role="worker", outcome=outcome)
 
 

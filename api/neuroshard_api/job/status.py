@@ -103,7 +103,7 @@ class Workers(Part):
     """Label selector of the pods."""
 
 
-class Hardware(Part):
+class HardwareStatus(Part):
     """The devices that the job was profiled on."""
 
     gpu_product: Text | None = None
@@ -219,7 +219,7 @@ class PredictedCost(StepCost):
     """Memory of the fullest device, in MiB."""
 
 
-class BaselineCost(Part):
+class BestBaseline(Part):
     """The best plan without the search, under the same cost models."""
 
     algorithm: Text | None = None
@@ -244,7 +244,7 @@ class Cost(Part):
 
     predicted: PredictedCost | None = None
     """By the cost models."""
-    baseline: BaselineCost | None = None
+    baseline: BestBaseline | None = None
     """The best baseline, by the same cost models."""
     measured: MeasuredCost | None = None
     """By the workers: rolling medians."""
@@ -339,7 +339,7 @@ class Status(Part):
     """The course of each stage."""
     workers: Workers | None = None
     """The worker pods, counted."""
-    hardware: Hardware | None = None
+    hardware: HardwareStatus | None = None
     """The devices that the job was profiled on."""
     profile: ProfileStatus | None = None
     """The cost models that the plan was made with."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan, Plan
 from neuroshard_api.documents.step_report import MeasuredDuplication, RankTimes, StepReport
-from neuroshard_api.job.status import BaselineCost, DuplicationFactor, MeasuredCost, PredictedCost, StepCost
+from neuroshard_api.job.status import BestBaseline, DuplicationFactor, MeasuredCost, PredictedCost, StepCost
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
 
@@ -32,13 +32,13 @@ def predicted_cost(plan: Plan) -> PredictedCost:
     )
 
 
-def baseline_cost(plan: GivenPlan) -> BaselineCost | None:
+def baseline_cost(plan: GivenPlan) -> BestBaseline | None:
     """Return the cheapest baseline under the same cost models. None: no baseline found a plan."""
     found = [(each.total_ms, each.algorithm) for each in plan.baselines if each.total_ms is not None]
     if not found:
         return None
     total_ms, algorithm = min(found)
-    return BaselineCost(algorithm=algorithm.value, total_microseconds=_microseconds(total_ms))
+    return BestBaseline(algorithm=algorithm.value, total_microseconds=_microseconds(total_ms))
 
 
 def embedding_ms(ranks: Sequence[RankTimes]) -> float:

@@ -72,7 +72,7 @@ class Decision:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class PlanGain:
     """What an earlier plan of the job brought."""
 
     promised_percent: float
@@ -119,7 +119,7 @@ class Restart:
     """Restarts for a plan or a slow node so far."""
     since_replan_s: float | None = None
     """Seconds since the last of them. None: there was none."""
-    outcomes: Sequence[Outcome] = ()
+    outcomes: Sequence[PlanGain] = ()
     """Of earlier plans, the newest last."""
 
     @property

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from neuroshard_api.documents.drift_report import Cause
 from neuroshard_api.job.replanning import MAX_PLANS_KEPT, CandidatePlan, ReplanningStatus, TrainedPlan
-from neuroshard_api.replanning.decision import WARM_UP_STEPS, Candidate, Decision, Outcome, Verdict
+from neuroshard_api.replanning.decision import WARM_UP_STEPS, Candidate, Decision, PlanGain, Verdict
 
 US_PER_MS = 1000
 MESSAGE_CHARACTERS = 1024
@@ -45,7 +45,7 @@ def with_candidate_asked(record: ReplanningStatus, *, since_step: int, now: date
     return record.model_copy(update={"candidates": number, "candidate": candidate})
 
 
-def outcomes_of(record: ReplanningStatus, plan_hash: str) -> tuple[Outcome, ...]:
+def outcomes_of(record: ReplanningStatus, plan_hash: str) -> tuple[PlanGain, ...]:
     """Return promised and measured gains of plans, the newest last.
 
     A plan that promised nothing, as of a restart for a slow node, and one that was left before it was measured say
@@ -56,7 +56,7 @@ def outcomes_of(record: ReplanningStatus, plan_hash: str) -> tuple[Outcome, ...]
         plan_hash: of the plan in force, as the record has it.
     """
     return tuple(
-        Outcome(
+        PlanGain(
             promised_percent=each.promised_gain_percent,
             measured_percent=each.measured_gain_percent,
             predicted_percent=each.predicted_gain_percent,

@@ -8,7 +8,7 @@ from neuroshard_cli.local.directory import RunDirectory, file_digest
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.progress import TrainingProgress
-    from neuroshard_api.job.status import BaselineCost, MeasuredCost, StepCost
+    from neuroshard_api.job.status import BestBaseline, MeasuredCost, StepCost
     from neuroshard_api.job.step_cost import ComparedCollective
     from neuroshard_api.sharding.collectives import CollectiveTime
     from rich.console import RenderableType
@@ -26,7 +26,7 @@ class RunResult:
     num_devices: int
     predicted: "StepCost | None"
     """None: the plan was given without a price."""
-    baseline: "BaselineCost | None"
+    baseline: "BestBaseline | None"
     measured: "MeasuredCost | None"
     error_percent: int | None
     """How far measured is above predicted. None: nothing was measured, or not on what was predicted for."""
@@ -78,7 +78,7 @@ def result_json(result: RunResult) -> str:
     """Return the result as JSON, in the words of a job's status."""
     import json
 
-    def plain(part: "StepCost | BaselineCost | None") -> object:
+    def plain(part: "StepCost | BestBaseline | None") -> object:
         return None if part is None else part.model_dump(mode="json", exclude_none=True)
 
     def way(time: "CollectiveTime") -> dict[str, int]:

@@ -15,7 +15,7 @@ from neuroshard_api.job.stage_commands import (
     planner_command,
     profiler_command,
 )
-from neuroshard_api.job.status import Hardware
+from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
@@ -62,7 +62,7 @@ KEPT_FROM_TEMPLATE = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Bundle:
+class BundleSource:
     """Where the planner finds its cost models: one of a ConfigMap, a volume, and the planner's own."""
 
     config_map: str | None = None
@@ -94,7 +94,9 @@ class CandidateInputs:
         ]
 
 
-def profiler_job(context: Context, *, hardware: Hardware, profile_key: str, files: Manifest, result: str) -> Manifest:
+def profiler_job(
+    context: Context, *, hardware: HardwareStatus, profile_key: str, files: Manifest, result: str
+) -> Manifest:
     """Return the Job that measures the hardware on one of its nodes, or on several, whose network it measures too."""
     num_nodes = hardware.network_nodes
     named = names.profiler_job if num_nodes is None else names.network_profiler_job
@@ -162,7 +164,7 @@ def planner_job(
     *,
     inputs_hash: str,
     request: Manifest,
-    bundle: Bundle,
+    bundle: BundleSource,
     device: DeviceType,
     result: str,
     in_force: CandidateInputs | None = None,
@@ -348,7 +350,7 @@ def _job(
     }
 
 
-def _bundle_volume(bundle: Bundle) -> tuple[dict[str, Any] | None, str]:
+def _bundle_volume(bundle: BundleSource) -> tuple[dict[str, Any] | None, str]:
     """Return the volume of the cost models, if they come from one, and the folder or name the planner is given."""
     folder = f"{WORK}/bundle"
     if bundle.config_map is not None:

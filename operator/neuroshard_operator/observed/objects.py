@@ -40,7 +40,7 @@ class TrainingJobObject:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class JobEnd:
     """How a Job ended."""
 
     succeeded: bool
@@ -66,7 +66,7 @@ class ChildJob:
     start_time: datetime | None = None
     deadline_s: int | None = None
     """spec.activeDeadlineSeconds: the time from `start_time` after which Kubernetes ends the Job."""
-    outcome: Outcome | None = None
+    outcome: JobEnd | None = None
     """None while the Job runs or waits."""
     lost_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that the Job was made with and that somebody has removed or changed since."""

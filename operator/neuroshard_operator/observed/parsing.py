@@ -20,9 +20,9 @@ from neuroshard_operator.observed.objects import (
     ChildJob,
     ChildObject,
     ChildPod,
+    JobEnd,
     Meta,
     Node,
-    Outcome,
     Taint,
     Termination,
     TrainingJobObject,
@@ -249,13 +249,13 @@ def _true_conditions(status: Raw) -> dict[str, Raw]:
     return {each["type"]: each for each in status.get("conditions") or () if each["status"] == "True"}
 
 
-def _outcome(true: Mapping[str, Raw]) -> Outcome | None:
+def _outcome(true: Mapping[str, Raw]) -> JobEnd | None:
     """Return the outcome of a Job. A Job that is bound to fail counts as failed before its last pod is gone."""
     for kind, succeeded in (("Complete", True), ("Failed", False), ("FailureTarget", False)):
         if kind in true:
             said = true[kind]
             time = timestamp(said.get("lastTransitionTime"))
-            return Outcome(
+            return JobEnd(
                 succeeded=succeeded, reason=said.get("reason", ""), message=said.get("message", ""), time=time
             )
     return None

@@ -22,7 +22,7 @@ from neuroshard_api.job.stage_commands import (
     PROGRESS_FILE,
     STEP_REPORT_FILE,
 )
-from neuroshard_api.job.status import BaselineCost, MeasuredCost, PredictedCost
+from neuroshard_api.job.status import BestBaseline, MeasuredCost, PredictedCost
 from neuroshard_api.job.step_cost import baseline_cost, embedding_ms, measured_cost, predicted_cost
 from neuroshard_api.replanning.decision import WARM_UP_STEPS
 from neuroshard_api.replanning.support import unsupported_inputs
@@ -54,7 +54,7 @@ class PlanSummary:
     """Key of the plan's file in its ConfigMap: large plans are compressed."""
     predicted: PredictedCost | None
     """None: the plan was given without a price."""
-    baseline: BaselineCost | None
+    baseline: BestBaseline | None
     """The cheapest baseline that found a plan."""
     host_bytes_per_node: int
     """Tables in host memory, of the node with most; 0 for a plan without a price, which has no ledger."""

@@ -16,7 +16,7 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import CopyConfigMap, Event, EventReason
 from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.children.files import profile_config_map, steps_config_map
-from neuroshard_operator.children.stage_jobs import Bundle, CandidateInputs, calibrator_job
+from neuroshard_operator.children.stage_jobs import BundleSource, CandidateInputs, calibrator_job
 from neuroshard_operator.conditions import MESSAGE_CHARACTERS, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
@@ -66,7 +66,7 @@ def cost_models(context: Context) -> tuple[StageResult, Profiled | None]:
         step = replace(step, status_fields={**step.status_fields, "profile": found.model_copy(update=chosen)})
     if context.shared_profile(name) is None:
         return replace(step, message=f"the corrected cost models {name} are gone"), None
-    return step, replace(profiled, bundle=Bundle(config_map=name))
+    return step, replace(profiled, bundle=BundleSource(config_map=name))
 
 
 def another_choice(context: Context, profiling: StageResult, *, has_planner: bool) -> StageResult | None:

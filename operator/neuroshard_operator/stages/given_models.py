@@ -10,7 +10,7 @@ from neuroshard_api.job.preparation import CostModelReference
 from neuroshard_api.job.status import ConfigMapReference, ProfileStatus, Stage, StageName, StageState
 
 from neuroshard_operator import names
-from neuroshard_operator.children.stage_jobs import Bundle
+from neuroshard_operator.children.stage_jobs import BundleSource
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.limits import LIMITS, bounded_file
@@ -23,7 +23,7 @@ from neuroshard_operator.stages.tables import missing
 class Profiled:
     """Cost models, and the devices and links that they are for."""
 
-    bundle: Bundle
+    bundle: BundleSource
     topology: Topology
 
 
@@ -32,14 +32,16 @@ def given_models(context: Context) -> tuple[StageResult, Profiled | None]:
     reference, device_type = context.spec.profiler.cost_model_ref, context.spec.profiler.device_type
     if reference is None:
         assert device_type is not None, "the resource's rules ask for one of the two"
-        return _given(context, Bundle(device_type=device_type), device_type)
-    bundle = Bundle(config_map=reference.config_map_name, claim=reference.claim_name, path=reference.path)
+        return _given(context, BundleSource(device_type=device_type), device_type)
+    bundle = BundleSource(config_map=reference.config_map_name, claim=reference.claim_name, path=reference.path)
     if device_type is not None:
         return _given(context, bundle, device_type)
     return _device_of(context, reference, bundle)
 
 
-def _device_of(context: Context, reference: CostModelReference, bundle: Bundle) -> tuple[StageResult, Profiled | None]:
+def _device_of(
+    context: Context, reference: CostModelReference, bundle: BundleSource
+) -> tuple[StageResult, Profiled | None]:
     """Take the device from the bundle's manifest, which only a ConfigMap shows before a pod mounts it."""
     if reference.config_map_name is None:
         message = (
@@ -67,7 +69,7 @@ def _device_of(context: Context, reference: CostModelReference, bundle: Bundle) 
     return _given(context, bundle, name)
 
 
-def _given(context: Context, bundle: Bundle, device_type: str) -> tuple[StageResult, Profiled | None]:
+def _given(context: Context, bundle: BundleSource, device_type: str) -> tuple[StageResult, Profiled | None]:
     try:
         topology: Topology = preset(device_type).topology(
             num_nodes=context.spec.trainer.num_nodes, devices_per_node=context.spec.trainer.devices_per_node

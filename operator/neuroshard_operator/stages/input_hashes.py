@@ -8,7 +8,7 @@ from typing import Any
 from neuroshard_api.job.plan_request import counts_dense
 from neuroshard_api.job.preparation import ProfilerPolicy
 from neuroshard_api.job.resource import Part
-from neuroshard_api.job.status import Hardware
+from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training import Training
 from neuroshard_api.job.training_job import AFFECTS, Spec
 
@@ -29,7 +29,7 @@ def takes_given_models(spec: Spec) -> bool:
 
 def plan_inputs_hash(
     spec: Spec,
-    hardware: Hardware | None,
+    hardware: HardwareStatus | None,
     *,
     replans: int,
     table_changes: int = 0,

@@ -6,8 +6,8 @@ profiled, and the plan takes the usual network of the device type. The condition
 """
 
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.hardware import Hardware as MeasuredHardware
-from neuroshard_api.job.status import Hardware
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
@@ -44,7 +44,7 @@ def _lost_peers_alone(context: Context, profiler: ChildJob) -> bool:
 Found = tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]
 
 
-def network_measured(context: Context, hardware: Hardware, measured: MeasuredHardware) -> Found:
+def network_measured(context: Context, hardware: HardwareStatus, measured: Hardware) -> Found:
     """Return the condition for the network of a profile.
 
     Raises:
@@ -63,7 +63,7 @@ def network_measured(context: Context, hardware: Hardware, measured: MeasuredHar
     return (condition(ConditionType.NETWORK_MEASURED, Reason.NETWORK_MEASURED, message, holds=True),), ()
 
 
-def network_not_measured(context: Context, hardware: Hardware) -> Found:
+def network_not_measured(context: Context, hardware: HardwareStatus) -> Found:
     """Return the cause that a multi-node job's network is not measured; empty where it is, or where it has none."""
     if hardware.network_nodes or not wants_network(context.spec):
         return (), ()

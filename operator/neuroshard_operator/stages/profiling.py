@@ -8,14 +8,14 @@ from neuroshard_api.documents.config_map import ConfigMapTooLargeError
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.preparation import ProfilerPolicy
-from neuroshard_api.job.status import ConfigMapReference, Hardware, ProfileStatus, Stage, StageName, StageState
+from neuroshard_api.job.status import ConfigMapReference, HardwareStatus, ProfileStatus, Stage, StageName, StageState
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason, Manifest
 from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.children.files import job_files, profile_config_map
 from neuroshard_operator.children.meeting import profiler_service
-from neuroshard_operator.children.stage_jobs import Bundle, profiler_job
+from neuroshard_operator.children.stage_jobs import BundleSource, profiler_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import PATIENCE, Context
 from neuroshard_operator.hardware import hardware_for, on_one_node
@@ -48,7 +48,7 @@ PROFILING = JobStage(
 )
 
 
-def hardware_of(context: Context) -> Hardware:
+def hardware_of(context: Context) -> HardwareStatus:
     """Return the hardware that was recorded when profiling began, or what the nodes say now.
 
     They are asked again while the profiler's pod finds no node: its kind of GPU may have been cordoned or removed.
@@ -71,7 +71,7 @@ def hardware_of(context: Context) -> Hardware:
     return on_one_node(context.spec, chosen, profiler_image=settings.profiler_image)
 
 
-def finds_no_node(context: Context, hardware: Hardware) -> bool:
+def finds_no_node(context: Context, hardware: HardwareStatus) -> bool:
     """Return whether this job's profiler of that hardware has waited for a node for as long as patience lasts."""
     own = _own_profiler(context, _profile_key(context, hardware))
     if own is None or own.outcome is not None or own.suspended or own.meta.created is None:
@@ -106,13 +106,13 @@ def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
     ), None
 
 
-def _profiler_name(context: Context, hardware: Hardware, key: str) -> str:
+def _profiler_name(context: Context, hardware: HardwareStatus, key: str) -> str:
     named = names.network_profiler_job if hardware.network_nodes else names.profiler_job
     return named(context.name, key)
 
 
 def _measured(
-    context: Context, hardware: Hardware, own: ChildJob | None, result: ChildConfigMap | None, *, shared: bool
+    context: Context, hardware: HardwareStatus, own: ChildJob | None, result: ChildConfigMap | None, *, shared: bool
 ) -> StageResult:
     """Return the result of profiling while there is no profile: its Job, and then the profile made of its result."""
     key = _profile_key(context, hardware)
@@ -148,7 +148,7 @@ def profile_needed(context: Context) -> tuple[str, ...]:
 
 
 def _there(
-    context: Context, hardware: Hardware, there: ChildConfigMap, *, cached: bool
+    context: Context, hardware: HardwareStatus, there: ChildConfigMap, *, cached: bool
 ) -> tuple[StageResult, Profiled | None]:
     """Take the profile that there is, or remove it where it cannot be used."""
     document = there.document
@@ -162,7 +162,7 @@ def _there(
     return replace(_set_aside(there, problem), status_fields={"hardware": hardware}), None
 
 
-def _profile_key(context: Context, hardware: Hardware) -> str:
+def _profile_key(context: Context, hardware: HardwareStatus) -> str:
     """Return the key of the profile: of the hardware, or with policy Always of this job's own measurement."""
     assert hardware.fingerprint, "hardware_for always makes one"
     if context.spec.profiler.policy is ProfilerPolicy.ALWAYS:
@@ -171,7 +171,7 @@ def _profile_key(context: Context, hardware: Hardware) -> str:
 
 
 def _have(
-    context: Context, hardware: Hardware, there: ChildConfigMap, document: ProfileSummary, *, cached: bool
+    context: Context, hardware: HardwareStatus, there: ChildConfigMap, document: ProfileSummary, *, cached: bool
 ) -> tuple[StageResult, Profiled]:
     recorded = context.status.profile
     if recorded is not None and recorded.config_map_ref and recorded.config_map_ref.name == there.meta.name:
@@ -205,7 +205,7 @@ def _have(
             ),
         ),
     )
-    return step, Profiled(bundle=Bundle(config_map=there.meta.name), topology=topology)
+    return step, Profiled(bundle=BundleSource(config_map=there.meta.name), topology=topology)
 
 
 def _set_aside(there: ChildConfigMap, problem: str) -> StageResult:
@@ -220,7 +220,7 @@ def _set_aside(there: ChildConfigMap, problem: str) -> StageResult:
     )
 
 
-def _start(context: Context, hardware: Hardware, key: str) -> StageResult:
+def _start(context: Context, hardware: HardwareStatus, key: str) -> StageResult:
     other = context.observed.other_profilers.get(names.short(key))
     if other is not None and _is_worth_waiting_for(other, context.now):
         message = f"job {other.owner} profiles the same hardware; its profile will be shared"

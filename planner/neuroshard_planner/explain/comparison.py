@@ -18,7 +18,7 @@ from neuroshard_planner.search.lower_bound import FamilyBounds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class AlgorithmResult:
     """What one algorithm's placement comes to."""
 
     predicted: PlanCost
@@ -44,7 +44,7 @@ class Comparison:
     algorithm: Algorithm
     evaluations: int
     """Devices whose cost the networks evaluated on the way."""
-    outcome: Outcome | None = None
+    outcome: AlgorithmResult | None = None
     problem: str | None = None
     """A sentence; None where there is an outcome."""
 
@@ -85,11 +85,11 @@ def _found(problem: Problem) -> Found:
     return find(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
 
 
-def _outcome(problem: Problem, placement: Placement, source: str) -> Outcome:
+def _outcome(problem: Problem, placement: Placement, source: str) -> AlgorithmResult:
     predicted = predicted_cost(problem, placement, source)
     compute = [device.forward_compute_ms + device.backward_compute_ms for device in predicted.devices]
     tables = table_placements(problem, placement)
-    return Outcome(
+    return AlgorithmResult(
         predicted=predicted,
         simulated=simulated_cost(problem, placement),
         compute_imbalance=max(compute) * len(compute) / sum(compute),

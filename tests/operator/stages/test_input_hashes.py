@@ -3,12 +3,12 @@
 from typing import Any
 
 import pytest
-from neuroshard_api.job.status import Hardware
+from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training_job import AFFECTS, Spec
 from neuroshard_operator.stages.input_hashes import plan_inputs_hash, workers_hash
 from support import builders
 
-HARDWARE = Hardware(fingerprint="sha256:1")
+HARDWARE = HardwareStatus(fingerprint="sha256:1")
 TABLE = {"name": "user", "numEmbeddings": 7, "embeddingDim": 16}
 CHANGES: dict[str, tuple[str, Any]] = {
     "suspend": ("suspend", True),
