@@ -166,7 +166,7 @@ def test_the_explanation_of_a_plan_with_groups_adds_up() -> None:
     assert shares["averages of copies"] == pytest.approx(average_ms(plan))
     assert sum(part.ms for part in found.gap_parts) == pytest.approx(plan.predicted.total_ms - plan.lower_bound_ms)
     best = min(each.total_ms for each in plan.baselines if each.total_ms is not None)
-    assert f"is predicted {1 - plan.predicted.total_ms / best:.1%} below" in found.trust
+    assert f"is predicted {100 * (1 - plan.predicted.total_ms / best):.1f} % below" in found.trust
     assert found.helps == ()
 
 

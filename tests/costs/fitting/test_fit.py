@@ -172,7 +172,7 @@ def test_the_way_with_the_lower_hold_out_error_is_taken(tmp_path: Path, count: i
     found = slower(records(tmp_path, NAMED.device, compute=count), shape=shape)
     report = fit_bundle(found, tmp_path / "bundle", device=NAMED.device)
     regression, calibration = (
-        float(error) for error in re.findall(r"(?:has an error of|bundle h100-80gb) ([\d.]+)%", report.reason)
+        float(error) for error in re.findall(r"(?:has an error of|bundle h100-80gb) ([\d.]+) %", report.reason)
     )
 
     assert report.method == method
