@@ -49,6 +49,19 @@ def test_a_widened_role_is_narrowed_again() -> None:
     assert "Role job-worker was edited and is restored" in repaired
 
 
+def test_an_edit_of_a_role_that_an_earlier_release_made_is_an_event() -> None:
+    """It has no label that says which result it is for."""
+    story = Story().planned()
+    [role] = [each for each in story.world.of_kind("Role") if each["metadata"]["name"] == "job-worker"]
+    del role["metadata"]["labels"][names.RESULT_LABEL]
+    role["rules"] = []
+    story.world.touch(role)
+    story.settle()
+
+    assert role["rules"]
+    assert "ChildRepaired" in story.reasons()
+
+
 LABELS = [
     names.MANAGED_BY_LABEL,
     names.JOB_LABEL,

@@ -11,7 +11,6 @@ from neuroshard_operator.observed.objects import ChildObject
 from neuroshard_operator.observed.parsing import hash_of
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
-"""Reason of the event about a child that someone edited or deleted."""
 
 
 def access(context: Context, role: str, result: str) -> list[Manifest]:
@@ -78,8 +77,8 @@ def _is_edited(context: Context, kind: str, name: str, manifest: Mapping[str, An
 
 def _is_for_another_result(context: Context, kind: str, name: str, manifest: Mapping[str, Any]) -> bool:
     child = _child(context, kind, name)
-    label = names.RESULT_LABEL
-    return child is not None and child.meta.labels.get(label) != manifest["metadata"]["labels"].get(label)
+    made_for = None if child is None else child.meta.labels.get(names.RESULT_LABEL)
+    return made_for is not None and made_for != manifest["metadata"]["labels"].get(names.RESULT_LABEL)
 
 
 def _hash_of_child(context: Context, kind: str, name: str) -> str | None:

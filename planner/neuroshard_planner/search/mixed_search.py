@@ -151,7 +151,9 @@ class MixedSearch:
         problem = self._problem
         further = list(dict.fromkeys(tuple(each for each in families if each != COLUMNS) for families in sets))
         further = [families for families in further if families]
-        found = self._packed(further) if start is None else self._proposed(start, further, choices, limit_ms)
+        found = [] if start is None else self._proposed(start, further, choices, limit_ms)
+        if not found and (start is None or self._bound):
+            found = self._packed(further)
         if not found:
             return []
         if start is not None and not self._bound:
@@ -222,8 +224,8 @@ class MixedSearch:
         A proposal is left out that promises little less than the limit.
         """
         proposals = Proposals(self._problem, self._forms, start, self._options, slopes=self._slopes)
-        every = [each for families in further for each in proposals.of(families, self._bound)]
-        every += [each for families in further for each in proposals.short(families, self._bound)]
+        every = [each for families in further for each in proposals.of(families)]
+        every += [each for families in further for each in proposals.short(families)]
         every += [each for families in choices if (each := proposals.choice(families)) is not None]
         self.placements += len(every)
         every = [each for each in every if each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]

@@ -65,6 +65,8 @@ class Proposals:
             slopes: [r, 2] that make loads additive.
         """
         self._problem = problem
+        self._bound = bound_to_convert(problem)
+        """Units that may not be by columns; every proposal converts all of them."""
         self._forms = forms
         self._start = start
         self._traits = additive_traits(problem, slopes)
@@ -87,13 +89,9 @@ class Proposals:
         """Return a proposal's shards."""
         return with_options(self._problem, self._start, proposal.options)
 
-    def of(self, families: Collection[int], bound: Sequence[int]) -> Iterator[Proposal]:
-        """Yield proposals with further families.
-
-        Args:
-            families: positions in FAMILIES.
-            bound: units that may not be by columns; all of them are converted in every proposal.
-        """
+    def of(self, families: Collection[int]) -> Iterator[Proposal]:
+        """Yield proposals with further families, positions in FAMILIES."""
+        bound = self._bound
         chosen = self._cheapest_forms(families)
         if any(unit not in chosen for unit in bound):
             return
@@ -118,23 +116,25 @@ class Proposals:
                         return
                     counts = {len(ranked)}  # without any table by columns, their call and collectives cost nothing
 
-    def short(self, families: Collection[int], bound: Sequence[int]) -> Iterator[Proposal]:
+    def short(self, families: Collection[int]) -> Iterator[Proposal]:
         """Yield proposals in which no shard takes longer than some time, as far as units have ways as short as that.
 
         Each unit goes by columns or has its cheapest form, whichever costs less by price.
         """
         mean = float(self._load[self._problem.whole].sum()) / self._problem.num_devices
-        ways = [self._ways(unit, families, is_bound=unit in bound) for unit in range(len(self._problem.units))]
-        if not all(ways):
+        bound = set(self._bound)
+        units = [*self._bound, *(unit for unit in range(len(self._problem.units)) if unit not in bound)]
+        ways = {unit: self._ways(unit, families, is_bound=unit in bound) for unit in units}
+        if not all(ways.values()):
             return
         for share in LONGEST:
             sweep = _Sweep(self._problem, self._traits, self._kinds, self._devices)
-            for unit, own in enumerate(ways):
+            for unit, own in ways.items():
                 limit = max(share * mean, min(way.longest_ms for way in own))
                 form = min((way for way in own if way.longest_ms <= limit), key=lambda way: way.cost_ms).form
                 if form is not None:
                     sweep.convert(unit, form, slice(*self._ends[unit : unit + 2]))
-            if sweep.has_options:
+            if sweep.has_converted(self._bound):
                 yield sweep.proposal(self._finest)
 
     def _ways(self, unit: int, families: Collection[int], *, is_bound: bool) -> list["_Way"]:
@@ -148,16 +148,17 @@ class Proposals:
         return ways
 
     def choice(self, families: IndexArray) -> Proposal | None:
-        """Return the proposal in which each unit is of a family [units]; None where all are by columns.
+        """Return the proposal in which each unit is of a family [units].
 
-        Units for which there is no room stay by columns.
+        Units for which there is no room stay by columns. None: all do, or one does that may not.
         """
         sweep = _Sweep(self._problem, self._traits, self._kinds, self._devices)
-        for unit in np.flatnonzero(families != COLUMNS).tolist():
+        further = np.flatnonzero(families != COLUMNS).tolist()
+        for unit in sorted(further, key=lambda unit: unit not in self._bound):
             form = self._cheapest_form(unit, families[[unit]].tolist())
             if form is not None:
                 sweep.convert(unit, form, slice(*self._ends[unit : unit + 2]))
-        return sweep.proposal(self._finest) if sweep.has_options else None
+        return sweep.proposal(self._finest) if sweep.has_converted(self._bound) else None
 
     def _cheapest_forms(self, families: Collection[int]) -> dict[int, Form]:
         """Return, by unit, the form of these families that costs the mean device least; first of equals."""
@@ -192,10 +193,9 @@ class _Sweep:
         self._options: list[PlacedOption] = []
         self._families: set[int] = set()
 
-    @property
-    def has_options(self) -> bool:
-        """Whether some unit was converted."""
-        return bool(self._options)
+    def has_converted(self, bound: Collection[int]) -> bool:
+        """Return whether all bound units were converted, and one at least."""
+        return bool(self._options) and set(bound) <= {option.unit for option in self._options}
 
     def convert(self, unit: int, form: Form, own: slice) -> bool:
         """Convert a unit, whose shards are a slice of the start's; return whether there was room."""

@@ -6,8 +6,9 @@ from itertools import chain
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
+from neuroshard_api.documents.request import Algorithm, Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
@@ -236,3 +237,57 @@ def test_proposals_that_promise_no_gain_are_not_followed() -> None:
 
     assert search.begun(opening, sets, [], limit_ms=1e-6) == []
     assert len(search.begun(opening, sets, [], limit_ms=np.inf)) > 1
+
+
+@pytest.mark.parametrize("types", [(TW, DP), (TW,)], ids=["others may be copied", "others whole"])
+def test_a_table_bound_to_rows_is_by_rows_where_whole_tables_leave_it_no_room(types: tuple[ShardingType, ...]) -> None:
+    """The opening by columns fits, and leaves no room for the blocks; another order of the whole tables does."""
+    rows = {"a": 29_360_128, "b": 20_971_520, "c": 12_582_912, "d": 16_777_216, "s": 1000, "s2": 1000}
+    lookups = {"a": 60.0, "b": 5.0, "c": 5.0, "d": 0.1, "s": 3.0, "s2": 3.0}
+    own = {name: TableConstraints(sharding_types=(TW,)) for name in ("a", "b", "c")}
+    own |= {"d": TableConstraints(sharding_types=(RW,))}
+    own |= {name: TableConstraints(sharding_types=types) for name in ("s", "s2")}
+    asked = request(
+        *(table(name, num_embeddings=count, pooling_factor=lookups[name]) for name, count in rows.items()),
+        topology=topology(2, memory_bytes=int(10.4 * GIB)),
+        batch_size_per_device=8192,
+        optimizer=Optimizer.SGD,
+        memory=MemorySettings(reserve_fraction=0.0),
+        constraints=Constraints(tables=own),
+    )
+
+    found = plan(asked, bundle=bundled_bundle("h100-80gb"))
+
+    assert plan_problems(found) == []
+    assert next(each for each in found.tables if each.name == "d").sharding_type is RW
+    assert found.predicted.total_ms >= found.lower_bound_ms
+
+
+@settings(max_examples=8)
+@given(seed=st.integers(0, 2**16))
+def test_no_plan_breaks_a_constraint_where_memory_is_tight(seed: int) -> None:
+    """Each table is sharded in a way that it may be, or nothing fits."""
+    draw = random.Random(seed)  # noqa: S311 - draws test data
+    num_devices = draw.choice((4, 6))
+    members = [
+        table(f"t{index}", num_embeddings=draw.choice((1000, 500_000, 2_000_000, 8_000_000)), pooling_factor=lookups)
+        for index, lookups in enumerate(draw.choices((1.0, 5.0, 60.0), k=draw.randint(2, 5)))
+    ]
+    own = {each.name: TableConstraints(sharding_types=draw.choice(WAYS)) for each in members if draw.random() < 0.5}
+    total = sum(each.num_embeddings * each.embedding_dim * 4 for each in members)
+    memory_bytes = int(total / num_devices * draw.uniform(1.02, 1.6)) + 300 * 2**20
+    asked = request(
+        *members,
+        topology=topology(num_devices, num_nodes=2, memory_bytes=memory_bytes),
+        optimizer=Optimizer.SGD,
+        memory=MemorySettings(reserve_fraction=0.0),
+        constraints=Constraints(tables=own),
+    )
+
+    try:
+        found = plan(asked, bundle=bundled_bundle("h100-80gb"))
+    except InfeasibleError:
+        return
+
+    assert plan_problems(found) == []
+    assert found.predicted.total_ms >= found.lower_bound_ms
