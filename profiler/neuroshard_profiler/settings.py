@@ -66,7 +66,7 @@ class Meeting:
         if node_rank not in {"0", "1"}:
             raise SettingsError(
                 f"meet: {NODE_RANK_VARIABLE} must be 0 on the node that writes the profile and 1 on its peer, "
-                f"found {node_rank!r}"
+                f"found {node_rank!r}; hint: set it, as torchrun and Indexed Jobs do"
             )
         return cls(endpoint=endpoint, node_rank=int(node_rank), within_seconds=within_seconds)
 

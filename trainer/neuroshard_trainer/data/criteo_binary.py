@@ -145,4 +145,5 @@ def _require(array: MappedArray, kind: type[Any], shapes: Sequence[tuple[int, ..
         expected = " or ".join(str(list(shape)) for shape in shapes)
         raise DataError(
             f"{array}: is {found}, expected {kind.__name__} numbers of shape {expected}, as many samples as labels"
+            "; hint: make it again with torchrec.datasets.scripts.npy_preproc_criteo"
         )

@@ -160,7 +160,8 @@ def _first_fault(text: bytes) -> LineError:
         cells = line.split(b"\t")
         if len(cells) != len(COLUMNS):
             found = f"has {len(cells)} columns, expected {len(COLUMNS)}"
-            return LineError(row, f"{found}: label, {NUM_DENSE} integers, {NUM_HASHES} hashes, separated by tabs")
+            needed = f"label, {NUM_DENSE} integers, {NUM_HASHES} hashes, separated by tabs"
+            return LineError(row, f"{found}: {needed}; hint: leave no cell out, an empty one stands between two tabs")
         for name, cell in zip(COLUMNS, cells, strict=True):
             expected = _expected_instead(name, cell)
             if expected:

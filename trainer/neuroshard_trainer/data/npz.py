@@ -88,7 +88,7 @@ def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, labe
         if not np.issubdtype(np.dtype(found.dtype), kind) or len(found.shape) != num_dimensions:
             raise DataError(
                 f"{found}: is {np.dtype(found.dtype)}{list(found.shape)}, expected {kind.__name__} numbers in "
-                f"{num_dimensions} dimension{'s' * (num_dimensions > 1)}"
+                f"{num_dimensions} dimension{'s' * (num_dimensions > 1)}; hint: write it with numpy.savez in that type"
             )
         return found
 
@@ -99,7 +99,7 @@ def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, labe
     if dense.shape != (count, num_dense):
         raise DataError(
             f"{dense}: has the shape {list(dense.shape)}, expected {[count, num_dense]}: as many samples as labels, "
-            "and spec.model.numDenseFeatures"
+            "and spec.model.numDenseFeatures; hint: write as many columns, or change the field"
         )
     values = {feature.name: array(f"{feature.name}.values", np.integer, 1) for feature in features}
     lengths = {feature.name: array(f"{feature.name}.lengths", np.integer, 1) for feature in features}
@@ -109,12 +109,17 @@ def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, labe
 
 def _begins(lengths: MappedArray, values: MappedArray, count: int) -> IndexArray:
     if lengths.shape != (count,):
-        raise DataError(f"{lengths}: has {lengths.shape[0]} entries, there are {count} labels")
+        raise DataError(f"{lengths}: has {lengths.shape[0]} entries, found {count} labels; hint: write one for each")
     stored = lengths.values
     if stored.min() < 0:
-        raise DataError(f"{lengths}: entry {int(stored.argmin())} is {stored.min()}, lengths must not be negative")
+        raise DataError(
+            f"{lengths}: entry {int(stored.argmin())} is {stored.min()}; hint: write how many ids the sample has"
+        )
     per_block = np.add.reduceat(stored, np.arange(0, count, BLOCK_SAMPLES), dtype=np.int64)
     begins: IndexArray = np.concatenate(([0], np.cumsum(per_block)))
     if begins[-1] != values.shape[0]:
-        raise DataError(f"{lengths}: sum to {begins[-1]}, {values.member!r} holds {values.shape[0]} ids")
+        raise DataError(
+            f"{lengths}: sum to {begins[-1]}, {values.member!r} holds {values.shape[0]} ids"
+            "; hint: write the number of each sample's ids as its length"
+        )
     return begins

@@ -143,7 +143,9 @@ class ParquetSource(DecodedBlocks):
             metadata = self._metadata(file)
             schema = metadata.schema.to_arrow_schema()
         except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{file}: is not a Parquet file that can be read ({error})") from error
+            raise DataError(
+                f"{file}: is not a Parquet file that can be read ({error}); hint: write it again, or leave it out"
+            ) from error
         wanted = [
             *((name, _is_number) for name in (self._label_column, *self._dense_columns)),
             *((feature.name, _is_lookup) for feature in self._features),
