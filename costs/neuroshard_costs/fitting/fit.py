@@ -66,8 +66,8 @@ LIBRARIES = ("numpy", "scipy", "torch", "neuroshard-operator")
 MIN_RECORDS = 12
 """Fewest records of a network that a regression is fitted to: fewer would hardly exceed the coefficients at work."""
 MIN_TRAINING_RECORDS = 400
-_UNTOLD = 10.0
-"""Errors from here on are told as such: exponentials of a network may be wrong by any factor."""
+_MOST_SHOWN = 10.0
+"""Larger errors are shown as more than this: exponentials of a network may be wrong by any factor."""
 STAND_IN = "h100-80gb"
 """Whose networks stand in for all-to-alls that were not measured, and whose host for one without a bundle."""
 
@@ -186,9 +186,11 @@ def _fitted_compute(
         )
     arrays, validity = compute_samples(records), compute_validity(samples)
     regressed = regress_compute(arrays, validity, seed=seed)
-    said = f"regression has an error of {100 * regressed.error.mape:.1f} % over five folds of {len(samples)} records"
+    of_folds = (
+        f"regression has an error of {100 * regressed.error.mape:.1f} % over five folds of {len(samples)} records"
+    )
     if len(samples) < MIN_TRAINING_RECORDS or find_spec("torch") is None:
-        return regressed, "regression", f"{said}; training takes {MIN_TRAINING_RECORDS} and torch"
+        return regressed, "regression", f"{of_folds}; training takes {MIN_TRAINING_RECORDS} and torch"
     from neuroshard_costs.pretrain.train import fit_compute  # noqa: PLC0415 - torch, only where needed
 
     def train(of: ComputeSamples, scratch: Path) -> FittedNetwork:
@@ -199,11 +201,15 @@ def _fitted_compute(
         extrapolation_error(arrays, fit)
         for fit in (lambda of: regress_compute(of, validity, seed=seed), lambda of: train(of, smaller))
     ]
-    told = [f"{100 * error:.1f} %" if error < _UNTOLD else f"more than {100 * _UNTOLD:.0f} %" for error in errors]
-    said = f"regression has an error of {told[0]} on the fifth of the records with the most lookups, training {told[1]}"
+    shown = [
+        f"{100 * error:.1f} %" if error < _MOST_SHOWN else f"more than {100 * _MOST_SHOWN:.0f} %" for error in errors
+    ]
+    reason = (
+        f"regression has an error of {shown[0]} on the fifth of the records with the most lookups, training {shown[1]}"
+    )
     if errors[1] < errors[0]:
-        return train(arrays, output), "training", said
-    return regressed, "regression", said
+        return train(arrays, output), "training", reason
+    return regressed, "regression", reason
 
 
 def _transfer_networks(

@@ -211,7 +211,8 @@ def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
     if bundle.manifest.weights_sha256 != plan.bundle.weights_sha256:
         raise PlanError(
             f"bundle: the plan's costs are by {plan.bundle.name!r} ({plan.bundle.weights_sha256[:12]}...), given is "
-            f"{bundle.manifest.name!r} ({bundle.manifest.weights_sha256[:12]}...); hint: give the bundle of the plan with --bundle"
+            f"{bundle.manifest.name!r} ({bundle.manifest.weights_sha256[:12]}...)"
+            "; hint: give the bundle of the plan with --bundle"
         )
     problem = Problem(plan.request, bundle)
     return problem, placement_of(plan.tables, problem)

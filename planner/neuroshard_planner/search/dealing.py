@@ -8,12 +8,12 @@ import numpy as np
 from neuroshard_costs.shards import NODE_ROWS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.sharding_choice import whole_nodes
 from neuroshard_planner.problem.step_cost import TRAFFIC, Collective
 from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.local_search import LocalSearch, joined
 from neuroshard_planner.search.opening import GRID
+from neuroshard_planner.search.placed_options import Places
 from neuroshard_planner.search.sharding_options import OptionTable
 
 SPLIT_SHARE = 0.8  # of the work, for splits and placing; descents have the rest
@@ -74,9 +74,9 @@ def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Pl
     is_block = kinds.family[fixed.kinds] == NODE_ROWS
     others = Placement(kinds=fixed.kinds[~is_block], devices=fixed.devices[~is_block])
     blocks, nodes = fixed.kinds[is_block], fixed.devices[is_block] // topology.devices_per_node
-    used = np.bincount(others.devices, weights=kinds.memory_bytes[others.kinds], minlength=problem.num_devices)
-    used_bytes = used.reshape(topology.num_nodes, -1).max(axis=1)
-    load = np.zeros(topology.num_nodes)
+    room = np.full(problem.num_devices, problem.memory.shard_capacity_bytes)
+    np.subtract.at(room, others.devices, kinds.memory_bytes[others.kinds])
+    load = np.zeros(problem.num_devices)
     unit_of = kinds.unit[blocks]
     totals = np.bincount(unit_of, weights=loads[blocks], minlength=len(problem.units))
     found = others
@@ -85,14 +85,12 @@ def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Pl
         _, first = np.unique(nodes[own], return_index=True)
         pieces: IndexArray = blocks[own][first]
         pieces = pieces[np.argsort(-loads[pieces], kind="stable")]
-        allowed = np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
-        usable = whole_nodes(problem.request, allowed)
-        usable = usable[used_bytes[usable] + kinds.memory_bytes[pieces].max() <= problem.memory.shard_capacity_bytes]
+        usable = Places(problem, unit, load, room).nodes(int(kinds.memory_bytes[pieces].max()))
         if len(usable) < len(pieces):
             return None
-        chosen = usable[np.argsort(load[usable], kind="stable")[: len(pieces)]]
-        load[chosen] += loads[pieces]
-        used_bytes[chosen] += kinds.memory_bytes[pieces]
-        devices = chosen[:, None] * topology.devices_per_node + np.arange(topology.devices_per_node)
-        found = joined(found, Placement(kinds=np.repeat(pieces, topology.devices_per_node), devices=devices.ravel()))
+        chosen = usable[: len(pieces), None] * topology.devices_per_node + np.arange(topology.devices_per_node)
+        placed = Placement(kinds=np.repeat(pieces, topology.devices_per_node), devices=chosen.ravel())
+        load[placed.devices] += loads[placed.kinds]
+        room[placed.devices] -= kinds.memory_bytes[placed.kinds]
+        found = joined(found, placed)
     return found

@@ -8,6 +8,7 @@ another, so that a proposal costs one evaluation of the networks, and no list of
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -95,20 +96,20 @@ class Proposals:
         chosen = self._cheapest_forms(families)
         if any(unit not in chosen for unit in bound):
             return
-        sweep = _Sweep(self._problem, self._traits, self._kinds, self._devices)
+        sweep = self._sweep()
         for unit in bound:
-            if not sweep.convert(unit, chosen[unit], slice(*self._ends[unit : unit + 2])):
+            if not sweep.convert(unit, chosen[unit], self._own(unit)):
                 return
         if bound:
-            yield sweep.proposal(self._finest)
+            yield sweep.proposal()
         savings = {unit: self._now(unit) - self._form_cost(form) for unit, form in chosen.items()}
         ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -savings[unit])
         counts, least_ms = set(_counts(len(ranked))), np.inf
         leaves_columns = len(ranked) + len(bound) == len(self._problem.units)
         for count, unit in enumerate(ranked, start=1):
-            sweep.convert(unit, chosen[unit], slice(*self._ends[unit : unit + 2]))
+            sweep.convert(unit, chosen[unit], self._own(unit))
             if count in counts:
-                proposal = sweep.proposal(self._finest)
+                proposal = sweep.proposal()
                 yield proposal
                 least_ms = min(least_ms, proposal.promised_ms)
                 if proposal.promised_ms > MOST_ABOVE * least_ms:
@@ -128,37 +129,52 @@ class Proposals:
         if not all(ways.values()):
             return
         for share in LONGEST:
-            sweep = _Sweep(self._problem, self._traits, self._kinds, self._devices)
+            sweep = self._sweep()
             for unit, own in ways.items():
                 limit = max(share * mean, min(way.longest_ms for way in own))
                 form = min((way for way in own if way.longest_ms <= limit), key=lambda way: way.cost_ms).form
                 if form is not None:
-                    sweep.convert(unit, form, slice(*self._ends[unit : unit + 2]))
+                    sweep.convert(unit, form, self._own(unit))
             if sweep.has_converted(self._bound):
-                yield sweep.proposal(self._finest)
+                yield sweep.proposal()
 
-    def _ways(self, unit: int, families: Collection[int], *, is_bound: bool) -> list["_Way"]:
+    def _ways(self, unit: int, families: Collection[int], *, is_bound: bool) -> list[_Way]:
         """Return the cuts of a unit, if it may be by columns, and its forms of these families."""
-        options, forms = self._options, self._forms_of(unit, families)
+        forms = self._forms_of(unit, families)
         ways = [_Way(form, float(self._load[form.pieces].max()), self._form_cost(form)) for form in forms]
-        if not is_bound:
-            for option in range(options.first[unit], options.last[unit] + 1):
-                cut = options.kinds[options.start[option] : options.start[option] + options.count[option]]
-                ways.append(_Way(None, float(self._load[cut[0]]), float(self._cost[cut].sum())))
-        return ways
+        return ways if is_bound else [*ways, *self._cuts[unit]]
+
+    @cached_property
+    def _cuts(self) -> list[list[_Way]]:
+        """[units] all cuts by columns."""
+        options = self._options
+        longest_ms = self._load[options.kinds[options.start]].tolist()
+        ways = [
+            _Way(None, longest, float(self._cost[options.kinds[start : start + count]].sum()))
+            for longest, start, count in zip(longest_ms, options.start.tolist(), options.count.tolist(), strict=True)
+        ]
+        ends = zip(options.first.tolist(), (options.last + 1).tolist(), strict=True)
+        return [ways[first:last] for first, last in ends]
 
     def choice(self, families: IndexArray) -> Proposal | None:
         """Return the proposal in which each unit is of a family [units].
 
         Units for which there is no room stay by columns. None: all do, or one does that may not.
         """
-        sweep = _Sweep(self._problem, self._traits, self._kinds, self._devices)
+        sweep = self._sweep()
         further = np.flatnonzero(families != COLUMNS).tolist()
         for unit in sorted(further, key=lambda unit: unit not in self._bound):
             form = self._cheapest_form(unit, families[[unit]].tolist())
             if form is not None:
-                sweep.convert(unit, form, slice(*self._ends[unit : unit + 2]))
-        return sweep.proposal(self._finest) if sweep.has_converted(self._bound) else None
+                sweep.convert(unit, form, self._own(unit))
+        return sweep.proposal() if sweep.has_converted(self._bound) else None
+
+    def _sweep(self) -> "_Sweep":
+        return _Sweep(self._problem, self._traits, self._kinds, self._devices, self._finest)
+
+    def _own(self, unit: int) -> slice:
+        """Return the start's shards of a unit."""
+        return slice(*self._ends[unit : unit + 2])
 
     def _cheapest_forms(self, families: Collection[int]) -> dict[int, Form]:
         """Return, by unit, the form of these families that costs the mean device least; first of equals."""
@@ -175,15 +191,18 @@ class Proposals:
         return float(self._cost[form.pieces].sum()) * form.num_placed
 
     def _now(self, unit: int) -> float:
-        return float(self._cost[self._kinds[self._ends[unit] : self._ends[unit + 1]]].sum())
+        return float(self._cost[self._kinds[self._own(unit)]].sum())
 
 
 class _Sweep:
     """The devices of a start whose units are converted one after another."""
 
-    def __init__(self, problem: Problem, traits: FloatArray, kinds: IndexArray, devices: IndexArray) -> None:
+    def __init__(
+        self, problem: Problem, traits: FloatArray, kinds: IndexArray, devices: IndexArray, finest: FloatArray
+    ) -> None:
+        """``finest`` [units, levels] bounds from below what some device holds of a unit by columns."""
         self._problem = problem
-        self._traits = traits
+        self._traits, self._finest = traits, finest
         self._kinds, self._devices = kinds, devices
         self._sums = problem.device_sums(kinds, devices).astype(np.float64)
         self._levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
@@ -233,8 +252,8 @@ class _Sweep:
         chosen = nodes[np.argsort(load[nodes], kind="stable")[: len(form.pieces)]]
         return list(every.reshape(self._shape)[chosen])
 
-    def proposal(self, finest: FloatArray) -> Proposal:
-        """Return the units converted so far as a proposal; ``finest`` [units, levels] bounds what the others hold."""
+    def proposal(self) -> Proposal:
+        """Return the units converted so far as a proposal."""
         problem = self._problem
         levels = self._levels[:, :NUM_LEVELS].copy()
         sums = np.maximum(self._sums, 0.0)
@@ -242,7 +261,7 @@ class _Sweep:
         fits = self._levels[:, MEMORY].max() <= problem.memory.shard_capacity_bytes
         even = levels.mean(axis=0)
         even[TIMES] = problem.pass_levels(sums.mean(axis=0, keepdims=True).astype(np.float32))[0]
-        largest = [np.delete(finest, [option.unit for option in self._options], axis=0)]
+        largest = [np.delete(self._finest, [option.unit for option in self._options], axis=0)]
         largest += [self._traits[option.kinds, :NUM_LEVELS] for option in self._options]
         even = np.maximum(even, np.concatenate(largest).max(axis=0))
         total_ms, promised_ms = problem.step_cost.total_ms(np.stack((levels.max(axis=0), even))).tolist()

@@ -12,7 +12,7 @@ from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.units import Unit
+from neuroshard_planner.problem.units import BoolArray, Unit
 
 SHARDS_PER_DEVICE = 2  # more shards of one table than this times the devices only helps to fill gaps in memory
 
@@ -96,17 +96,16 @@ class OptionTable:
 
     def capped(self, max_shards: int) -> Self:
         """Return the options of up to ``max_shards`` shards, which is 1 at least."""
-        kept = self.count <= max_shards
-        table = copy(self)
-        table._hold(self.unit[kept], self.count[kept], self.kinds[np.repeat(kept, self.count)])  # noqa: SLF001 - a table
-        return table
+        return self._kept(self.count <= max_shards, self.unit)
 
     def only(self, units: IndexArray) -> Self:
         """Return the options of some units, ascending; states of it are of these units alone."""
-        kept = np.isin(self.unit, units)
+        return self._kept(np.isin(self.unit, units), np.searchsorted(units, self.unit))
+
+    def _kept(self, kept: BoolArray, unit: IndexArray) -> Self:
+        """Return some options [options], of these units [options]."""
         table = copy(self)
-        unit = np.searchsorted(units, self.unit[kept])
-        table._hold(unit, self.count[kept], self.kinds[np.repeat(kept, self.count)])  # noqa: SLF001 - a table
+        table._hold(unit[kept], self.count[kept], self.kinds[np.repeat(kept, self.count)])  # noqa: SLF001 - a table
         return table
 
     def largest(self, state: IndexArray) -> IndexArray:
