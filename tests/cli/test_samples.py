@@ -1,60 +1,14 @@
-"""Samples of output in README and guides, next to what the commands print today."""
+"""Samples of plans in guides, next to what the commands print today."""
 
-import io
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_report.terminal.job import render_job
-from rich.console import Console
-from support import builders
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
 GUIDES = ROOT / "docs" / "guides"
 MARK = "    "
-STATUS: dict[str, Any] = {
-    "stage": "Running",
-    "reason": "AllWorkersReady",
-    "message": "2 of 2 workers are ready",
-    "stages": [
-        {
-            "name": name,
-            "state": "Succeeded",
-            "attempts": 1,
-            "startTime": "2026-01-01T00:00:00Z",
-            "completionTime": f"2026-01-01T00:{took}Z",
-        }
-        for name, took in (("Profiling", "02:03"), ("Planning", "00:07"), ("Launching", "00:21"))
-    ]
-    + [{"name": "Running", "state": "Active", "attempts": 1}],
-    "plan": {
-        "configMapRef": {"name": "mocked-gpus-plan-1f2e3d4c5b", "key": "plan.json"},
-        "algorithm": "neuroshard",
-        "worldSize": 2,
-    },
-    "cost": {
-        "predicted": {
-            "totalMicroseconds": 126,
-            "computeMicroseconds": 61,
-            "forwardCommunicationMicroseconds": 33,
-            "backwardCommunicationMicroseconds": 32,
-            "source": "simulated:NVIDIA-H200",
-        },
-        "baseline": {"algorithm": "dim_greedy", "totalMicroseconds": 127},
-        "measured": {
-            "totalMicroseconds": 89_900,
-            "computeMicroseconds": 62_100,
-            "forwardCommunicationMicroseconds": 14_000,
-            "backwardCommunicationMicroseconds": 13_800,
-            "source": "cpu:Intel(R) Xeon(R) Processor",
-        },
-    },
-    "trainerStatus": {"progressPercentage": 45, "metrics": [{"name": "auc", "value": "0.71"}]},
-}
-"""Of the demo's job while it runs."""
 
 
 def samples(page: Path) -> list[str]:
@@ -85,7 +39,6 @@ def words(text: str) -> str:
 @pytest.mark.parametrize(
     "sample",
     [
-        (README, "mlperf-dlrm-dcnv2", "model      "),
         (GUIDES / "tables-do-not-fit.md", "hugectr-embark-7-table-470b", "error: table"),
         (
             GUIDES / "tables-do-not-fit.md",
@@ -93,7 +46,7 @@ def words(text: str) -> str:
             "model ",
         ),
     ],
-    ids=["README", "no fit", "host memory"],
+    ids=["no fit", "host memory"],
 )
 def test_a_plan_prints_the_sample_of_its_page(
     neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sample: tuple[Path, str, str]
@@ -110,13 +63,3 @@ def test_a_plan_prints_the_sample_of_its_page(
     else:
         shown = sample_with(page, start).splitlines()
         assert [line for line in shown if line != "..." and line not in result.out.splitlines()] == []
-
-
-def test_the_status_of_the_demo_is_the_sample_of_the_first_guide() -> None:
-    """Its labels and columns are what the command prints; the numbers are of one run."""
-    job = DLRMTrainingJob.from_data({**builders.job_data("mocked-gpus"), "status": STATUS})
-    console = Console(file=io.StringIO(), width=400)
-    console.print(render_job(job))
-
-    printed = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
-    assert sample_with(GUIDES / "first-job.md", "mocked-gpus: Running").splitlines() == printed
