@@ -122,15 +122,16 @@ def main() -> None:
     """Plan, train, and write the result; or be one of the processes that train."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("profile", type=Path, nargs="?", help="what `neuroshard profile` wrote")
+    parser.add_argument("--note", default="", help="sentence about what else ran on the machine")
     parser.add_argument("--train", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.train is not None:
         train(options.train)
     elif options.profile is not None:
-        measure(options.profile)
+        measure(options.profile, options.note)
     else:
         with tempfile.TemporaryDirectory() as scratch:
-            measure(new_profile(Path(scratch), profiled_tables(), batch_size=PROFILED_BATCH))
+            measure(new_profile(Path(scratch), profiled_tables(), batch_size=PROFILED_BATCH), options.note)
 
 
 def profiled_tables() -> TableSet:
@@ -198,8 +199,8 @@ def form_of(plan: Plan) -> str:
     return str(plan.deduplication[0].form) if plan.deduplication else PLAIN
 
 
-def measure(profile: Path) -> None:
-    """Plan and train all jobs, and write the result."""
+def measure(profile: Path, note: str) -> None:
+    """Plan and train all jobs, and write the result, with what else ran on the machine."""
     start = os.getloadavg()[0]
     bundle = load_bundle(profile / "bundle")
     requests = [request_of(job, profile) for job in JOBS]
@@ -224,8 +225,7 @@ def measure(profile: Path) -> None:
     ]
     head = (
         f"Machine: {cpu_model()}, two cores; load average at the start {start:.1f}, at the end "
-        f"{os.getloadavg()[0]:.1f}; shared with other work. Two processes with gloo, one core each; "
-        "four user tables whose lists "
+        f"{os.getloadavg()[0]:.1f}. {note} Two processes with gloo, one core each; four user tables whose lists "
         "repeat together, four item tables of one lookup, 64 columns, row-wise Adagrad, a small dense part. "
         f"{STEPS} steps of each form in turns under one placement; ratios are medians of neighbors, of a form over "
         "all lists. The planner knows reuse and factor as `neuroshard stats` counts them, and that no pipeline hides "

@@ -15,7 +15,7 @@ reference stays what it is, so that many small changes add up.
 """
 
 from enum import StrEnum
-from math import isfinite, sqrt
+from math import copysign, isfinite, sqrt
 from statistics import fmean, median
 from typing import Final
 
@@ -114,7 +114,7 @@ class ShiftDetector:
         self._last_step = state.last_step
         self._after_alarm = state.after_alarm
         self._had_burst = state.had_burst
-        self.reference = state.reference
+        self._refer_to(state.reference)
         self.change = state.change
         """The change that lasts, if there is one."""
         self.rejected = state.rejected
@@ -189,14 +189,23 @@ class ShiftDetector:
     def _learn(self, value: float) -> None:
         self._learning.append(value)
         if len(self._learning) == REFERENCE_STEPS:
-            self.reference = reference_of(self._learning)
+            self._refer_to(reference_of(self._learning))
             self._learning.clear()
+
+    def _refer_to(self, reference: Reference | None) -> None:
+        self.reference = reference
+        self._allowance = self._clip = 0.0
+        """Of the sum, in deviations: what a step may be slower by, and what it counts for at most."""
+        if reference is not None:
+            self._allowance = max(LEAST_ALLOWANCE, self._min_shift * reference.median / reference.deviation / 2)
+            # Beyond the allowance of a small noise, a clip at fixed deviations would let no change through.
+            self._clip = max(CLIP_DEVIATIONS, 2 * self._allowance)
 
     def _compare(self, step: int, value: float, reference: Reference) -> Change | None:
         deviations = (value - reference.median) / reference.deviation
         self._recent.add(value)
         self._noise.add(deviations)
-        self._sum(step, deviations, reference)
+        self._sum(step, deviations, reference.mean_deviations)
         ratio = self._recent.median / reference.median if self._recent.is_full else None
         above = ratio is not None and ratio >= 1 + self._min_shift
         self._held = self._held + 1 if above else 0
@@ -221,16 +230,15 @@ class ShiftDetector:
         self.change = Change(rule=rule, since_step=min(self._zero_step + 1, step), found_step=step)
         return self.change
 
-    def _sum(self, step: int, deviations: float, reference: Reference) -> None:
-        allowance = max(LEAST_ALLOWANCE, self._min_shift * reference.median / reference.deviation / 2)
-        # Beyond the allowance of a small noise, a clip at fixed deviations would let no change through.
-        clip = max(CLIP_DEVIATIONS, 2 * allowance)
-        clipped = max(-clip, min(clip, deviations))
+    def _sum(self, step: int, deviations: float, mean_deviations: float) -> None:
+        clip = self._clip
+        clipped = deviations if -clip < deviations < clip else copysign(clip, deviations)
         if self._zero_step is None:
             self._zero_step = step - 1
-        self._total = max(0.0, self._total + clipped - reference.mean_deviations - allowance)
-        self._summed += 1
-        if not self._total:
+        self._total = self._total + clipped - mean_deviations - self._allowance
+        if self._total > 0:
+            self._summed += 1
+        else:
             self._begin_sum(step)
 
     def _begin_sum(self, step: int | None) -> None:

@@ -12,31 +12,29 @@ class SlidingMedian:
         self._values: deque[float] = deque(values, maxlen=size)
         self._ordered = sorted(self._values)
         self._size = size
+        self.is_full = len(self._values) == size
+        """Whether the window has all its values."""
 
     def add(self, value: float) -> None:
         """Take a value in; the oldest leaves a full window."""
-        if len(self._values) == self._size:
+        if self.is_full:
             del self._ordered[bisect_left(self._ordered, self._values[0])]
         self._values.append(value)
         insort(self._ordered, value)
+        self.is_full = self.is_full or len(self._values) == self._size
 
     def clear(self) -> None:
         """Forget all values."""
         self._values.clear()
         self._ordered.clear()
-
-    @property
-    def is_full(self) -> bool:
-        """Whether the window has all its values."""
-        return len(self._values) == self._size
+        self.is_full = False
 
     @property
     def median(self) -> float:
         """Median of the values, of which there must be one."""
-        middle = len(self._ordered) // 2
-        if len(self._ordered) % 2:
-            return self._ordered[middle]
-        return (self._ordered[middle - 1] + self._ordered[middle]) / 2
+        ordered = self._ordered
+        middle, is_odd = divmod(len(ordered), 2)
+        return ordered[middle] if is_odd else (ordered[middle - 1] + ordered[middle]) / 2
 
     @property
     def values(self) -> tuple[float, ...]:
