@@ -155,7 +155,8 @@ def measured_job(name: str, *, hot: Sequence[str] = (), **spec: Any) -> Object:
         "args": ["--device", "cpu"],
         "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
     }
-    profiler = {"budgetSeconds": 60, "timeoutSeconds": int(PROFILED_WITHIN_S) - 10}
+    measured = {"budgetSeconds": 60, "timeoutSeconds": int(PROFILED_WITHIN_S) - 10}
+    profiler = {**measured, **spec.pop("profiler", {})}
     parts = {"model": local["model"], "training": local["training"], "trainer": trainer, "profiler": profiler}
     return jobs.training_job(name, **parts, data=data, **spec)
 
@@ -216,6 +217,39 @@ def test_mode_auto_restarts_the_workers_under_a_candidate_by_itself(
     assert (after["restartsCountTowardsMax"], after["replanning"]["replans"]) == (0, 1)
     assert second["measuredGainPercent"] > 0
     assert {"DriftDetected", "PlanReplaced"} <= set(jobs.events(kubectl, "shop"))
+
+
+def test_a_later_job_is_planned_with_the_models_that_measured_steps_corrected(
+    cluster: Cluster, namespace: Namespace, tmp_path: Path
+) -> None:
+    """The first job corrects its profile by steady steps; the prediction for the second is nearer to what they took."""
+    if not isinstance(cluster, LocalCluster):
+        pytest.skip("this provider's nodes share no folder")
+    kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
+    profiler = {"corrections": {"make": True, "take": True}}
+    with shared_volume(cluster, namespace, folder) as claim:
+        checkpoint = {"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS}
+        kubectl.apply(measured_job("teacher", profiler=profiler, checkpoint=checkpoint, replanning={"mode": "Off"}))
+        jobs.wait_for_stage(kubectl, "teacher", "Running", within_s=PROFILED_WITHIN_S)
+
+        def is_corrected(seen: Mapping[str, Any]) -> bool:
+            return "correction" in seen
+
+        taught = jobs.wait_for(kubectl, "teacher", is_corrected, "corrects its models", within_s=NOTICED_WITHIN_S)
+        kubectl.delete(jobs.KIND, "teacher")
+        kubectl.apply(measured_job("pupil", profiler=profiler, launchPolicy="PlanOnly"))
+        learnt = jobs.wait_for_stage(kubectl, "pupil", "Succeeded", within_s=PROFILED_WITHIN_S)
+        namespace.artifacts.mkdir(parents=True, exist_ok=True)
+        facts = {"teacher": taught, "pupil": learnt}
+        (namespace.artifacts / "corrections.json").write_text(json.dumps(facts, indent=1))
+
+    corrected = taught["correction"]["configMapRef"]["name"]
+    assert "CostModelsCorrected" in jobs.events(kubectl, "teacher")
+    assert learnt["profile"]["correctedBy"] == corrected
+    assert learnt["profile"]["correctedErrorPercent"] == taught["correction"]["errorPercent"]
+    measured = taught["cost"]["measured"]["totalMicroseconds"]
+    before, after = (abs(seen["cost"]["predicted"]["totalMicroseconds"] - measured) for seen in (taught, learnt))
+    assert after < before
 
 
 def test_workers_leave_a_node_that_became_slow(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> None:
