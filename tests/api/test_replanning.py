@@ -195,6 +195,17 @@ def test_a_slow_node_is_left_once_the_loss_equals_the_price() -> None:
     assert "40 % above that of its peers" in lost.message
 
 
+def test_a_slow_node_is_kept_where_the_steps_that_remain_lose_less_than_a_restart() -> None:
+    """However much was lost before: 25 s a thousand steps, and a price of 50 s."""
+    long = decide_slow_node(NODE, restart(step=80_000), AUTO, num_avoided=0, max_avoided=2)
+    short = decide_slow_node(NODE, restart(step=85_000, num_steps=87_000), AUTO, num_avoided=0, max_avoided=2)
+    endless = decide_slow_node(NODE, restart(step=85_000, num_steps=None), AUTO, num_avoided=0, max_avoided=2)
+
+    assert (long.acts, endless.acts) == (True, True)
+    assert (short.verdict, short.acts) == (Verdict.GAIN_TOO_SMALL, False)
+    assert "2,000 steps remain, in which 50 s are to be gained" in short.message
+
+
 @pytest.mark.parametrize(
     ("node", "policy", "avoided", "verdict"),
     [
@@ -437,3 +448,16 @@ def test_another_candidate_is_due(number: int, verdict: str | None, since_step: 
         assert not is_due(10**7)
     else:
         assert (is_due(due_s - 1), is_due(due_s)) == (False, True)
+
+
+def test_a_clock_that_was_set_back_holds_no_candidate_up() -> None:
+    """How long the last one was made before is not known then; one that pays stays."""
+    before = START - timedelta(days=1)
+    failed = CandidatePlan(number=3, since_step=600, start_time=START, verdict="CandidateFailed")
+    paying = failed.model_copy(update={"verdict": Verdict.BETTER_PLAN_FOUND.value})
+    due = [
+        is_candidate_due(candidate, since_step=step, cooldown_s=1_800, now=before)
+        for candidate, step in ((failed, 600), (failed, 700), (paying, 700), (paying, 600))
+    ]
+
+    assert due == [True, True, True, False]

@@ -159,3 +159,15 @@ def test_the_record_of_further_plans_goes_with_its_training(training: Training, 
     assert sorted(path.name for path in aside.iterdir()) == ["candidate.json", "replanning.json"]
     assert not training.directory.replanning_file.exists()
     assert not training.directory.candidate_file.exists()
+
+
+def test_inputs_that_were_counted_under_another_plan_are_not_planned_for(training: Training) -> None:
+    """The training writes them again; until then no planner starts."""
+    file = training.directory.train_dir / "input-statistics.json"
+    file.write_text(training_builders.input_statistics(plan_sha256="7" * 64).to_json(), encoding="utf-8")
+    training.look()
+    before = training.directory.replanning_file.exists()
+    file.write_text(training_builders.input_statistics(plan_sha256=training.plan_hash).to_json(), encoding="utf-8")
+    training.look()
+
+    assert (before, training.record.candidates) == (False, 1)

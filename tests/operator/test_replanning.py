@@ -239,6 +239,33 @@ def test_a_further_change_is_planned_for_after_the_cooldown() -> None:
     assert len(story.jobs(names.PLANNER)) == 2
 
 
+def test_an_approved_candidate_is_taken_though_another_change_is_due() -> None:
+    """The change began at another step meanwhile; what somebody approved is not thrown away for a further candidate."""
+    story = candidate(Story(**VOLUME).running())
+    before, found = plan_in_force(story), story.status["replanning"]["candidate"]
+    report(story, DRIFTED.model_copy(update={"since_step": 5_500}), step=6_000)
+    story.world.now += timedelta(hours=1)
+    story.annotate("training.neuroshard.dev/approved-plan", found["planName"])
+    story.later(60)
+    replaced(story)
+
+    assert story.status["replanning"]["candidates"] == 1
+    assert f"sha256:{plan_in_force(story)}" == found["hash"] != f"sha256:{before}"
+
+
+def test_inputs_that_were_counted_under_another_plan_are_not_planned_for() -> None:
+    """A report of the plan before may still be there."""
+    story = Story(**AUTO).running()
+    planners = story.jobs(names.PLANNER)
+    report(story, DRIFTED, inputs={"plan_sha256": "7" * 64})
+    story.later(60)
+    assert (story.condition("Steady")["reason"], story.jobs(names.PLANNER)) == ("InputsDrifted", planners)
+    report(story, DRIFTED, step=5_100)
+    story.later(60)
+
+    assert len(story.jobs(names.PLANNER)) == len(planners) + 1
+
+
 def test_metrics_count_slow_downs_restarts_and_gains() -> None:
     """Once each, from the statuses that were written."""
     story = Story(**AUTO).running()

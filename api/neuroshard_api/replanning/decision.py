@@ -305,7 +305,8 @@ def decide_slow_node(
     """Return whether the workers start again elsewhere.
 
     How long a node stays slow is not known. So they restart once the loss so far equals the price of a restart: that
-    costs at most twice what knowing it would (ski rental).
+    costs at most twice what knowing it would (ski rental). They do not where the steps that remain, all of them slow,
+    would lose less than the price.
     """
     unusable = _unusable(node.slow_ms, node.peers_ms, node.reference_step_ms, restart.step_ms)
     if unusable is not None:
@@ -324,9 +325,9 @@ def decide_slow_node(
 
     if excess < SLOW_SHARE:
         return decided(Verdict.GAIN_TOO_SMALL, f"{why}; less than {100 * SLOW_SHARE:.0f} % are not a reason to restart")
-    if price_ms is not None and lost_ms < price_ms:
-        message = f"{why}; a restart costs {price_ms / MS_PER_S:,.0f} s, and follows once as much was lost"
-        return decided(Verdict.GAIN_TOO_SMALL, message)
+    against = None if price_ms is None else _against_leaving(restart, gain_ms, lost_ms, price_ms)
+    if against is not None:
+        return decided(Verdict.GAIN_TOO_SMALL, f"{why}; {against}")
     if num_avoided >= max_avoided:
         return decided(Verdict.BUDGET_SPENT, f"{why}; {num_avoided} nodes are avoided already")
     obstacle = restart.obstacle(policy)
@@ -334,3 +335,15 @@ def decide_slow_node(
         verdict, message = obstacle
         return decided(verdict, f"{why}; {message}")
     return decided(Verdict.RESTART_PAYS, why, acts=policy.mode is ReplanningMode.AUTO and policy.avoid_slow_nodes)
+
+
+def _against_leaving(restart: Restart, gain_ms: float, lost_ms: float, price_ms: float) -> str | None:
+    """Return the reason in numbers that it does not pay to leave a slow node; None: there is none."""
+    costs = f"a restart costs {price_ms / MS_PER_S:,.0f} s"
+    if lost_ms < price_ms:
+        return f"{costs}, and follows once as much was lost"
+    to_gain_ms = gain_ms * restart.remaining_steps
+    if restart.num_steps is not None and to_gain_ms <= price_ms:
+        left = f"{restart.remaining_steps:,} steps remain, in which {to_gain_ms / MS_PER_S:,.0f} s are to be gained"
+        return f"{left}, and {costs}"
+    return None

@@ -33,6 +33,8 @@ def is_candidate_due(candidate: CandidatePlan, *, since_step: int, cooldown_s: f
         now: the present time.
     """
     waited_s = (now - candidate.start_time).total_seconds()
+    if waited_s < 0:  # the clock was set back: how long it was is not known
+        return since_step != candidate.since_step or candidate.verdict in _TRIED_AGAIN
     if since_step != candidate.since_step:
         return waited_s >= cooldown_s
     return candidate.verdict in _TRIED_AGAIN and waited_s >= cooldown_s * 2 ** min(candidate.number, _MAX_DOUBLINGS)

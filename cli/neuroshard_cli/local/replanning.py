@@ -175,9 +175,13 @@ class LocalReplanning:
         if not statistics.exists():
             return
         try:
-            why = unsupported_inputs(InputStatistics.read(statistics))
+            inputs = InputStatistics.read(statistics)
         except DocumentError:  # the planner names what is wrong with it
             why = None
+        else:
+            if inputs.plan_sha256 != file_digest(directory.plan_file):
+                return  # of the plan before; the trainer writes them again
+            why = unsupported_inputs(inputs)
         if why is not None:
             if self._unsupported_step != change.since_step:
                 self._note(f"{CANDIDATE_UNSUPPORTED}: inputs drifted since step {change.since_step:,}, but {why}")

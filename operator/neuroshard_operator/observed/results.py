@@ -245,6 +245,8 @@ def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> Resu
         except DocumentError as error:  # steps and progress are worth having without it
             drift_problem = str(error)
     key_of = {key.removesuffix(COMPRESSED_SUFFIX): key for key in keys}
+    inputs = _inputs(files, where)
+    is_other = inputs is not None and drift is not None and inputs.plan_sha256 != drift.plan_hash
     step_files = (DRIFT_REPORT_FILE, STEP_REPORT_FILE)
     return ReportSummary(
         plan_hash=plan_hash,
@@ -255,19 +257,18 @@ def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> Resu
         drift_problem=drift_problem,
         first_step=first_step,
         step_keys=tuple(key_of[each] for each in step_files) if key_of.keys() >= set(step_files) else (),
-        statistics_key=key_of.get(INPUT_STATISTICS_FILE),
-        unsupported_inputs=_unsupported_inputs(files, where),
+        statistics_key=None if is_other else key_of.get(INPUT_STATISTICS_FILE),
+        unsupported_inputs=None if inputs is None else unsupported_inputs(inputs),
     )
 
 
-def _unsupported_inputs(files: Mapping[str, bytes], where: str) -> str | None:
+def _inputs(files: Mapping[str, bytes], where: str) -> InputStatistics | None:
     if INPUT_STATISTICS_FILE not in files:
         return None
     try:
-        found = InputStatistics.from_json(files[INPUT_STATISTICS_FILE], where=f"{where}/{INPUT_STATISTICS_FILE}")
+        return InputStatistics.from_json(files[INPUT_STATISTICS_FILE], where=f"{where}/{INPUT_STATISTICS_FILE}")
     except DocumentError:  # the planner names what is wrong with it
         return None
-    return unsupported_inputs(found)
 
 
 def drift_summary(report: DriftReport) -> DriftSummary:

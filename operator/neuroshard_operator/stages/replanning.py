@@ -97,19 +97,26 @@ def _candidate_step(training: Training, drift: DriftSummary, candidate_hash: str
     found = None if candidate_hash is None else candidate_plan(context, candidate_hash)
     if candidate is not None and candidate_hash is not None and candidate.verdict is None and found is None:
         return _planning(training, candidate, candidate_hash)
-    if change is not None and _is_due(context, candidate, change):
-        report = latest(context)
-        why = None if report is None else report.unsupported_inputs
-        if why is None or found is None or not _is_approved(context, found):
-            asked = replace(_asked(training, change), actions=_superseded(context, candidate, candidate_hash))
-            return asked if why is None else _not_planned(change, why)
+    is_approved = found is not None and _is_approved(context, found)
+    if change is not None and not is_approved and _is_due(context, candidate, change):
+        return _further(training, change, candidate, candidate_hash)
     if candidate is None or found is None:  # none was made, or somebody deleted it: the next change makes another one
         return _no_change(context) if change is None else training_goes_on()
     if change is None:
         return _settled(training, candidate, Reason.INPUTS_RETURNED, _RETURNED)
     # A candidate for an earlier change decides nothing about this one.
-    is_asked_for = change.since_step == candidate.since_step or _is_approved(context, found)
+    is_asked_for = change.since_step == candidate.since_step or is_approved
     return _evaluated(training, drift, candidate, found) if is_asked_for else training_goes_on()
+
+
+def _further(
+    training: Training, change: DriftChange, candidate: CandidatePlan | None, candidate_hash: str | None
+) -> StageResult:
+    """Return the start of another candidate, where one can be made for the change."""
+    report = latest(training.context)
+    if report is not None and report.unsupported_inputs is not None:
+        return _not_planned(change, report.unsupported_inputs)
+    return replace(_asked(training, change), actions=_superseded(training.context, candidate, candidate_hash))
 
 
 def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChange) -> bool:

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from neuroshard_api.documents.session_clustering import (
     MAX_INTEGER,
@@ -29,6 +30,9 @@ from neuroshard_profiler.files import make_folder, write_file
 from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, engine, identifier
 from neuroshard_profiler.sessions.log import START, SessionLog
 from neuroshard_profiler.sessions.windows import Windows
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 REPORT = "clustering.json"
 UNFINISHED = ".unfinished"
@@ -188,19 +192,28 @@ def _columns(log: SessionLog, files: Sequence[Path]) -> tuple[ClusteredColumn, .
 
 
 def _column_bytes(paths: Sequence[Path]) -> dict[str, int]:
-    """Return compressed bytes by the first name of a column's path in the schema."""
+    """Return compressed bytes by column."""
     from pyarrow import parquet  # noqa: PLC0415 - only where Parquet is read
 
     sizes: dict[str, int] = {}
     for path in paths:
         metadata = parquet.read_metadata(path)
-        names = metadata.schema.to_arrow_schema().names
+        # Names may have dots, as paths of nested values have: the leaves of a column follow each other.
+        leaves = [
+            name for field in metadata.schema.to_arrow_schema() for name in [field.name] * _num_leaves(field.type)
+        ]
         for group in range(metadata.num_row_groups):
-            for column in range(metadata.num_columns):
-                chunk = metadata.row_group(group).column(column)
-                name = max((each for each in names if f"{chunk.path_in_schema}.".startswith(f"{each}.")), key=len)
+            for index, name in enumerate(leaves):
+                chunk = metadata.row_group(group).column(index)
                 sizes[name] = sizes.get(name, 0) + chunk.total_compressed_size
     return sizes
+
+
+def _num_leaves(kind: "pa.DataType") -> int:
+    """Return the Parquet columns that a type takes: one, or those of what is in it."""
+    stored = getattr(kind, "storage_type", kind)
+    inside = [stored.field(index).type for index in range(stored.num_fields)]
+    return sum(map(_num_leaves, inside)) if inside else 1
 
 
 def _request(log: SessionLog, windows: Windows, settings: ClusteringSettings) -> ClusteringRequest:

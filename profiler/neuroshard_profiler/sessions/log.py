@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 START = "neuroshard_start"
 """Column of the first time of a row's session, by which rows are clustered."""
+MOST_DIGITS = 38
+"""Of decimals, in all engines."""
 _PATTERN_CHARACTERS = frozenset("*?[{")
 
 
@@ -63,14 +65,22 @@ def open_log(places: Sequence[Path], *, session: str, time: str) -> SessionLog:
     """Read the schemas of files, and of the ``*.parquet`` of folders in the order of their names.
 
     Raises:
-        DataError: a file is missing, damaged, not Parquet, or of another schema than the first; a column is missing or
-            of a type that is neither session nor time.
+        DataError: a file is named twice, is missing, damaged, not Parquet, or of another schema than the first; a
+            column has no name, is missing, is of a type that is neither session nor time, or of one whose values the
+            engines round.
     """
     paths = tuple(path for place in places for path in _files(place))
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise DataError(f"{path}: is named twice; hint: name each file once")
+        seen.add(path.resolve())
     schemas = [_schema(path) for path in paths]
     for path, schema in zip(paths, schemas, strict=True):
         _check_equal(path, schema, first=paths[0], expected=schemas[0])
     _check_columns(paths[0], schemas[0], session=session, time=time)
+    for path in paths:
+        _check_exact(path)
     return SessionLog(paths=paths, schema=schemas[0], session=session, time=time)
 
 
@@ -125,6 +135,10 @@ def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) 
     from neuroshard_trainer.data.parquet import is_session, is_time  # noqa: PLC0415 - needs pyarrow
 
     for name in schema.names:
+        if not name:
+            raise DataError(
+                f"{path}: column {schema.names.index(name) + 1} has no name; hint: name it, or leave it out"
+            )
         if name.lower() in {FILE, ROW, START}:
             raise DataError(f"{path}: column {name!r}: is a name that the engine uses; hint: rename the column")
     folded = [name.lower() for name in schema.names]
@@ -142,3 +156,22 @@ def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) 
     kind = schema.field(time).type
     if not is_time(kind):
         raise DataError(f"{path}: column {time!r}: holds {kind}; hint: time is an integer or a timestamp")
+
+
+def _check_exact(path: Path) -> None:
+    """Refuse columns whose values the engines round while they read them."""
+    from pyarrow import parquet  # noqa: PLC0415 - only where Parquet is read
+
+    schema = parquet.read_metadata(path).schema
+    for index in range(len(schema)):
+        column = schema.column(index)
+        if column.physical_type == "INT96":
+            raise DataError(
+                f"{path}: column {column.path!r}: holds timestamps of 96 bits, whose nanoseconds would be lost"
+                "; hint: write them as 64-bit timestamps"
+            )
+        if column.logical_type.type == "DECIMAL" and column.precision > MOST_DIGITS:
+            raise DataError(
+                f"{path}: column {column.path!r}: holds decimals of {column.precision} digits, and the engine keeps "
+                f"{MOST_DIGITS}; hint: write them with at most as many"
+            )

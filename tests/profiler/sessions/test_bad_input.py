@@ -3,12 +3,15 @@
 import re
 import shutil
 from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from neuroshard_cli.main import run
+from pyarrow import parquet
 from support.profiler.session_logs import log_file, session_file
 
 INVALID_INPUT = 2
@@ -91,6 +94,23 @@ def no_rows(folder: Path) -> None:
     log_file(folder / "a.parquet", session=pa.array([], pa.int64()), time=pa.array([], pa.int64()))
 
 
+def without_a_name(folder: Path) -> None:
+    """Write an index as a column, as data frames do."""
+    log_file(folder / "a.parquet", **{"session": [1], "time": [1], "": [0]})
+
+
+def long_decimals(folder: Path) -> None:
+    """Write decimals of more digits than the engines keep."""
+    prices = pa.array([{"full": Decimal("1.01")}], pa.struct([("full", pa.decimal256(50, 2))]))
+    log_file(folder / "a.parquet", session=[1], time=[1], price=prices)
+
+
+def old_timestamps(folder: Path) -> None:
+    """Write timestamps as an older Spark or Hive does."""
+    table = pa.table({"session": [1], "time": [1], "seen": pa.array([datetime(2024, 1, 1)])})  # noqa: DTZ001
+    parquet.write_table(table, folder / "a.parquet", use_deprecated_int96_timestamps=True)
+
+
 CLUSTER = ("cluster-sessions", "--window", "10", "--out", "out")
 STATS = ("stats", "--embedding-dim", "16", "--constant", "history")
 CASES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], str]] = {
@@ -147,6 +167,27 @@ CASES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], str]] = {
         r"log/a\.parquet: column 'time': is null in 1 rows\nhint: leave these rows out, or give them a value",
     ),
     "a log without rows": (no_rows, CLUSTER, r"the log has no rows\nhint: give a log with samples"),
+    "a column without a name": (
+        without_a_name,
+        CLUSTER,
+        r"log/a\.parquet: column 3 has no name\nhint: name it, or leave it out",
+    ),
+    "decimals of 50 digits": (
+        long_decimals,
+        CLUSTER,
+        (
+            r"log/a\.parquet: column 'price\.full': holds decimals of 50 digits, and the engine keeps 38"
+            r"\nhint: write them with at most as many"
+        ),
+    ),
+    "timestamps of 96 bits": (
+        old_timestamps,
+        CLUSTER,
+        (
+            r"log/a\.parquet: column 'seen': holds timestamps of 96 bits, whose nanoseconds would be lost"
+            r"\nhint: write them as 64-bit timestamps"
+        ),
+    ),
     "a list that changes": (
         changing,
         STATS,
@@ -191,3 +232,14 @@ def test_a_bad_log_is_a_sentence_with_every_engine(
     assert (code, out) == (INVALID_INPUT, "")
     assert re.fullmatch(rf"error: {sentence}\n", err), err
     assert not list(log.parent.glob("out/window-*"))
+
+
+@pytest.mark.parametrize("again", ["log/a.parquet", "log", "log/../log/a.parquet"])
+def test_a_file_that_is_named_twice_is_refused(log: Path, capsys: pytest.CaptureFixture[str], again: str) -> None:
+    """Its rows would be there twice, and their lists repeat."""
+    session_file(log / "a.parquet", [(1, 1, [1])])
+    command = ["cluster-sessions", "log/a.parquet", again, "--session", "session", "--time", "time", "--window", "10"]
+    code = run([*command, "--out", "out"])
+
+    assert code == INVALID_INPUT
+    assert "a.parquet: is named twice\nhint: name each file once" in capsys.readouterr().err

@@ -40,6 +40,23 @@ def test_samples_are_ordered_by_session_within_windows(tmp_path: Path) -> None:
     ]
 
 
+def test_bytes_are_counted_by_column_whatever_names_and_nesting(tmp_path: Path) -> None:
+    """A name may be another's and a dot, and a value may have values in it."""
+    inner = pa.array([{"b": 1, "c": [1, 2]}, {"b": 2, "c": None}])
+    pairs = pa.array([[("x", 1)], []], pa.map_(pa.string(), pa.int64()))
+    words = pa.array(["x", "y"]).dictionary_encode()
+    columns = {"a.b": [1, 2], "a": inner, "pairs": pairs, "words": words}
+    path = log_file(tmp_path / "a.parquet", session=[1, 2], time=[1, 2], **columns)
+    report = clustered([path], tmp_path / "out")
+    metadata = parquet.read_metadata(path)
+    group = metadata.row_group(0)
+    total = sum(group.column(index).total_compressed_size for index in range(metadata.num_columns))
+
+    assert [each.name for each in report.columns] == ["session", "time", *columns]
+    assert all(each.bytes_before and each.bytes_after for each in report.columns)
+    assert sum(each.bytes_before for each in report.columns) == total
+
+
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Berlin"])
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
 def test_timestamps_have_windows_of_durations(tmp_path: Path, unit: str, zone: str | None) -> None:

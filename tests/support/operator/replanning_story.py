@@ -56,7 +56,7 @@ def report(
         "step-report.json": builders.step_report(plan_sha256=plan, ranks=ranks, first_step=step - 100),
         "progress.json": builders.progress(step=step, num_steps=100_000),
         "drift-report.json": drift,
-        "input-statistics.json": training_builders.input_statistics(plan_sha256=plan, **(inputs or {})),
+        "input-statistics.json": training_builders.input_statistics(**{"plan_sha256": plan, **(inputs or {})}),
     }
     story.world.publish("job-report", {name: each.to_json().encode() for name, each in files.items()})
     return drift
