@@ -199,9 +199,8 @@ def _column_bytes(paths: Sequence[Path]) -> dict[str, int]:
     for path in paths:
         metadata = parquet.read_metadata(path)
         # Names may have dots, as paths of nested values have: the leaves of a column follow each other.
-        leaves = [
-            name for field in metadata.schema.to_arrow_schema() for name in [field.name] * _num_leaves(field.type)
-        ]
+        fields = metadata.schema.to_arrow_schema()
+        leaves = [field.name for field in fields for _ in range(_num_leaves(field.type))]
         for group in range(metadata.num_row_groups):
             for index, name in enumerate(leaves):
                 chunk = metadata.row_group(group).column(index)

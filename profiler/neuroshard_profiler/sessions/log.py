@@ -134,11 +134,9 @@ def _check_equal(path: Path, schema: "pa.Schema", *, first: Path, expected: "pa.
 def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) -> None:
     from neuroshard_trainer.data.parquet import is_session, is_time  # noqa: PLC0415 - needs pyarrow
 
-    for name in schema.names:
+    for number, name in enumerate(schema.names, start=1):
         if not name:
-            raise DataError(
-                f"{path}: column {schema.names.index(name) + 1} has no name; hint: name it, or leave it out"
-            )
+            raise DataError(f"{path}: column {number} has no name; hint: name it, or leave it out")
         if name.lower() in {FILE, ROW, START}:
             raise DataError(f"{path}: column {name!r}: is a name that the engine uses; hint: rename the column")
     folded = [name.lower() for name in schema.names]

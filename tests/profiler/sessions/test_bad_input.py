@@ -96,7 +96,7 @@ def no_rows(folder: Path) -> None:
 
 def without_a_name(folder: Path) -> None:
     """Write an index as a column, as data frames do."""
-    log_file(folder / "a.parquet", **{"session": [1], "time": [1], "": [0]})
+    parquet.write_table(pa.table({"session": [1], "time": [1], "": [0]}), folder / "a.parquet")
 
 
 def long_decimals(folder: Path) -> None:
