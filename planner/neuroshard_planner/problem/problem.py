@@ -82,6 +82,7 @@ class Problem:
         self.greedy_probes = 0
         """Devices that greedy placement tried shards on so far."""
         self._cuts = Cuts(self.priced)
+        self._num_row_parts = [num_row_parts(family, request.topology) for family in FAMILIES]
         self._kind_of: dict[tuple[int, ShardSize], int] = {}
         self._num_networks = costs.represent(self._cuts.any_table).shape[1]
         num_added = 0 if self.host_tables is None else 2
@@ -186,8 +187,7 @@ class Problem:
 
     def row_block(self, unit: int, family: int, num_columns: int) -> ShardSize:
         """Return the size of the blocks that the rows of a unit are cut into; whole where the family cuts none."""
-        num_parts = num_row_parts(FAMILIES[family], self.request.topology)
-        return ShardSize(-(-self.units[unit].num_rows // num_parts), num_columns, family)
+        return ShardSize(-(-self.units[unit].num_rows // self._num_row_parts[family]), num_columns, family)
 
     def shards_of(self, kinds: IndexArray) -> tuple[ShardArrays, IndexArray]:
         """Return the table shards that n kinds consist of, and for each the position of its kind in ``kinds``."""
@@ -265,9 +265,8 @@ class Problem:
         """Return [slots, collectives] the traffic of n shards in slots."""
         weights = self.kinds.traffic[kinds].T
         traffic: FloatArray = np.zeros((num_slots, len(weights)))
-        for collective, own in enumerate(weights):
-            if own.any():
-                traffic[:, collective] = np.bincount(slots, weights=own, minlength=num_slots)
+        for collective in np.flatnonzero(weights.any(axis=1)).tolist():
+            traffic[:, collective] = np.bincount(slots, weights=weights[collective], minlength=num_slots)
         return traffic
 
     def pooled_columns(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:

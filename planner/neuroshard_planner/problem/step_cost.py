@@ -296,13 +296,11 @@ class StepCost:
         total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
         if self.fixed_ms:
             total += self.fixed_ms
-        if not traffic[..., _BEYOND_COLUMNS[0] :].any():
-            return total
+        in_use = traffic.reshape(-1, len(Collective)).any(axis=0).tolist()
         for collective in _BEYOND_COLUMNS:
-            peak = traffic[..., collective]
-            if peak.any():
-                total += self._costs[collective].total_ms(peak)
-        if traffic[..., Collective.GRADIENTS].any():
+            if in_use[collective]:
+                total += self._costs[collective].total_ms(traffic[..., collective])
+        if in_use[Collective.GRADIENTS]:
             total += self.dense_update_ms(traffic)
         return total
 

@@ -119,6 +119,11 @@ class IteratedSearch:
         self.found: list[Placement] = []
         self.placements = self.levels = self.improvements = 0
 
+    @property
+    def options(self) -> OptionTable:
+        """Cuts of all units by columns, without a limit on shards."""
+        return self._courses[-1].options
+
     def opening(self) -> Placement | None:
         """Return the cheapest placement after the first descents. None: they found none, or are left out."""
         self._open()

@@ -152,15 +152,13 @@ class LocalSearch:
         some = _spread(shards, NUM_SOURCE_SHARDS)
         kinds = [
             relocations(self._problem, state, some, targets),
-            swaps(self._problem, state, some, targets, size=load, wanted=wanted),
+            swaps(self._problem, state, some, targets, size=load, wanted=wanted[None]),
         ]
         room = self._problem.memory.shard_capacity_bytes - state.levels[targets, MEMORY]
         memory = self._traits()[state.kinds, MEMORY]
         if room.min() < memory[some].max():  # memory may forbid the best by load: look for swaps that fit as well
-            kinds += [
-                swaps(self._problem, state, some, targets, size=memory, wanted=difference)
-                for difference in (room, np.zeros_like(room))
-            ]
+            differences = np.stack((room, np.zeros_like(room)))
+            kinds.append(swaps(self._problem, state, some, targets, size=memory, wanted=differences))
         if self._take_best(state, view, Moves.concatenated(kinds)):
             return True
         largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)

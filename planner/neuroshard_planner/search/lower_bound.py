@@ -45,6 +45,7 @@ class FamilyBounds:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        self._relaxed: dict[Families, RelaxedCost] = {}
 
     @cached_property
     def least_ms(self) -> float:
@@ -99,8 +100,10 @@ class FamilyBounds:
         return [least.family[chosen] for chosen in reversed(self._priced(families, least, np.inf).choices)]
 
     def _priced(self, families: Families, least: "_Least", enough_ms: float) -> PriceBound:
-        relaxed = RelaxedCost(self._problem, families, most_traffic=self._options.most_traffic)
-        return price_bound(relaxed, *self._options.mean_rows(least), enough_ms=enough_ms)
+        if families not in self._relaxed:
+            most_traffic = self._options.most_traffic
+            self._relaxed[families] = RelaxedCost(self._problem, families, most_traffic=most_traffic)
+        return price_bound(self._relaxed[families], *self._options.mean_rows(least), enough_ms=enough_ms)
 
     def _least_of(self, sets: Sequence[Families]) -> float:
         """Return a cost that no plan of these sets goes below."""

@@ -67,7 +67,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     sets = bounds.promising(known_ms)
     if may_be_by_columns and set(sets) <= {(COLUMNS,)}:
         return by_columns or columns.run(bound_ms=bound_ms)
-    search = MixedSearch(problem, work_budget=work_budget)
+    search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
     choices = [each for families in sets for each in bounds.choices(families)[:NUM_CHOICES]]
     placements = search.begun(opening, sets, choices, limit_ms=known_ms)
     least_ms = float(problem.total_ms(placements).min(initial=np.inf))
@@ -122,12 +122,18 @@ def _hopeful(proposals: Sequence[Proposal]) -> list[Proposal]:
 class MixedSearch:
     """Searches placements of one problem whose units may be sharded by rows or copied."""
 
-    def __init__(self, problem: Problem, *, work_budget: int) -> None:
-        """``work_budget`` is the work, in device evaluations, of which each part of the search has a share."""
+    def __init__(self, problem: Problem, *, options: OptionTable, work_budget: int) -> None:
+        """Begin a search.
+
+        Args:
+            problem: what is placed.
+            options: cuts of all units by columns.
+            work_budget: the work, in device evaluations, of which each part of the search has a share.
+        """
         self._problem = problem
         self._forms = Forms(problem)
         self._slopes = tangent(problem, self._forms.mean_sums())
-        self._options = OptionTable(problem)
+        self._options = options
         self._dealing = Dealing(problem, self._options, slopes=self._slopes)
         self._bound = bound_to_convert(problem)
         self._work = work_budget

@@ -63,7 +63,7 @@ class Moves:
 
 def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> Moves:
     """Give every move of a shard to a target that holds no shard of the same table."""
-    shard, target = np.repeat(shards, len(targets)), np.tile(targets, len(shards))
+    shard, target = _pairs(shards, targets)
     unit = problem.kinds.unit[state.kinds[shard]]
     none = np.full(len(shard), NONE)
     moves = Moves(
@@ -81,10 +81,10 @@ def swaps(
     size: FloatArray,
     wanted: FloatArray,
 ) -> Moves:
-    """Give, for each shard and target, the swaps whose difference in size is next to the wanted one.
+    """Give, for each shard and target, the swaps whose difference in size is next to a wanted one.
 
-    ``size`` (load or memory) has one entry per placed shard, ``wanted`` one per target; the neighbours on both sides
-    are given.
+    ``size`` (load or memory) has one entry per placed shard, ``wanted`` [w, targets] w differences per target; the
+    neighbours on both sides of each are given.
     """
     place = np.full(problem.num_devices, NONE)
     place[targets] = np.arange(len(targets))
@@ -95,15 +95,15 @@ def swaps(
     # One sorted key over all targets: the target's place in front of the size, scaled into [0, 1).
     scale = 2.0 * float(size.max()) + 1e-30
     key = place[state.devices[there]] + size[there] / scale
-    shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
-    partner_size = np.clip(size[shard] - wanted[column], 0.0, None) / scale
-    above = np.searchsorted(key, column + np.minimum(partner_size, 0.75))
-    partner = there[np.concatenate([np.maximum(above - 1, 0), np.minimum(above, len(there) - 1)])]
-    shard, target = np.tile(shard, 2), np.tile(targets[column], 2)
-    valid = state.devices[partner] == target
-    # Without a neighbor on one side the other one is there twice.
-    valid[: len(above)] &= above > 0
-    valid[len(above) :] &= above < len(there)
+    columns = np.arange(len(targets))
+    partner_size = np.clip(size[shards, None] - wanted[:, None], 0.0, None) / scale
+    above = np.searchsorted(key, columns + np.minimum(partner_size, 0.75))
+    # [w, sides, shards, targets]; without a neighbor on one side the other one is there twice.
+    places = np.stack((np.maximum(above - 1, 0), np.minimum(above, len(there) - 1)), axis=1)
+    found = np.stack((above > 0, above < len(there)), axis=1).ravel()
+    shard, target = (np.broadcast_to(each, places.shape).ravel() for each in (shards[:, None], targets))
+    partner = there[places.ravel()]
+    valid = found & (state.devices[partner] == target)
     shard, target, partner = shard[valid], target[valid], partner[valid]
     unit, partner_unit = problem.kinds.unit[state.kinds[shard]], problem.kinds.unit[state.kinds[partner]]
     source = state.devices[shard]
@@ -134,7 +134,7 @@ def splits(
     Columns that come to a device with a shard of the same table are merged into it; then a whole shard may move too.
     """
     kinds = problem.kinds
-    shard, column = np.repeat(shards, len(targets)), np.tile(np.arange(len(targets)), len(shards))
+    shard, column = _pairs(shards, np.arange(len(targets)))
     target = targets[column]
     unit = kinds.unit[state.kinds[shard]]
     partner = shard_on(problem, state, unit, target)
@@ -176,6 +176,12 @@ def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, device: In
     wanted = unit * problem.num_devices + device
     position = np.minimum(state.keys.searchsorted(wanted), len(state.keys) - 1)
     return np.where(state.keys[position] == wanted, state.order[position], NONE)
+
+
+def _pairs(first: IndexArray, second: IndexArray) -> tuple[IndexArray, IndexArray]:
+    """Return every pair of an entry of the first and one of the second, the first's entries in turn."""
+    repeated: IndexArray = np.broadcast_to(second, (len(first), len(second))).ravel()
+    return np.repeat(first, len(second)), repeated
 
 
 def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -> IndexArray:

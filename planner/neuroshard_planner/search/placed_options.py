@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.features import Float32Array
-from neuroshard_costs.shards import FAMILIES, GRADIENT_BYTES, FloatArray, IndexArray
+from neuroshard_costs.shards import COLUMNS, FAMILIES, GRADIENT_BYTES, NODE_ROWS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
@@ -40,15 +40,16 @@ class Form(NamedTuple):
     """A way to cut a unit, before its devices are chosen."""
 
     sharding_type: ShardingType
+    family: int
+    """Position in FAMILIES."""
     pieces: IndexArray
     """[pieces] the kind of the shards of each piece, widest first."""
     num_placed: int
     """Shards of a piece: one of columns, a block on each device of a node, or on all devices."""
-
-    @property
-    def kinds(self) -> IndexArray:
-        """[shards] piece by piece."""
-        return np.repeat(self.pieces, self.num_placed)
+    kinds: IndexArray
+    """[shards] piece by piece."""
+    needed_bytes: int
+    """Of the shard with most memory."""
 
 
 class Places:
@@ -115,11 +116,18 @@ class Forms:
             Family.NODE_ROWS: topology.devices_per_node,
             Family.REPLICATED: problem.num_devices,
         }
+        count_of = {kind: num_placed[Family.of(kind)] for kind in ShardingType}
+        family_of = {kind: FAMILIES.index(Family.of(kind)) for kind in ShardingType}
+        memory_bytes = problem.kinds.memory_bytes[kinds]
         self._of_unit: list[list[Form]] = [[] for _ in problem.units]
         start = 0
         for unit, kind, pieces in sizes:
             end = start + len(pieces)
-            self._of_unit[unit].append(Form(kind, kinds[start:end], num_placed[Family.of(kind)]))
+            count, own = count_of[kind], kinds[start:end]
+            needed_bytes = int(memory_bytes[start:end].max())
+            self._of_unit[unit].append(
+                Form(kind, family_of[kind], own, count, np.repeat(own, count) if count > 1 else own, needed_bytes)
+            )
             start = end
 
     def of(self, unit: int) -> Sequence[Form]:
@@ -158,21 +166,18 @@ class Forms:
             yield from self._placed(unit, form, places)
 
     def _placed(self, unit: int, form: Form, places: Places) -> Iterator[PlacedOption]:
-        needed = self._problem.kinds.memory_bytes[form.pieces].max()
         count, size = len(form.pieces), self._shape[1]
-        match Family.of(form.sharding_type):
-            case Family.ROWS | Family.REPLICATED:
-                if places.least_room_bytes >= needed:
-                    yield PlacedOption(unit, form.kinds, self._every)
-            case Family.COLUMNS:
-                devices = places.devices(needed)
-                if len(devices) >= count:
-                    yield PlacedOption(unit, form.pieces, devices[:count])
-            case Family.NODE_ROWS:
-                nodes = places.nodes(needed)
-                for first in range(min(NUM_NODES_TRIED, len(nodes) - count + 1)):
-                    chosen = nodes[first : first + count]
-                    yield PlacedOption(unit, form.kinds, (chosen[:, None] * size + np.arange(size)).ravel())
+        if form.family == COLUMNS:
+            devices = places.devices(form.needed_bytes)
+            if len(devices) >= count:
+                yield PlacedOption(unit, form.kinds, devices[:count])
+        elif form.family == NODE_ROWS:
+            nodes = places.nodes(form.needed_bytes)
+            for first in range(min(NUM_NODES_TRIED, len(nodes) - count + 1)):
+                chosen = nodes[first : first + count]
+                yield PlacedOption(unit, form.kinds, (chosen[:, None] * size + self._every[:size]).ravel())
+        elif places.least_room_bytes >= form.needed_bytes:
+            yield PlacedOption(unit, form.kinds, self._every)
 
     def _sizes(self, unit: int, kind: ShardingType) -> Iterator[list[ShardSize]]:
         """Yield the sizes of each form of a type, one for every piece."""

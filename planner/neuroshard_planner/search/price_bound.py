@@ -42,15 +42,24 @@ def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, e
     for _ in range(MOST_ROUNDS):
         value_ms, slopes = relaxed.tangent(mean)
         prices = rows @ slopes
-        cheapest = np.minimum.reduceat(prices, starts)
-        best_ms = max(best_ms, value_ms + float(cheapest.sum()) - float(slopes @ mean))
+        chosen = first_least(prices, starts)
+        best_ms = max(best_ms, value_ms + float(prices[chosen].sum()) - float(slopes @ mean))
         if best_ms >= min(enough_ms, value_ms * (1 - CLOSE_ENOUGH)) or value_ms < enough_ms < np.inf:
             break
-        is_cheapest = np.flatnonzero(prices <= np.repeat(cheapest, counts))
-        chosen = is_cheapest[np.searchsorted(is_cheapest, starts)]  # the first of equals
         choices[chosen.tobytes()] = chosen
         mean = _along(relaxed, mean, rows[chosen].sum(axis=0))
     return PriceBound(best_ms, list(choices.values()))
+
+
+def first_least(values: FloatArray, starts: IndexArray) -> IndexArray:
+    """Return [groups] the row of the least of the values [n] of each group, the first of equals.
+
+    ``starts`` [groups] are the first rows of the groups, which follow each other.
+    """
+    least = np.minimum.reduceat(values, starts)
+    is_least = np.flatnonzero(values <= np.repeat(least, np.diff(starts, append=len(values))))
+    rows: IndexArray = is_least[np.searchsorted(is_least, starts)]
+    return rows
 
 
 def _along(relaxed: RelaxedCost, begin: FloatArray, end: FloatArray) -> FloatArray:

@@ -12,8 +12,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.sharding.kinds import Family, ShardingType
-from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import whole_nodes
@@ -21,6 +21,7 @@ from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Col
 from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.local_search import MEMORY
 from neuroshard_planner.search.placed_options import Form, Forms, PlacedOption, with_options
+from neuroshard_planner.search.price_bound import first_least
 from neuroshard_planner.search.sharding_options import OptionTable
 
 LONGEST = (4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8, 0.6, 0.4)  # times of the longest shard, as shares of a device's mean load
@@ -48,6 +49,12 @@ class _Way(NamedTuple):
     """Of its longest shard, by additive loads."""
     cost_ms: float
     """On all devices together, by price."""
+
+    @property
+    def of_form(self) -> Form:
+        """The form of a way that is not by columns."""
+        assert self.form is not None
+        return self.form
 
 
 class Proposals:
@@ -98,16 +105,16 @@ class Proposals:
             return
         sweep = self._sweep()
         for unit in bound:
-            if not sweep.convert(unit, chosen[unit], self._own(unit)):
+            if not sweep.convert(unit, chosen[unit].of_form, self._own(unit)):
                 return
         if bound:
             yield sweep.proposal()
-        savings = {unit: self._now(unit) - self._form_cost(form) for unit, form in chosen.items()}
+        savings = {unit: self._now(unit) - way.cost_ms for unit, way in chosen.items()}
         ranked = sorted((unit for unit in chosen if unit not in set(bound)), key=lambda unit: -savings[unit])
         counts, least_ms = set(_counts(len(ranked))), np.inf
         leaves_columns = len(ranked) + len(bound) == len(self._problem.units)
         for count, unit in enumerate(ranked, start=1):
-            sweep.convert(unit, chosen[unit], self._own(unit))
+            sweep.convert(unit, chosen[unit].of_form, self._own(unit))
             if count in counts:
                 proposal = sweep.proposal()
                 yield proposal
@@ -125,14 +132,24 @@ class Proposals:
         mean = float(self._load[self._problem.whole].sum()) / self._problem.num_devices
         bound = set(self._bound)
         units = [*self._bound, *(unit for unit in range(len(self._problem.units)) if unit not in bound)]
-        ways = {unit: self._ways(unit, families, is_bound=unit in bound) for unit in units}
-        if not all(ways.values()):
+        of_units = [self._ways(unit, families, is_bound=unit in bound) for unit in units]
+        if not all(of_units):
             return
+        ways = [way for own in of_units for way in own]
+        counts = np.array([len(own) for own in of_units])
+        starts: IndexArray = np.cumsum(counts) - counts
+        longest_ms, cost_ms = np.array([way.longest_ms for way in ways]), np.array([way.cost_ms for way in ways])
+        shortest_ms = np.minimum.reduceat(longest_ms, starts)
+        known = set[bytes]()
         for share in LONGEST:
+            is_short = longest_ms <= np.repeat(np.maximum(share * mean, shortest_ms), counts)
+            chosen = first_least(np.where(is_short, cost_ms, np.inf), starts)
+            if chosen.tobytes() in known:
+                continue
+            known.add(chosen.tobytes())
             sweep = self._sweep()
-            for unit, own in ways.items():
-                limit = max(share * mean, min(way.longest_ms for way in own))
-                form = min((way for way in own if way.longest_ms <= limit), key=lambda way: way.cost_ms).form
+            for unit, row in zip(units, chosen.tolist(), strict=True):
+                form = ways[row].form
                 if form is not None:
                     sweep.convert(unit, form, self._own(unit))
             if sweep.has_converted(self._bound):
@@ -140,9 +157,20 @@ class Proposals:
 
     def _ways(self, unit: int, families: Collection[int], *, is_bound: bool) -> list[_Way]:
         """Return the cuts of a unit, if it may be by columns, and its forms of these families."""
-        forms = self._forms_of(unit, families)
-        ways = [_Way(form, float(self._load[form.pieces].max()), self._form_cost(form)) for form in forms]
+        ways = self._forms_of(unit, families)
         return ways if is_bound else [*ways, *self._cuts[unit]]
+
+    @cached_property
+    def _form_ways(self) -> list[list[_Way]]:
+        """[units] all forms."""
+        load, cost = self._load, self._cost
+        return [
+            [
+                _Way(form, float(load[form.pieces].max()), float(cost[form.pieces].sum()) * form.num_placed)
+                for form in self._forms.of(unit)
+            ]
+            for unit in range(len(self._problem.units))
+        ]
 
     @cached_property
     def _cuts(self) -> list[list[_Way]]:
@@ -164,31 +192,44 @@ class Proposals:
         sweep = self._sweep()
         further = np.flatnonzero(families != COLUMNS).tolist()
         for unit in sorted(further, key=lambda unit: unit not in self._bound):
-            form = self._cheapest_form(unit, families[[unit]].tolist())
-            if form is not None:
-                sweep.convert(unit, form, self._own(unit))
+            way = self._cheapest_form(unit, families[[unit]].tolist())
+            if way is not None:
+                sweep.convert(unit, way.of_form, self._own(unit))
         return sweep.proposal() if sweep.has_converted(self._bound) else None
 
     def _sweep(self) -> "_Sweep":
-        return _Sweep(self._problem, self._traits, self._kinds, self._devices, self._finest)
+        sums, levels = self._begin
+        return _Sweep(
+            self._problem,
+            self._traits,
+            self._kinds,
+            self._devices,
+            self._finest,
+            sums=sums.copy(),
+            levels=levels.copy(),
+        )
+
+    @cached_property
+    def _begin(self) -> tuple[FloatArray, FloatArray]:
+        """[devices, r] sums and [devices, levels + 1] additive levels of the start."""
+        levels = np.zeros((self._problem.num_devices, NUM_LEVELS + 1))
+        np.add.at(levels, self._devices, self._traits[self._kinds])
+        return self._problem.device_sums(self._kinds, self._devices).astype(np.float64), levels
 
     def _own(self, unit: int) -> slice:
         """Return the start's shards of a unit."""
         return slice(*self._ends[unit : unit + 2])
 
-    def _cheapest_forms(self, families: Collection[int]) -> dict[int, Form]:
+    def _cheapest_forms(self, families: Collection[int]) -> dict[int, _Way]:
         """Return, by unit, the form of these families that costs the mean device least; first of equals."""
         found = {unit: self._cheapest_form(unit, families) for unit in range(len(self._problem.units))}
-        return {unit: form for unit, form in found.items() if form is not None}
+        return {unit: way for unit, way in found.items() if way is not None}
 
-    def _cheapest_form(self, unit: int, families: Collection[int]) -> Form | None:
-        return min(self._forms_of(unit, families), key=self._form_cost, default=None)
+    def _cheapest_form(self, unit: int, families: Collection[int]) -> _Way | None:
+        return min(self._forms_of(unit, families), key=lambda way: way.cost_ms, default=None)
 
-    def _forms_of(self, unit: int, families: Collection[int]) -> list[Form]:
-        return [form for form in self._forms.of(unit) if FAMILIES.index(Family.of(form.sharding_type)) in families]
-
-    def _form_cost(self, form: Form) -> float:
-        return float(self._cost[form.pieces].sum()) * form.num_placed
+    def _forms_of(self, unit: int, families: Collection[int]) -> list[_Way]:
+        return [way for way in self._form_ways[unit] if way.of_form.family in families]
 
     def _now(self, unit: int) -> float:
         return float(self._cost[self._kinds[self._own(unit)]].sum())
@@ -198,17 +239,34 @@ class _Sweep:
     """The devices of a start whose units are converted one after another."""
 
     def __init__(
-        self, problem: Problem, traits: FloatArray, kinds: IndexArray, devices: IndexArray, finest: FloatArray
+        self,
+        problem: Problem,
+        traits: FloatArray,
+        kinds: IndexArray,
+        devices: IndexArray,
+        finest: FloatArray,
+        *,
+        sums: FloatArray,
+        levels: FloatArray,
     ) -> None:
-        """``finest`` [units, levels] bounds from below what some device holds of a unit by columns."""
+        """Begin with the shards of a start, of these kinds [n] on these devices [n].
+
+        Args:
+            problem: what is placed.
+            traits: [kinds, levels + 1]
+            kinds: of the start.
+            devices: of the start.
+            finest: [units, levels] that bound from below what some device holds of a unit by columns.
+            sums: [devices, r] of the start, which the sweep changes.
+            levels: [devices, levels + 1] of the start, which the sweep changes.
+        """
         self._problem = problem
         self._traits, self._finest = traits, finest
         self._kinds, self._devices = kinds, devices
-        self._sums = problem.device_sums(kinds, devices).astype(np.float64)
-        self._levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
-        np.add.at(self._levels, devices, traits[kinds])
+        self._sums, self._levels = sums, levels
         topology = problem.request.topology
         self._shape = topology.num_nodes, topology.devices_per_node
+        self._every: IndexArray = np.arange(problem.num_devices)
         self._options: list[PlacedOption] = []
         self._families: set[int] = set()
 
@@ -218,39 +276,40 @@ class _Sweep:
 
     def convert(self, unit: int, form: Form, own: slice) -> bool:
         """Convert a unit, whose shards are a slice of the start's; return whether there was room."""
-        kinds, devices = self._kinds[own], self._devices[own]
         traits, representation = self._traits, self._problem.kinds.representation
-        np.subtract.at(self._levels, devices, traits[kinds])
-        np.subtract.at(self._sums, devices, representation[kinds])
+        shards = list(zip(self._kinds[own].tolist(), self._devices[own].tolist(), strict=True))
+        for kind, device in shards:
+            self._levels[device] -= traits[kind]
+            self._sums[device] -= representation[kind]
         places = self._places(unit, form)
         is_placed = places is not None
         if places is None:
-            np.add.at(self._levels, devices, traits[kinds])
-            np.add.at(self._sums, devices, representation[kinds])
+            for kind, device in shards:
+                self._levels[device] += traits[kind]
+                self._sums[device] += representation[kind]
         else:
             for piece, there in zip(form.pieces.tolist(), places, strict=True):
                 self._levels[there] += traits[piece]
                 self._sums[there] += representation[piece]
             self._options.append(PlacedOption(unit, form.kinds, np.concatenate(places)))
-            self._families.add(FAMILIES.index(Family.of(form.sharding_type)))
+            self._families.add(form.family)
         return is_placed
 
     def _places(self, unit: int, form: Form) -> list[IndexArray] | None:
         """Return the devices of each piece: all, or those of the least loaded nodes. None: there is no room."""
         problem = self._problem
         room = problem.memory.shard_capacity_bytes - self._levels[:, MEMORY]
-        needed = problem.kinds.memory_bytes[form.pieces[0]]
-        every = np.arange(problem.num_devices)
         if form.num_placed == problem.num_devices:
-            return [every] if room.min() >= needed else None
-        is_allowed = np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
-        nodes = whole_nodes(problem.request, is_allowed)
-        nodes = nodes[room.reshape(self._shape).min(axis=1)[nodes] >= needed]
+            return [self._every] if room.min() >= form.needed_bytes else None
+        nodes = self._every[: self._shape[0]]
+        if problem.allowed is not None:
+            nodes = whole_nodes(problem.request, problem.allowed[unit])
+        nodes = nodes[room.reshape(self._shape).min(axis=1)[nodes] >= form.needed_bytes]
         if len(nodes) < len(form.pieces):
             return None
         load = self._levels[:, TIMES].sum(axis=1).reshape(self._shape).max(axis=1)
         chosen = nodes[np.argsort(load[nodes], kind="stable")[: len(form.pieces)]]
-        return list(every.reshape(self._shape)[chosen])
+        return list(self._every.reshape(self._shape)[chosen])
 
     def proposal(self) -> Proposal:
         """Return the units converted so far as a proposal."""
@@ -321,7 +380,7 @@ def packings(
     cost = traits @ prices
     chosen: dict[int, Form] = {}
     for unit in range(len(problem.units)):
-        own = [form for form in forms.of(unit) if FAMILIES.index(Family.of(form.sharding_type)) in families]
+        own = [form for form in forms.of(unit) if form.family in families]
         if own:
             chosen[unit] = min(own, key=lambda form: float(cost[form.pieces].sum()) * form.num_placed)
     if any(unit not in chosen for unit in bound):

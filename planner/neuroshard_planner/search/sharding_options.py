@@ -46,7 +46,8 @@ def column_wise(unit: Unit, num_devices: int) -> Iterator[ShardingOption]:
         widths = even_widths(unit.num_columns, count)
         if widths[-1] < unit.min_shard_width:
             return
-        shards = tuple(ShardSize(unit.num_rows, width) for width in widths)
+        size_of = {width: ShardSize(unit.num_rows, width) for width in (widths[0], widths[-1])}
+        shards = tuple(size_of[width] for width in widths)
         yield ShardingOption(sharding_type=ShardingType.COLUMN_WISE, shards=shards)
         count = count * 3 // 2 if count & (count - 1) == 0 else count * 4 // 3
 
