@@ -8,6 +8,7 @@ from neuroshard_api.documents.bundle import BundleManifest, NetworkName
 from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.sharding.kinds import Family, ShardingType
+from neuroshard_costs.shards import REPLICATED
 
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
@@ -317,9 +318,13 @@ def _placed(found: Attempts) -> dict[Algorithm, Placement]:
 
 def _infeasible(problem: Problem, *, has_further_types: bool) -> InfeasibleError:
     packing = Packing(problem.request, problem.units, problem.allowed)
+    copied = [unit for unit, types in enumerate(problem.sharding_types) if types == {ShardingType.DATA_PARALLEL}]
+    sizes = [problem.row_block(unit, REPLICATED, problem.units[unit].num_columns) for unit in copied]
+    copy_bytes = problem.kinds.memory_bytes[problem.kinds_of(copied, sizes)].tolist()
     return infeasible(
         problem.request,
         packing,
+        copy_bytes=dict(zip(copied, copy_bytes, strict=True)),
         has_further_types=has_further_types,
         may_be_by_columns=not bound_to_convert(problem),
     )

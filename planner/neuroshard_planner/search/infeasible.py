@@ -1,6 +1,7 @@
 """Why no plan fits, and the smallest change after which one does, as a sentence."""
 
 import math
+from collections.abc import Mapping
 
 from neuroshard_api.documents.request import PlanRequest
 
@@ -18,17 +19,23 @@ PRECISION = 0.01  # of the memory that a device would need
 
 
 def infeasible(
-    request: PlanRequest, packing: Packing, *, has_further_types: bool, may_be_by_columns: bool
+    request: PlanRequest,
+    packing: Packing,
+    *,
+    copy_bytes: Mapping[int, int],
+    has_further_types: bool,
+    may_be_by_columns: bool,
 ) -> InfeasibleError:
     """Return the error for a request that found no plan.
 
     Args:
         request: that nothing was found for.
         packing: of its units by columns.
+        copy_bytes: memory on every device of each unit that may be data_parallel alone.
         has_further_types: whether some unit may be cut by rows or copied; it may need less than what is named.
         may_be_by_columns: whether all units may be. Otherwise what is enough by columns is not named.
     """
-    cause, host = _cause(request, packing), request.topology.host_memory
+    cause, host = _cause(request, packing, copy_bytes), request.topology.host_memory
     if may_be_on_host(request) and host is not None and packing.capacity_bytes > 0:
         further = ", rows, or copies" if has_further_types else ""
         return InfeasibleError(
@@ -37,7 +44,8 @@ def infeasible(
         )
     if not has_further_types:
         return InfeasibleError(f"{cause}; hint: {_remedy(request, packing)}{_host_remedy(request)}")
-    tried = "; so it is by columns, and no plan with rows or copies was found" if packing.capacity_bytes > 0 else ""
+    is_by_columns = packing.capacity_bytes > 0 and not copy_bytes
+    tried = "; so it is by columns, and no plan with rows or copies was found" if is_by_columns else ""
     remedy = _remedy(request, packing, where="by columns, ") if may_be_by_columns else f"{MORE}, or {LAST_REMEDY}"
     return InfeasibleError(f"{cause}{tried}; hint: {remedy}{_host_remedy(request)}")
 
@@ -59,7 +67,7 @@ def _host_remedy(request: PlanRequest) -> str:
     )
 
 
-def _cause(request: PlanRequest, packing: Packing) -> str:
+def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]) -> str:
     tables = request.tables.tables
     ledger = MemoryLedger(request)
     fixed = f"{gib(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
@@ -67,9 +75,18 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
     if packing.capacity_bytes <= 0:
         return f"no memory is left for shards on any device: {of_device}"
     offered = f"{gib(ledger.shard_capacity_bytes)} for shards ({of_device})"
+    on_each = sum(copy_bytes.values())
+    if on_each > packing.capacity_bytes:
+        largest = max(copy_bytes, key=lambda unit: copy_bytes[unit])
+        name = tables[packing.units[largest].tables[0]].name
+        return (
+            f"the tables that may be data_parallel alone need {gib(on_each)} on every device, a device offers "
+            f"{offered}; the largest of them is {name!r} with {gib(copy_bytes[largest])}"
+        )
     units = range(len(packing.units))
-    worst = max(units, key=packing.least_shard_bytes)
-    if packing.least_shard_bytes(worst) > packing.capacity_bytes:
+    by_columns = [unit for unit in units if unit not in copy_bytes]
+    worst = max(by_columns, key=packing.least_shard_bytes, default=None)
+    if worst is not None and packing.least_shard_bytes(worst) > packing.capacity_bytes:
         unit = packing.units[worst]
         what = f"table {tables[unit.tables[0]].name!r}"
         if len(unit.tables) > 1:
@@ -81,18 +98,21 @@ def _cause(request: PlanRequest, packing: Packing) -> str:
         device, needed = bound
         which = "tables pinned to it" if packing.num_usable_devices > 1 else "tables, which may lie on no other,"
         return f"device {device}: the {which} need {gib(needed)}, it offers {offered}"
-    total = sum(packing.whole_bytes)
-    largest = max(units, key=lambda unit: packing.whole_bytes[unit])
-    name = tables[packing.units[largest].tables[0]].name
+    of_copies = {unit: packing.num_devices * num_bytes for unit, num_bytes in copy_bytes.items()}
+    of_all_devices = [of_copies.get(unit, packing.whole_bytes[unit]) for unit in units]
+    total = sum(of_all_devices)
+    largest = max(units, key=lambda unit: of_all_devices[unit])
+    copies = f" in {packing.num_devices} copies" if largest in copy_bytes else ""
+    which = f"{tables[packing.units[largest].tables[0]].name!r} with {gib(of_all_devices[largest])}{copies}"
     room = packing.num_usable_devices * packing.capacity_bytes
     if total > room:
         return (
             f"the tables need {gib(total)}, {packing.num_usable_devices} devices offer {gib(room)} "
-            f"({offered} each); the largest table is {name!r} with {gib(packing.whole_bytes[largest])}"
+            f"({offered} each); the largest table is {which}"
         )
     return (
         f"the tables need {gib(total)} of {gib(room)}, but no placement of them was found under the constraints; "
-        f"the largest table is {name!r} with {gib(packing.whole_bytes[largest])}, a device offers {offered}"
+        f"the largest table is {which}, a device offers {offered}"
     )
 
 

@@ -190,6 +190,47 @@ def test_where_rows_may_be_the_message_says_that_the_remedy_is_by_columns() -> N
     assert_valid(changed, planned(changed))
 
 
+def gib_after(message: str, words: str) -> float:
+    """Return the memory that a message gives after some words, in GiB."""
+    found = re.search(rf"{words} ([\d,.]+) GiB", message)
+    assert found is not None, message
+    return float(found[1].replace(",", ""))
+
+
+COPIED = (ShardingType.DATA_PARALLEL,)
+LARGE_ROWS, LARGE_COLUMNS = 10**7, 64
+LARGE_COPY_GIB = 3 * 4 * LARGE_ROWS * LARGE_COLUMNS / GIB
+"""Weights of a large table, and its gradient in kernel and bucket."""
+
+
+def test_copies_that_exceed_a_device_are_named_with_their_memory_on_each() -> None:
+    """All tables have a copy there, whatever the devices hold together."""
+    members = tables(3, num_embeddings=LARGE_ROWS, embedding_dim=LARGE_COLUMNS)
+    nodes = topology(4, memory_bytes=20 * GIB)
+
+    message = message_of(request(*members, constraints=Constraints(sharding_types=COPIED), topology=nodes))
+
+    largest = gib_after(message, "the largest of them is 't0' with")
+    assert largest == pytest.approx(LARGE_COPY_GIB, rel=0.01)
+    assert gib_after(message, "the tables that may be data_parallel alone need") == pytest.approx(3 * largest, rel=0.01)
+    assert "by columns" not in message
+
+
+def test_the_memory_of_all_tables_counts_each_copy() -> None:
+    """Two devices that would have room for one copy and another table do not have it for two copies."""
+    members = tables(2, num_embeddings=LARGE_ROWS, embedding_dim=LARGE_COLUMNS)
+    constraints = Constraints(
+        sharding_types=WHOLE.sharding_types, tables={"t0": TableConstraints(sharding_types=COPIED)}
+    )
+
+    message = message_of(request(*members, constraints=constraints, topology=topology(2, memory_bytes=9 * GIB)))
+
+    largest = gib_after(message, "the largest table is 't0' with")
+    assert largest == pytest.approx(2 * LARGE_COPY_GIB, rel=0.01)
+    assert "GiB in 2 copies" in message
+    assert gib_after(message, "the tables need") > largest
+
+
 def test_no_remedy_by_columns_is_named_for_a_table_that_may_not_be_by_columns() -> None:
     """What would be enough by columns may not be enough for it."""
     message = message_of(request(HUGE, constraints=Constraints(sharding_types=(ShardingType.ROW_WISE,))))
