@@ -1,6 +1,6 @@
 """Measures how long the search takes and how much memory, up to 10,000 tables on 1,024 devices.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.search_time [--reference-tasks 100]
+    OMP_NUM_THREADS=1 python -m benchmarks.search_time [--sections default-types ...] [--reference-tasks 100]
 
 Every point runs in a process of its own, whose largest resident memory counts. Writes
 benchmarks/results/search-time_<hardware>_<date>.md.
@@ -52,9 +52,11 @@ REFERENCE_SECONDS = {
 }
 """Seconds of the published code's search by tables and devices, one core, measured elsewhere on its own tables."""
 SCALE = ((100, 8), (300, 32), (1_000, 128), (3_000, 256), (10_000, 1_024))
-DEFAULT_SCALE = ((26, 16), (100, 8), (300, 32), (1_000, 128))
-"""Larger sets are searched by columns alone."""
+DEFAULT_SCALE = ((26, 16), (100, 8), (300, 32), (1_000, 128), (10_000, 1_024))
+"""Of these the last is searched by columns alone, as all sets of its size are."""
 LIMITS = {(1_000, 128): "3 s", (10_000, 1_024): "60 s, 0.5 GB"}
+DEFAULT_LIMITS = {(26, 16): "0.5 s", (1_000, 128): "2.5 s, 0.25 GB", (10_000, 1_024): "90 s"}
+SECTIONS = ("reference", "columns", "default-types", "algorithm")
 DEVICES_PER_NODE = 8
 REPEATS = 3
 REFERENCE_REPEATS = 2
@@ -237,15 +239,11 @@ def reference_lines() -> list[str]:
     return lines
 
 
-def scale_lines() -> list[str]:
-    """Return the scaling curve of tables cut by columns, and that of all types."""
-    return [
-        *_scale_lines("Scale, tables whole or cut by columns", SCALE, with_all_types=False),
-        *_scale_lines("Scale, all types (the default)", DEFAULT_SCALE, with_all_types=True),
-    ]
-
-
-def _scale_lines(title: str, sizes: Sequence[tuple[int, int]], *, with_all_types: bool) -> list[str]:
+def scale_lines(*, with_all_types: bool) -> list[str]:
+    """Return the scaling curve of tables cut by columns, or of all types."""
+    title, sizes, limits = "Scale, tables whole or cut by columns", SCALE, LIMITS
+    if with_all_types:
+        title, sizes, limits = "Scale, all types (the default)", DEFAULT_SCALE, DEFAULT_LIMITS
     lines = [
         "",
         f"## {title}",
@@ -259,7 +257,7 @@ def _scale_lines(title: str, sizes: Sequence[tuple[int, int]], *, with_all_types
     ]
     for num_tables, num_devices in sizes:
         point = measured_apart(num_tables, num_devices, with_all_types=with_all_types)
-        limit = LIMITS.get((num_tables, num_devices), "")
+        limit = limits.get((num_tables, num_devices), "")
         lines.append(
             f"| {num_tables:,} | {num_devices:,} | {_seconds(point)} "
             f"| {median(point.clock_seconds):.3f} | {point.peak_bytes / 1e9:.2f} GB | {limit} "
@@ -329,15 +327,23 @@ def main() -> None:
     parser.add_argument("--point", nargs=2, type=int, metavar=("TABLES", "DEVICES"), help="print one point as JSON")
     parser.add_argument("--race", action="store_true", help="with --point: run the published algorithm too")
     parser.add_argument("--all-types", action="store_true", help="with --point: in all types, not by columns alone")
+    parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="parts of the result")
     parser.add_argument("--reference-tasks", type=int, default=100, help="tasks for the published algorithm")
     arguments = parser.parse_args()
     if arguments.point:
         found = measure(*arguments.point, with_reference=arguments.race, with_all_types=arguments.all_types)
         print(json.dumps(asdict(found)))
         return
-    lines = [*CAVEATS, *reference_lines(), *scale_lines()]
-    for num_devices in (4, 8):
-        lines += algorithm_lines(arguments.reference_tasks, num_devices)
+    lines = [*CAVEATS]
+    if "reference" in arguments.sections:
+        lines += reference_lines()
+    if "columns" in arguments.sections:
+        lines += scale_lines(with_all_types=False)
+    if "default-types" in arguments.sections:
+        lines += scale_lines(with_all_types=True)
+    if "algorithm" in arguments.sections:
+        for num_devices in (4, 8):
+            lines += algorithm_lines(arguments.reference_tasks, num_devices)
     print(write_result("search-time", lines))
 
 
