@@ -2,14 +2,14 @@
 
 No unit repeats, and no two have the same size, so no two have the same transients: the most work that the frontier has.
 Parameters, activations, and floating-point operations are drawn with the seed below. Devices are simulated H100, 8 in a
-node; units may be shared by the node, and on two nodes by all devices too. The time is that from a profile to all
-candidates, one after the other on one core: median, fastest, and slowest of the repetitions.
+node; units may be shared by the node, and on two nodes by all devices too. The time is processor time, from a profile
+to all candidates, one after the other on one core: median, fastest, and slowest of the repetitions.
 """
 
 import argparse
 import random
 from statistics import median
-from time import perf_counter
+from time import process_time
 
 from neuroshard_api.documents.dense_layout import DenseChoices, DenseGroup
 from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
@@ -93,10 +93,10 @@ def _row(num_units: int, num_nodes: int) -> str:
     groups = (DenseGroup.NODE, DenseGroup.WORLD)[:num_nodes]
     seconds = []
     for _ in range(REPETITIONS):
-        start = perf_counter()
+        start = process_time()
         options = UnitOptions(profile, topology, costs=costs, choices=DenseChoices(), groups=groups)
         layouts = Layouts(profile, options)
-        seconds.append(perf_counter() - start)
+        seconds.append(process_time() - start)
     smallest, fastest = layouts.candidates[0], layouts.candidates[-1]
     return (
         f"| {num_units} | {num_nodes} | {median(seconds):.2f} | {min(seconds):.2f} | {max(seconds):.2f} | "

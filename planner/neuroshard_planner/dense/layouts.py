@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 from neuroshard_api.documents.dense_layout import DenseLayout, DenseMemory, DensePoint
 from neuroshard_api.documents.dense_profile import DenseProfile
+from numpy.typing import NDArray
 
 from neuroshard_planner.dense.choice import Point, best
 from neuroshard_planner.dense.frontier import frontier
@@ -75,7 +77,7 @@ class Layouts:
             passes_bytes=passes,
             copies_transfers=copies_transfers,
         )
-        self.plain = self._candidate([options.replicated(unit) for unit in self._units])
+        (self.plain,) = self._made([[options.replicated(unit) for unit in self._units]])
         """All replicated, nothing checkpointed."""
         by_unit = [options.of(unit) for unit in profile.units]
         self.candidates = self._candidates(by_unit)
@@ -106,18 +108,21 @@ class Layouts:
         not need together; the frontier without transients counts none. Where the optimizer's temporary tensors need
         most, checkpointing saves nothing. So both are found with and without it, and compared by the timeline.
         """
-        found = self._frontier(by_unit)
+        choices = self._frontier(by_unit)
         without = [[option for option in unit if not option.checkpointed] or unit for unit in by_unit]
         if without != [list(unit) for unit in by_unit]:
-            found += self._frontier(without)
-        if len(found) > 1:
-            found += self._frontier(by_unit, has_transients=False)
+            choices += self._frontier(without)
+        if len(choices) > 1:
+            choices += self._frontier(by_unit, has_transients=False)
+        found = self._made(choices)
         points = [
             Point(memory_bytes=each.memory.total_bytes, ms=each.ms, chosen=(index,)) for index, each in enumerate(found)
         ]
         return tuple(found[point.chosen[0]] for point in best(points))
 
-    def _frontier(self, by_unit: Sequence[Sequence[UnitOption]], *, has_transients: bool = True) -> list[Candidate]:
+    def _frontier(
+        self, by_unit: Sequence[Sequence[UnitOption]], *, has_transients: bool = True
+    ) -> list[tuple[UnitOption, ...]]:
         profile = self._profile
         of_units = [UnitBytes.of(unit, profile) for unit in profile.units]
         choices = [[own.choice(each) for each in options] for own, options in zip(of_units, by_unit, strict=True)]
@@ -127,49 +132,74 @@ class Layouts:
             ]
         expanded = [options for unit, options in zip(profile.units, by_unit, strict=True) for _ in range(unit.repeats)]
         return [
-            self._candidate([options[number] for options, number in zip(expanded, point.chosen, strict=True)])
+            tuple(options[number] for options, number in zip(expanded, point.chosen, strict=True))
             for point in frontier(choices, [unit.repeats for unit in profile.units])
         ]
 
-    def _candidate(self, options: Sequence[UnitOption]) -> Candidate:
-        return Candidate(options=tuple(options), memory=self.memory(options))
+    def _made(self, choices: Sequence[Sequence[UnitOption]]) -> list[Candidate]:
+        return [
+            Candidate(options=tuple(options), memory=memory)
+            for options, memory in zip(choices, self.memory(choices), strict=True)
+        ]
 
-    def memory(self, options: Sequence[UnitOption]) -> DenseMemory:
-        """Return the memory of modules under an option for each."""
+    def memory(self, choices: Sequence[Sequence[UnitOption]]) -> list[DenseMemory]:
+        """Return the memory of modules under each choice of an option for each of them."""
         profile = self._profile
+        shape = (len(choices), len(self._bytes))
+        shared_by = np.array([[each.shared_by for each in options] for options in choices], np.int64).reshape(shape)
 
-        def left(total: int, parts: Sequence[int]) -> int:
+        def left(total: int, parts: Sequence[int]) -> list[int]:
             """Return the rest of a total where each part is shared."""
-            saved = sum(part - -(-part // option.shared_by) for part, option in zip(parts, options, strict=True))
-            return total - saved
+            whole = np.array(parts, np.int64)
+            rest: list[int] = (total - (whole + -whole // shared_by).sum(axis=1)).tolist()
+            return rest
 
-        shares = sum(
-            -(-own.gradients // option.shared_by)
-            for own, option in zip(self._bytes, options, strict=True)
-            if option.shared_by > 1
-        )
-        highest = self._timeline.highest(options)
+        gradients = np.array([own.gradients for own in self._bytes], np.int64)
+        shares = (-(-gradients // shared_by) * (shared_by > 1)).sum(axis=1).tolist()
+        highest = self._timeline.highest(choices)
         # Shares of gradients are counted from step to step; at the highest moment some are not there yet.
-        working = max(highest.working_bytes - shares, self._optimizer_bytes(options), 0)
-        transient = min(max(highest.collective_bytes - shares, 0), working)
-        return DenseMemory(
-            weights_bytes=left(profile.weights_bytes, [own.weights for own in self._bytes]),
-            gradient_bytes=left(profile.gradient_bytes, [own.gradients for own in self._bytes]),
-            optimizer_state_bytes=left(profile.optimizer_state_bytes, [own.optimizer_state for own in self._bytes]),
-            activation_bytes=working - transient,
-            transient_bytes=transient,
-        )
+        working = [
+            max(moment.working_bytes - share, optimizer, 0)
+            for moment, share, optimizer in zip(highest, shares, self._optimizer_bytes(shared_by), strict=True)
+        ]
+        transient = [
+            min(max(moment.collective_bytes - share, 0), most)
+            for moment, share, most in zip(highest, shares, working, strict=True)
+        ]
+        return [
+            DenseMemory(
+                weights_bytes=weights,
+                gradient_bytes=gradient,
+                optimizer_state_bytes=optimizer_state,
+                activation_bytes=most - for_a_moment,
+                transient_bytes=for_a_moment,
+            )
+            for weights, gradient, optimizer_state, most, for_a_moment in zip(
+                left(profile.weights_bytes, [own.weights for own in self._bytes]),
+                left(profile.gradient_bytes, [own.gradients for own in self._bytes]),
+                left(profile.optimizer_state_bytes, [own.optimizer_state for own in self._bytes]),
+                working,
+                transient,
+                strict=True,
+            )
+        ]
 
-    def _optimizer_bytes(self, options: Sequence[UnitOption]) -> int:
-        """Return the optimizer's temporary tensors: of all local parameters together, or of one after the other."""
+    def _optimizer_bytes(self, shared_by: NDArray[np.int64]) -> list[int]:
+        """Return the optimizer's temporary tensors: of all local parameters together, or of one after the other.
+
+        Args:
+            shared_by: [choices, modules] devices that share a module.
+        """
         profile = self._profile
         whole = profile.working_bytes if profile.optimizer_working_bytes is None else profile.optimizer_working_bytes
-        sizes = [
-            (own.weights, option.shared_by) for own, option in zip(self._bytes, options, strict=True) if own.weights
-        ]
-        if not sizes:
-            return whole
-        if not profile.multi_tensor:
-            return -(-whole // min(shared_by for _, shared_by in sizes))
-        local, total = sum(size / shared_by for size, shared_by in sizes), sum(size for size, _ in sizes)
-        return round(whole * local / total)
+        sizes = np.array([own.weights for own in self._bytes], np.int64)
+        shared_by, sizes = shared_by[:, sizes > 0], sizes[sizes > 0]
+        if not len(sizes):
+            return [whole] * len(shared_by)
+        found: list[int]
+        if profile.multi_tensor:
+            local = np.cumsum(sizes / shared_by, axis=1)[:, -1]  # one after the other: sums in pairs round differently
+            found = np.rint(whole * local / sizes.sum()).astype(np.int64).tolist()
+        else:
+            found = (-(-whole // shared_by.min(axis=1))).tolist()
+        return found

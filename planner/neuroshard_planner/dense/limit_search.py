@@ -46,6 +46,7 @@ class LimitSearch:
         self._weighed = self._kept + self._prices[:, None, None] * self._ms
         self._memory, self._times = np.zeros(0, dtype=np.int64), np.zeros(0)
         self._chosen = np.zeros((0, int(self._repeats.sum())), dtype=np.int16)
+        self._sums_of: dict[tuple[int, bytes], Sums] = {}
 
     def points(self) -> tuple[Point, ...]:
         """Search, and return the frontier."""
@@ -79,14 +80,21 @@ class LimitSearch:
         is_same = tightest.sum(axis=1) == loosest.sum(axis=1)
         order, further = list(order), places[~is_same].tolist()
         for place, allowed in zip(places[is_same].tolist(), loosest[is_same], strict=True):
-            own = Sums.of(self._units[place], np.flatnonzero(allowed).tolist())
-            merged = merged.merged(own.repeated(int(self._repeats[place])))
+            merged = merged.merged(self._sums(place, allowed))
             order.append(place)
         if not further:
             self._add(merged, order)
         elif self._may_improve(part, merged, places[~is_same], loosest[~is_same]):
             for smaller in _halves(part):
                 self._search(smaller, merged, order, further)
+
+    def _sums(self, place: int, allowed: NDArray[np.bool_]) -> Sums:
+        """Return the choices of a unit among the options that are permitted, for all that it stands for."""
+        key = place, allowed.tobytes()
+        if key not in self._sums_of:
+            own = Sums.of(self._units[place], np.flatnonzero(allowed).tolist())
+            self._sums_of[key] = own.repeated(int(self._repeats[place]))
+        return self._sums_of[key]
 
     def _allowed(self, places: NDArray[np.int64], transient: int, recomputed: int) -> NDArray[np.bool_]:
         """Return [units, options] whether a pair of limits permits an option."""

@@ -132,6 +132,8 @@ class UnitOptions:
         self._choices = choices
         self._groups = [group for group in groups if group_size(group, topology) > 1]
         self._may_shard = may_shard(choices, profile)
+        self._reductions: dict[tuple[float, int, int, Family], tuple[float, float]] = {}
+        """By bytes, nodes, devices in a node, and family."""
 
     def of(self, unit: DenseUnit) -> tuple[UnitOption, ...]:
         """Return the options of one module of a unit; of equals the plainest first."""
@@ -213,10 +215,13 @@ class UnitOptions:
         return gather, scatter + (gather if strategy is DenseStrategy.ZERO3 else 0.0)
 
     def _reduction_ms(self, num_bytes: float, topology: Topology, family: Family) -> tuple[float, float]:
-        forward, backward = self._costs.reduction_ms(
-            np.array(float(num_bytes)), Reduction(topology=topology, family=family)
-        ).tolist()
-        return float(forward), float(backward)
+        key = num_bytes, topology.num_nodes, topology.devices_per_node, family
+        if key not in self._reductions:
+            forward, backward = self._costs.reduction_ms(
+                np.array(float(num_bytes)), Reduction(topology=topology, family=family)
+            ).tolist()
+            self._reductions[key] = float(forward), float(backward)
+        return self._reductions[key]
 
 
 def _exposed_ms(collectives_ms: float, compute_ms: float) -> float:

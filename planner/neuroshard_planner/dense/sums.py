@@ -56,11 +56,15 @@ class Sums:
 
 def unbeaten(kept: NDArray[np.int64], ms: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the places of choices that no other beats, by what they keep; of equals the first."""
-    order = np.lexsort((ms, kept))
-    least = np.minimum.accumulate(ms[order])
-    falls = np.concatenate([[True], ms[order][1:] < least[:-1]])
-    found: NDArray[np.int64] = order[falls]
-    return found
+    order = np.argsort(kept, kind="stable")
+    times = ms[order]
+    falls = np.ones(len(order), dtype=np.bool_)
+    falls[1:] = times[1:] < np.minimum.accumulate(times)[:-1]
+    falling: NDArray[np.int64] = order[falls]
+    sizes = kept[falling]
+    is_last = np.ones(len(falling), dtype=np.bool_)  # of equal sizes the fastest, as times fall
+    is_last[:-1] = sizes[1:] != sizes[:-1]
+    return falling[is_last]
 
 
 def _thinned(kept: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -42,7 +42,8 @@ def highest(*options: UnitOption, copies_transfers: bool = False, passes_bytes: 
     """Return the highest moment of equal units."""
     counted = len(options) * KEPT + EDGE + TEMPORARY if passes_bytes is None else passes_bytes
     units = [UNIT] * len(options)
-    return Timeline(units, passes_bytes=counted, copies_transfers=copies_transfers).highest(options).working_bytes
+    (found,) = Timeline(units, passes_bytes=counted, copies_transfers=copies_transfers).highest([options])
+    return found.working_bytes
 
 
 @pytest.mark.parametrize("passes_bytes", [295, 100, 4000])
@@ -77,7 +78,7 @@ def test_a_sharded_unit_has_the_gradients_of_its_other_tensors() -> None:
 
     def found(strategy: DenseStrategy) -> int:
         timeline = Timeline([unit], passes_bytes=KEPT + EDGE + transient, copies_transfers=False)
-        return timeline.highest([option(strategy)]).working_bytes
+        return timeline.highest([[option(strategy)]])[0].working_bytes
 
     assert found(DenseStrategy.REPLICATE) == KEPT + EDGE + transient
     assert found(DenseStrategy.ZERO3) == KEPT + EDGE + transient + W + others
@@ -88,7 +89,7 @@ def test_gloo_takes_a_copy_of_gradients_that_it_reduces() -> None:
     weightless = replace(UNIT, own=UnitBytes(weights=0, gradients=W, optimizer_state=2 * W))
     timeline = Timeline([weightless], passes_bytes=KEPT + EDGE + TEMPORARY, copies_transfers=True)
 
-    assert timeline.highest([option(DenseStrategy.ZERO3)]).working_bytes == 2 * W + W // 4 + EDGE
+    assert timeline.highest([[option(DenseStrategy.ZERO3)]])[0].working_bytes == 2 * W + W // 4 + EDGE
 
 
 def test_the_other_tensors_are_all_but_the_largest() -> None:
@@ -116,7 +117,8 @@ def test_a_unit_is_recomputed_while_gradients_of_another_are_sent() -> None:
     units = [replace(UNIT, activation=large), UNIT]
     options = [option(DenseStrategy.REPLICATE, checkpointed=True), option(DenseStrategy.ZERO3)]
 
-    found = Timeline(units, passes_bytes=large + KEPT + EDGE + TEMPORARY, copies_transfers=False).highest(options)
+    timeline = Timeline(units, passes_bytes=large + KEPT + EDGE + TEMPORARY, copies_transfers=False)
+    (found,) = timeline.highest([options])
 
     assert found.collective_bytes == W + W // 4
     assert found.working_bytes == large + EDGE + TEMPORARY + found.collective_bytes
@@ -126,6 +128,21 @@ def test_checkpointing_equal_units_keeps_their_outputs() -> None:
     """All outputs but the last, and one unit's activations."""
     found = highest(*[option(DenseStrategy.REPLICATE, checkpointed=True)] * 3)
     assert found == 2 * EDGE + KEPT + EDGE + TEMPORARY
+
+
+def test_choices_do_not_change_each_other() -> None:
+    """The moments of many choices at once are those of each alone, with units of three parts of the model."""
+    rng = random.Random(5)  # noqa: S311 - draws test data
+    units = [
+        replace(UNIT, part=part, own=UnitBytes(weights=size, gradients=size, optimizer_state=0), transient=size // 3)
+        for part, size in zip("aabbbca", (900, 0, 400, 700, 100, 300, 800), strict=True)
+    ]
+    choices = [
+        [option(rng.choice(list(DenseStrategy)), checkpointed=rng.random() < 0.5) for _ in units] for _ in range(50)
+    ]
+    timeline = Timeline(units, passes_bytes=2000, copies_transfers=True)
+
+    assert timeline.highest(choices) == [timeline.highest([each])[0] for each in choices]
 
 
 def test_no_choice_is_far_below_the_frontier() -> None:
@@ -161,8 +178,9 @@ def test_no_choice_is_far_below_the_frontier() -> None:
             profile, devices, costs=ExactCosts(devices.device), choices=DenseChoices(), groups=(DenseGroup.NODE,)
         )
         layouts = Layouts(profile, options)
-        for chosen in product(*map(options.of, units)):
-            memory = layouts.memory(chosen).total_bytes
+        choices = list(product(*map(options.of, units)))
+        for chosen, needed in zip(choices, layouts.memory(choices), strict=True):
+            memory = needed.total_bytes
             ms = sum(each.ms for each in chosen)
             least = min(each.memory.total_bytes for each in layouts.candidates if each.ms <= ms + 1e-9)
             losses.append(max(least / memory - 1, 0.0))
