@@ -1,5 +1,6 @@
 """Candidates of ``neuroshard run``: which ones may be taken, and when the record says so."""
 
+import shutil
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +10,7 @@ from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, 
 from neuroshard_api.documents.plan import IncumbentPlan
 from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
 from neuroshard_cli.local.directory import RunDirectory, file_digest
-from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError
+from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError, put_accepted_in_place
 from support import builders
 from support.trainer import training_builders
 
@@ -120,6 +121,25 @@ def test_a_candidate_is_recorded_as_accepted_once_the_training_has_stopped(train
     assert (training.record.accepted, training.record.replans, training.record.candidate) == (1, 1, None)
     assert training.directory.plan_file.read_bytes() == candidate
     assert [each.reason for each in training.record.history] == ["PlanWritten", "InputsDrifted"]
+
+
+def test_a_training_that_fails_under_an_accepted_candidate_goes_back(training: Training) -> None:
+    """Once: the plan before is not given up, and a run that is killed in between goes back when it starts again."""
+    training.candidate(incumbent=training.plan_hash)
+    with pytest.raises(PlanTakenError):
+        training.look()
+    assert training.replanning is not None
+    training.replanning.accept()
+    accepted = training.directory.plan_file.read_bytes()
+    found = [training.replanning.take_back("out of memory") for _ in range(2)]
+    shutil.copyfile(training.directory.plan_file, training.directory.plan_before_file)
+    training.directory.plan_file.write_bytes(accepted)
+
+    assert found == [True, False]
+    assert [each.reason for each in training.record.history] == ["PlanWritten", "InputsDrifted", "PlanFailed"]
+    assert training.record.accepted is None
+    assert put_accepted_in_place(training.directory)
+    assert file_digest(training.directory.plan_file) == training.plan_hash
 
 
 def test_a_candidate_near_another_plan_is_made_again(training: Training) -> None:

@@ -266,6 +266,46 @@ def test_inputs_that_were_counted_under_another_plan_are_not_planned_for() -> No
     assert len(story.jobs(names.PLANNER)) == len(planners) + 1
 
 
+def test_workers_that_fail_under_a_plan_that_was_not_measured_resume_under_the_one_before() -> None:
+    """That restart counts as no failure; the plan is not taken again, even where it is approved."""
+    story = Story(**AUTO, failurePolicy={"maxRestarts": 0}).running()
+    before = plan_in_force(story)
+    replaced(candidate(story))
+    taken = plan_in_force(story)
+    story.fail(names.WORKER, 1)
+    story.later(60)
+    replaced(story)
+    back = story.status
+    report(story, DRIFTED, step=6_000)
+    story.later(4_000)
+    story.do(names.PLANNER)
+    story.annotate("training.neuroshard.dev/approved-plan", back["replanning"]["history"][1]["hash"])
+    story.later(60)
+    current = story.condition("PlanCurrent")
+
+    assert before != taken
+    assert (plan_in_force(story), story.seen[0]) == (before, "Running")
+    assert [each["reason"] for each in back["replanning"]["history"]] == ["PlanWritten", "InputsDrifted", "PlanFailed"]
+    assert "before it was measured" in back["replanning"]["history"][2]["message"]
+    assert (back["restartsCountTowardsMax"], back["replanning"]["replans"]) == (0, 1)
+    assert (current["status"], current["reason"]) == ("True", "NoBetterPlan")
+    assert "under which the workers failed" in current["message"]
+
+
+def test_workers_that_fail_under_a_plan_that_was_measured_restart_under_it() -> None:
+    """The plan trains; something else made them fail."""
+    story = replaced(candidate(Story(**AUTO).running()))
+    taken = plan_in_force(story)
+    report(story, step=5_200, embedding_ms=4.5)
+    story.later(60)
+    story.fail(names.WORKER, 1)
+    story.later(60)
+    replaced(story)
+
+    assert plan_in_force(story) == taken
+    assert story.status["restartsCountTowardsMax"] == 1
+
+
 def test_metrics_count_slow_downs_restarts_and_gains() -> None:
     """Once each, from the statuses that were written."""
     story = Story(**AUTO).running()

@@ -52,8 +52,11 @@ class TrainedPlan(Part):
     """SHA-256 of the plan document."""
     placement_hash: _Text | None = None
     """SHA-256 of its placement without prices: plans for other inputs may have equal ones."""
+    candidate: _Small | None = None
+    """Number of the candidate that it was. If unset: it is the job's first plan."""
     reason: _Text
-    """Why it was taken, in one CamelCase word: PlanWritten, InputsDrifted, or NodeSlow."""
+    """Why it was taken, in one CamelCase word: PlanWritten, InputsDrifted, NodeSlow, or PlanFailed, if the workers
+    failed under the plan after it before that was measured."""
     message: _Text | None = None
     """Why it was taken, in a sentence with its numbers."""
     start_time: datetime

@@ -37,7 +37,8 @@ class Verdict(StrEnum):
     """What was decided about a candidate plan or a slow node."""
 
     NO_BETTER_PLAN = "NoBetterPlan"
-    """The plan in force is predicted to cost no more, or the candidate places everything as it does."""
+    """The plan in force is predicted to cost no more, or the candidate places everything as it does, or as a plan under
+    which the workers failed."""
     GAIN_TOO_SMALL = "GainTooSmall"
     """The expected gain is below minGainPercent, or below twice the price of a restart."""
     BETTER_PLAN_FOUND = "BetterPlanFound"
@@ -192,6 +193,8 @@ class Candidate:
     counts in place of the prediction."""
     is_in_force: bool = False
     """Whether its workers would do what those of the plan in force do."""
+    has_failed: bool = False
+    """Whether workers of the job failed under its placement before it was measured."""
 
     @property
     def model_error(self) -> float:
@@ -220,9 +223,9 @@ def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_app
         restart: price, remaining steps, and record of the job.
         policy: of the job.
         is_approved: whether the user has asked for this plan; neither mode, cooldown, nor budget holds it up then.
-            A plan whose workers would do what they do now is not taken all the same.
+            A plan whose workers would do what they do now, or under which they failed, is not taken all the same.
     """
-    settled = _in_force(candidate) or _unusable(*candidate.times_ms, restart.step_ms)
+    settled = _in_force(candidate) or _failed(candidate) or _unusable(*candidate.times_ms, restart.step_ms)
     if settled is not None:
         return settled
     gain_ms, why = _gain(candidate, restart)
@@ -257,6 +260,14 @@ def _in_force(candidate: Candidate) -> Decision | None:
     if not candidate.is_in_force:
         return None
     why = "for the changed inputs the same placement is the best one found, and a restart would change nothing"
+    return Decision(verdict=Verdict.NO_BETTER_PLAN, acts=False, message=why)
+
+
+def _failed(candidate: Candidate) -> Decision | None:
+    """Return the decision on a plan that was given up. None: it was not."""
+    if not candidate.has_failed:
+        return None
+    why = "for the changed inputs the best plan found is one under which the workers failed"
     return Decision(verdict=Verdict.NO_BETTER_PLAN, acts=False, message=why)
 
 

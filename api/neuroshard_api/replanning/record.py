@@ -1,6 +1,7 @@
 """The record of a job's further plans: what each one promised and brought. Pure functions of ``status.replanning``."""
 
 from datetime import datetime
+from itertools import pairwise
 
 from neuroshard_api.documents.drift_report import Cause
 from neuroshard_api.job.replanning import MAX_PLANS_KEPT, CandidatePlan, ReplanningStatus, TrainedPlan
@@ -10,6 +11,8 @@ US_PER_MS = 1000
 MESSAGE_CHARACTERS = 1024
 REPORTED_STEPS = 100
 """Steps behind the medians of a step report."""
+PLAN_FAILED = "PlanFailed"
+"""Reason of a plan that is taken again, since the workers failed under the one after it."""
 CANDIDATE_FAILED = "CandidateFailed"
 """Verdict of a candidate that could not be made."""
 _TRIED_AGAIN = {Verdict.NO_BETTER_PLAN.value, Verdict.GAIN_TOO_SMALL.value, CANDIDATE_FAILED}
@@ -107,6 +110,10 @@ def next_to_plan_in_force(
         planned_ms=planned_ms or None,
         measured_ms=_scaled_ms(trained[-1], predicted_ms) if trained else None,
         is_in_force=placement_hash == in_force_hash,
+        has_failed=any(
+            each.placement_hash == placement_hash and after.reason == PLAN_FAILED
+            for each, after in pairwise(record.history)
+        ),
     )
 
 
@@ -197,6 +204,7 @@ def with_candidate_taken(
         now: the present time.
     """
     taken = TrainedPlan(
+        candidate=candidate.number,
         hash=candidate.hash or "",
         placement_hash=placement_hash,
         reason=Cause.INPUTS_DRIFTED.value,
@@ -215,6 +223,40 @@ def with_candidate_taken(
         taken=taken,
     )
     return recorded.model_copy(update={"accepted": candidate.number, "candidate": None})
+
+
+def with_plan_before(record: ReplanningStatus, *, message: str, now: datetime) -> ReplanningStatus | None:
+    """Return the record once the workers go on under the plan before, since they failed under the newest one.
+
+    Args:
+        record: of the job.
+        message: how they failed.
+        now: the present time.
+
+    Returns:
+        None where the newest plan is not in doubt: it is the first one, or it was measured, and so trains.
+    """
+    if not record.history or record.accepted is None:
+        return None
+    *earlier, newest = record.history
+    is_open = newest.promised_gain_percent is not None and newest.measured_gain_percent is None
+    before = next((each for each in reversed(earlier) if each.candidate != newest.candidate), None)
+    if newest.candidate != record.accepted or not is_open or before is None:
+        return None
+    again = TrainedPlan(
+        candidate=before.candidate,
+        hash=before.hash,
+        placement_hash=before.placement_hash,
+        reason=PLAN_FAILED,
+        message=message[:MESSAGE_CHARACTERS],
+        start_time=now,
+        from_step=newest.from_step,
+        predicted_microseconds=before.predicted_microseconds,
+        measured_microseconds=before.measured_microseconds,
+        predicted_when_measured_microseconds=before.predicted_when_measured_microseconds,
+    )
+    kept = tuple([*record.history, again][-MAX_PLANS_KEPT:])
+    return record.model_copy(update={"accepted": before.candidate, "candidate": None, "history": kept})
 
 
 def with_restart(

@@ -44,6 +44,7 @@ class RunDirectory:
         self.result_file = self.path / "result.json"
         self.replanning_file = self.path / "replanning.json"
         self.candidate_file = self.path / "candidate.json"
+        self.plan_before_file = self.path / "plan-before.json"
         self.inputs_file = self.path / "candidate-inputs.json"
 
     def log(self, stage: str) -> Path:
@@ -99,7 +100,7 @@ class RunDirectory:
 
     def move_further_plans(self, folder: Path) -> None:
         """Move the record of further plans, and the candidate, to the training that they are of."""
-        for file in (self.replanning_file, self.candidate_file, self.inputs_file):
+        for file in (self.replanning_file, self.candidate_file, self.inputs_file, self.plan_before_file):
             if file.exists():
                 file.replace(folder / file.name)
 

@@ -109,6 +109,20 @@ class LocalReplanning:
         is_in_place = put_accepted_in_place(self._directory)
         assert is_in_place, "the record names the candidate's file"
 
+    def take_back(self, why: str) -> bool:
+        """Put the plan before in the place of one that was taken and under which the training failed.
+
+        Returns False, and changes nothing, where the plan is the first one, or was measured, and so trains.
+        """
+        from neuroshard_api.replanning.record import with_plan_before
+
+        before = with_plan_before(self._record, message=why, now=self._clock())
+        file = self._directory.plan_before_file
+        if before is None or f"sha256:{file_digest(file)}" != before.history[-1].hash:
+            return False
+        self._keep(before)
+        return put_accepted_in_place(self._directory)
+
     def stop(self) -> None:
         """End the planner, if it still runs: the training has ended."""
         if self._planner is not None:
@@ -344,16 +358,20 @@ class LocalReplanning:
 
 
 def put_accepted_in_place(directory: RunDirectory) -> bool:
-    """Put the candidate that the run's record has accepted in the place of the plan, where it is not there yet.
+    """Put the plan that the run's record has last in the place of the plan, where it is not there yet.
 
-    Returns whether the plan is an accepted candidate. Raises DocumentError where the record cannot be read.
+    That is an accepted candidate, whose predecessor is kept, or a predecessor that is taken again. Returns whether the
+    plan is of the record. Raises DocumentError where the record cannot be read.
     """
     record = _recorded(directory)
-    if record.accepted is None or not record.history:
+    if not record.history:
         return False
     in_force = record.history[-1].hash
     if f"sha256:{file_digest(directory.candidate_file)}" == in_force:
+        shutil.copyfile(directory.plan_file, directory.plan_before_file)
         directory.candidate_file.replace(directory.plan_file)
+    elif f"sha256:{file_digest(directory.plan_before_file)}" == in_force:
+        directory.plan_before_file.replace(directory.plan_file)
     return f"sha256:{file_digest(directory.plan_file)}" == in_force
 
 

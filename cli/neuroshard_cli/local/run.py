@@ -334,6 +334,12 @@ class LocalRun:
                 self._finish_accepted()
                 self._view.say(f"train: restarts under another plan: {taken}")
                 replanning = self._replanning()
+            except StageFailedError as error:
+                if replanning is None or not replanning.take_back(str(error)):
+                    raise
+                self._finish_accepted()
+                self._view.say(f"train: restarts under the plan before, since this one was not measured yet: {error}")
+                replanning = self._replanning()
             else:
                 return
             finally:

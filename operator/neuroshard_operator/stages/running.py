@@ -5,6 +5,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from neuroshard_api.job.policies import FailureAction
+from neuroshard_api.job.replanning import ReplanningStatus
 from neuroshard_api.job.status import (
     LastFailure,
     Stage,
@@ -12,6 +13,7 @@ from neuroshard_api.job.status import (
     StageState,
 )
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.replanning.record import with_plan_before
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event, EventReason
@@ -241,6 +243,11 @@ def _ended(context: Context, cause: Cause, decided: Verdict, *, healthy_until: d
     counted = _counted_before(context, healthy)
     most = context.spec.failure_policy.max_restarts
     status_fields = {"workers": worker_count(context), **reported(context, last=True)}
+    before = _plan_before(context, cause) if decided.counts else None
+    if before is not None:
+        what = f"{described(cause)}; they resume under the plan before, since this one was not measured yet"
+        uncounted = replace(decided, action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS)
+        return _restart(context, what, uncounted, failure, {**status_fields, "replanning": before}, healthy=healthy)
     if decided.action is FailureAction.FAIL_JOB:
         reason, message = Reason.WORKERS_FAILED, f"{described(cause)} (failure rule: {decided.rule})"
     elif decided.counts and counted >= most:
@@ -250,6 +257,13 @@ def _ended(context: Context, cause: Cause, decided: Verdict, *, healthy_until: d
         return _restart(context, described(cause), decided, failure, status_fields, healthy=healthy)
     step = failed(display_stage=Stage.RUNNING, stage=StageName.RUNNING, reason=reason, message=message, failure=failure)
     return replace(step, status_fields=status_fields, conditions=worker_conditions(reason, message, holds=False))
+
+
+def _plan_before(context: Context, cause: Cause) -> ReplanningStatus | None:
+    """Return the record in which the plan before is in force again. None: the plan in force is not in doubt."""
+    record = context.status.replanning
+    message = f"the workers failed under the plan that was taken, before it was measured: {described(cause)}"
+    return None if record is None else with_plan_before(record, message=message, now=context.now)
 
 
 def restarted_elsewhere(context: Context, message: str, status_fields: Mapping[str, object]) -> StageResult:

@@ -68,6 +68,7 @@ class Training:
         predicted = self.planned.summary.predicted
         is_first = reason is Reason.PLAN_WRITTEN
         return TrainedPlan(
+            candidate=None if is_first else self.record.accepted,
             hash=self.plan_hash,
             placement_hash=self.planned.summary.placement_hash,
             reason=reason.value,
