@@ -243,6 +243,28 @@ def test_a_change_is_written_whatever_was_spent(tmp_path: Path) -> None:
     assert sum(each is not None for each in usual) == 1
 
 
+def test_the_cause_of_a_change_is_told_whatever_was_spent(tmp_path: Path) -> None:
+    """It takes two sampled batches after the change; once it is told, the reports keep to the budget again."""
+    now_ms = [0.0]
+
+    def clock() -> float:
+        now_ms[0] += cost_ms
+        return now_ms[0]
+
+    cost_ms = 0.0
+    training = Training(tmp_path, budget=WorkBudget(clock=clock))
+    training.run(0, 800)
+    cost_ms = 1e6
+    training.steps(800, 4)
+    slow = training.run(900, 1900, compute=1.5)
+    told = [number for number, each in enumerate(slow) if each is not None and each.changes]
+
+    assert len(told) == 1
+    assert told[0] <= 2
+    assert named(slow[told[0]]) == [(Cause.DEVICE_SLOW, (1,), ())]
+    assert slow[told[0] + 1 :] == [None] * (9 - told[0])
+
+
 def test_a_damaged_state_is_named_and_learned_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A disk that was full, or a hand that edited it, costs a reference and no training."""
     Training(tmp_path).run(0, 500)

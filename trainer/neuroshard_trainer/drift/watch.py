@@ -133,7 +133,7 @@ class DriftWatch:
         self._first_step: int | None = None
         """Of this start. None: none was measured yet."""
         self._reported: Change | None = None
-        """The change at the last report that was written."""
+        """The change that the last report named a cause of; until then a report is written whatever was spent."""
         self.inputs = InputWatch(run, reference=None if state is None else state.inputs)
         """Of this rank's batches."""
         if state is not None:
@@ -184,9 +184,11 @@ class DriftWatch:
             self._reference_first_step = None if self._first_step is None else self._first_step + WARM_UP_STEPS
         if self.budget.is_spent and self._detector.change == self._reported:
             return None
-        self._reported = self._detector.change
         with self.budget.spending():
-            return self._written(last_step, recent, num_recent)
+            report = self._written(last_step, recent, num_recent)
+        if report is not None and (report.changes or self._detector.change is None):
+            self._reported = self._detector.change
+        return report
 
     def _written(self, last_step: int, recent: Sequence[RankTimes], num_recent: int) -> DriftReport | None:
         """Count the sampled batch and write all documents."""
