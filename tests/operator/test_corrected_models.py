@@ -49,6 +49,21 @@ def bundle_of(story: Story) -> str:
     return name
 
 
+def test_the_calibrator_writes_below_its_volume() -> None:
+    """Cost models are written next to their place and renamed, and the root of its files cannot be written."""
+    story = Story(**MAKE).running()
+    report(story)
+    story.later(60)
+    [pod] = story.pods(names.CALIBRATOR)
+    [container] = pod["spec"]["containers"]
+    command, mounts = container["command"], {each["mountPath"] for each in container["volumeMounts"]}
+    out = command[command.index("--out") + 1]
+
+    assert out == command[command.index("--from") + 1]
+    assert out not in mounts
+    assert out.rpartition("/")[0] in mounts
+
+
 def test_a_job_that_trains_steadily_leaves_corrected_models() -> None:
     """They belong to no job, cannot be changed, and have the labels of a profile; the status has their error."""
     story = correct(Story(**MAKE).running())

@@ -248,7 +248,8 @@ def calibrator_job(
         report_keys: keys of the reports of steps.
         result: ConfigMap that it publishes to.
     """
-    planner, settings, out = context.spec.planner, context.settings, f"{WORK}/{RESULT}"
+    planner, settings = context.spec.planner, context.settings
+    out = f"{WORK}/{RESULT}/bundle"  # below the volume: it is written next to its place, and renamed
     command = correction_command(
         bundle_dir=f"{WORK}/bundle",
         plan_file=f"{WORK}/incumbent/{in_force.plan_key}",
@@ -266,7 +267,7 @@ def calibrator_job(
                 names.CALIBRATOR,
                 planner.image or settings.planner_image,
                 publishing(result, [out], command),
-                mounts={**folders, RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
+                mounts={**folders, RESULT: f"{WORK}/{RESULT}", "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
                 imagePullPolicy=settings.image_pull_policy,
                 resources=resources(planner.resources, usual),
