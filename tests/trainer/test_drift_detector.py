@@ -1,5 +1,6 @@
 """Detection of a lasting slow-down in step times."""
 
+import itertools
 import json
 import math
 import statistics
@@ -130,6 +131,46 @@ def test_a_constant_series_raises_no_alarm(value: float, num_steps: int) -> None
 
 
 FAULTS = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -5.0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 1000),
+    st.sampled_from(
+        [
+            *(lambda seed, share=share: noise(seed, 3000, share=share) for share in (0.0, 0.001, 0.03, 0.2)),
+            lambda seed: with_pauses(noise(seed, 3000)),
+        ]
+    ),
+    st.tuples(st.sampled_from([1.0, 1.03, 1.051, 1.1, 2.0]), st.integers(0, 2900), st.integers(10, 900)),
+    st.lists(st.integers(1, 250), min_size=1, max_size=8),
+    st.lists(st.tuples(st.integers(0, 2999), FAULTS), max_size=3),
+)
+def test_steps_in_blocks_leave_the_state_that_one_after_the_other_leaves(
+    seed: int,
+    usual: Callable[[int], NDArray[np.float64]],
+    change: tuple[float, int, int],
+    blocks: list[int],
+    faults: list[tuple[int, float]],
+) -> None:
+    """To the bit: changes, bursts, and invalid times in a block, and before it steps that are missing or done again."""
+    factor, begin, length = change
+    times = slower(usual(seed), factor, begin, begin + length)
+    for at, value in faults:
+        times[at] = value
+    one, other = ShiftDetector(), ShiftDetector()
+    start, size = 0, itertools.cycle(blocks)
+    while start < len(times):
+        block = times[start : start + next(size)].tolist()
+        first = start + (300 if start > begin else 0) - (500 if start > begin + length else 0)
+        for step, value in enumerate(block, start=first):
+            one.add(step, value)
+        other.add_all(first, block)
+        start += len(block)
+        assert other.state == one.state
+
+    assert other.ratio == one.ratio
+    assert other.is_noise_stationary == one.is_noise_stationary
 
 
 @settings(max_examples=15, deadline=None)

@@ -296,11 +296,11 @@ class StepCost:
         total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
         if self.fixed_ms:
             total += self.fixed_ms
-        in_use = traffic.reshape(-1, len(Collective)).any(axis=0).tolist()
+        in_use = set(np.flatnonzero(traffic.reshape(-1, len(Collective)).any(axis=0)).tolist())
         for collective in _BEYOND_COLUMNS:
-            if in_use[collective]:
+            if collective in in_use:
                 total += self._costs[collective].total_ms(traffic[..., collective])
-        if in_use[Collective.GRADIENTS]:
+        if Collective.GRADIENTS in in_use:
             total += self.dense_update_ms(traffic)
         return total
 

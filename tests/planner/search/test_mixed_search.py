@@ -230,9 +230,10 @@ def test_proposals_that_promise_no_gain_are_not_followed() -> None:
     """Even over devices they would cost as much as what is known; what promises more is followed."""
     asked = random_request(3)
     problem = problem_of(asked)
-    opening = IteratedSearch(problem, [], work_budget=1000).opening()
+    columns = IteratedSearch(problem, [], work_budget=1000)
+    opening = columns.opening()
     assert opening is not None
-    search = MixedSearch(problem, work_budget=1000)
+    search = MixedSearch(problem, options=columns.options, work_budget=1000)
     sets = FamilyBounds(problem).sets
 
     assert search.begun(opening, sets, [], limit_ms=1e-6) == []

@@ -14,8 +14,9 @@ less than the share would keep the sum above zero, and date a later change by th
 reference stays what it is, so that many small changes add up.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
-from math import copysign, isfinite, sqrt
+from math import copysign, inf, isfinite, sqrt
 from statistics import fmean, median
 from typing import Final
 
@@ -43,6 +44,9 @@ MEDIAN_DEVIATIONS: Final = 1.4826
 """Standard deviation over the median absolute deviation, of normal noise."""
 CLEAR_ERRORS: Final = 2.0
 """Standard errors of the recent steps' median, below the least share, from which steps clearly are not change."""
+
+_ROUNDING: Final = 1e-9
+"""Share by which a median of two values may be rounded up, and more."""
 
 
 class Rule(StrEnum):
@@ -148,6 +152,12 @@ class ShiftDetector:
             return None
         return self._compare(step, value, self.reference)
 
+    def add_all(self, first_step: int, values: Sequence[float]) -> None:
+        """Take in the times of consecutive steps, as `add` does one after the other."""
+        if not self._took_quiet(first_step, values):
+            for step, value in enumerate(values, start=first_step):
+                self.add(step, value)
+
     @property
     def ratio(self) -> float | None:
         """The recent steps' median over the reference's; None before there are enough of both."""
@@ -200,6 +210,44 @@ class ShiftDetector:
             self._allowance = max(LEAST_ALLOWANCE, self._min_shift * reference.median / reference.deviation / 2)
             # Beyond the allowance of a small noise, a clip at fixed deviations would let no change through.
             self._clip = max(CLIP_DEVIATIONS, 2 * self._allowance)
+
+    def _took_quiet(self, first_step: int, values: Sequence[float]) -> bool:
+        """Take steps in at once if none of them can begin a change; return whether they were taken.
+
+        The median of a window is that slow only where half of its values are. No alarm means that neither the order of
+        detection nor the medians in between matter.
+        """
+        reference, last_step = self.reference, self._last_step
+        if reference is None or last_step is None or first_step <= last_step or self.change is not None:
+            return False
+        if self._warm_up_left or not self._recent.is_full or not values:
+            return False
+        slow = (1 + self._min_shift) * reference.median * (1 - _ROUNDING)
+        num_slow, num_allowed = self._recent.num_from(slow), RECENT_STEPS // 2
+        middle, deviation, mean = reference.median, reference.deviation, reference.mean_deviations
+        clip, allowance = self._clip, self._allowance
+        total, summed, zero_step = self._total, self._summed, self._zero_step
+        deviations = []
+        for step, value in enumerate(values, start=first_step):
+            if not 0 < value < inf:
+                return False
+            own = (value - middle) / deviation
+            deviations.append(own)
+            num_slow += value >= slow
+            if zero_step is None:
+                zero_step = step - 1
+            total = total + (own if -clip < own < clip else copysign(clip, own)) - mean - allowance
+            if total > 0:
+                summed += 1
+            else:
+                total, summed, zero_step = 0.0, 0, step
+            if total >= SUM_LIMIT or num_slow >= num_allowed:
+                return False
+        self._total, self._summed, self._zero_step = total, summed, zero_step
+        self._last_step, self._held = first_step + len(values) - 1, 0
+        self._recent.add_all(values)
+        self._noise.add_all(deviations)
+        return True
 
     def _compare(self, step: int, value: float, reference: Reference) -> Change | None:
         deviations = (value - reference.median) / reference.deviation

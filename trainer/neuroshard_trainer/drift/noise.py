@@ -1,6 +1,7 @@
 """Whether the noise of a series is stationary: alike in every block of steps, without outliers."""
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import islice
 from statistics import median
 from typing import Final
@@ -44,10 +45,17 @@ class NoiseEstimate:
         """Take a standardized value in."""
         self._block.append(deviations)
         if len(self._block) == BLOCK_STEPS:
-            self._medians.append(median(self._block))
-            self._outliers.append(sum(abs(each) > OUTLIER_DEVIATIONS for each in self._block))
-            self._block.clear()
-            self.is_stationary = self._judged()
+            self._end_block()
+
+    def add_all(self, deviations: Sequence[float]) -> None:
+        """Take several standardized values in, one after the other."""
+        taken = 0
+        while taken < len(deviations):
+            some = deviations[taken : taken + BLOCK_STEPS - len(self._block)]
+            self._block += some
+            taken += len(some)
+            if len(self._block) == BLOCK_STEPS:
+                self._end_block()
 
     def clear(self) -> None:
         """Forget everything: stationary noise needs all its blocks again."""
@@ -60,6 +68,12 @@ class NoiseEstimate:
     def state(self) -> NoiseState:
         """What the estimate knows, to go on from it."""
         return NoiseState(block=tuple(self._block), medians=tuple(self._medians), outliers=tuple(self._outliers))
+
+    def _end_block(self) -> None:
+        self._medians.append(median(self._block))
+        self._outliers.append(sum(abs(each) > OUTLIER_DEVIATIONS for each in self._block))
+        self._block.clear()
+        self.is_stationary = self._judged()
 
     def _judged(self) -> bool:
         if len(self._medians) < JUDGED_BLOCKS + HELD_BACK_BLOCKS:

@@ -23,6 +23,16 @@ class SlidingMedian:
         insort(self._ordered, value)
         self.is_full = self.is_full or len(self._values) == self._size
 
+    def add_all(self, values: Sequence[float]) -> None:
+        """Take several values in, one after the other."""
+        self._values.extend(values)
+        self._ordered = sorted(self._values)
+        self.is_full = len(self._values) == self._size
+
+    def num_from(self, value: float) -> int:
+        """Return how many values are at least this one."""
+        return len(self._ordered) - bisect_left(self._ordered, value)
+
     def clear(self) -> None:
         """Forget all values."""
         self._values.clear()

@@ -152,8 +152,7 @@ class DriftWatch:
             self._first_step = first_step
         count = min(map(len, step_ms))
         slowest = np.max([each[:count] for each in step_ms], axis=0)
-        for number, ms in enumerate(slowest.tolist(), start=first_step):
-            self._detector.add(number, ms)
+        self._detector.add_all(first_step, slowest.tolist())
         self.budget.earn(float(slowest[np.isfinite(slowest) & (slowest > 0)].sum()))
 
     def report(
