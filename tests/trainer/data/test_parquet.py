@@ -144,6 +144,14 @@ def test_sessions_are_integers_or_texts(tmp_path: Path, ids: pa.Array) -> None:
     assert first.times.tolist() == [5, 3, 4]
 
 
+def test_times_without_a_sign_are_in_their_order(tmp_path: Path) -> None:
+    """Also where they are above all integers with a sign."""
+    at = pa.array([2**64 - 1, 0, 2**63, 5], pa.uint64())
+    made = source(tmp_path, session="visit", time="at", visit=[1, 1, 1, 1], at=at)
+
+    assert made.sessions(0).times.argsort().tolist() == [1, 2, 0]
+
+
 def test_sessions_without_times_are_in_stored_order(tmp_path: Path) -> None:
     """The time column may be left out."""
     assert source(tmp_path, session="visit", visit=[1, 1, 1, 1]).sessions(0).times.tolist() == [0, 1, 2]

@@ -99,7 +99,7 @@ class ParquetSource(DecodedBlocks):
         ids = session_ids(table[self._session_column])
         if self._time_column is None:
             return BlockSessions(ids=ids, times=np.arange(len(table)))
-        return BlockSessions(ids=ids, times=_whole_numbers(table[self._time_column]))
+        return BlockSessions(ids=ids, times=_times(table[self._time_column]))
 
     def _columns(self, block: int, names: Sequence[str]) -> pa.Table:
         file, group, _ = self._blocks[block]
@@ -214,6 +214,14 @@ def session_ids(column: pa.ChunkedArray) -> IndexArray:
     ]
     ids: IndexArray = np.array(hashes, dtype=np.int64)[encoded.indices.to_numpy()]
     return ids
+
+
+def _times(column: pa.ChunkedArray) -> IndexArray:
+    """Return [rows] integers in the order of the times."""
+    if not pa.types.is_uint64(column.type):
+        return _whole_numbers(column)
+    numbers: IndexArray = (column.to_numpy() ^ np.uint64(1 << 63)).view(np.int64)
+    return numbers
 
 
 def _whole_numbers(column: pa.ChunkedArray) -> IndexArray:
