@@ -292,6 +292,26 @@ def test_workers_that_fail_under_a_plan_that_was_not_measured_resume_under_the_o
     assert "under which the workers failed" in current["message"]
 
 
+def test_a_failure_rule_plans_for_the_inputs_of_the_accepted_candidate() -> None:
+    """Near the plan that was made for them; those of the spec are of before the drift."""
+    rule = {"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [9]}}
+    story = replaced(candidate(Story(**AUTO, failurePolicy={"rules": [rule]}).running()))
+    taken = plan_in_force(story)
+    report(story, step=5_200, embedding_ms=4.5)
+    story.later(60)
+    story.fail(names.WORKER, 9)
+    story.later(60)
+    [pod] = story.pods(names.PLANNER)
+    command = pod["spec"]["containers"][0]["command"]
+    volumes = {each["name"]: each for each in pod["spec"]["volumes"]}
+
+    assert command[command.index("--statistics") + 1].endswith("/inputs/input-statistics.json")
+    assert volumes["inputs"]["configMap"]["name"] == "job-inputs-1"
+    assert content_hash(story.world.objects["ConfigMap", volumes["incumbent"]["configMap"]["name"]]) == taken
+    replaced(story.do(names.PLANNER))
+    assert (plan_in_force(story) != taken, story.seen[0]) == (True, "Running")
+
+
 def test_workers_that_fail_under_a_plan_that_was_measured_restart_under_it() -> None:
     """The plan trains; something else made them fail."""
     story = replaced(candidate(Story(**AUTO).running()))

@@ -20,7 +20,7 @@ from neuroshard_operator.children.stage_jobs import CandidateInputs, planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
-from neuroshard_operator.observed.results import PlanSummary, Unreadable, model_hash, tables_hash
+from neuroshard_operator.observed.results import PlanSummary, ReportSummary, Unreadable, model_hash, tables_hash
 from neuroshard_operator.stages.given_models import Profiled
 from neuroshard_operator.stages.host_memory import host_memory_available, within_nodes
 from neuroshard_operator.stages.input_hashes import fallback_hash
@@ -104,7 +104,7 @@ def replan_for_tables(context: Context) -> StageResult:
 
 def make_plan(context: Context, inputs_hash: str, profiled: Profiled) -> StageResult:
     """Return the result of planning while there is no plan: a planner Job, then the fallback's, then the end."""
-    step = _attempt(context, inputs_hash, profiled, None)
+    step = _attempt(context, inputs_hash, profiled, None, _accepted_inputs(context))
     fallback = context.spec.planner.fallback_algorithm.algorithm
     if step.completion is None or fallback is None or not _may_fall_back(step):
         return step
@@ -119,6 +119,27 @@ def make_plan(context: Context, inputs_hash: str, profiled: Profiled) -> StageRe
         actions=second.actions,
         events=second.events,
         requeue_after_s=second.requeue_after_s,
+    )
+
+
+def _accepted_inputs(context: Context) -> CandidateInputs | None:
+    """Return the inputs that the accepted candidate was made for, and its plan. None: there is none, or they are gone.
+
+    A plan that takes its place, as after a failure rule, is for the inputs as they were counted, not those of the spec.
+    """
+    record = context.status.replanning
+    if record is None or record.accepted is None:
+        return None
+    taken = next((each for each in reversed(record.history) if each.candidate == record.accepted), None)
+    plan = None if taken is None else context.config_map(names.plan(context.name, taken.hash.removeprefix("sha256:")))
+    kept = context.config_map(names.inputs(context.name, record.accepted))
+    if plan is None or kept is None:
+        return None
+    document, report = plan.document, kept.document
+    if not isinstance(document, PlanSummary) or not isinstance(report, ReportSummary) or report.statistics_key is None:
+        return None
+    return CandidateInputs(
+        plan=plan.meta.name, plan_key=document.key, inputs=kept.meta.name, inputs_key=report.statistics_key
     )
 
 
