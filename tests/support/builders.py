@@ -430,6 +430,7 @@ def status(**fields: Any) -> Status:
                     "measuredMicroseconds": 1650,
                     "predictedWhenMeasuredMicroseconds": 1100,
                     "predictedGainPercent": 31,
+                    "candidate": 1,
                     "promisedGainPercent": 20,
                     "measuredGainPercent": 15,
                 }

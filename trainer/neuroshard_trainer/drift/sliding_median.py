@@ -30,7 +30,7 @@ class SlidingMedian:
         self.is_full = len(self._values) == self._size
 
     def num_from(self, value: float) -> int:
-        """Return how many values are at least this one."""
+        """Return the number of values that are at least this one."""
         return len(self._ordered) - bisect_left(self._ordered, value)
 
     def clear(self) -> None:
