@@ -178,7 +178,8 @@ class _HostSearch:
     def _with_kernel(self, unit: int, form: Form, kernel: int, load_factor: float) -> Form:
         problem = self._problem
         sizes = [size._replace(kernel=kernel, cache_load_factor=load_factor) for size in problem.sizes_of(form.pieces)]
-        return form._replace(pieces=problem.kinds_of([unit] * len(sizes), sizes))
+        pieces = problem.kinds_of([unit] * len(sizes), sizes)
+        return form.with_pieces(pieces, needed_bytes=int(problem.kinds.memory_bytes[pieces].max()))
 
     def _variant(self, form: Form, *, is_on_host: bool) -> Variant:
         kinds = form.kinds

@@ -51,6 +51,10 @@ class Form(NamedTuple):
     needed_bytes: int
     """Of the shard with most memory."""
 
+    def with_pieces(self, pieces: IndexArray, *, needed_bytes: int) -> "Form":
+        """Return the same cut into shards of other kinds."""
+        return self._replace(pieces=pieces, kinds=np.repeat(pieces, self.num_placed), needed_bytes=needed_bytes)
+
 
 class Places:
     """Where the shards of one unit may go: devices and nodes by ascending load without the unit."""
