@@ -243,8 +243,8 @@ def test_a_change_is_written_whatever_was_spent(tmp_path: Path) -> None:
     assert sum(each is not None for each in usual) == 1
 
 
-def test_the_cause_of_a_change_is_told_whatever_was_spent(tmp_path: Path) -> None:
-    """It takes two sampled batches after the change; once it is told, the reports keep to the budget again."""
+def test_the_cause_of_a_change_is_named_whatever_was_spent(tmp_path: Path) -> None:
+    """It takes two sampled batches after the change; once it is named, the reports keep to the budget again."""
     now_ms = [0.0]
 
     def clock() -> float:
@@ -257,12 +257,12 @@ def test_the_cause_of_a_change_is_told_whatever_was_spent(tmp_path: Path) -> Non
     cost_ms = 1e6
     training.steps(800, 4)
     slow = training.run(900, 1900, compute=1.5)
-    told = [number for number, each in enumerate(slow) if each is not None and each.changes]
+    reported = [number for number, each in enumerate(slow) if each is not None and each.changes]
 
-    assert len(told) == 1
-    assert told[0] <= 2
-    assert named(slow[told[0]]) == [(Cause.DEVICE_SLOW, (1,), ())]
-    assert slow[told[0] + 1 :] == [None] * (9 - told[0])
+    assert len(reported) == 1
+    assert reported[0] <= 2
+    assert named(slow[reported[0]]) == [(Cause.DEVICE_SLOW, (1,), ())]
+    assert slow[reported[0] + 1 :] == [None] * (9 - reported[0])
 
 
 def test_a_damaged_state_is_named_and_learned_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

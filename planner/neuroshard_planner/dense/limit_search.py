@@ -89,7 +89,7 @@ class LimitSearch:
                 self._search(smaller, merged, order, further)
 
     def _sums(self, place: int, allowed: NDArray[np.bool_]) -> Sums:
-        """Return the choices of a unit among the options that are permitted, for all that it stands for."""
+        """Return the choices of a unit among the options that are permitted, for all of its modules."""
         key = place, allowed.tobytes()
         if key not in self._sums_of:
             own = Sums.of(self._units[place], np.flatnonzero(allowed).tolist())

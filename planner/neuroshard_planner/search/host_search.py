@@ -179,7 +179,7 @@ class _HostSearch:
         problem = self._problem
         sizes = [size._replace(kernel=kernel, cache_load_factor=load_factor) for size in problem.sizes_of(form.pieces)]
         pieces = problem.kinds_of([unit] * len(sizes), sizes)
-        return form.with_pieces(pieces, needed_bytes=int(problem.kinds.memory_bytes[pieces].max()))
+        return form.with_pieces(pieces, memory_bytes=problem.kinds.memory_bytes)
 
     def _variant(self, form: Form, *, is_on_host: bool) -> Variant:
         kinds = form.kinds

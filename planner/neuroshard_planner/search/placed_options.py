@@ -51,9 +51,10 @@ class Form(NamedTuple):
     needed_bytes: int
     """Of the shard with most memory."""
 
-    def with_pieces(self, pieces: IndexArray, *, needed_bytes: int) -> "Form":
-        """Return the same cut into shards of other kinds."""
-        return self._replace(pieces=pieces, kinds=np.repeat(pieces, self.num_placed), needed_bytes=needed_bytes)
+    def with_pieces(self, pieces: IndexArray, *, memory_bytes: IndexArray) -> "Form":
+        """Return the same cut into shards of other kinds, which need ``memory_bytes`` [kinds]."""
+        kinds = np.repeat(pieces, self.num_placed) if self.num_placed > 1 else pieces
+        return self._replace(pieces=pieces, kinds=kinds, needed_bytes=int(memory_bytes[pieces].max()))
 
 
 class Places:
@@ -120,18 +121,17 @@ class Forms:
             Family.NODE_ROWS: topology.devices_per_node,
             Family.REPLICATED: problem.num_devices,
         }
-        count_of = {kind: num_placed[Family.of(kind)] for kind in ShardingType}
-        family_of = {kind: FAMILIES.index(Family.of(kind)) for kind in ShardingType}
-        memory_bytes = problem.kinds.memory_bytes[kinds]
+        none = kinds[:0]
+        of_type = {
+            kind: Form(kind, FAMILIES.index(Family.of(kind)), none, num_placed[Family.of(kind)], none, 0)
+            for kind in ShardingType
+        }
+        memory_bytes = problem.kinds.memory_bytes
         self._of_unit: list[list[Form]] = [[] for _ in problem.units]
         start = 0
         for unit, kind, pieces in sizes:
             end = start + len(pieces)
-            count, own = count_of[kind], kinds[start:end]
-            needed_bytes = int(memory_bytes[start:end].max())
-            self._of_unit[unit].append(
-                Form(kind, family_of[kind], own, count, np.repeat(own, count) if count > 1 else own, needed_bytes)
-            )
+            self._of_unit[unit].append(of_type[kind].with_pieces(kinds[start:end], memory_bytes=memory_bytes))
             start = end
 
     def of(self, unit: int) -> Sequence[Form]:

@@ -10,6 +10,7 @@ from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, identifier
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import parquet
 
 START = "neuroshard_start"
 """Column of the first time of a row's session, by which rows are clustered."""
@@ -75,12 +76,12 @@ def open_log(places: Sequence[Path], *, session: str, time: str) -> SessionLog:
         if path.resolve() in seen:
             raise DataError(f"{path}: is named twice; hint: name each file once")
         seen.add(path.resolve())
-    schemas = [_schema(path) for path in paths]
+    stored, schemas = zip(*map(_schemas, paths), strict=True)
     for path, schema in zip(paths, schemas, strict=True):
         _check_equal(path, schema, first=paths[0], expected=schemas[0])
     _check_columns(paths[0], schemas[0], session=session, time=time)
-    for path in paths:
-        _check_exact(path)
+    for path, columns in zip(paths, stored, strict=True):
+        _check_exact(path, columns)
     return SessionLog(paths=paths, schema=schemas[0], session=session, time=time)
 
 
@@ -97,14 +98,16 @@ def _files(place: Path) -> tuple[Path, ...]:
     return found
 
 
-def _schema(path: Path) -> "pa.Schema":
+def _schemas(path: Path) -> "tuple[parquet.ParquetSchema, pa.Schema]":
+    """Return the schema of a file as Parquet stores it, and as Arrow reads it."""
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
     from pyarrow import parquet  # noqa: PLC0415 - the same
 
     if not path.is_file():
         raise DataError(f"{path}: is not a file; hint: check the path")
     try:
-        return parquet.read_schema(path)
+        stored = parquet.read_metadata(path).schema
+        return stored, stored.to_arrow_schema()
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: is not a Parquet file ({error}); hint: sessions need named columns; convert the log to Parquet"
@@ -156,11 +159,8 @@ def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) 
         raise DataError(f"{path}: column {time!r}: holds {kind}; hint: time is an integer or a timestamp")
 
 
-def _check_exact(path: Path) -> None:
+def _check_exact(path: Path, schema: "parquet.ParquetSchema") -> None:
     """Refuse columns whose values the engines round while they read them."""
-    from pyarrow import parquet  # noqa: PLC0415 - only where Parquet is read
-
-    schema = parquet.read_metadata(path).schema
     for index in range(len(schema)):
         column = schema.column(index)
         if column.physical_type == "INT96":

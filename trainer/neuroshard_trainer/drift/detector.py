@@ -14,7 +14,7 @@ less than the share would keep the sum above zero, and date a later change by th
 reference stays what it is, so that many small changes add up.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from math import copysign, inf, isfinite, sqrt
 from statistics import fmean, median
@@ -118,7 +118,7 @@ class ShiftDetector:
         self._last_step = state.last_step
         self._after_alarm = state.after_alarm
         self._had_burst = state.had_burst
-        self._refer_to(state.reference)
+        self.reference = state.reference
         self.change = state.change
         """The change that lasts, if there is one."""
         self.rejected = state.rejected
@@ -199,17 +199,8 @@ class ShiftDetector:
     def _learn(self, value: float) -> None:
         self._learning.append(value)
         if len(self._learning) == REFERENCE_STEPS:
-            self._refer_to(reference_of(self._learning))
+            self.reference = reference_of(self._learning)
             self._learning.clear()
-
-    def _refer_to(self, reference: Reference | None) -> None:
-        self.reference = reference
-        self._allowance = self._clip = 0.0
-        """Of the sum, in deviations: what a step may be slower by, and what it counts for at most."""
-        if reference is not None:
-            self._allowance = max(LEAST_ALLOWANCE, self._min_shift * reference.median / reference.deviation / 2)
-            # Beyond the allowance of a small noise, a clip at fixed deviations would let no change through.
-            self._clip = max(CLIP_DEVIATIONS, 2 * self._allowance)
 
     def _took_quiet(self, first_step: int, values: Sequence[float]) -> bool:
         """Take steps in at once if none of them can begin a change; return whether they were taken.
@@ -224,8 +215,7 @@ class ShiftDetector:
             return False
         slow = (1 + self._min_shift) * reference.median * (1 - _ROUNDING)
         num_slow, num_allowed = self._recent.num_from(slow), RECENT_STEPS // 2
-        middle, deviation, mean = reference.median, reference.deviation, reference.mean_deviations
-        clip, allowance = self._clip, self._allowance
+        middle, deviation, sum_after = reference.median, reference.deviation, self._sum_after(reference)
         total, summed, zero_step = self._total, self._summed, self._zero_step
         deviations = []
         for step, value in enumerate(values, start=first_step):
@@ -236,7 +226,7 @@ class ShiftDetector:
             num_slow += value >= slow
             if zero_step is None:
                 zero_step = step - 1
-            total = total + (own if -clip < own < clip else copysign(clip, own)) - mean - allowance
+            total = sum_after(total, own)
             if total > 0:
                 summed += 1
             else:
@@ -253,7 +243,7 @@ class ShiftDetector:
         deviations = (value - reference.median) / reference.deviation
         self._recent.add(value)
         self._noise.add(deviations)
-        self._sum(step, deviations, reference.mean_deviations)
+        self._sum(step, deviations, reference)
         ratio = self._recent.median / reference.median if self._recent.is_full else None
         above = ratio is not None and ratio >= 1 + self._min_shift
         self._held = self._held + 1 if above else 0
@@ -278,12 +268,23 @@ class ShiftDetector:
         self.change = Change(rule=rule, since_step=min(self._zero_step + 1, step), found_step=step)
         return self.change
 
-    def _sum(self, step: int, deviations: float, mean_deviations: float) -> None:
-        clip = self._clip
-        clipped = deviations if -clip < deviations < clip else copysign(clip, deviations)
+    def _sum_after(self, reference: Reference) -> Callable[[float, float], float]:
+        """Return the function from a sum and a step's deviations to the sum after the step, which may be below zero."""
+        mean = reference.mean_deviations
+        allowance = max(LEAST_ALLOWANCE, self._min_shift * reference.median / reference.deviation / 2)
+        # Beyond the allowance of a small noise, a clip at fixed deviations would let no change through.
+        clip = max(CLIP_DEVIATIONS, 2 * allowance)
+
+        def after(total: float, deviations: float) -> float:
+            clipped = deviations if -clip < deviations < clip else copysign(clip, deviations)
+            return total + clipped - mean - allowance
+
+        return after
+
+    def _sum(self, step: int, deviations: float, reference: Reference) -> None:
         if self._zero_step is None:
             self._zero_step = step - 1
-        self._total = self._total + clipped - mean_deviations - self._allowance
+        self._total = self._sum_after(reference)(self._total, deviations)
         if self._total > 0:
             self._summed += 1
         else:

@@ -12,8 +12,6 @@ class SlidingMedian:
         self._values: deque[float] = deque(values, maxlen=size)
         self._ordered = sorted(self._values)
         self._size = size
-        self.is_full = len(self._values) == size
-        """Whether the window has all its values."""
 
     def add(self, value: float) -> None:
         """Take a value in; the oldest leaves a full window."""
@@ -21,13 +19,11 @@ class SlidingMedian:
             del self._ordered[bisect_left(self._ordered, self._values[0])]
         self._values.append(value)
         insort(self._ordered, value)
-        self.is_full = self.is_full or len(self._values) == self._size
 
     def add_all(self, values: Sequence[float]) -> None:
         """Take several values in, one after the other."""
         self._values.extend(values)
         self._ordered = sorted(self._values)
-        self.is_full = len(self._values) == self._size
 
     def num_from(self, value: float) -> int:
         """Return the number of values that are at least this one."""
@@ -37,7 +33,11 @@ class SlidingMedian:
         """Forget all values."""
         self._values.clear()
         self._ordered.clear()
-        self.is_full = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the window has all its values."""
+        return len(self._values) == self._size
 
     @property
     def median(self) -> float:
