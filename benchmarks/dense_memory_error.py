@@ -1,14 +1,15 @@
 """The counted dense part next to what torch's allocator gives out in real training, in every strategy.
 
 Two processes of one CPU train each model for five steps, over gloo and without a pipeline: its units replicated,
-ZeRO-2, or ZeRO-3, and each of them with and without checkpointing. Tables are small: the dense part decides the sum.
+ZeRO-2, or ZeRO-3, and each of them with and without checkpointing; ZeRO-3 also with units that have several operators
+split, where a model has some. Tables are small: the dense part decides the sum.
 The ledger is a CPU's, without reserve, and the optimizer updates one parameter after the other. The error is that to
 the median of the steps' peaks. The highest peak of a step is given next to it: gloo's threads drop what they have sent
 as late as they get a core.
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
 
@@ -17,6 +18,7 @@ from neuroshard_api.documents.dense_layout import (
     DenseChoices,
     DenseGroup,
     DenseStrategy,
+    SplittingChoice,
     UnitChoice,
 )
 from neuroshard_api.documents.plan import DeviceMemory, Plan
@@ -48,6 +50,17 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "batchSizePerDevice": 256,
         "crossNetwork": {"numLayers": 6, "lowRankDim": 2048},
     },
+    "Wukong": {
+        "architecture": "Wukong",
+        "batchSizePerDevice": 256,
+        "wukong": {
+            "numLayers": 4,
+            "numInteractions": 16,
+            "numCompressed": 16,
+            "lowRankDim": 16,
+            "layerSizes": [1024, 1024],
+        },
+    },
 }
 TARGET = 0.02
 TABLES = tuple({"name": f"t{index}", "numEmbeddings": 1000, "embeddingDim": 64} for index in range(NUM_TABLES))
@@ -60,9 +73,11 @@ def main(models: Sequence[str]) -> None:
         job = training_job(TABLES, MODELS[model], where=model)
         counted = counted_request(job).model_copy(update={"algorithm": Algorithm.SIZE_GREEDY})
         for strategy in DenseStrategy:
-            for checkpointing in (CheckpointingChoice.NEVER, CheckpointingChoice.ALWAYS):
-                names.append((model, strategy, checkpointing is CheckpointingChoice.ALWAYS))
-                trained.append((job, dense_plan(counted, strategy, checkpointing, bundle=bundled_bundle(DEVICE))))
+            for checkpointing, splitting in _ways(counted, strategy):
+                plan = dense_plan(counted, strategy, checkpointing, splitting=splitting, bundle=bundled_bundle(DEVICE))
+                kept = f"{strategy}{', split' if splitting is SplittingChoice.ALWAYS else ''}"
+                names.append((model, kept, checkpointing is CheckpointingChoice.ALWAYS))
+                trained.append((job, plan))
     lines = report(names, [ledger_on_cpu(plan) for _, plan in trained], peak_bytes(trained))
     if models:
         print("\n".join(lines))
@@ -70,15 +85,23 @@ def main(models: Sequence[str]) -> None:
         print(write_result("dense-memory-error", lines, hardware=hardware_slug()))
 
 
+def _ways(request: PlanRequest, strategy: DenseStrategy) -> Iterator[tuple[CheckpointingChoice, SplittingChoice]]:
+    assert request.dense is not None
+    yield CheckpointingChoice.NEVER, SplittingChoice.NEVER
+    yield CheckpointingChoice.ALWAYS, SplittingChoice.NEVER
+    if strategy is DenseStrategy.ZERO3 and any(unit.operators for unit in request.dense.units):
+        yield CheckpointingChoice.NEVER, SplittingChoice.ALWAYS
+
+
 def report(
-    names: Sequence[tuple[str, DenseStrategy, bool]],
+    names: Sequence[tuple[str, str, bool]],
     ledgers: Sequence[Sequence[DeviceMemory]],
     measured: Sequence[Sequence[Sequence[int]]],
 ) -> list[str]:
     """Return the lines of the result.
 
     Args:
-        names: model, strategy, and whether units are checkpointed, of each plan.
+        names: model, strategy in words, and whether units are checkpointed, of each plan.
         ledgers: of the devices of each plan.
         measured: peak bytes, by rank, plan, and step.
     """
@@ -109,7 +132,12 @@ def report(
 
 
 def dense_plan(
-    request: PlanRequest, strategy: DenseStrategy, checkpointing: CheckpointingChoice, *, bundle: CostBundle
+    request: PlanRequest,
+    strategy: DenseStrategy,
+    checkpointing: CheckpointingChoice,
+    *,
+    splitting: SplittingChoice = SplittingChoice.NEVER,
+    bundle: CostBundle,
 ) -> Plan:
     """Return a plan all of whose units have one strategy, counted for gloo on a CPU."""
     assert request.dense is not None
@@ -118,7 +146,7 @@ def dense_plan(
         request.dense,
         request.topology,
         costs=bundle,
-        choices=DenseChoices(units=named, checkpointing=checkpointing),
+        choices=DenseChoices(units=named, checkpointing=checkpointing, splitting=splitting),
         groups=(DenseGroup.NODE,),
     )
     layouts = Layouts(request.dense, options, copies_transfers=True)

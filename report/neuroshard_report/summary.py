@@ -284,8 +284,10 @@ class PlanSummary:
         }
         num_shared = sum(each.group is not None for each in layout.units)
         num_again = sum(each.checkpointed for each in layout.units)
+        num_split = sum(each.split for each in layout.units)
         parts = [
             *([f"{num_shared} of {len(layout.units)} units {' and '.join(sorted(kept))}"] if num_shared else []),
+            *([f"{num_split} operator by operator"] if num_split else []),
             *([f"{num_again} checkpointed"] if num_again else []),
         ]
         price = f"{layout.added_ms:+.2f} ms of a step (simulated, rates assumed)"

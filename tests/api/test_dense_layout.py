@@ -11,6 +11,7 @@ from neuroshard_api.documents.dense_layout import (
     DenseStrategy,
     GroupChoice,
     PlannedUnit,
+    SplittingChoice,
     UnitChoice,
 )
 from neuroshard_api.documents.document import DocumentError
@@ -28,6 +29,40 @@ def test_shares_need_a_group_and_replicas_have_none(fields: dict[str, Any]) -> N
     """The sentence says what was found."""
     with pytest.raises(ValidationError, match=r"group: zero2 and zero3 need"):
         PlannedUnit(module="over_arch", **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"strategy": DenseStrategy.ZERO2, "group": DenseGroup.NODE}, r"split: only zero3 .*found zero2; hint: set"),
+        ({}, r"split: only zero3 .*found replicate; hint: set"),
+        (
+            {"strategy": DenseStrategy.ZERO3, "group": DenseGroup.NODE, "checkpointed": True},
+            r"split: a checkpointed unit .*found both; hint: leave out",
+        ),
+    ],
+    ids=["gathered once", "replicated", "checkpointed"],
+)
+def test_only_zero3_without_checkpointing_is_split(fields: dict[str, Any], sentence: str) -> None:
+    """The sentence says what was found, and what to change."""
+    with pytest.raises(ValidationError, match=sentence):
+        PlannedUnit(module="over_arch", split=True, **fields)
+
+
+def test_units_of_earlier_plans_are_not_split() -> None:
+    """The field may be missing."""
+    unit = PlannedUnit.model_validate_json('{"module": "over_arch", "strategy": "zero3", "group": "node"}')
+
+    assert not unit.split
+
+
+def test_all_units_are_checkpointed_or_split() -> None:
+    """In a request and in a job: each excludes the other."""
+    with pytest.raises(ValidationError, match=r"exclude each other: .*hint: set one of them to auto"):
+        DenseChoices(checkpointing=CheckpointingChoice.ALWAYS, splitting=SplittingChoice.ALWAYS)
+    both = {"activationCheckpointing": "Always", "operatorSplitting": "Always"}
+    with pytest.raises(DocumentError, match=r"exclude each other: .*hint: set one of them to Auto"):
+        builders.job(training={"denseParallelism": both})
 
 
 def test_the_longest_path_decides_a_units_strategy() -> None:
@@ -60,6 +95,7 @@ def test_a_jobs_words_become_the_requests() -> None:
         "policy": "Shard",
         "group": "World",
         "activationCheckpointing": "Never",
+        "operatorSplitting": "Always",
         "units": [{"module": "interaction", "strategy": "ZeRO3"}],
     }
 
@@ -67,6 +103,7 @@ def test_a_jobs_words_become_the_requests() -> None:
         policy=DensePolicy.SHARD,
         group=GroupChoice.WORLD,
         checkpointing=CheckpointingChoice.NEVER,
+        splitting=SplittingChoice.ALWAYS,
         units=(UnitChoice(module="interaction", strategy=DenseStrategy.ZERO3),),
     )
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
+from neuroshard_api.documents.dense_profile import DenseOperator, DenseProfile, features_sha256
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import MemorySettings, PlanRequest
 from neuroshard_api.job.plan_request import counts_dense, dense_signature
@@ -55,6 +55,38 @@ def test_a_broken_profile_names_the_field(path: str, value: object, sentence: st
     """Versions that no torch has, sizes below 0, and times, which it never holds."""
     with pytest.raises(DocumentError, match=sentence):
         DenseProfile.from_data(builders.data_with(builders.dense_profile(), path, value), where="dense.json")
+
+
+def with_operators(*operators: DenseOperator) -> dict[str, Any]:
+    """Return a profile as data, whose unit has these operators."""
+    profile = builders.dense_profile()
+    return builders.data_with(profile, "units.0.operators", [each.model_dump(mode="json") for each in operators])
+
+
+def test_what_is_in_no_operator_is_the_units_own() -> None:
+    """All of a profile of an earlier release, which names none."""
+    half, quarter = (builders.dense_operators(builders.GIB // 16 // part, "a")[0] for part in (2, 4))
+    other = quarter.model_copy(update={"module": "b"})
+    profile = DenseProfile.from_data(with_operators(half, other), where="dense.json")
+
+    assert profile.units[0].own_parameters == builders.GIB // 16 // 4
+    assert builders.dense_profile().units[0].own_parameters == builders.GIB // 16
+    assert "operators" not in builders.dense_profile().to_json()
+
+
+@pytest.mark.parametrize(
+    ("operators", "sentence"),
+    [
+        (builders.dense_operators(8, "a"), r"units\[0\].operators: .*at least 2"),
+        (builders.dense_operators(8, "a", "a"), "operators: 'a' is there twice; hint"),
+        (builders.dense_operators(builders.GIB // 16, "a", "b"), "have 134,217,728 parameters together, more than"),
+    ],
+    ids=["one alone", "one twice", "more than the unit"],
+)
+def test_operators_are_parts_of_their_unit(operators: tuple[DenseOperator, ...], sentence: str) -> None:
+    """A unit with one operator has none; the others have other names, and no more parameters than the unit."""
+    with pytest.raises(DocumentError, match=sentence):
+        DenseProfile.from_data(with_operators(*operators), where="dense.json")
 
 
 def test_the_hash_of_features_follows_names_widths_and_order() -> None:

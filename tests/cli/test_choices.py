@@ -1,6 +1,6 @@
 from typing import get_args
 
-from neuroshard_api.documents.dense_layout import CheckpointingChoice, DensePolicy, GroupChoice
+from neuroshard_api.documents.dense_layout import CheckpointingChoice, DensePolicy, GroupChoice, SplittingChoice
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Pipeline
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.process.optimizer_choice import OptimizerChoice
@@ -11,6 +11,7 @@ from neuroshard_cli.shared.choices import (
     DenseCheckpointingChoice,
     DenseGroupChoice,
     DensePolicyChoice,
+    DenseSplittingChoice,
     OutputTypeChoice,
     PipelineChoice,
 )
@@ -25,4 +26,5 @@ def test_choices_are_the_enumerations_of_the_documents() -> None:
     assert get_args(DensePolicyChoice) == tuple(DensePolicy)
     assert get_args(DenseGroupChoice) == tuple(GroupChoice)
     assert get_args(DenseCheckpointingChoice) == tuple(CheckpointingChoice)
+    assert get_args(DenseSplittingChoice) == tuple(SplittingChoice)
     assert get_args(AlgorithmChoice) == tuple(Algorithm)

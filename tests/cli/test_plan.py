@@ -12,7 +12,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_root
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.planning import plan as search
-from support.builders import dense_profile, table, table_set
+from support.builders import dense_operators, dense_profile, table, table_set
 
 DEVICES = ("--devices", "8", "--device-type", "h100-80gb")
 
@@ -249,10 +249,35 @@ def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: A
     assert neuroshard("validate", plan).code == 0
 
 
+def test_a_split_unit_is_in_summary_explanation_and_report(neuroshard: Any, tables: Path) -> None:
+    """In words: its operators are gathered one after the other."""
+    dense, plan, report = (tables.with_name(name) for name in ("dense.json", "plan.json", "report.html"))
+    counted = dense_profile(*TableSet.read(tables).tables)
+    (unit,) = counted.units
+    unit = unit.model_copy(update={"operators": dense_operators(unit.num_parameters // 2, "0", "2")})
+    dense.write_text(counted.model_copy(update={"units": (unit,)}).to_json())
+    choices = ("--dense-units", "over_arch=zero3", "--dense-splitting", "always")
+
+    result = neuroshard("plan", tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
+    explained = neuroshard("explain", plan)
+
+    assert (result.code, explained.code) == (0, 0)
+    found = Plan.read(plan)
+    assert found.dense is not None
+    assert found.dense.units == (
+        PlannedUnit(module="over_arch", strategy=DenseStrategy.ZERO3, group=DenseGroup.NODE, split=True),
+    )
+    assert "1 of 1 units zero3 over each node, 1 operator by operator" in result.out
+    assert "zero3 over 8, operator by operator" in explained.out
+    assert "zero3, operator by operator" in report.read_text()
+    assert neuroshard("validate", plan).code == 0
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
         (("--dense-policy", "shard"), "are of a counted dense part"),
+        (("--dense-splitting", "never"), "are of a counted dense part"),
         (("--dense-units", "over_arch", "--dense", "dense.json"), "is not a list of units"),
         (("--dense-units", "over_arch=half", "--dense", "dense.json"), "dense_choices.units[0].strategy"),
     ],

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from neuroshard_api.documents.bundle import BundleManifest, ErrorReport, Network, Range
-from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit, features_sha256
+from neuroshard_api.documents.dense_profile import DenseOperator, DenseProfile, DenseUnit, features_sha256
 from neuroshard_api.documents.document import Document, validated
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import (
@@ -226,6 +226,24 @@ def dense_profile(*members: Table, **fields: Any) -> DenseProfile:
             ),
             **fields,
         }
+    )
+
+
+def dense_operators(num_parameters: int, *modules: str) -> tuple[DenseOperator, ...]:
+    """Return equal operators of one tensor each, without activations, that have the parameters and some work."""
+    return tuple(
+        DenseOperator(
+            module=module,
+            num_parameters=num_parameters,
+            largest_tensor_parameters=num_parameters,
+            forward_flops=2**30,
+            backward_flops=2**31,
+            forward_bytes=0,
+            backward_bytes=0,
+            transient_bytes=0,
+            left_bytes=0,
+        )
+        for module in modules
     )
 
 

@@ -23,6 +23,7 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.training import DenseOptimizer, Training
 from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.dense_operators import operators_of
 from neuroshard_trainer.dense_parallel import prove_dense
 from neuroshard_trainer.equal_weights import set_equal_weights
 from neuroshard_trainer.errors import InputError
@@ -56,6 +57,8 @@ WUKONG = {
 }
 FIRST_OF_WUKONG = 9
 """Number of the first plan whose model is Wukong; the ones before are of DCNv2."""
+SPLIT_IN_EACH = "interaction.interaction.layers.1"
+"""Split in each plan of Wukong, by each group in turn; other units are by chance."""
 UNITS = (
     "dense_arch.model._mlp.0",
     "dense_arch.model._mlp.1",
@@ -78,11 +81,25 @@ def main(folder: str, count: int, job_file: str, plan_file: str) -> None:
             Path(folder, "differences.json").write_text(json.dumps(found))
 
 
-def random_unit(rng: random.Random, module: str) -> PlannedUnit:
-    """Return a module of any strategy."""
+def random_unit(rng: random.Random, module: str, *, may_split: bool) -> PlannedUnit:
+    """Return a module of any strategy; where it may be split, it is in half of the cases that permit it."""
     strategy = rng.choice(list(DenseStrategy))
     group = None if strategy is DenseStrategy.REPLICATE else rng.choice(list(DenseGroup))
-    return PlannedUnit(module=module, strategy=strategy, group=group, checkpointed=rng.random() < 0.5)
+    checkpointed = rng.random() < 0.5
+    split = may_split and strategy is DenseStrategy.ZERO3 and not checkpointed and rng.random() < 0.5
+    return PlannedUnit(module=module, strategy=strategy, group=group, checkpointed=checkpointed, split=split)
+
+
+def splittable_units(sizes: Mapping[str, Any]) -> set[str]:
+    """Return the modules of a model that have two operators or more."""
+    settings = validated(Model, job_data(model=sizes)["spec"]["model"], where="spec.model")
+    model = RecommendationModel(settings, TABLES)
+    return {module for module in UNITS if len(operators_of(model.get_submodule(module))) > 1}
+
+
+def split_by(unit: PlannedUnit, group: DenseGroup) -> PlannedUnit:
+    """Return a unit that is split."""
+    return PlannedUnit(module=unit.module, strategy=DenseStrategy.ZERO3, group=group, split=True)
 
 
 def plan_with(units: tuple[PlannedUnit, ...] | None) -> GivenPlan:
@@ -170,9 +187,15 @@ def check_layouts(folder: Path, count: int) -> dict[str, Any]:
             gradient_clip_norm="0.05" if seed % 2 else None,
         )
         sizes = SIZES if seed < FIRST_OF_WUKONG else WUKONG
-        plan = plan_with(tuple(random_unit(rng, module) for module in UNITS))
+        may_split = splittable_units(sizes)
+        units = tuple(random_unit(rng, module, may_split=module in may_split) for module in UNITS)
+        if seed >= FIRST_OF_WUKONG:
+            shared_by = list(DenseGroup)[seed % 2]
+            units = tuple(split_by(unit, shared_by) if unit.module == SPLIT_IN_EACH else unit for unit in units)
+        plan = plan_with(units)
         assert plan.dense is not None
         kinds |= {f"{unit.strategy}/{unit.group}/{unit.checkpointed}" for unit in plan.dense.units}
+        kinds |= {f"split/{unit.group}" for unit in plan.dense.units if unit.split}
         state = state_under(plan, training, sizes, seed=seed)
         assert prove_dense(state.model, plan) == plan.dense.units
         require_refused(state, plan)
@@ -208,13 +231,18 @@ def check_layouts(folder: Path, count: int) -> dict[str, Any]:
 
 
 def require_refused(state: TrainingState, plan: GivenPlan) -> None:
-    """Hold the model against a plan that keeps the first unit otherwise; all ranks must refuse it."""
+    """Hold the model against plans that keep the first unit, or a split one, otherwise; all ranks must refuse them."""
     assert plan.dense is not None
     first, *others = plan.dense.units
-    wrong = first.model_copy(update={"checkpointed": not first.checkpointed})
-    layout = plan.dense.model_copy(update={"units": (wrong, *others)})
-    with pytest.raises(InputError, match=re.escape(repr(first.module))):
-        prove_dense(state.model, plan.model_copy(update={"dense": layout}))
+    wrong = [(first, (first.model_copy(update={"checkpointed": not first.checkpointed}), *others))]
+    split = next((unit for unit in plan.dense.units if unit.split), None)
+    if split is not None:
+        whole = split.model_copy(update={"split": False})
+        wrong.append((split, tuple(whole if unit is split else unit for unit in plan.dense.units)))
+    for unit, units in wrong:
+        layout = plan.dense.model_copy(update={"units": units})
+        with pytest.raises(InputError, match=re.escape(repr(unit.module))):
+            prove_dense(state.model, plan.model_copy(update={"dense": layout}))
 
 
 def train_a_job(folder: Path, job_file: Path, plan_file: Path) -> dict[str, Any]:

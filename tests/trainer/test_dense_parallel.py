@@ -84,6 +84,6 @@ def test_every_layout_trains_as_replicas_do(tmp_path: Path, ranks: RankServer) -
     found = json.loads((tmp_path / "differences.json").read_text())
     sharded = {f"{strategy}/{group}" for strategy in list(DenseStrategy)[1:] for group in DenseGroup}
     wanted = {f"{kind}/{checkpointed}" for kind in (*sharded, "replicate/None") for checkpointed in (True, False)}
-    assert wanted <= set(found["kinds"])
+    assert wanted | {f"split/{group}" for group in DenseGroup} <= set(found["kinds"])
     assert all(difference < 1e-6 for difference in found["largest"].values()), found["largest"]
     assert found["trained"] == {"first_steps": [0, 8], "is_planned": True}

@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from neuroshard_api.documents.dense_layout import DenseGroup, DenseStrategy, PlannedUnit
 from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_trainer.dense_operators import operators_of
+from neuroshard_trainer.dense_parallel import split_operators
 from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
 from neuroshard_trainer.errors import InputError
 from support import builders
@@ -128,6 +131,60 @@ def test_each_layer_of_wukong_is_a_unit() -> None:
     assert {unit.backward_flops / unit.forward_flops for unit in layers} == {2}
     assert {unit.output_bytes for unit in layers} == {4 * 6 * 8 * SAMPLES}
     assert json.loads(profile.signature["spec.model.wukong"])["numLayers"] == 3
+
+
+def test_operators_of_a_layer_are_counted_in_the_order_of_their_calls() -> None:
+    """Norms and linear layers; projection and combination are the layer's own. Their moments are within the layer's."""
+    size = {"numLayers": 2, "numInteractions": 4, "numCompressed": 2, "lowRankDim": 3, "layerSizes": [10]}
+    layer = next(
+        unit
+        for unit in counted(job_of(architecture="Wukong", wukong=size)).units
+        if unit.module == "interaction.interaction.layers.1"
+    )
+
+    assert layer.operators is not None
+    assert [each.module for each in layer.operators] == ["products_norm", "mlp.0", "mlp.2", "output_norm"]
+    assert [each.num_parameters for each in layer.operators] == [36, 18 * 10 + 10, 10 * 32 + 32, 16]
+    assert [each.largest_tensor_parameters for each in layer.operators] == [18, 180, 320, 8]
+    assert layer.own_parameters == 6 * (3 + 2)
+    first, second = layer.operators[1:3]
+    assert (first.forward_flops, second.forward_flops) == (2 * SAMPLES * 18 * 10, 2 * SAMPLES * 10 * 32)
+    assert first.backward_flops == 2 * first.forward_flops
+    highest = layer.activation_bytes + layer.output_bytes + layer.transient_bytes
+    assert max(each.backward_bytes + each.transient_bytes for each in layer.operators) <= highest
+    assert second.left_bytes >= first.backward_bytes > first.left_bytes
+    assert second.transient_bytes >= 4 * 320, "the gradient of its largest tensor"
+
+
+def test_a_unit_that_is_one_layer_has_no_operators() -> None:
+    """It would be gathered alone as it is."""
+    assert [unit.operators for unit in counted(job_of()).units] == [None] * len(counted(job_of()).units)
+
+
+def test_a_tensor_of_two_modules_leaves_no_operators() -> None:
+    """It would have to be whole with both; so would one that the unit's module owns as well."""
+    tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    assert [name for name, _ in operators_of(tied)] == ["0", "2"]
+
+    tied[2].weight = tied[0].weight
+    assert operators_of(tied) == ()
+
+
+def test_an_operator_has_all_below_it() -> None:
+    """Attention owns weights, and its output layer is in it."""
+    block = nn.Sequential(nn.LayerNorm(4), nn.ModuleList([nn.MultiheadAttention(4, 2), nn.Linear(4, 4)]))
+
+    assert [name for name, _ in operators_of(block)] == ["0", "1.0", "1.1"]
+
+
+def test_a_plan_that_splits_a_unit_without_operators_is_refused() -> None:
+    """It is of another model."""
+    unit = PlannedUnit(module="over", strategy=DenseStrategy.ZERO3, group=DenseGroup.NODE, split=True)
+
+    assert len(split_operators(unit, nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))) == 2
+    assert split_operators(unit.model_copy(update={"split": False}), nn.Linear(2, 2)) == ()
+    with pytest.raises(InputError, match=r"splits module 'over' .*make the plan again"):
+        split_operators(unit, nn.Linear(2, 2))
 
 
 def test_tables_of_terabytes_take_no_memory() -> None:

@@ -2,6 +2,7 @@
 
     broadcast of rank 0's weights | checkpointing | fully_shard of the chosen units | DistributedDataParallel
 
+A split unit has `fully_shard` on each of its operators, and then on its module for the parameters that are its own.
 Names of parameters are those of the model, whatever the layout: so a checkpoint goes on under any other.
 """
 
@@ -26,6 +27,7 @@ from torchrec.distributed.model_parallel import (
 from torchrec.distributed.types import ShardingEnv
 
 from neuroshard_trainer.agreement import agreed
+from neuroshard_trainer.dense_operators import operators_of
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.process import limit_waits
 
@@ -61,7 +63,8 @@ class DenseParallelWrapper(DataParallelWrapper):  # type: ignore[misc] # torchre
         for unit, module in units:
             if unit.group is not None:
                 is_reshared = unit.strategy is DenseStrategy.ZERO3
-                fully_shard(module, mesh=meshes[unit.group], reshard_after_forward=is_reshared)
+                for part in (*split_operators(unit, module), module):
+                    fully_shard(part, mesh=meshes[unit.group], reshard_after_forward=is_reshared)
         _join_neighbors(model, own, meshes)
         DefaultDataParallelWrapper(params_to_ignore=sorted(sharded)).wrap(dmp, env, device)
 
@@ -89,6 +92,22 @@ def unit_module(model: nn.Module, unit: PlannedUnit) -> nn.Module:
             f"the plan keeps module {unit.module!r} of the dense part {unit.strategy.value}, and the model has no such "
             "module; hint: make the plan again for this job"
         ) from error
+
+
+def split_operators(unit: PlannedUnit, module: nn.Module) -> tuple[nn.Module, ...]:
+    """Return the operators that are sharded alone: none unless the plan splits the unit.
+
+    Raises InputError where the plan does, and the module has none.
+    """
+    if not unit.split:
+        return ()
+    operators = operators_of(module)
+    if not operators:
+        raise InputError(
+            f"the plan splits module {unit.module!r} of the dense part, and the model's has no modules below it that "
+            "can be gathered alone; hint: make the plan again for this job"
+        )
+    return tuple(operator for _, operator in operators)
 
 
 def prove_dense(
@@ -205,20 +224,28 @@ def _live_units(model: nn.Module, layout: DenseLayout, per_node: int) -> Iterato
     for unit in layout.units:
         module = unit_module(model, unit)
         weights = list(module.parameters())
-        strategy, group = DenseStrategy.REPLICATE, None
+        strategy, group, is_split = DenseStrategy.REPLICATE, None, False
         if weights and all(isinstance(weight, DTensor) for weight in weights):
             assert isinstance(weights[0], DTensor)
             mesh = weights[0].device_mesh
             shared_by = mesh.size(mesh.mesh_dim_names.index(_SHARD)) if mesh.mesh_dim_names else mesh.size()
             is_node = _REPLICATE in (mesh.mesh_dim_names or ()) or shared_by == per_node
             group = DenseGroup.NODE if is_node else DenseGroup.WORLD
-            strategy = DenseStrategy.ZERO3 if _reshards(module) else DenseStrategy.ZERO2
+            is_split = _is_split(module)
+            strategy = DenseStrategy.ZERO3 if is_split or _reshards(module) else DenseStrategy.ZERO2
         yield PlannedUnit(
             module=unit.module,
             strategy=strategy,
             group=group,
             checkpointed=isinstance(module.forward, _Recomputed),
+            split=is_split,
         )
+
+
+def _is_split(module: nn.Module) -> bool:
+    """Return whether each operator of a sharded module is gathered alone, and dropped after forward."""
+    operators = operators_of(module)
+    return bool(operators) and all(isinstance(each, FSDPModule) and _reshards(each) for _, each in operators)
 
 
 def _reshards(module: nn.Module) -> bool:
@@ -229,4 +256,5 @@ def _reshards(module: nn.Module) -> bool:
 
 def _listed(unit: PlannedUnit) -> str:
     shared = "" if unit.group is None else f" over each {unit.group.value}"
-    return f"{unit.strategy.value}{shared}{', checkpointed' if unit.checkpointed else ''}"
+    further = f"{', checkpointed' if unit.checkpointed else ''}{', operator by operator' if unit.split else ''}"
+    return f"{unit.strategy.value}{shared}{further}"

@@ -28,6 +28,17 @@ _REMEDY = (
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Levels:
+    """All memory that is allocated at moments of a module's passes, in bytes."""
+
+    before_forward: int
+    highest_forward: int
+    before_backward: int
+    highest_backward: int
+    after_backward: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleCount:
     """Work and memory of one module in one step, its children included."""
 
@@ -40,6 +51,8 @@ class ModuleCount:
     output_bytes: int
     transient_bytes: int
     """Highest memory of the forward pass above what it leaves, or of the backward pass above its beginning."""
+    levels: Levels | None
+    """None: the module is not called once in forward and once in backward."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -204,5 +217,22 @@ def _modules(
             input_bytes=input_bytes,
             output_bytes=output_bytes,
             transient_bytes=max(above, 0),
+            levels=_levels(states),
         )
     return found
+
+
+def _levels(states: Mapping[str, Sequence[int]]) -> Levels | None:
+    moments = ("PRE_FW", "PEAK_FW", "PRE_BW", "PEAK_BW", "POST_BW")
+    if any(len(states.get(moment, ())) != 1 for moment in moments):
+        return None
+    before_forward, highest_forward, before_backward, highest_backward, after_backward = (
+        states[moment][0] for moment in moments
+    )
+    return Levels(
+        before_forward=before_forward,
+        highest_forward=highest_forward,
+        before_backward=before_backward,
+        highest_backward=highest_backward,
+        after_backward=after_backward,
+    )

@@ -3,15 +3,18 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
-from neuroshard_api.documents.dense_profile import DenseUnit
+from neuroshard_api.documents.dense_profile import DenseOperator, DenseUnit
 from neuroshard_api.documents.tables import DataType
 from torch import nn
 
+from neuroshard_trainer.dense_operators import operators_of
 from neuroshard_trainer.dense_trackers import ModuleCount
 from neuroshard_trainer.errors import InputError
 
 _DATA_TYPES = {"float32": DataType.FP32, "float16": DataType.FP16, "bfloat16": DataType.BF16}
 _Modules = Sequence[tuple[str, nn.Module]]
+_LEAST_SPLIT = 2
+"""Operators of a unit that may be split: one alone is gathered as the unit is."""
 
 
 def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequence[nn.Module]) -> tuple[DenseUnit, ...]:
@@ -30,7 +33,7 @@ def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequen
     Raises:
         InputError: parameters are of a type that documents do not know.
     """
-    found = [_unit(path, module, counts[path]) for path, module in _leaves("", model, counts) if module not in but]
+    found = [_unit(path, module, counts) for path, module in _leaves("", model, counts) if module not in but]
     units = [unit for unit in found if unit.num_parameters or unit.forward_flops or unit.activation_bytes]
     groups = [list(group) for _, group in groupby(units, key=lambda unit: unit.model_copy(update={"module": ""}))]
     return tuple(_group(units) for units in groups)
@@ -73,7 +76,8 @@ def _is_sum(path: str, module: nn.Module, children: _Modules, counts: Mapping[st
     )
 
 
-def _unit(path: str, module: nn.Module, count: ModuleCount) -> DenseUnit:
+def _unit(path: str, module: nn.Module, counts: Mapping[str, ModuleCount]) -> DenseUnit:
+    count = counts[path]
     return DenseUnit(
         module=path,
         num_parameters=_num_parameters(module),
@@ -85,7 +89,42 @@ def _unit(path: str, module: nn.Module, count: ModuleCount) -> DenseUnit:
         input_bytes=count.input_bytes,
         output_bytes=count.output_bytes,
         transient_bytes=count.transient_bytes,
+        operators=_operators(path, module, counts),
     )
+
+
+def _operators(path: str, unit: nn.Module, counts: Mapping[str, ModuleCount]) -> tuple[DenseOperator, ...] | None:
+    """Return a unit's operators in the order of the forward pass. None: it cannot be split.
+
+    An operator is gathered when it is called: so each must be called once.
+    """
+    operators = {f"{path}.{name}": (name, operator) for name, operator in operators_of(unit)}
+    whole = counts[path]
+    called = [where for where in counts if where in operators]  # as they were called: none is below another one
+    if len(operators) < _LEAST_SPLIT or len(called) < len(operators) or whole.levels is None:
+        return None
+    # As the timeline counts the unit: activations and the gradient of the output, where its backward pass begins.
+    backward_base = whole.levels.before_backward - whole.activation_bytes - whole.output_bytes
+    found = []
+    for where in called:
+        (name, operator), count = operators[where], counts[where]
+        levels = count.levels
+        if levels is None:
+            return None
+        found.append(
+            DenseOperator(
+                module=name,
+                num_parameters=_num_parameters(operator),
+                largest_tensor_parameters=max(weight.numel() for weight in operator.parameters()),
+                forward_flops=count.forward_flops,
+                backward_flops=count.backward_flops,
+                forward_bytes=max(levels.highest_forward - whole.levels.before_forward, 0),
+                backward_bytes=max(levels.before_backward - backward_base, 0),
+                transient_bytes=max(levels.highest_backward - levels.before_backward, 0),
+                left_bytes=max(levels.after_backward - backward_base, 0),
+            )
+        )
+    return tuple(found)
 
 
 def _num_parameters(module: nn.Module) -> int:

@@ -5,10 +5,11 @@ replicate   weights, gradients, and optimizer state, whole          all-reduce o
 zero2       one share of each; the weights whole from forward to    all-gather of the weights, reduce-scatter of the
             backward                                                gradients
 zero3       one share of each; one unit's weights whole at a time   a second all-gather, in backward
+split       the same, with one operator's weights whole at a time   those of zero3, once for each operator
 
 A share is one over the devices of a group: those of a node, whose shares the other nodes hold too and average, or all.
-A checkpointed unit keeps its output alone and computes forward once more in backward; its input is kept by the unit
-before it.
+Operators are the highest modules below a unit that own parameters, such as its linear layers. A checkpointed unit keeps
+its output alone and computes forward once more in backward; its input is kept by the unit before it.
 """
 
 from enum import StrEnum
@@ -71,6 +72,22 @@ class CheckpointingChoice(StrEnum):
     """Every unit that keeps more than its output."""
 
 
+class SplittingChoice(StrEnum):
+    """Which zero3 units a plan may split: gather operator by operator."""
+
+    AUTO = "auto"
+    """Units whose gathers take more than 2 % of a device's memory."""
+    NEVER = "never"
+    ALWAYS = "always"
+    """Every zero3 unit with two operators or more."""
+
+
+EXCLUSIVE_MESSAGE = (
+    "checkpointing always and splitting always exclude each other: a checkpointed unit computes its forward pass once "
+    "more in its backward pass, and would gather each operator once more; hint: set one of them to auto"
+)
+
+
 class UnitChoice(Value):
     """The strategy of some units, whatever the policy."""
 
@@ -89,6 +106,7 @@ class DenseChoices(Value):
     policy: DensePolicy = DensePolicy.AUTO
     group: GroupChoice = GroupChoice.AUTO
     checkpointing: CheckpointingChoice = CheckpointingChoice.AUTO
+    splitting: SplittingChoice = SplittingChoice.AUTO
     units: Annotated[tuple[UnitChoice, ...], Field(min_length=1, max_length=64)] | None = None
     """Units with a strategy of their own; of several entries for a unit the longest path counts. If unset: none."""
 
@@ -96,6 +114,12 @@ class DenseChoices(Value):
         """Return the strategy that is named for a unit. None: none is."""
         named = [each for each in self.units or () if each.covers(path)]
         return max(named, key=lambda each: len(each.module)).strategy if named else None
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.checkpointing is CheckpointingChoice.ALWAYS and self.splitting is SplittingChoice.ALWAYS:
+            raise ValueError(EXCLUSIVE_MESSAGE)
+        return self
 
 
 class DenseMemory(Value):
@@ -130,6 +154,8 @@ class PlannedUnit(Value):
     group: DenseGroup | None = None
     """The devices that share it. If unset: it is replicated."""
     checkpointed: bool = False
+    split: bool = False
+    """Whether its operators are gathered one after the other; in a plan of an earlier release no unit's are."""
 
     @model_validator(mode="after")
     def _shared_by_a_group(self) -> Self:
@@ -137,6 +163,20 @@ class PlannedUnit(Value):
             raise ValueError(
                 "group: zero2 and zero3 need the devices that share the unit, and replicate has none; "
                 f"found {self.strategy.value} with {'no group' if self.group is None else self.group.value}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _split_where_gathered_twice(self) -> Self:
+        if self.split and self.strategy is not DenseStrategy.ZERO3:
+            raise ValueError(
+                "split: only zero3 gathers operators one after the other, the others keep all weights between the "
+                f"passes; found {self.strategy.value}; hint: set the strategy to zero3, or leave split out"
+            )
+        if self.split and self.checkpointed:
+            raise ValueError(
+                "split: a checkpointed unit computes its forward pass once more in its backward pass, and would gather "
+                "each operator once more; found both; hint: leave out split or checkpointed"
             )
         return self
 

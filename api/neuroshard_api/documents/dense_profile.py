@@ -3,9 +3,9 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.documents.dense_layout import MAX_UNITS, ModulePath
@@ -13,6 +13,28 @@ from neuroshard_api.documents.document import Document, Value
 from neuroshard_api.documents.tables import DataType, Table
 
 Bytes = Annotated[int, Field(ge=0, le=MAX_MEMORY_BYTES)]
+
+
+class DenseOperator(Value):
+    """A module below a unit that owns parameters itself, with all modules below it. It can be gathered alone."""
+
+    module: ModulePath
+    """Path below the unit."""
+    num_parameters: PositiveCount
+    largest_tensor_parameters: PositiveCount
+    """Parameters of the largest of its tensors."""
+    forward_flops: Count
+    """Floating-point operations of matrix products in one forward pass."""
+    backward_flops: Count
+    forward_bytes: Bytes
+    """Highest memory of its forward pass, above that where the unit's forward pass begins."""
+    backward_bytes: Bytes
+    """Memory where its backward pass begins, above the same. As in the unit's own numbers, the output and its gradient
+    count together."""
+    transient_bytes: Bytes
+    """Highest memory of its backward pass above its beginning; the gradient of its largest tensor is in it."""
+    left_bytes: Bytes
+    """Memory where its backward pass ends, counted as where it begins."""
 
 
 class DenseUnit(Value):
@@ -40,6 +62,27 @@ class DenseUnit(Value):
     """Tensors that it returns."""
     transient_bytes: Bytes
     """Highest memory of the forward or the backward pass above what is allocated at the pass's upper end."""
+    operators: Annotated[tuple[DenseOperator, ...], Field(min_length=2, max_length=MAX_UNITS)] | None = None
+    """Operators in the order of the forward pass; other parameters are the module's own. If unset: the unit cannot be
+    split, since it has one operator or none, or the profile is older and does not say."""
+
+    @property
+    def own_parameters(self) -> int:
+        """Parameters that are in none of its operators."""
+        return self.num_parameters - sum(each.num_parameters for each in self.operators or ())
+
+    @model_validator(mode="after")
+    def _operators_are_parts(self) -> Self:
+        named = [each.module for each in self.operators or ()]
+        again = next((name for index, name in enumerate(named) if name in named[:index]), None)
+        if again is not None:
+            raise ValueError(f"operators: {again!r} is there twice; hint: name each module once")
+        if self.own_parameters < 0:
+            raise ValueError(
+                f"operators: have {self.num_parameters - self.own_parameters:,} parameters together, more than the "
+                f"{self.num_parameters:,} of the unit; hint: count the dense part again"
+            )
+        return self
 
     @property
     def modules(self) -> tuple[str, ...]:

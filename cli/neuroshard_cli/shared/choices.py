@@ -8,6 +8,7 @@ ComputePeakChoice = Literal["separate", "joint"]
 DensePolicyChoice = Literal["auto", "replicate", "shard"]
 DenseGroupChoice = Literal["auto", "node", "world"]
 DenseCheckpointingChoice = Literal["auto", "never", "always"]
+DenseSplittingChoice = Literal["auto", "never", "always"]
 AlgorithmChoice = Literal[
     "neuroshard", "random", "dim_greedy", "size_greedy", "lookup_greedy", "size_lookup_greedy", "torchrec"
 ]

@@ -16,6 +16,7 @@ from neuroshard_cli.shared.choices import (
     DenseCheckpointingChoice,
     DenseGroupChoice,
     DensePolicyChoice,
+    DenseSplittingChoice,
     OutputTypeChoice,
     PipelineChoice,
 )
@@ -152,6 +153,10 @@ class RequestOptions:
     ] = "auto"
     dense_checkpointing: Annotated[
         DenseCheckpointingChoice, typer.Option(help="Whether activations are computed again in the backward pass.")
+    ] = "auto"
+    dense_splitting: Annotated[
+        DenseSplittingChoice,
+        typer.Option(help="Whether zero3 gathers operators of a unit, such as its layers, one after the other."),
     ] = "auto"
     dense_units: Annotated[
         str | None,
@@ -396,6 +401,7 @@ def _dense_choices(options: RequestOptions) -> dict[str, object] | None:
         "policy": options.dense_policy,
         "group": options.dense_group,
         "checkpointing": options.dense_checkpointing,
+        "splitting": options.dense_splitting,
     }
     chosen: dict[str, object] = {name: value for name, value in named.items() if value != "auto"}
     if options.dense_units is not None:
@@ -408,7 +414,8 @@ def _dense_choices(options: RequestOptions) -> dict[str, object] | None:
         chosen["units"] = [{"module": module, "strategy": strategy} for module, _, strategy in pairs]
     if chosen and options.dense is None:
         raise CommandError(
-            "--dense-policy, --dense-group, --dense-checkpointing, --dense-units: are of a counted dense part"
+            "--dense-policy, --dense-group, --dense-checkpointing, --dense-splitting, --dense-units: are of a counted "
+            "dense part"
             "; hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
         )
     return chosen or None

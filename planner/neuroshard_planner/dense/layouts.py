@@ -70,10 +70,7 @@ class Layouts:
             )
         passes = profile.working_bytes if profile.passes_working_bytes is None else profile.passes_working_bytes
         self._timeline = Timeline(
-            [
-                TimedUnit.of(unit, module, own)
-                for unit, module, own in zip(self._units, self._modules, self._bytes, strict=True)
-            ],
+            [TimedUnit.of(unit, module, profile) for unit, module in zip(self._units, self._modules, strict=True)],
             passes_bytes=passes,
             copies_transfers=copies_transfers,
         )

@@ -6,16 +6,19 @@ strategy    from step to step     at the highest moment       for a moment: the 
 replicate   w + g + s
 zero2       (w + g + s) / S       w, gathered                 w + 2 g: gather buffer; gradients, and as they are sent
 zero3       (w + g + s) / S                                   2 w + 2 g: also the weights of the unit, or of the next
+split       (w + g + s) / S                                   2 w + 2 g of its largest operator, and of what is in none
 
 A checkpointed unit keeps its output instead of all that its forward pass leaves, and has the rest for a moment in its
 backward pass. Weights of its neighbors may be gathered, and their gradients be on their way, at that moment: so the
 largest recomputed activations count next to the largest transient of collectives, also of another unit. Both are upper
 bounds, by which the frontier is found; what a layout needs is what its `Timeline` needs. Time is compute, plus what
 collectives take beyond the share of the unit's own compute that hides them: neighbors in a dense part are mostly equal.
+A split unit has this sum for each operator and for the rest, since each is gathered in a collective of its own.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.dense_layout import (
@@ -26,6 +29,7 @@ from neuroshard_api.documents.dense_layout import (
     DenseStrategy,
     GroupChoice,
     PlannedUnit,
+    SplittingChoice,
 )
 from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
 from neuroshard_api.documents.topology import Topology
@@ -37,6 +41,9 @@ from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds
 from neuroshard_planner.dense.choice import Choice
 
 _MS_PER_SECOND = 1000.0
+LEAST_SPLIT = 0.02
+"""Share of a device's memory that the gathers of a unit take, buffer and weights, below which it is split on request
+only."""
 LEAST_SHARDED = 100_000_000
 """Parameters below which the policy auto shards nothing: less than 1.6 GB of a device, for more collectives."""
 
@@ -48,6 +55,7 @@ class UnitOption:
     strategy: DenseStrategy
     group: DenseGroup | None
     checkpointed: bool
+    split: bool = False
     shared_by: int
     """Devices that have a share each; 1: it is whole on every device."""
     gathered_bytes: int
@@ -68,7 +76,9 @@ class UnitOption:
 
     def planned(self, module: str) -> PlannedUnit:
         """Return a module of the unit under this option."""
-        return PlannedUnit(module=module, strategy=self.strategy, group=self.group, checkpointed=self.checkpointed)
+        return PlannedUnit(
+            module=module, strategy=self.strategy, group=self.group, checkpointed=self.checkpointed, split=self.split
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +92,12 @@ class UnitBytes:
     @classmethod
     def of(cls, unit: DenseUnit, profile: DenseProfile) -> "UnitBytes":
         """Return a unit's part of the profile: all is proportional to the bytes of weights."""
-        weights = unit.num_parameters * BYTES_PER_ELEMENT[unit.data_type]
+        return cls.of_parameters(unit.num_parameters, unit, profile)
+
+    @classmethod
+    def of_parameters(cls, num_parameters: int, unit: DenseUnit, profile: DenseProfile) -> "UnitBytes":
+        """Return the part of the profile of some of a unit's parameters."""
+        weights = num_parameters * BYTES_PER_ELEMENT[unit.data_type]
         share = weights / profile.weights_bytes if profile.weights_bytes else 0.0
         return cls(
             weights=weights,
@@ -138,9 +153,9 @@ class UnitOptions:
     def of(self, unit: DenseUnit) -> tuple[UnitOption, ...]:
         """Return the options of one module of a unit; of equals the plainest first."""
         return tuple(
-            self.option(unit, strategy, group, checkpointed=checkpointed)
+            self.option(unit, strategy, group, checkpointed=checkpointed, split=split)
             for strategy, group in self._layouts(unit)
-            for checkpointed in self._checkpointing(unit)
+            for checkpointed, split in self._ways(unit, strategy)
         )
 
     def replicated(self, unit: DenseUnit) -> UnitOption:
@@ -164,6 +179,18 @@ class UnitOptions:
             else:
                 yield from ((strategy, group) for group in self._groups)
 
+    def _ways(self, unit: DenseUnit, strategy: DenseStrategy) -> Iterator[tuple[bool, bool]]:
+        """Yield whether the unit is checkpointed, and whether it is split: never both."""
+        checkpointing, choice = self._checkpointing(unit), self._choices.splitting
+        may_split = strategy is DenseStrategy.ZERO3 and unit.operators is not None and False in checkpointing
+        if may_split and choice is SplittingChoice.ALWAYS:
+            yield False, True
+            return
+        yield from ((checkpointed, False) for checkpointed in checkpointing)
+        gathered = 2 * UnitBytes.of(unit, self._profile).weights
+        if may_split and choice is SplittingChoice.AUTO and gathered > LEAST_SPLIT * self._topology.device.memory_bytes:
+            yield False, True
+
     def _checkpointing(self, unit: DenseUnit) -> tuple[bool, ...]:
         saves = unit.activation_bytes - unit.output_bytes > 0
         if not saves or self._choices.checkpointing is CheckpointingChoice.NEVER:
@@ -174,31 +201,71 @@ class UnitOptions:
         return (False, True) if unit.activation_bytes > weights else (False,)
 
     def option(
-        self, unit: DenseUnit, strategy: DenseStrategy, group: DenseGroup | None, *, checkpointed: bool
+        self,
+        unit: DenseUnit,
+        strategy: DenseStrategy,
+        group: DenseGroup | None,
+        *,
+        checkpointed: bool,
+        split: bool = False,
     ) -> UnitOption:
-        """Return one way to keep a module of a unit, permitted or not."""
+        """Return one way to keep a module of a unit, permitted or not. Only a unit with operators can be split."""
         own = UnitBytes.of(unit, self._profile)
         device = self._topology.device
         forward_ms = _MS_PER_SECOND * matrix_seconds(device, unit.forward_flops)
         recomputed_ms = forward_ms if checkpointed else 0.0
         backward_ms = _MS_PER_SECOND * matrix_seconds(device, unit.backward_flops) + recomputed_ms
-        in_forward, in_backward = self._collectives_ms(own, strategy, group)
         saved = unit.activation_bytes - unit.output_bytes if checkpointed else 0
-        transient = 0 if group is None else own.weights + 2 * own.gradients
-        if strategy is DenseStrategy.ZERO3:
-            transient += own.weights
+        if split:
+            transient, exposed_ms = self._one_after_the_other(unit, strategy, group)
+        else:
+            transient = _transient_bytes(own, strategy, group)
+            exposed_ms = self._exposed_ms(own, strategy, group, forward_ms=forward_ms, backward_ms=backward_ms)
         return UnitOption(
             strategy=strategy,
             group=group,
             checkpointed=checkpointed,
+            split=split,
             shared_by=1 if group is None else group_size(group, self._topology),
             gathered_bytes=own.weights if strategy is DenseStrategy.ZERO2 else 0,
             activation_bytes=-saved,
             transient_bytes=transient,
             recomputed_bytes=saved,
             compute_ms=forward_ms + backward_ms,
-            exposed_ms=_exposed_ms(in_forward, forward_ms) + _exposed_ms(in_backward, backward_ms),
+            exposed_ms=exposed_ms,
         )
+
+    def _one_after_the_other(
+        self, unit: DenseUnit, strategy: DenseStrategy, group: DenseGroup | None
+    ) -> tuple[int, float]:
+        """Return the transient bytes and the exposed time of a split unit."""
+        transients, exposed_ms = [0], 0.0
+        own, *operators = _parts(unit)
+        for part in (own, *operators) if own.num_parameters else operators:
+            gathered = UnitBytes.of_parameters(part.num_parameters, unit, self._profile)
+            transients.append(_transient_bytes(gathered, strategy, group))
+            exposed_ms += self._exposed_ms(
+                gathered,
+                strategy,
+                group,
+                forward_ms=_MS_PER_SECOND * matrix_seconds(self._topology.device, part.forward_flops),
+                backward_ms=_MS_PER_SECOND * matrix_seconds(self._topology.device, part.backward_flops),
+            )
+        of_own = transients.pop(1) if own.num_parameters else 0
+        return of_own + max(transients), exposed_ms
+
+    def _exposed_ms(
+        self,
+        gathered: UnitBytes,
+        strategy: DenseStrategy,
+        group: DenseGroup | None,
+        *,
+        forward_ms: float,
+        backward_ms: float,
+    ) -> float:
+        """Return the time of collectives of both passes that compute of the same pass does not hide."""
+        in_forward, in_backward = self._collectives_ms(gathered, strategy, group)
+        return _exposed_ms(in_forward, forward_ms) + _exposed_ms(in_backward, backward_ms)
 
     def _collectives_ms(self, own: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> tuple[float, float]:
         """Return the collectives of a module in the forward and in the backward pass."""
@@ -222,6 +289,34 @@ class UnitOptions:
             ).tolist()
             self._reductions[key] = float(forward), float(backward)
         return self._reductions[key]
+
+
+class _Part(NamedTuple):
+    """Parameters that are gathered together, and the work that hides it."""
+
+    num_parameters: int
+    forward_flops: int
+    backward_flops: int
+
+
+def _parts(unit: DenseUnit) -> tuple[_Part, ...]:
+    """Return what a split unit gathers one after the other: what is in no operator, then each operator."""
+    operators = unit.operators
+    assert operators is not None, "only a unit with operators is split"
+    # A module whose input others use too has their work in its own: operators may have more than their unit together.
+    own = _Part(
+        unit.own_parameters,
+        max(unit.forward_flops - sum(each.forward_flops for each in operators), 0),
+        max(unit.backward_flops - sum(each.backward_flops for each in operators), 0),
+    )
+    return own, *(_Part(each.num_parameters, each.forward_flops, each.backward_flops) for each in operators)
+
+
+def _transient_bytes(gathered: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> int:
+    if group is None:
+        return 0
+    again = gathered.weights if strategy is DenseStrategy.ZERO3 else 0
+    return gathered.weights + 2 * gathered.gradients + again
 
 
 def _exposed_ms(collectives_ms: float, compute_ms: float) -> float:

@@ -15,6 +15,11 @@ compute in backward   gradients of the unit's other tensors, while that of the l
 a reduction           g as computed and g as sent, then g / S; what was sent is kept to the next reduction of the same
                       part of the model, and for its last one to the end of the backward pass
 
+A split unit gathers its own parameters for both of its passes, and each operator when that is called: in the order of
+the passes all of them follow one another as units do, its own after its operators in forward, before them in backward.
+Its own gradients are there as soon as one of its operators computes. Between operators the highest moment of the whole
+unit is assumed, with the gradient of its largest tensor.
+
 Gradients of a sharded unit begin in its backward pass, and those of replicas are there from step to step. On a CPU,
 gloo takes w more while it gathers, and g more while it reduces. What is alive besides the units' own tensors is taken
 from the counted peak of replicas, which the walk therefore returns unchanged.
@@ -25,7 +30,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.documents.dense_layout import DenseStrategy
-from neuroshard_api.documents.dense_profile import DenseUnit
+from neuroshard_api.documents.dense_profile import DenseOperator, DenseProfile, DenseUnit
 from numpy.typing import NDArray
 
 from neuroshard_planner.dense.options import UnitBytes, UnitOption
@@ -34,6 +39,9 @@ Amounts = NDArray[np.int64]
 """[choices] in bytes."""
 Flags = NDArray[np.bool_]
 """[choices]"""
+_NOTHING = -1
+"""In place of the weights of a unit that is gathered ahead: there is none."""
+_NO_BYTES = UnitBytes(weights=0, gradients=0, optimizer_state=0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +52,35 @@ class Moment:
     """Activations and all that is allocated for the sharded units, without what lives from step to step."""
     collective_bytes: int
     """The part of it that is weights, gradients, and buffers of the sharded units."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimedOperator:
+    """One operator of a unit. Sizes are in bytes; memory is above that where the unit's forward pass begins."""
+
+    own: UnitBytes
+    forward: int
+    """At the highest moment of its forward pass."""
+    backward: int
+    """Where its backward pass begins."""
+    transient: int
+    """Above that, with the gradient of its largest tensor."""
+    left: int
+    """Where its backward pass ends."""
+    computed_before: int
+    """Gradients of its other tensors."""
+
+    @classmethod
+    def of(cls, operator: DenseOperator, own: UnitBytes) -> "TimedOperator":
+        """Return one operator as it was counted."""
+        return cls(
+            own=own,
+            forward=operator.forward_bytes,
+            backward=operator.backward_bytes,
+            transient=operator.transient_bytes,
+            left=operator.left_bytes,
+            computed_before=_computed_before(own, operator.num_parameters, operator.largest_tensor_parameters),
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,11 +97,21 @@ class TimedUnit:
     """Above the activations and the gradient of the output. The gradient of the largest tensor is in it."""
     computed_before: int = 0
     """Gradients of the other tensors, which a sharded unit has while that of the largest one is computed."""
+    operators: tuple[TimedOperator, ...] = ()
+    """In the order of the forward pass; none where it cannot be split."""
+    rest: UnitBytes = _NO_BYTES
+    """What is in no operator."""
+
+    @property
+    def last_gathered(self) -> int:
+        """Weights that a split unit gathers last in the order of the forward pass, and so first in backward."""
+        return self.rest.weights or self.operators[-1].own.weights if self.operators else _NOTHING
 
     @classmethod
-    def of(cls, unit: DenseUnit, module: str, own: UnitBytes) -> "TimedUnit":
+    def of(cls, unit: DenseUnit, module: str, profile: DenseProfile) -> "TimedUnit":
         """Return one module of a counted unit."""
-        others = unit.num_parameters - (unit.largest_tensor_parameters or unit.num_parameters)
+        own = UnitBytes.of(unit, profile)
+        largest = unit.largest_tensor_parameters or unit.num_parameters
         return cls(
             part=module.partition(".")[0],
             own=own,
@@ -72,8 +119,19 @@ class TimedUnit:
             inputs=unit.input_bytes,
             output=unit.output_bytes,
             transient=unit.transient_bytes,
-            computed_before=others * own.gradients // unit.num_parameters if others else 0,
+            computed_before=_computed_before(own, unit.num_parameters, largest),
+            operators=tuple(
+                TimedOperator.of(each, UnitBytes.of_parameters(each.num_parameters, unit, profile))
+                for each in unit.operators or ()
+            ),
+            rest=UnitBytes.of_parameters(unit.own_parameters, unit, profile),
         )
+
+
+def _computed_before(own: UnitBytes, num_parameters: int, largest: int) -> int:
+    """Return the bytes of gradients of all tensors but the largest."""
+    others = num_parameters - largest
+    return others * own.gradients // num_parameters if others else 0
 
 
 class Timeline:
@@ -113,7 +171,7 @@ class Timeline:
         ahead: list[Amounts] = []
         for unit, kept in pairs:
             ahead.append(next_ones[unit.part])
-            gathers = np.where(kept.is_zero3, unit.own.weights, _NOTHING)
+            gathers = np.where(kept.is_zero3, np.where(kept.split, unit.last_gathered, unit.own.weights), _NOTHING)
             next_ones[unit.part] = np.where(kept.is_sharded, gathers, next_ones[unit.part])
         for (unit, kept), next_weights in zip(reversed(pairs), reversed(ahead), strict=True):
             walk.backward(unit, kept, next_weights)
@@ -121,10 +179,6 @@ class Timeline:
             Moment(working_bytes=working, collective_bytes=collective)
             for working, collective in zip(walk.highest.tolist(), walk.collectives_at_highest.tolist(), strict=True)
         ]
-
-
-_NOTHING = -1
-"""In place of the weights of a unit that is gathered ahead: there is none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,6 +189,7 @@ class _Kept:
     is_sharded: Flags
     is_zero3: Flags
     checkpointed: Flags
+    split: Flags
 
     @classmethod
     def of(cls, options: Sequence[UnitOption]) -> "_Kept":
@@ -145,6 +200,7 @@ class _Kept:
             is_sharded=shared_by > 1,
             is_zero3=is_zero3 & (shared_by > 1),
             checkpointed=np.array([each.checkpointed for each in options], dtype=np.bool_),
+            split=np.array([each.split for each in options], dtype=np.bool_) & (shared_by > 1),
         )
 
 
@@ -191,40 +247,87 @@ class _Walk:
         """Compute a unit."""
         if unit.part != self._part:
             self._part, self._held = unit.part, np.zeros_like(self._held)
-        size = unit.own.weights
-        if size:
-            gathers = kept.is_sharded
-            self._see(size * (1 + self._copies), 0, gathers)
-            self._held = np.where(gathers, 0, self._held)
-            self._see(2 * size, 0, gathers)
-            self._weights = self._weights + size * gathers
-            self._held = np.where(gathers, size, self._held)
+        split = kept.split
+        self._gather_forward(unit.own.weights, 0, kept.is_sharded & ~split)
+        if split.any():
+            self._gather_forward(unit.rest.weights, 0, split)
+            for operator in unit.operators:
+                self._gather_forward(operator.own.weights, operator.forward, split)
+                self._see(0, operator.forward, split)
+                self._weights = self._weights - operator.own.weights * split
         self._see(0, unit.activation, self._always)
         self._activations = self._activations + np.where(kept.checkpointed, unit.output, unit.activation)
-        self._weights = self._weights - size * kept.is_zero3
+        self._weights = self._weights - np.where(split, unit.rest.weights, unit.own.weights) * kept.is_zero3
 
     def backward(self, unit: TimedUnit, kept: _Kept, next_weights: Amounts) -> None:
         """Compute a unit's gradients; ``next_weights`` are those of the unit that is gathered ahead, or _NOTHING."""
-        size, gradients = unit.own.weights, unit.own.gradients
+        size, split = unit.own.weights, kept.split
         self._held = np.zeros_like(self._held)
-        is_sharded, is_zero3 = kept.is_sharded, kept.is_zero3
-        self._see(size * (1 + self._copies), unit.output, is_zero3 & (self._ahead.of(unit.part) == 0))
-        self._ahead.set(unit.part, 0, is_zero3)
-        self._see(2 * size, unit.output, is_zero3)
-        self._weights = self._weights + size * is_zero3
-        gathers_ahead = is_sharded & (next_weights != _NOTHING)
-        self._see(next_weights * (1 + self._copies), unit.output, gathers_ahead)
-        self._ahead.set(unit.part, next_weights, gathers_ahead)
+        if split.any():
+            self._backward_split(unit, kept, next_weights)
+        is_sharded = kept.is_sharded & ~split
+        self._gather_backward(unit.part, size, unit.output, kept.is_zero3 & ~split)
+        self._gather_ahead(unit.part, next_weights, unit.output, is_sharded)
         recomputed = (unit.activation - unit.output) * kept.checkpointed
-        self._see(unit.computed_before * is_sharded, recomputed + unit.output + unit.transient, self._always)
+        self._see(unit.computed_before * is_sharded, recomputed + unit.output + unit.transient, ~split)
         self._activations = self._activations - (unit.activation - recomputed)
-        self._weights = self._weights - size * is_sharded
-        self._sent.set(unit.part, 0, is_sharded)
-        self._see(2 * gradients, unit.inputs, is_sharded)
-        share = -(-gradients // kept.shared_by)
-        self._see(gradients * (1 + self._copies) + share, unit.inputs, is_sharded)
-        self._sent.set(unit.part, gradients, is_sharded)
-        self._shares = self._shares + share * is_sharded
+        self._weights = self._weights - np.where(split, unit.rest.weights, size) * kept.is_sharded
+        self._reduce(unit.part, unit.own.gradients, unit.inputs, is_sharded, kept.shared_by)
+        if unit.rest.gradients:
+            self._reduce(unit.part, unit.rest.gradients, unit.inputs, split, kept.shared_by)
+
+    def _backward_split(self, unit: TimedUnit, kept: _Kept, next_weights: Amounts) -> None:
+        """Compute the gradients of a unit's operators; its own weights stay gathered, and its own gradients there."""
+        split, part, between = kept.split, unit.part, unit.output + unit.transient
+        *first_ones, last = [np.full_like(next_weights, each.own.weights) for each in unit.operators]
+        if unit.rest.weights:
+            self._gather_backward(part, unit.rest.weights, unit.output, split)
+            self._gather_ahead(part, last, unit.output, split)
+        own = unit.rest.gradients
+        self._see(own, between, split)
+        for operator, ahead in zip(reversed(unit.operators), (*reversed(first_ones), next_weights), strict=True):
+            # Sizes of operators are above the unit's beginning: its activations are in them.
+            before, left = operator.backward - unit.activation, operator.left - unit.activation
+            self._gather_backward(part, operator.own.weights, before, split)
+            self._gather_ahead(part, ahead, before, split)
+            self._see(own + operator.computed_before, before + operator.transient, split)
+            self._weights = self._weights - operator.own.weights * split
+            self._reduce(part, operator.own.gradients, left, split, kept.shared_by, besides=own)
+            self._see(own, between, split)
+
+    def _gather_forward(self, size: int, computed: int, where: Flags) -> None:
+        """Gather weights in forward, whose buffer is held to the next gather."""
+        if not size:
+            return
+        self._see(size * (1 + self._copies), computed, where)
+        self._held = np.where(where, 0, self._held)
+        self._see(2 * size, computed, where)
+        self._weights = self._weights + size * where
+        self._held = np.where(where, size, self._held)
+
+    def _gather_backward(self, part: str, size: int, computed: int, where: Flags) -> None:
+        """Copy weights out of the buffer that was gathered ahead, or gather them."""
+        self._see(size * (1 + self._copies), computed, where & (self._ahead.of(part) == 0))
+        self._ahead.set(part, 0, where)
+        self._see(2 * size, computed, where)
+        self._weights = self._weights + size * where
+
+    def _gather_ahead(self, part: str, size: Amounts, computed: int, where: Flags) -> None:
+        """Gather the next weights of a part into a buffer, if there are any."""
+        where = where & (size != _NOTHING)
+        self._see(size * (1 + self._copies), computed, where)
+        self._ahead.set(part, size, where)
+
+    def _reduce(
+        self, part: str, gradients: int, computed: int, where: Flags, shared_by: Amounts, *, besides: int = 0
+    ) -> None:
+        """Reduce gradients to shares, while there are others besides."""
+        self._sent.set(part, 0, where)
+        self._see(besides + 2 * gradients, computed, where)
+        share = -(-gradients // shared_by)
+        self._see(besides + gradients * (1 + self._copies) + share, computed, where)
+        self._sent.set(part, gradients, where)
+        self._shares = self._shares + share * where
 
     def _see(self, collective: Amounts | int, computed: Amounts | int, where: Flags) -> None:
         """Compare a moment, in the choices that have it, with the highest one so far."""

@@ -57,7 +57,7 @@ def _explained(
     kinds = {path: planned[path].model_copy(update={"module": unit.module}) for path in unit.modules}
     permitted = options.of(unit)
     for kind, count in Counter(kinds.values()).items():
-        option = options.option(unit, kind.strategy, kind.group, checkpointed=kind.checkpointed)
+        option = options.option(unit, kind.strategy, kind.group, checkpointed=kind.checkpointed, split=kind.split)
         kept = own.choice(option).kept_bytes
         smaller = min(
             (each for each in permitted if own.choice(each).kept_bytes < kept),
@@ -80,4 +80,5 @@ def _explained(
 
 def _in_words(option: UnitOption) -> str:
     shared = "" if option.group is None else f" over {option.shared_by}"
-    return f"{option.strategy.value}{shared}{', checkpointed' if option.checkpointed else ''}"
+    further = f"{', checkpointed' if option.checkpointed else ''}{', operator by operator' if option.split else ''}"
+    return f"{option.strategy.value}{shared}{further}"

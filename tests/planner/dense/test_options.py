@@ -10,12 +10,13 @@ from neuroshard_api.documents.dense_layout import (
     DensePolicy,
     DenseStrategy,
     GroupChoice,
+    SplittingChoice,
     UnitChoice,
 )
 from neuroshard_api.documents.dense_profile import DenseUnit
 from neuroshard_api.documents.topology import Topology
 from neuroshard_planner.dense.options import LEAST_SHARDED, UnitBytes, UnitOption, UnitOptions, groups_of
-from support.builders import GIB, dense_profile, topology
+from support.builders import GIB, dense_operators, dense_profile, topology
 from support.planner.exact_costs import ExactCosts
 
 P = 2**28
@@ -39,6 +40,16 @@ def unit(**fields: Any) -> DenseUnit:
     )
 
 
+SPLITTABLE = unit(
+    operators=(
+        *dense_operators(P // 2, "large"),
+        *dense_operators(P // 4, "small"),
+        *dense_operators(P // 8, "smaller"),
+    )
+)
+"""An eighth of its parameters is in no operator."""
+
+
 def options_of(
     one: DenseUnit, devices: Topology | None = None, *groups: DenseGroup, **choices: Any
 ) -> tuple[UnitOption, ...]:
@@ -59,8 +70,8 @@ def options_of(
 
 
 def names(options: tuple[UnitOption, ...]) -> set[str]:
-    """Return the strategies, with a star where they are checkpointed."""
-    return {f"{each.strategy.value}{'*' if each.checkpointed else ''}" for each in options}
+    """Return the strategies, with a star where they are checkpointed, and split ones with a slash."""
+    return {f"{each.strategy.value}{'*' if each.checkpointed else ''}{'/' if each.split else ''}" for each in options}
 
 
 def test_each_option_keeps_the_bytes_of_its_formula() -> None:
@@ -89,6 +100,37 @@ def test_transients_are_gathered_weights_and_unreduced_gradients() -> None:
     assert transient[DenseStrategy.ZERO3, False] == 16 * P
     assert transient[DenseStrategy.ZERO3, True] == 16 * P
     assert recomputed == {False: 0, True: 5 * GIB // 2}
+
+
+def test_a_split_unit_has_its_largest_operator_for_a_moment() -> None:
+    """And what is in no operator, which is gathered for the whole unit; from step to step the same shares are kept."""
+    own = UnitBytes(weights=4 * P, gradients=4 * P, optimizer_state=8 * P)
+    whole, split = (
+        each for each in options_of(SPLITTABLE) if each.strategy is DenseStrategy.ZERO3 and not each.checkpointed
+    )
+
+    assert (whole.split, split.split) == (False, True)
+    assert whole.transient_bytes == 16 * P
+    assert split.transient_bytes == 16 * (P // 2) + 16 * (P // 8)
+    assert own.choice(split).kept_bytes == own.choice(whole).kept_bytes
+    assert split.compute_ms == whole.compute_ms
+    assert split.planned("interaction").split
+
+
+def test_each_collective_of_a_split_unit_hides_behind_its_own_operator() -> None:
+    """Work of one operator does not hide the gather of another: so splitting takes no less time, and here more."""
+    first, second = dense_operators(P // 2, "a", "b")
+    work = {"forward_flops": 2 * P * 4096, "backward_flops": 4 * P * 4096}
+    first = first.model_copy(update={"forward_flops": 2 * P * 4096, "backward_flops": 4 * P * 4096})
+    idle = second.model_copy(update={"forward_flops": 0, "backward_flops": 0})
+    whole, split = (
+        each
+        for each in options_of(unit(operators=(first, idle), **work))
+        if each.strategy is DenseStrategy.ZERO3 and not each.checkpointed
+    )
+
+    assert whole.exposed_ms == 0
+    assert split.exposed_ms > 0
 
 
 def test_checkpointing_computes_forward_once_more() -> None:
@@ -124,6 +166,24 @@ def test_checkpointing_computes_forward_once_more() -> None:
             },
             {"zero3"},
         ),
+        (SPLITTABLE, {}, {"replicate", "replicate*", "zero2", "zero2*", "zero3", "zero3*", "zero3/"}),
+        (
+            SPLITTABLE,
+            {"splitting": SplittingChoice.NEVER, "policy": DensePolicy.SHARD},
+            {"zero2", "zero2*", "zero3", "zero3*"},
+        ),
+        (SPLITTABLE, {"splitting": SplittingChoice.ALWAYS, "policy": DensePolicy.SHARD}, {"zero2", "zero2*", "zero3/"}),
+        (SPLITTABLE, {"checkpointing": CheckpointingChoice.ALWAYS}, {"replicate*", "zero2*", "zero3*"}),
+        (
+            unit(num_parameters=1000, operators=dense_operators(500, "a", "b")),
+            {"policy": DensePolicy.SHARD, "checkpointing": CheckpointingChoice.NEVER},
+            {"zero2", "zero3"},
+        ),
+        (
+            unit(),
+            {"splitting": SplittingChoice.ALWAYS},
+            {"replicate", "replicate*", "zero2", "zero2*", "zero3", "zero3*"},
+        ),
         (unit(num_parameters=0, activation_bytes=0, output_bytes=0), {"policy": DensePolicy.SHARD}, {"replicate"}),
     ],
     ids=[
@@ -135,6 +195,12 @@ def test_checkpointing_computes_forward_once_more() -> None:
         "a small dense part is not sharded",
         "a small one is where that is asked for",
         "a unit with a strategy of its own",
+        "a large unit with operators",
+        "operators gathered together",
+        "operators alone, also in place of checkpointing",
+        "a checkpointed unit is not split",
+        "a small unit is not split",
+        "no operators",
         "nothing to shard",
     ],
 )

@@ -6,10 +6,10 @@ from itertools import product
 
 import pytest
 from neuroshard_api.documents.dense_layout import DenseChoices, DenseGroup, DenseStrategy
-from neuroshard_api.documents.dense_profile import DenseUnit
+from neuroshard_api.documents.dense_profile import DenseOperator, DenseUnit
 from neuroshard_planner.dense.layouts import Layouts
 from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions
-from neuroshard_planner.dense.timeline import TimedUnit, Timeline
+from neuroshard_planner.dense.timeline import Moment, TimedOperator, TimedUnit, Timeline
 from support.builders import dense_profile, topology
 from support.planner.exact_costs import ExactCosts
 
@@ -21,13 +21,33 @@ OWN = UnitBytes(weights=W, gradients=W, optimizer_state=2 * W)
 UNIT = TimedUnit(part="over", own=OWN, activation=KEPT, inputs=EDGE, output=EDGE, transient=TEMPORARY)
 
 
-def option(strategy: DenseStrategy, *, checkpointed: bool = False) -> UnitOption:
+SMALL = 100
+"""Bytes of the weights of the second operator, of its gradients, and of what is in no operator."""
+
+
+def operator(size: int, *, level: int, transient: int = 0) -> TimedOperator:
+    """Return an operator whose memory is level, but for a moment of its backward pass."""
+    own = UnitBytes(weights=size, gradients=size, optimizer_state=0)
+    return TimedOperator(own=own, forward=level, backward=level, transient=transient, left=level, computed_before=0)
+
+
+def splittable(transient: int = 0) -> TimedUnit:
+    """Return a unit of a large operator, a small one, and small parameters that are in neither."""
+    operators = operator(W, level=KEPT, transient=transient), operator(SMALL, level=KEPT)
+    rest = UnitBytes(weights=SMALL, gradients=SMALL, optimizer_state=0)
+    total = W + 2 * SMALL
+    own = UnitBytes(weights=total, gradients=total, optimizer_state=0)
+    return replace(UNIT, own=own, transient=transient, operators=operators, rest=rest)
+
+
+def option(strategy: DenseStrategy, *, checkpointed: bool = False, split: bool = False) -> UnitOption:
     """Return an option, shared by four devices where it is sharded."""
     is_sharded = strategy is not DenseStrategy.REPLICATE
     return UnitOption(
         strategy=strategy,
         group=DenseGroup.NODE if is_sharded else None,
         checkpointed=checkpointed,
+        split=split,
         shared_by=4 if is_sharded else 1,
         gathered_bytes=0,
         activation_bytes=0,
@@ -107,8 +127,50 @@ def test_the_other_tensors_are_all_but_the_largest() -> None:
     )
     older = unit.model_copy(update={"largest_tensor_parameters": None})
 
-    assert TimedUnit.of(unit, "over", OWN).computed_before == 4 * W // 10
-    assert TimedUnit.of(older, "over", OWN).computed_before == 0
+    profile = dense_profile(weights_bytes=40, gradient_bytes=W, optimizer_state_bytes=0, units=(unit,))
+
+    assert TimedUnit.of(unit, "over", profile).computed_before == 4 * W // 10
+    assert TimedUnit.of(older, "over", profile).computed_before == 0
+
+
+def test_a_split_unit_gathers_its_operators_one_after_the_other() -> None:
+    """The large operator's gradient, as computed and as sent, next to the unit's own weights and gradients."""
+    timeline = Timeline([splittable()], passes_bytes=KEPT + EDGE, copies_transfers=False)
+
+    (whole,), (split,) = (timeline.highest([[option(DenseStrategy.ZERO3, split=split)]]) for split in (False, True))
+
+    total = W + 2 * SMALL
+    assert whole.working_bytes == 2 * total + KEPT + EDGE
+    computed = SMALL + SMALL  # own weights, and own gradients
+    # The buffer ahead was copied out; what the small operator sent is dropped only where the large one reduces.
+    gathered = SMALL + 2 * W + SMALL + SMALL // 4 + KEPT
+    assert split.working_bytes == max(computed + 2 * W + SMALL // 4 + KEPT, gathered)
+
+
+def test_a_split_unit_has_all_it_needs_while_its_largest_gradient_is_computed() -> None:
+    """The highest moment is assumed between operators too: after the large one, with what that sent and its share."""
+    transient = 50 * W
+    timeline = Timeline([splittable(transient)], passes_bytes=KEPT + EDGE + transient, copies_transfers=False)
+
+    (found,) = timeline.highest([[option(DenseStrategy.ZERO3, split=True)]])
+
+    own_weights_and_gradients = 2 * SMALL
+    computing = own_weights_and_gradients + W + SMALL + SMALL // 4 + KEPT + transient
+    between = own_weights_and_gradients + W + W // 4 + SMALL // 4 + KEPT + EDGE + transient
+    assert found.working_bytes == max(computing, between)
+
+
+@pytest.mark.parametrize("strategy", list(DenseStrategy))
+def test_operators_change_nothing_where_a_unit_is_not_split(strategy: DenseStrategy) -> None:
+    """A profile that names operators gives each other option the memory that it had."""
+    unit = splittable(transient=7)
+    plain = replace(unit, operators=(), rest=UnitBytes(weights=0, gradients=0, optimizer_state=0))
+
+    def found(unit: TimedUnit) -> list[Moment]:
+        timeline = Timeline([unit] * 3, passes_bytes=2000, copies_transfers=True)
+        return timeline.highest([[option(strategy), option(strategy, checkpointed=True), option(strategy)]])
+
+    assert found(unit) == found(plain)
 
 
 def test_a_unit_is_recomputed_while_gradients_of_another_are_sent() -> None:
@@ -140,15 +202,39 @@ def test_choices_do_not_change_each_other() -> None:
     choices = [
         [option(rng.choice(list(DenseStrategy)), checkpointed=rng.random() < 0.5) for _ in units] for _ in range(50)
     ]
+    units[3:5] = splittable(), splittable(transient=30)
+    for chosen in choices[::2]:
+        chosen[3 + rng.randrange(2)] = option(DenseStrategy.ZERO3, split=True)
     timeline = Timeline(units, passes_bytes=2000, copies_transfers=True)
 
     assert timeline.highest(choices) == [timeline.highest([each])[0] for each in choices]
 
 
+def with_operators(unit: DenseUnit, rng: random.Random) -> DenseUnit:
+    """Return a unit of two to four operators of random size, with its work in proportion."""
+    shares = [rng.randint(1, 9) for _ in range(rng.randint(2, 4))]
+    level = unit.activation_bytes + unit.output_bytes
+    operators = tuple(
+        DenseOperator(
+            module=f"{index}",
+            num_parameters=unit.num_parameters * share // sum(shares),
+            largest_tensor_parameters=unit.num_parameters * share // sum(shares),
+            forward_flops=unit.forward_flops * share // sum(shares),
+            backward_flops=unit.backward_flops * share // sum(shares),
+            forward_bytes=unit.activation_bytes,
+            backward_bytes=level,
+            transient_bytes=unit.transient_bytes,
+            left_bytes=level,
+        )
+        for index, share in enumerate(shares)
+    )
+    return unit.model_copy(update={"operators": operators})
+
+
 def test_no_choice_is_far_below_the_frontier() -> None:
     """Of all choices for random dense parts, the frontier needs 2 % more on average for the same time, at most half."""
     rng, devices = random.Random(2), topology(4)  # noqa: S311 - draws test data
-    losses = []
+    losses, num_split = [], 0
     for _ in range(12):
         units = tuple(
             DenseUnit(
@@ -163,6 +249,7 @@ def test_no_choice_is_far_below_the_frontier() -> None:
             )
             for index in range(3)
         )
+        units = tuple(with_operators(unit, rng) for unit in units)
         weights = 4 * sum(unit.num_parameters for unit in units)
         passes = sum(unit.activation_bytes for unit in units) + 2**28
         profile = dense_profile(
@@ -179,10 +266,12 @@ def test_no_choice_is_far_below_the_frontier() -> None:
         )
         layouts = Layouts(profile, options)
         choices = list(product(*map(options.of, units)))
+        num_split += sum(any(each.split for each in chosen) for chosen in choices)
         for chosen, needed in zip(choices, layouts.memory(choices), strict=True):
             memory = needed.total_bytes
             ms = sum(each.ms for each in chosen)
             least = min(each.memory.total_bytes for each in layouts.candidates if each.ms <= ms + 1e-9)
             losses.append(max(least / memory - 1, 0.0))
+    assert num_split > 0
     assert sum(losses) / len(losses) < 0.02
     assert max(losses) < 0.5
