@@ -300,7 +300,7 @@ class _Part(NamedTuple):
 
 
 def _parts(unit: DenseUnit) -> tuple[_Part, ...]:
-    """Return what a split unit gathers one after the other: what is in no operator, then each operator."""
+    """Return the parts that a split unit gathers one after the other: its own parameters, then each operator."""
     operators = unit.operators
     assert operators is not None, "only a unit with operators is split"
     # A module whose input others use too has their work in its own: operators may have more than their unit together.
