@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.bundle import BundleManifest, CollectionParts, NetworkName, Range
+from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType, Topology
@@ -18,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
+from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.errors import BundleDamagedError, BundleNotFoundError, BundleVersionError
 from neuroshard_costs.exchanges import (
     Exchange,
@@ -172,6 +174,10 @@ class CostBundle:
         return expansion_ms(
             num_features, num_rows, num_bytes, device=self.manifest.device, measured=self.manifest.expansion
         )
+
+    def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
+        """Return milliseconds (see TransferModel)."""
+        return codec_ms(kind, encoded, decoded, device=self.manifest.device, measured=self.manifest.codecs)
 
     def device_problem(self, device: DeviceType) -> str | None:
         """Return the fault of pricing a device of another product with these models. None: it is the same one."""

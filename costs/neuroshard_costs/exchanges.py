@@ -30,7 +30,7 @@ from neuroshard_costs.shards import (
     FloatArray,
     IndexArray,
 )
-from neuroshard_costs.simulator.codecs import codec_seconds
+from neuroshard_costs.simulator.codecs import wider_copy_seconds
 from neuroshard_costs.simulator.communication import DIRECTIONS
 
 MS_PER_SECOND = 1000.0
@@ -69,8 +69,8 @@ class PooledExchange:
 
     forward: Exchange
     backward: Exchange
-    encoded: tuple[bool, bool]
-    """Whether codecs make the type on the wire, forward and backward. Otherwise the kernels' output has it."""
+    codecs: tuple[WireType | None, WireType | None] = (None, None)
+    """Types that codecs make, forward and backward. None: values travel in the type of the kernels' output."""
 
     @property
     def mean_dim_sum(self) -> float:
@@ -90,13 +90,15 @@ class PooledExchange:
         times = costs.transfer_ms(max_dim_sums, self.forward)
         if self.backward != self.forward:
             times = np.stack((times[..., 0], costs.transfer_ms(max_dim_sums, self.backward)[..., 1]), axis=-1)
-        return times + self.codec_ms(max_dim_sums) if any(self.encoded) else times
+        return times + self.codec_ms(max_dim_sums, costs) if any(self.codecs) else times
 
-    def codec_ms(self, max_dim_sums: FloatArray) -> FloatArray:
+    def codec_ms(self, max_dim_sums: FloatArray, costs: "TransferModel") -> FloatArray:
         """Return [..., 2] milliseconds that codecs add; 0 on a single device.
 
-        The fullest device encodes its own columns of all samples forward and decodes them backward. Every device
-        decodes, and encodes, all columns of its own samples, which are as many values as the mean device sends.
+        forward    the fullest device encodes its columns of all samples | all decode all columns of their samples
+        backward   all encode all columns of their samples | the fullest device decodes its columns of all samples
+
+        All columns of a device's samples are as many values as the mean device has of all samples.
         """
         topology = self.forward.topology
         columns = np.asarray(max_dim_sums, dtype=np.float64)
@@ -104,8 +106,12 @@ class PooledExchange:
         if topology.num_devices == 1:
             return added
         for index, (direction, exchange) in enumerate(zip(DIRECTIONS, (self.forward, self.backward), strict=True)):
-            if self.encoded[index]:
-                added[..., index] = codec_seconds(
+            kind = self.codecs[index]
+            if kind is not None:
+                num_samples = float(topology.num_devices * exchange.batch_size_per_device)
+                fullest, mean = num_samples * columns, np.full(columns.shape, num_samples * exchange.mean_dim_sum)
+                passes = (fullest, mean) if direction == "forward" else (mean, fullest)
+                added[..., index] = costs.codec_ms(kind, *passes) + MS_PER_SECOND * wider_copy_seconds(
                     topology.device,
                     max_dim_sum=columns,
                     mean_dim_sum=exchange.mean_dim_sum,
@@ -114,7 +120,7 @@ class PooledExchange:
                     bytes_per_element=exchange.bytes_per_element,
                     direction=direction,
                 )
-        return added * MS_PER_SECOND
+        return added
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,6 +173,15 @@ class TransferModel(Protocol):
             num_bytes: of the features of these rows.
         """
 
+    def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
+        """Return milliseconds [...] of the passes of a codec around an exchange, without copies.
+
+        Args:
+            kind: type on the wire.
+            encoded: [...] values on the device that encodes most.
+            decoded: [...] values on the device that decodes most.
+        """
+
 
 def lookup_bytes(tables: Sequence[Table]) -> IndexArray:
     """Return [tables] the bytes of a lookup: its index, and its weight where there is one."""
@@ -202,11 +217,11 @@ def encoded_exchange(request: PlanRequest) -> PooledExchange:
     """Return the exchange of embeddings with the codecs that the request names."""
     exact = pooled_exchange(request)
     if request.wire is None:
-        return PooledExchange(forward=exact, backward=exact, encoded=(False, False))
+        return PooledExchange(forward=exact, backward=exact)
     types = (request.wire.forward, request.wire.backward)
     forward, backward = (replace(exact, bytes_per_element=WIRE_FORMATS[kind].bytes_per_value) for kind in types)
-    encoded = (types[0] is not WireType.FP32, types[1] is not WireType.FP32)
-    return PooledExchange(forward=forward, backward=backward, encoded=encoded)
+    first, second = (None if kind is WireType.FP32 else kind for kind in types)
+    return PooledExchange(forward=forward, backward=backward, codecs=(first, second))
 
 
 def least_index_bytes(request: PlanRequest) -> float:

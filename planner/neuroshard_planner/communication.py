@@ -77,7 +77,7 @@ class _Choice:
         placement = placement_of(self._exact.tables, problem)
         cost = predicted_cost(problem, placement, self._exact.predicted.source)
         peak = device_traffic(problem, placement)[:, Collective.POOLED_EMBEDDINGS].max()
-        codec_ms = float(sent_exchange(problem.priced).codec_ms(peak).sum()) if peak else 0.0
+        codec_ms = float(sent_exchange(problem.priced).codec_ms(peak, self._costs).sum()) if peak else 0.0
         return WireAlternative(
             **pair,
             exchange_ms=exchange_ms(cost),

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 from neuroshard_api.documents.bundle import BundleManifest, CollectionParts
+from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle
@@ -125,6 +126,10 @@ class OwnCosts:
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
         """Return the base's times (see TransferModel)."""
         return self._base.expansion_ms(num_features, num_rows, num_bytes)
+
+    def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
+        """Return the base's times (see TransferModel)."""
+        return self._base.codec_ms(kind, encoded, decoded)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return that nothing is known of the model's range."""

@@ -42,10 +42,4 @@ def collect_expansions(backend: ExpansionBackend, file: RecordsFile) -> None:
     for sample in samples[len(file.records) :]:
         record = ProfileRecord(source=backend.source, expansion=sample, environment=backend.environment)
         with file.appended(record) as measured:
-            times = backend.measure_expansion(sample, repeats=backend.repeats)
-            measured.update(
-                forward_ms=times.forward_ms,
-                backward_ms=times.backward_ms,
-                spread=times.spread,
-                num_repeats=times.num_repeats,
-            )
+            measured.update(backend.measure_expansion(sample, repeats=backend.repeats).fields)

@@ -18,6 +18,7 @@ from rich.progress import Progress
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.select import BackendName, default_backend, make_backend
 from neuroshard_profiler.budget import Budget, BudgetBar
+from neuroshard_profiler.codec_bench import CodecBackend, collect_codecs
 from neuroshard_profiler.comm_stage import measure_communication, measured_links, require_network
 from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.devices.visible import Gpus, TorchGpus, usable_gpus
@@ -35,6 +36,7 @@ COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
 LAUNCH_FILE = "launch.jsonl"
 EXPANSION_FILE = "expansion.jsonl"
+CODECS_FILE = "codecs.jsonl"
 TOPOLOGY_FILE = "topology.json"
 
 _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, and the fit
@@ -187,6 +189,9 @@ def measure_compute(
         if isinstance(backend, TorchBackend):
             with RecordsFile(path.with_name(LAUNCH_FILE), source=backend.source) as file:
                 collect_launches(backend, space.optimizers[0], file, seed=settings.seed)
+            if isinstance(backend, CodecBackend):
+                with RecordsFile(path.with_name(CODECS_FILE), source=backend.source) as file:
+                    collect_codecs(backend, file, on_cpu=backend.kind == "cpu")
             if has_repeats(space.job):
                 with RecordsFile(path.with_name(EXPANSION_FILE), source=backend.source) as file:
                     collect_expansions(backend, file)

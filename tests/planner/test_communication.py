@@ -161,7 +161,7 @@ def test_passes_of_codecs_count_as_much_as_values_go_through_them() -> None:
     exchange = encoded_exchange(without_choice(request, WireTypes(forward=WireType.FP16, backward=WireType.FP16)))
     mean = exchange.mean_dim_sum
 
-    forward, backward = exchange.codec_ms(np.array([mean]))[0]
+    forward, backward = exchange.codec_ms(np.array([mean]), ExactCosts(request.topology.device))[0]
 
     device = request.topology.device
     values = 2 * mean * request.global_batch_size

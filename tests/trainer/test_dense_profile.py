@@ -177,6 +177,13 @@ def test_an_operator_has_all_below_it() -> None:
     assert [name for name, _ in operators_of(block)] == ["0", "1.0", "1.1"]
 
 
+def test_a_small_module_is_gathered_with_its_unit() -> None:
+    """A norm would be a collective more for less than a percent of the weights."""
+    block = nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 256), nn.Linear(256, 64))
+
+    assert [name for name, _ in operators_of(block)] == ["1", "2"]
+
+
 def test_a_plan_that_splits_a_unit_without_operators_is_refused() -> None:
     """It is of another model."""
     unit = PlannedUnit(module="over", strategy=DenseStrategy.ZERO3, group=DenseGroup.NODE, split=True)

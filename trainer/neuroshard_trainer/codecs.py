@@ -185,19 +185,7 @@ def codecs_of(plan: GivenPlan, device: torch.device) -> Codecs | None:
     types = plan.request.wire
     if types is None or types.is_exact:
         return None
-    group = WIRE_FORMATS[WireType.FP8].group_values
-    registry = get_qcomm_codecs_registry(
-        QCommsConfig(
-            forward_precision=CommType[types.forward],
-            backward_precision=CommType[types.backward],
-            fp8_quantize_dim=group if types.forward is WireType.FP8 else None,
-            fp8_quantize_dim_bwd=group if types.backward is WireType.FP8 else None,
-        ),
-        comm_ops=[ALL_TO_ALL],
-        device=device,
-    )
-    assert registry is not None, "some type is not FP32"
-    made = registry[ALL_TO_ALL.name]
+    made = fbgemm_codecs(types, device)
     codecs = Codecs(
         forward=SwitchableCodec(made.forward),
         backward=SwitchableCodec(
@@ -211,6 +199,23 @@ def codecs_of(plan: GivenPlan, device: torch.device) -> Codecs | None:
             "hint: plan again for this kind of device, or set spec.training.communication.embeddings to types of it"
         )
     return codecs
+
+
+def fbgemm_codecs(types: WireTypes, device: torch.device) -> QuantizedCommCodecs:
+    """Return FBGEMM's codecs of types that are not both FP32, or of those that TorchRec takes instead on a device."""
+    group = WIRE_FORMATS[WireType.FP8].group_values
+    registry = get_qcomm_codecs_registry(
+        QCommsConfig(
+            forward_precision=CommType[types.forward],
+            backward_precision=CommType[types.backward],
+            fp8_quantize_dim=group if types.forward is WireType.FP8 else None,
+            fp8_quantize_dim_bwd=group if types.backward is WireType.FP8 else None,
+        ),
+        comm_ops=[ALL_TO_ALL],
+        device=device,
+    )
+    assert registry is not None, "some type is not FP32"
+    return registry[ALL_TO_ALL.name]
 
 
 def gradient_scale(batch_size: int) -> float:

@@ -48,9 +48,7 @@ class StepOptimizer:
 
     def zero_grad(self) -> None:
         """Begin a step: drop the old gradients and set this step's rates."""
-        self._dense_optimizer.zero_grad()
-        if self._replicated_optimizer is not None:
-            self._replicated_optimizer.zero_grad()
+        self.drop_gradients()
         factor = learning_rate_factor(self._training.learning_rate_schedule, self._step + 1)
         if factor == self._factor:
             return
@@ -61,6 +59,12 @@ class StepOptimizer:
         if self._replicated_optimizer is not None:
             set_learning_rate(self._replicated_optimizer, tables_rate)
         self._tables_optimizer.step()  # hands the rate to the kernels; the tables themselves are updated in backward
+
+    def drop_gradients(self) -> None:
+        """Free the gradients of the last step."""
+        self._dense_optimizer.zero_grad()
+        if self._replicated_optimizer is not None:
+            self._replicated_optimizer.zero_grad()
 
     def step(self) -> None:
         """Update the dense part and data_parallel tables by their gradients, and average copies where that is due."""

@@ -322,6 +322,7 @@ class TrainingLoop:
         model = self._state.model
         if self._pipeline is not None:
             self._pipeline.detach()
+        self._optimizer.drop_gradients()  # no step has them next to the weights that zero2 gathers in forward
         model.eval()
         with torch.no_grad(), traced(name):
             yield

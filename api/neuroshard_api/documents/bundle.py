@@ -4,6 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from neuroshard_api.documents.communication import EncodedType
 from neuroshard_api.documents.counts import Milliseconds, PositiveCount
 from neuroshard_api.documents.document import Document, Value
 from neuroshard_api.documents.topology import DeviceType
@@ -102,6 +103,17 @@ class Expansion(Value):
     """Of each copied byte, on top."""
 
 
+class CodecTimes(Value):
+    """What a codec's passes over the values of an exchange take; pairs are encoding and decoding."""
+
+    type: EncodedType
+    """On the wire."""
+    pass_ms: tuple[Milliseconds, Milliseconds]
+    """Of a pass over few values."""
+    value_ms: tuple[Milliseconds, Milliseconds]
+    """Of each value, on top."""
+
+
 class CollectionParts(Value):
     """Milliseconds of the parts of a step that a collection of tables takes; pairs are forward and backward."""
 
@@ -132,6 +144,8 @@ class BundleManifest(Document):
     launch: Launch = Launch()
     expansion: Expansion | None = None
     """None: not measured; then it is priced as memory traffic."""
+    codecs: tuple[CodecTimes, ...] = ()
+    """Measured types, each once. A type that is not there is priced as memory traffic."""
     added_collection: CollectionParts | None = None
     """Measured cost of a further collection of tables, beyond that of its tables. If unset: its exchanges are priced as
     those with the least traffic, its compute as nothing."""
@@ -142,6 +156,13 @@ class BundleManifest(Document):
         names = [network.name for network in self.networks]
         if len(set(names)) != len(names):
             raise ValueError(f"networks[].name: each network must be there once, found {', '.join(names)}")
+        return self
+
+    @model_validator(mode="after")
+    def _each_codec_once(self) -> Self:
+        types = [codec.type for codec in self.codecs]
+        if len(set(types)) != len(types):
+            raise ValueError(f"codecs[].type: each type must be there once, found {', '.join(types)}")
         return self
 
     def is_of(self, device: DeviceType) -> bool:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from math import gcd
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from neuroshard_api.documents.counts import Milliseconds
 from neuroshard_api.documents.document import Value
@@ -29,6 +29,16 @@ class WireType(StrEnum):
     """Eight bits, with an FP32 scale and padding for each 128 values."""
     MX4 = "MX4"
     """Four bits, with an exponent of eight bits for each 32 values."""
+
+
+def _encoded(kind: WireType) -> WireType:
+    if kind is WireType.FP32:
+        raise ValueError("FP32 travels as it is, without a codec")
+    return kind
+
+
+EncodedType = Annotated[WireType, AfterValidator(_encoded)]
+"""A type that a codec writes: all but FP32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.documents.bundle import CollectionParts, Source
+from neuroshard_api.documents.communication import EncodedType
 from neuroshard_api.documents.counts import Count, PositiveCount
 from neuroshard_api.documents.document import Document, Value
 from neuroshard_api.documents.tables import Optimizer, Table
@@ -34,6 +35,21 @@ class ExpansionSample(Value):
     """Columns of each feature."""
     factor: PositiveCount
     """Consecutive samples with one list."""
+
+
+class CodecSample(Value):
+    """Values in FP32 that a codec encodes to a type on the wire, and decodes again."""
+
+    type: EncodedType
+    batch_size: PositiveCount
+    """Samples."""
+    num_columns: PositiveCount
+    """Of each sample."""
+
+    @property
+    def num_values(self) -> int:
+        """Values of all samples."""
+        return self.batch_size * self.num_columns
 
 
 class CollectionSample(Value):
@@ -132,13 +148,16 @@ class ProfileRecord(Document):
     """Tables whose call was timed in several ways."""
     expansion: ExpansionSample | None = None
     """Copies to repeated lists."""
+    codec: CodecSample | None = None
+    """Values that were encoded and decoded."""
     collections: CollectionSample | None = None
-    """Tables as one collection and as two. Exactly one of compute, communication, launch, expansion, and collections is
-    given."""
+    """Tables as one collection and as two. Exactly one of compute, communication, launch, expansion, codec, and
+    collections is given."""
     forward_ms: Annotated[float, Field(gt=0)] | None = None
-    """Compute and expansion: median forward time."""
+    """Compute and expansion: median forward time. Codec: median time of encoding."""
     backward_ms: Annotated[float, Field(gt=0)] | None = None
-    """Compute and expansion: median backward time, of compute with the fused optimizer."""
+    """Compute and expansion: median backward time, of compute with the fused optimizer. Codec: median time of
+    decoding."""
     launch_times: LaunchTimes | None = None
     """Launch: medians of each way of calling."""
     collection_times: CollectionTimes | None = None
@@ -164,6 +183,7 @@ class ProfileRecord(Document):
             "communication": self.communication,
             "launch": self.launch,
             "expansion": self.expansion,
+            "codec": self.codec,
             "collections": self.collections,
         }
         given = [name for name, sample in samples.items() if sample is not None]

@@ -19,6 +19,7 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_costs.bundle import NETWORK_FEATURES, CostBundle, load_bundle, read_weights, save_bundle
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.fitting.codecs import fitted_codecs
 from neuroshard_costs.fitting.collections import fitted_collection
 from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.launches import fitted_launch
@@ -72,6 +73,9 @@ def calibrate_to(
     expansion = fitted_expansion(records)
     if expansion is not None:
         update["expansion"] = expansion
+    codecs = fitted_codecs(records)
+    if codecs:
+        update["codecs"] = codecs
     collection = fitted_collection(records)
     if collection is not None:
         update["added_collection"] = collection

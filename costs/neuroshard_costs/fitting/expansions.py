@@ -7,7 +7,8 @@ from neuroshard_api.documents.bundle import Expansion
 from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_api.documents.tables import DataType
 
-from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
+from neuroshard_costs.fitting.relative_squares import non_negative
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 MIN_RECORDS = 6
 """Fewest records that are fitted: three numbers from fewer would follow the noise."""
@@ -24,17 +25,7 @@ def fitted_expansion(records: Sequence[ProfileRecord]) -> Expansion | None:
     num_bytes = features * rows * [BYTES_PER_ELEMENT[DataType.FP32] * sample.embedding_dim for sample, *_ in measured]
     design = np.stack((features, rows, num_bytes), axis=1)
     forward, backward = (
-        _non_negative(design, np.array([times[direction] for _, *times in measured])) for direction in (0, 1)
+        non_negative(design, np.array([times[direction] for _, *times in measured])) for direction in (0, 1)
     )
     feature, row, byte = zip(forward, backward, strict=True)
     return Expansion(feature_ms=feature, group_row_ms=row, byte_ms=byte)
-
-
-def _non_negative(design: FloatArray, times_ms: FloatArray) -> list[float]:
-    """Return the coefficients [k] of least relative error, none below 0."""
-    from scipy.optimize import nnls  # noqa: PLC0415 - scipy, only where needed
-
-    relative = design / times_ms[:, None]
-    scale = relative.max(axis=0)
-    coefficients: list[float] = (nnls(relative / scale, np.ones(len(times_ms)))[0] / scale).tolist()
-    return coefficients

@@ -18,8 +18,8 @@ of a bundle of another device stand in. In both cases the bundle is labelled sim
 
 What a call costs beyond its tables is fitted to the records of calls (fitting.launches). Where there are none, a GPU's
 host takes as long to launch a call as that of the bundle of the same device, or of the one that stands in. What copies
-to repeated lists take is fitted to their records (fitting.expansions), and so is what a further collection of tables
-adds (fitting.collections).
+to repeated lists take is fitted to their records (fitting.expansions), and so are passes of codecs (fitting.codecs) and
+what a further collection of tables adds (fitting.collections).
 """
 
 from collections.abc import Sequence
@@ -43,6 +43,7 @@ from neuroshard_costs.bundle import (
 )
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.calibration import calibrate_to, compute_error, one_source, transfer_calibration
+from neuroshard_costs.fitting.codecs import fitted_codecs
 from neuroshard_costs.fitting.collections import fitted_collection
 from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.extrapolation import extrapolation_error
@@ -138,6 +139,7 @@ def fit_bundle(
         calibration=calibration,
         launch=launch,
         expansion=fitted_expansion(records),
+        codecs=fitted_codecs(records),
         added_collection=fitted_collection(records),
     )
     return FitReport(manifest=manifest, method=method, reason=reason)

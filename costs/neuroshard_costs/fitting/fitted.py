@@ -1,12 +1,13 @@
 """Cost networks that were just fitted, and the bundle that is made of three of them. Fits nothing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from neuroshard_api.documents.bundle import (
     BundleManifest,
     Calibration,
+    CodecTimes,
     CollectionParts,
     ErrorReport,
     Expansion,
@@ -51,6 +52,7 @@ def save_fitted(
     calibration: Calibration | None = None,
     launch: Launch | None = None,
     expansion: Expansion | None = None,
+    codecs: Sequence[CodecTimes] = (),
     added_collection: CollectionParts | None = None,
     extras: Mapping[str, bytes] | None = None,
 ) -> BundleManifest:
@@ -67,6 +69,7 @@ def save_fitted(
         calibration: scales of networks that come from another bundle.
         launch: what a call costs beyond its tables. If unset: nothing, as on a CPU, where a call's time includes it.
         expansion: what copies to repeated lists take. None: not measured.
+        codecs: times of measured types on the wire.
         added_collection: what a further collection of tables adds. None: not measured.
         extras: more files, as bundle.save_bundle takes them.
     """
@@ -92,6 +95,7 @@ def save_fitted(
         calibration=calibration,
         launch=launch or Launch(),
         expansion=expansion,
+        codecs=tuple(codecs),
         added_collection=added_collection,
     )
     weights = {f"{part}.{key}": array for part, network in networks.items() for key, array in network.weights.items()}

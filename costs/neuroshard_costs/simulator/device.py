@@ -6,9 +6,11 @@ docs/concepts/device-simulator.md, next to a table of simulated and published ti
 
 import numpy as np
 from neuroshard_api.documents.bundle import CollectionParts
+from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.topology import DeviceType
 
+from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.expansion import expansion_ms
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
@@ -127,6 +129,10 @@ class DeviceSimulator:
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
         """Return milliseconds (see TransferModel)."""
         return expansion_ms(num_features, num_rows, num_bytes, device=self.device, measured=None)
+
+    def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
+        """Return milliseconds (see TransferModel)."""
+        return codec_ms(kind, encoded, decoded, device=self.device, measured=())
 
     def _noisy(self, seconds: FloatArray) -> FloatArray:
         if self.noise == 0:

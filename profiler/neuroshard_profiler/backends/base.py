@@ -39,6 +39,16 @@ class Times:
     conditions: Mapping[str, str] = field(default_factory=dict)
     """Clocks and throttling when they were taken."""
 
+    @property
+    def fields(self) -> dict[str, float | int]:
+        """The same as fields of a record."""
+        return {
+            "forward_ms": self.forward_ms,
+            "backward_ms": self.backward_ms,
+            "spread": self.spread,
+            "num_repeats": self.num_repeats,
+        }
+
     def under(self, conditions: Mapping[str, str]) -> "Times":
         """Return the same times with the conditions that they were taken under."""
         return replace(self, conditions=conditions)

@@ -10,10 +10,12 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
     ComputeDevice,
     SplitTableBatchedEmbeddingBagsCodegen,
 )
-from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.documents.records import CodecSample, ComputeSample
 from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS
 from torch import Tensor
 
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.codec_call import CodecCall
 from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.devices.base import TimedDevice
 from neuroshard_profiler.lookups import TableLookups, draw_batches
@@ -33,6 +35,10 @@ class FbgemmBackend(TorchBackend):
     def calls(self, sample: ComputeSample, *, seed: int) -> "FusedCalls":
         """Make the sample's tables and batches."""
         return FusedCalls(sample, seed=seed, device=self.device.torch)
+
+    def measure_codec(self, sample: CodecSample, *, repeats: Repeats) -> Times:
+        """Time a codec on values that were computed just before: caches are warm. Raises UnusableSampleError."""
+        return self.device.measure(sample, lambda: CodecCall(sample, device=self.device.torch), repeats, is_cold=False)
 
 
 class FusedCalls:

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-from neuroshard_api.documents.records import MAX_FAILURE_CHARACTERS, ComputeSample, ExpansionSample
+from neuroshard_api.documents.records import MAX_FAILURE_CHARACTERS, CodecSample, ComputeSample, ExpansionSample
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, state_row_bytes
@@ -15,6 +15,8 @@ from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
 from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 
+TimedSample = ComputeSample | ExpansionSample | CodecSample
+"""What is timed in a pair of calls, forward and backward."""
 _FP32_BYTES = 4
 _ALLOCATOR_MESSAGE = "DefaultCPUAllocator"
 
@@ -73,7 +75,7 @@ class TimedDevice(Protocol):
 
     def measure(
         self,
-        sample: ComputeSample | ExpansionSample,
+        sample: TimedSample,
         build: Callable[[], EmbeddingCall],
         repeats: Repeats,
         *,
@@ -116,11 +118,14 @@ def sample_errors() -> Iterator[None]:
         raise KernelError(_first_line(error)) from error
 
 
-def needed_bytes(sample: ComputeSample | ExpansionSample) -> int:
+def needed_bytes(sample: TimedSample) -> int:
     """Return the bytes of a sample's weights, optimizer state, inputs, and pooled embeddings.
 
-    Copies have pooled embeddings alone, before and after, and the gradients of both.
+    Copies have pooled embeddings alone, before and after, and the gradients of both. Codecs have values as they were,
+    in a type that is not wider, and decoded.
     """
+    if isinstance(sample, CodecSample):
+        return 3 * _FP32_BYTES * sample.num_values
     if isinstance(sample, ExpansionSample):
         return 4 * _FP32_BYTES * sample.batch_size * sample.num_features * sample.embedding_dim
     total = 0.0

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
-from neuroshard_api.documents.records import ComputeSample, ExpansionSample
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.process.host_memory import keep_freed_memory
 from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.devices.base import EmbeddingCall, needed_bytes, sample_errors
+from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, needed_bytes, sample_errors
 from neuroshard_profiler.devices.core_gauge import CoreGauge
 from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
@@ -97,7 +96,7 @@ class CpuDevice:
 
     def measure(
         self,
-        sample: ComputeSample | ExpansionSample,
+        sample: TimedSample,
         build: Callable[[], EmbeddingCall],
         repeats: Repeats,
         *,

@@ -6,13 +6,12 @@ from types import MappingProxyType
 
 import torch
 from neuroshard_api.documents.presets import load_presets
-from neuroshard_api.documents.records import ComputeSample, ExpansionSample
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.devices.base import EmbeddingCall, sample_errors
+from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, sample_errors
 from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, TorchCuda
 from neuroshard_profiler.devices.timing import CudaTimer, IdleCudaTimer, median_times
 from neuroshard_profiler.exchange_timers import CudaExchangeTimer, ExchangeRepeats, gpu_exchanges
@@ -78,7 +77,7 @@ class CudaDevice:
 
     def measure(
         self,
-        sample: ComputeSample | ExpansionSample,  # noqa: ARG002 - the GPU itself refuses what it has no memory for
+        sample: TimedSample,  # noqa: ARG002 - the GPU itself refuses what it has no memory for
         build: Callable[[], EmbeddingCall],
         repeats: Repeats,
         *,

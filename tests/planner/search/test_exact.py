@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 import pytest
+from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.request import (
     ComputePeak,
     Constraints,
@@ -106,6 +107,10 @@ class LinearCosts:
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:  # noqa: ARG002
         """Return a time proportional to the bytes."""
         return self.transfer_ms_per_element * num_bytes / 4
+
+    def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:  # noqa: ARG002
+        """Return a time proportional to the values."""
+        return self.transfer_ms_per_element * (encoded + decoded)
 
 
 @dataclass(frozen=True, kw_only=True)

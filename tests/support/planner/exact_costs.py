@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.bundle import BundleManifest, CollectionParts, ErrorReport, Network
+from neuroshard_api.documents.bundle import BundleManifest, CodecTimes, CollectionParts, ErrorReport, Network
+from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import NETWORK_FEATURES
+from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.features import FEATURE_VERSION, Float32Array
 from neuroshard_costs.shards import NUM_CALLS, FloatArray, ShardArrays
@@ -32,6 +34,8 @@ class ExactCosts:
     device: DeviceType
     added_collection: CollectionParts | None = None
     """Added by a further collection of tables."""
+    codecs: tuple[CodecTimes, ...] = ()
+    """Measured types."""
 
     @property
     def manifest(self) -> BundleManifest:
@@ -119,6 +123,10 @@ class ExactCosts:
     def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
         """Return the simulator's time."""
         return DeviceSimulator(self.device).expansion_ms(num_features, num_rows, num_bytes)
+
+    def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
+        """Return the times of measured types, otherwise the simulator's."""
+        return codec_ms(kind, encoded, decoded, device=self.device, measured=self.codecs)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return none: the simulator has no training range."""

@@ -1,0 +1,84 @@
+"""How codecs are measured, on a real core."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
+from neuroshard_api.documents.records import CodecSample
+from neuroshard_costs.fitting.codecs import fitted_codecs
+from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.torch_native import TorchNativeBackend
+from neuroshard_profiler.codec_bench import MAX_CPU_VALUES, CodecBackend, codec_samples, collect_codecs
+from neuroshard_profiler.devices.cpu import CpuDevice
+from neuroshard_profiler.errors import KernelError
+from neuroshard_profiler.records import RecordsFile
+from support.profiler.profiler_builders import QUICK
+
+pytestmark = [
+    pytest.mark.torch,
+    pytest.mark.torchrec,
+    pytest.mark.filterwarnings("ignore"),  # FBGEMM's own warnings are not ours to mend; it is imported in the tests
+]
+
+ON_CPU = (WireType.FP16, WireType.INT8, WireType.MX4)
+
+
+def one_core(*, refused: WireType | None = None) -> CodecBackend:
+    """Return a core that refuses a type."""
+    from neuroshard_profiler.backends.fbgemm import FbgemmBackend
+
+    class OneCore(FbgemmBackend):
+        def measure_codec(self, sample: CodecSample, *, repeats: Repeats) -> Times:
+            if sample.type is refused:
+                raise KernelError("no such kernel")
+            return super().measure_codec(sample, repeats=repeats)
+
+    return OneCore(CpuDevice(core=0, repeats=QUICK))
+
+
+def test_a_stopped_collection_resumes_and_its_records_give_the_times_of_each_type(tmp_path: Path) -> None:
+    """Nothing is measured twice, and a type that the device refused keeps its reason and has no times."""
+    samples = list(codec_samples(on_cpu=True))
+    path = tmp_path / "codecs.jsonl"
+    with RecordsFile(path, source=one_core().source) as file:
+        collect_codecs(one_core(refused=WireType.FP16), file, on_cpu=True)
+    *lines, _ = path.read_text().splitlines(keepends=True)
+    path.write_text("".join(lines))
+    with RecordsFile(path, source=one_core().source) as file:
+        collect_codecs(one_core(), file, on_cpu=True)
+
+    assert [record.codec for record in file.records] == samples
+    refused = {record.codec.type for record in file.records if record.failure == "no such kernel" and record.codec}
+    assert refused == {WireType.FP16}
+    found = fitted_codecs(file.records)
+    assert [times.type for times in found] == [WireType.INT8, WireType.MX4]
+    assert all(min(times.value_ms) > 0 for times in found)
+
+
+def test_samples_are_of_the_types_that_the_device_has() -> None:
+    """And on a core none is larger than takes a moment."""
+    on_cpu, on_gpu = list(codec_samples(on_cpu=True)), list(codec_samples(on_cpu=False))
+
+    assert {sample.type for sample in on_cpu} == set(ON_CPU)
+    assert {sample.type for sample in on_gpu} == set(WireType) - {WireType.FP32}
+    assert max(sample.num_values for sample in on_cpu) <= MAX_CPU_VALUES < max(sample.num_values for sample in on_gpu)
+
+
+def test_a_backend_without_fbgemm_has_no_codecs() -> None:
+    """Its profiles price them as memory traffic."""
+    assert not isinstance(TorchNativeBackend(CpuDevice(core=0, repeats=QUICK)), CodecBackend)
+
+
+@pytest.mark.parametrize("kind", ON_CPU)
+def test_the_call_is_the_codec_of_the_trainer(kind: WireType) -> None:
+    """It writes as many bytes as the type has on the wire, and decodes what it wrote."""
+    from neuroshard_profiler.backends.codec_call import CodecCall
+
+    sample = CodecSample(type=kind, batch_size=64, num_columns=64)
+    call = CodecCall(sample, device=torch.device("cpu"))
+
+    encoded = call.forward(0)
+
+    assert encoded.nbytes == WIRE_FORMATS[kind].sent_bytes(64, 64, pads=False)
+    call.backward(encoded, encoded)
