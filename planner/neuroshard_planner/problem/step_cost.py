@@ -293,9 +293,11 @@ class StepCost:
         """Return [...] the cost of placements with these peaks [..., levels]."""
         compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
         traffic = peaks[..., TRAFFIC]
-        total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
+        total: FloatArray = compute + self._exposed_ms(traffic, compute) + self.pooled_ms(traffic)
         if self.fixed_ms:
             total += self.fixed_ms
+        if not traffic[..., _BEYOND_COLUMNS[0] :].any():
+            return total
         in_use = set(np.flatnonzero(traffic.reshape(-1, len(Collective)).any(axis=0)).tolist())
         for collective in _BEYOND_COLUMNS:
             if collective in in_use:
@@ -321,10 +323,14 @@ class StepCost:
 
     def input_ms(self, peaks: FloatArray) -> FloatArray:
         """Return [...] what the exchange of indices adds to a step with these peaks [..., levels]."""
-        inputs = self.indices_ms(peaks[..., TRAFFIC])
+        return self._exposed_ms(peaks[..., TRAFFIC], peaks[..., FORWARD] + peaks[..., BACKWARD])
+
+    def _exposed_ms(self, traffic: FloatArray, compute_ms: FloatArray) -> FloatArray:
+        """Return [...] what the exchange of indices adds at this peak traffic [..., collectives] and compute [...]."""
+        inputs = self.indices_ms(traffic)
         if not self.hides_inputs:
             return inputs
-        exposed: FloatArray = np.maximum(inputs - (peaks[..., FORWARD] + peaks[..., BACKWARD]), 0.0)
+        exposed: FloatArray = np.maximum(inputs - compute_ms, 0.0)
         return exposed
 
     def indices_ms(self, traffic: FloatArray) -> FloatArray:

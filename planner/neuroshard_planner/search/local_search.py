@@ -170,7 +170,7 @@ class LocalSearch:
         if not len(moves.target):
             return False
         levels = _after(self._traits(), state.kinds, state.levels, view.source, moves)
-        moves_fit = levels[:, :, MEMORY].max(axis=0) <= self._problem.memory.shard_capacity_bytes
+        moves_fit = (levels[:, :, MEMORY] <= self._problem.memory.shard_capacity_bytes).all(axis=0)
         if not moves_fit.all():
             moves, levels = moves.take(moves_fit), levels[:, moves_fit]
             if not len(moves.target):
@@ -193,9 +193,12 @@ class LocalSearch:
 
     def _outcome(self, view: View, moves: Moves, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
-        peaks = np.maximum(view.largest_elsewhere[moves.target], levels.max(axis=0))
+        source, target = levels
+        peaks = np.maximum(source, target)
+        np.maximum(peaks, view.largest_elsewhere[moves.target], out=peaks)
         total = self._problem.step_cost.total_ms(peaks)
-        after = _to_evenness_power(levels @ view.loads.shares).sum(axis=0)
+        of_source, of_target = _to_evenness_power(levels @ view.loads.shares)
+        after: FloatArray = of_source + of_target
         return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[moves.target]
 
     def _traits(self) -> FloatArray:
@@ -275,9 +278,9 @@ def _spread(shards: IndexArray, most: int) -> IndexArray:
 
 def _to_evenness_power(shares: FloatArray) -> FloatArray:
     """Return [...] the shares to the power 16, by squaring: a general power takes several times as long."""
-    power = shares
-    for _ in range(EVENNESS_SQUARINGS):
-        power = power * power
+    power = shares * shares
+    for _ in range(EVENNESS_SQUARINGS - 1):
+        power *= power
     return power
 
 
