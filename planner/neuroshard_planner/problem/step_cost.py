@@ -88,6 +88,7 @@ TIMES = slice(0, 2)
 TRAFFIC = slice(2, 2 + len(Collective))
 """Levels that are traffic, in the order of Collective."""
 NUM_LEVELS = TRAFFIC.stop
+_EACH = np.arange(len(Collective))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -298,11 +299,11 @@ class StepCost:
             total += self.fixed_ms
         if not traffic[..., _BEYOND_COLUMNS[0] :].any():
             return total
-        in_use = set(np.flatnonzero(traffic.reshape(-1, len(Collective)).any(axis=0)).tolist())
+        is_in_use = traffic.reshape(-1, len(Collective)).any(axis=0).tolist()
         for collective in _BEYOND_COLUMNS:
-            if collective in in_use:
+            if is_in_use[collective]:
                 total += self._costs[collective].total_ms(traffic[..., collective])
-        if Collective.GRADIENTS in in_use:
+        if is_in_use[Collective.GRADIENTS]:
             total += self.dense_update_ms(traffic)
         return total
 
@@ -375,8 +376,9 @@ class StepCost:
         """
         step = np.maximum(MARGINAL_SHARE * peaks[TRAFFIC], self.least_traffic / 100)
         step[step == 0] = 1.0  # the first of a collective pays its launch
-        points = np.tile(peaks, (1 + len(step), 1))
-        points[1:, TRAFFIC] += np.diag(step)
+        points = np.empty((1 + len(step), NUM_LEVELS))
+        points[:] = peaks
+        points[_EACH + 1, _EACH + TRAFFIC.start] += step
         total = self.total_ms(points)
         prices = np.ones(NUM_LEVELS)
         prices[TRAFFIC] = (total[1:] - total[0]) / step

@@ -296,10 +296,10 @@ def _after(
     """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each move."""
     result = np.empty((2, len(moves.target), per_device.shape[1]), dtype=per_device.dtype)
     np.subtract(per_device[source], values[state_kinds[moves.source_shard]], out=result[0])
-    comes = np.flatnonzero(moves.source_kind != NONE)
+    (comes,) = (moves.source_kind != NONE).nonzero()
     result[0, comes] += values[moves.source_kind[comes]]
     np.add(per_device[moves.target], values[moves.target_kind], out=result[1])
-    goes = np.flatnonzero(moves.target_shard != NONE)
+    (goes,) = (moves.target_shard != NONE).nonzero()
     result[1, goes] -= values[state_kinds[moves.target_shard[goes]]]
     return result
 
