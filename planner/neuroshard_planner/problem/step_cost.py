@@ -299,7 +299,7 @@ class StepCost:
             total += self.fixed_ms
         if not traffic[..., _BEYOND_COLUMNS[0] :].any():
             return total
-        is_in_use = traffic.reshape(-1, len(Collective)).any(axis=0).tolist()
+        is_in_use: list[bool] = np.logical_or.reduce(traffic.reshape(-1, len(Collective)), axis=0).tolist()
         for collective in _BEYOND_COLUMNS:
             if is_in_use[collective]:
                 total += self._costs[collective].total_ms(traffic[..., collective])

@@ -170,7 +170,7 @@ class LocalSearch:
         if not len(moves.target):
             return False
         levels = _after(self._traits(), state.kinds, state.levels, view.source, moves)
-        moves_fit = (levels[:, :, MEMORY] <= self._problem.memory.shard_capacity_bytes).all(axis=0)
+        moves_fit = levels[:, :, MEMORY].max(axis=0) <= self._problem.memory.shard_capacity_bytes
         if not moves_fit.all():
             moves, levels = moves.take(moves_fit), levels[:, moves_fit]
             if not len(moves.target):
