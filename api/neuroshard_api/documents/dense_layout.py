@@ -8,8 +8,9 @@ zero3       one share of each; one unit's weights whole at a time   a second all
 split       the same, with one operator's weights whole at a time   those of zero3, once for each operator
 
 A share is one over the devices of a group: those of a node, whose shares the other nodes hold too and average, or all.
-Operators are the highest modules below a unit that own parameters, such as its linear layers; small ones, such as norms,
-are gathered with the unit. A checkpointed unit keeps its output alone and computes forward once more in backward; its input is kept by the unit before it.
+Operators are the highest modules below a unit that own parameters, such as its linear layers; small ones, such as
+norms, are gathered with the unit. A checkpointed unit keeps its output alone and computes forward once more in
+backward; its input is kept by the unit before it.
 """
 
 from enum import StrEnum

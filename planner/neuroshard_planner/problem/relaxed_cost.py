@@ -6,6 +6,7 @@ row_wise and data_parallel families are on every device, so that some device mak
 more where further tables are: of the devices that share those, the mean has at least the load of the mean over all.
 """
 
+from bisect import bisect_right
 from collections.abc import Collection
 
 import numpy as np
@@ -57,13 +58,14 @@ class RelaxedCost:
         slope[: self._num_traits] = slopes.sum(axis=0)
         for collective, hull in self._hulls.items():
             ms, rate = hull.tangent(float(traffic[collective]))
-            own = np.zeros_like(mean)
-            own[self._num_traits + collective] = rate
-            if collective is Collective.INDICES and self._hides_inputs:
-                if ms > total:  # hidden is what takes no longer than the compute
-                    total, slope = ms, own
+            if collective is not Collective.INDICES or not self._hides_inputs:
+                total += ms
+            elif ms > total:  # hidden is what takes no longer than the compute
+                total = ms
+                slope[:] = 0.0
+            else:
                 continue
-            total, slope = total + ms, slope + own
+            slope[self._num_traits + collective] += rate
         gradients = self._num_traits + Collective.GRADIENTS
         slope[gradients] += self._dense_update_ms
         return total + self._fixed_ms + self._dense_update_ms * float(mean[gradients]), slope
@@ -84,14 +86,16 @@ class _Hull:
             while len(kept) > 1 and _is_above(knots, times, kept[-2], kept[-1], point):
                 kept.pop()
             kept.append(point)
-        self._knots, self._times = knots[kept], times[kept]
-        self._rates: FloatArray = np.diff(self._times) / np.diff(self._knots)
+        knots, times = knots[kept], times[kept]
+        self._knots: list[float] = knots.tolist()
+        self._times: list[float] = times.tolist()
+        self._rates: list[float] = (np.diff(times) / np.diff(knots)).tolist()
 
     def tangent(self, traffic: float) -> tuple[float, float]:
         """Return milliseconds and milliseconds per unit of traffic."""
-        piece = int(np.clip(np.searchsorted(self._knots, traffic, side="right") - 1, 0, len(self._rates) - 1))
-        rate = float(self._rates[piece])
-        return float(self._times[piece]) + rate * (traffic - float(self._knots[piece])), rate
+        piece = min(max(bisect_right(self._knots, traffic) - 1, 0), len(self._rates) - 1)
+        rate = self._rates[piece]
+        return self._times[piece] + rate * (traffic - self._knots[piece]), rate
 
 
 def _is_above(knots: FloatArray, times: FloatArray, first: int, middle: int, last: int) -> bool:

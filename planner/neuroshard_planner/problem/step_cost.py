@@ -88,6 +88,7 @@ TIMES = slice(0, 2)
 TRAFFIC = slice(2, 2 + len(Collective))
 """Levels that are traffic, in the order of Collective."""
 NUM_LEVELS = TRAFFIC.stop
+_EACH = np.arange(len(Collective))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,14 +294,16 @@ class StepCost:
         """Return [...] the cost of placements with these peaks [..., levels]."""
         compute = peaks[..., FORWARD] + peaks[..., BACKWARD]
         traffic = peaks[..., TRAFFIC]
-        total: FloatArray = compute + self.input_ms(peaks) + self.pooled_ms(traffic)
+        total: FloatArray = compute + self._exposed_ms(traffic, compute) + self.pooled_ms(traffic)
         if self.fixed_ms:
             total += self.fixed_ms
-        in_use = set(np.flatnonzero(traffic.reshape(-1, len(Collective)).any(axis=0)).tolist())
+        if not traffic[..., _BEYOND_COLUMNS[0] :].any():
+            return total
+        is_in_use: list[bool] = np.logical_or.reduce(traffic.reshape(-1, len(Collective)), axis=0).tolist()
         for collective in _BEYOND_COLUMNS:
-            if collective in in_use:
+            if is_in_use[collective]:
                 total += self._costs[collective].total_ms(traffic[..., collective])
-        if Collective.GRADIENTS in in_use:
+        if is_in_use[Collective.GRADIENTS]:
             total += self.dense_update_ms(traffic)
         return total
 
@@ -321,10 +324,14 @@ class StepCost:
 
     def input_ms(self, peaks: FloatArray) -> FloatArray:
         """Return [...] what the exchange of indices adds to a step with these peaks [..., levels]."""
-        inputs = self.indices_ms(peaks[..., TRAFFIC])
+        return self._exposed_ms(peaks[..., TRAFFIC], peaks[..., FORWARD] + peaks[..., BACKWARD])
+
+    def _exposed_ms(self, traffic: FloatArray, compute_ms: FloatArray) -> FloatArray:
+        """Return [...] what the exchange of indices adds at this peak traffic [..., collectives] and compute [...]."""
+        inputs = self.indices_ms(traffic)
         if not self.hides_inputs:
             return inputs
-        exposed: FloatArray = np.maximum(inputs - (peaks[..., FORWARD] + peaks[..., BACKWARD]), 0.0)
+        exposed: FloatArray = np.maximum(inputs - compute_ms, 0.0)
         return exposed
 
     def indices_ms(self, traffic: FloatArray) -> FloatArray:
@@ -369,8 +376,9 @@ class StepCost:
         """
         step = np.maximum(MARGINAL_SHARE * peaks[TRAFFIC], self.least_traffic / 100)
         step[step == 0] = 1.0  # the first of a collective pays its launch
-        points = np.tile(peaks, (1 + len(step), 1))
-        points[1:, TRAFFIC] += np.diag(step)
+        points = np.empty((1 + len(step), NUM_LEVELS))
+        points[:] = peaks
+        points[_EACH + 1, _EACH + TRAFFIC.start] += step
         total = self.total_ms(points)
         prices = np.ones(NUM_LEVELS)
         prices[TRAFFIC] = (total[1:] - total[0]) / step

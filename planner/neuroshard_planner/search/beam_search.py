@@ -161,8 +161,8 @@ class SplitSearch:
     def _best(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]], count: int) -> list[Candidate]:
         """Place every state with every setting of its grid; return the best of distinct states."""
         lanes = [
-            (state, Lane(kinds=self._options.shards(state), dim_limit=limit * self._mean_dim_sum, memory_price=price))
-            for state, grid in states
+            (state, Lane(kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=price))
+            for state, kinds, grid in ((state, self._options.shards(state), grid) for state, grid in states)
             for limit, price in grid
         ]
         found: list[Candidate] = []

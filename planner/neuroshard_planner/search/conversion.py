@@ -139,13 +139,15 @@ class _Candidates:
         problem = self._problem
         for position, unit in enumerate(self._units):
             kinds, devices = self.own_kinds[position], self._own_devices[position]
-            placed, own = _in_order(kinds, devices), set(kinds.tolist())
+            placed: IndexArray | None = None
+            own = set(kinds.tolist())
             without = self._levels_without[position]
             room = problem.memory.shard_capacity_bytes - without[:, MEMORY]
             for option in forms.options(unit, without @ prices, room):
-                is_alike = len(option.kinds) == len(kinds) and option.kinds[0] in own
-                if is_alike and np.array_equal(_in_order(option.kinds, option.devices), placed):
-                    continue
+                if len(option.kinds) == len(kinds) and int(option.kinds[0]) in own:
+                    placed = _in_order(kinds, devices) if placed is None else placed
+                    if np.array_equal(_in_order(option.kinds, option.devices), placed):
+                        continue
                 self.options.append(option)
                 self._position.append(position)
 

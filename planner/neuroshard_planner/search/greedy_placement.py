@@ -127,9 +127,9 @@ def _place_sorted(
     num_lanes, width = load.shape
     num_devices = used.shape[2]
     added = np.ascontiguousarray(np.stack([load + price * memory, memory, columns]).transpose(2, 0, 1))
-    memory_room = np.ascontiguousarray(1.0 - memory.T)[:, :, None]
-    column_room = np.ascontiguousarray(dim_limit - columns.T)[:, :, None]
+    memory_room, column_room = np.ascontiguousarray(1.0 - memory.T), np.ascontiguousarray(dim_limit - columns.T)
     score, used_memory, used_columns = used
+    most_memory, most_columns = most = used[1:].max(axis=2)  # over devices: most steps of most lanes exceed no limit
     flat = used.reshape(-1)
     # Positions in `flat` of each sum and lane on device 0: one pass brings all three sums up to date.
     places = (np.arange(len(used) * num_lanes) * num_devices).reshape(len(used), num_lanes)
@@ -138,20 +138,25 @@ def _place_sorted(
     is_out, penalised = np.empty_like(score, dtype=np.bool_), np.empty_like(score)
     above_limit = 1e6  # dominates every score, so that the limit yields only to memory
     for step in range(width):
-        np.greater(used_columns, column_room[step], out=is_out)
-        if is_out.any():
+        ranked = score
+        if (most_columns > column_room[step]).any():
+            np.greater(used_columns, column_room[step, :, None], out=is_out)
             np.multiply(is_out, above_limit, out=penalised)
             penalised += score
-        else:
-            np.copyto(penalised, score)
-        np.greater(used_memory, memory_room[step], out=is_out)
-        if allowed is not None:
-            is_out |= ~allowed[:, step]
-        has_full = is_out.any()
+            ranked = penalised
+        has_full = allowed is not None or (most_memory > memory_room[step]).any()
         if has_full:
+            np.greater(used_memory, memory_room[step, :, None], out=is_out)
+            if allowed is not None:
+                is_out |= ~allowed[:, step]
+            if ranked is score:
+                np.copyto(penalised, score)
+                ranked = penalised
             np.copyto(penalised, np.inf, where=is_out)
-        index = places + penalised.argmin(axis=1, out=chosen[step])
+        index = places + ranked.argmin(axis=1, out=chosen[step])
         if has_full:
-            fits &= penalised.reshape(-1)[index[0]] < np.inf
-        flat[index] += added[step]
+            fits &= ranked.reshape(-1)[index[0]] < np.inf
+        after = flat[index] + added[step]
+        flat[index] = after
+        np.maximum(most, after[1:], out=most)
     return chosen.T, fits

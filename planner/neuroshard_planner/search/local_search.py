@@ -193,9 +193,12 @@ class LocalSearch:
 
     def _outcome(self, view: View, moves: Moves, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
-        peaks = np.maximum(view.largest_elsewhere[moves.target], levels.max(axis=0))
+        source, target = levels
+        peaks = np.maximum(source, target)
+        np.maximum(peaks, view.largest_elsewhere[moves.target], out=peaks)
         total = self._problem.step_cost.total_ms(peaks)
-        after = _to_evenness_power(levels @ view.loads.shares).sum(axis=0)
+        of_source, of_target = _to_evenness_power(levels @ view.loads.shares)
+        after: FloatArray = of_source + of_target
         return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[moves.target]
 
     def _traits(self) -> FloatArray:
@@ -275,9 +278,9 @@ def _spread(shards: IndexArray, most: int) -> IndexArray:
 
 def _to_evenness_power(shares: FloatArray) -> FloatArray:
     """Return [...] the shares to the power 16, by squaring: a general power takes several times as long."""
-    power = shares
-    for _ in range(EVENNESS_SQUARINGS):
-        power = power * power
+    power = shares * shares
+    for _ in range(EVENNESS_SQUARINGS - 1):
+        power *= power
     return power
 
 
@@ -293,10 +296,10 @@ def _after(
     """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each move."""
     result = np.empty((2, len(moves.target), per_device.shape[1]), dtype=per_device.dtype)
     np.subtract(per_device[source], values[state_kinds[moves.source_shard]], out=result[0])
-    comes = np.flatnonzero(moves.source_kind != NONE)
+    (comes,) = (moves.source_kind != NONE).nonzero()
     result[0, comes] += values[moves.source_kind[comes]]
     np.add(per_device[moves.target], values[moves.target_kind], out=result[1])
-    goes = np.flatnonzero(moves.target_shard != NONE)
+    (goes,) = (moves.target_shard != NONE).nonzero()
     result[1, goes] -= values[state_kinds[moves.target_shard[goes]]]
     return result
 

@@ -46,6 +46,7 @@ class FamilyBounds:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._relaxed: dict[Families, RelaxedCost] = {}
+        self._unlimited: dict[Families, PriceBound] = {}
 
     @cached_property
     def least_ms(self) -> float:
@@ -87,6 +88,8 @@ class FamilyBounds:
         level_ms = options.spread_ms(least)
         if families == (COLUMNS,) or not self._has_tangents or level_ms >= enough_ms:
             return level_ms
+        if limit_ms == enough_ms == np.inf:
+            return max(level_ms, self._priced_without_limit(families).bound_ms)
         return max(level_ms, self._priced(families, least, enough_ms).bound_ms)
 
     def choices(self, families: Families) -> list[IndexArray]:
@@ -94,10 +97,16 @@ class FamilyBounds:
 
         None where the costs have no slopes.
         """
-        least = self._options.least(np.inf).of(families)
         if not self._has_tangents:
             return []
-        return [least.family[chosen] for chosen in reversed(self._priced(families, least, np.inf).choices)]
+        family = self._options.least(np.inf).of(families).family
+        return [family[chosen] for chosen in reversed(self._priced_without_limit(families).choices)]
+
+    def _priced_without_limit(self, families: Families) -> PriceBound:
+        """Return the bound and the choices over all shards; both the bound and the proposals ask for them."""
+        if families not in self._unlimited:
+            self._unlimited[families] = self._priced(families, self._options.least(np.inf).of(families), np.inf)
+        return self._unlimited[families]
 
     def _priced(self, families: Families, least: "_Least", enough_ms: float) -> PriceBound:
         if families not in self._relaxed:
@@ -119,12 +128,17 @@ class FamilyBounds:
         return _largest_below(bound, min(free.values())) * (1 - ROUNDING)
 
     @cached_property
+    def _every(self) -> tuple[IndexArray, IndexArray]:
+        """Unit and kind of every shard that a plan may hold."""
+        return _all_options(self._problem)
+
+    @cached_property
     def _options(self) -> "_Options":
-        return _Options(self._problem, *_all_options(self._problem))
+        return _Options(self._problem, *self._every)
 
     @cached_property
     def _by_columns(self) -> "_Options":
-        unit, kind = _all_options(self._problem)
+        unit, kind = self._every
         by_columns = self._problem.kinds.family[kind] == COLUMNS
         return self._options if by_columns.all() else _Options(self._problem, unit[by_columns], kind[by_columns])
 

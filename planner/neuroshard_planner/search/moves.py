@@ -4,7 +4,7 @@ Generates candidates that constraints allow; judges neither memory nor cost.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Protocol, Self
 
 import numpy as np
@@ -57,8 +57,13 @@ class Moves:
     @classmethod
     def concatenated(cls, parts: Sequence[Self]) -> Self:
         """Return all moves of all parts."""
-        names = [field.name for field in fields(cls)]
-        return cls(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+        return cls(
+            target=np.concatenate([part.target for part in parts]),
+            source_shard=np.concatenate([part.source_shard for part in parts]),
+            source_kind=np.concatenate([part.source_kind for part in parts]),
+            target_shard=np.concatenate([part.target_shard for part in parts]),
+            target_kind=np.concatenate([part.target_kind for part in parts]),
+        )
 
 
 def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> Moves:
@@ -69,7 +74,10 @@ def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targe
     moves = Moves(
         target=target, source_shard=shard, source_kind=none, target_shard=none, target_kind=state.kinds[shard]
     )
-    return moves.take(_may_be_on(problem, unit, target) & (shard_on(problem, state, unit, target) == NONE))
+    found = shard_on(problem, state, unit, target) == NONE
+    if problem.allowed is not None:
+        found &= problem.allowed[unit, target]
+    return moves.take(found)
 
 
 def swaps(
@@ -87,37 +95,38 @@ def swaps(
     neighbours on both sides of each are given.
     """
     place = np.full(problem.num_devices, NONE)
-    place[targets] = np.arange(len(targets))
-    there = np.flatnonzero(place[state.devices] != NONE)
-    there = there[np.lexsort((size[there], place[state.devices[there]]))]
+    columns = np.arange(len(targets))
+    place[targets] = columns
+    place_of = place[state.devices]
+    there = np.flatnonzero(place_of != NONE)
+    there = there[np.lexsort((size[there], place_of[there]))]
     if not len(there):
         return relocations(problem, state, shards[:0], targets)
     # One sorted key over all targets: the target's place in front of the size, scaled into [0, 1).
     scale = 2.0 * float(size.max()) + 1e-30
-    key = place[state.devices[there]] + size[there] / scale
-    columns = np.arange(len(targets))
-    partner_size = np.clip(size[shards, None] - wanted[:, None], 0.0, None) / scale
-    above = np.searchsorted(key, columns + np.minimum(partner_size, 0.75))
-    # [w, sides, shards, targets]; without a neighbor on one side the other one is there twice.
-    places = np.stack((np.maximum(above - 1, 0), np.minimum(above, len(there) - 1)), axis=1)
-    found = np.stack((above > 0, above < len(there)), axis=1).ravel()
-    shard, target = (np.broadcast_to(each, places.shape).ravel() for each in (shards[:, None], targets))
-    partner = there[places.ravel()]
-    valid = found & (state.devices[partner] == target)
-    shard, target, partner = shard[valid], target[valid], partner[valid]
-    unit, partner_unit = problem.kinds.unit[state.kinds[shard]], problem.kinds.unit[state.kinds[partner]]
+    place_there = place_of[there]
+    key = place_there + size[there] / scale
+    partner_size = np.maximum(size[shards, None] - wanted[:, None], 0.0) / scale
+    above = key.searchsorted(columns + np.minimum(partner_size, 0.75))
+    # [w, sides, shards, targets] positions next to that size, from 1 on: 0 and the last are of no target.
+    sides = np.stack((above, above + 1), axis=1)
+    bordered = np.full(len(there) + 2, NONE)
+    bordered[1:-1] = place_there
+    found = np.flatnonzero(bordered[sides] == columns)
+    row, column = np.divmod(found, len(targets))
+    shard, target, partner = shards[row % len(shards)], targets[column], there[sides.ravel()[found] - 1]
+    shard_kind, partner_kind = state.kinds[shard], state.kinds[partner]
+    unit, partner_unit = problem.kinds.unit[shard_kind], problem.kinds.unit[partner_kind]
     source = state.devices[shard]
-    allowed = _may_be_on(problem, unit, target) & _may_be_on(problem, partner_unit, source)
     # The pair itself may be two shards of one table; any other shard of it there would have to be merged.
     alone = (shard_on(problem, state, unit, target) == NONE) & (shard_on(problem, state, partner_unit, source) == NONE)
+    alone |= unit == partner_unit
+    if problem.allowed is not None:
+        alone &= problem.allowed[unit, target] & problem.allowed[partner_unit, source]
     moves = Moves(
-        target=target,
-        source_shard=shard,
-        source_kind=state.kinds[partner],
-        target_shard=partner,
-        target_kind=state.kinds[shard],
+        target=target, source_shard=shard, source_kind=partner_kind, target_shard=partner, target_kind=shard_kind
     )
-    return moves.take(allowed & (alone | (unit == partner_unit)))
+    return moves if alone.all() else moves.take(alone)
 
 
 def splits(
@@ -180,8 +189,9 @@ def shard_on(problem: Problem, state: PlacedShards, unit: IndexArray, device: In
 
 def _pairs(first: IndexArray, second: IndexArray) -> tuple[IndexArray, IndexArray]:
     """Return every pair of an entry of the first and one of the second, the first's entries in turn."""
-    repeated: IndexArray = np.broadcast_to(second, (len(first), len(second))).ravel()
-    return np.repeat(first, len(second)), repeated
+    repeated = np.empty((len(first), len(second)), dtype=second.dtype)
+    repeated[:] = second
+    return first.repeat(len(second)), repeated.ravel()
 
 
 def _column_kinds(problem: Problem, unit: IndexArray, num_columns: IndexArray) -> IndexArray:
