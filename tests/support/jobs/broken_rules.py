@@ -62,6 +62,13 @@ RULES = (
         training={"denseParallelism": {"policy": "Shard"}},
     ),
     broken_rule(
+        "checkpoints-of-what-is-split",
+        "spec.training.denseParallelism",
+        "activationCheckpointing Always and operatorSplitting Always exclude each other: a checkpointed unit would "
+        "gather each operator once more; hint: set one of them to Auto",
+        training={"denseParallelism": {"activationCheckpointing": "Always", "operatorSplitting": "Always"}},
+    ),
+    broken_rule(
         "fixed-types-with-a-choice",
         "spec.training.communication",
         "policy Fixed takes exactly one type in embeddings.forward, in embeddings.backward, and in dense",
