@@ -42,6 +42,7 @@ from neuroshard_costs.features import (
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork, Weights
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, NUM_CALLS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.compute import overlapped
+from neuroshard_costs.simulator.dense import matrices_ms
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 MANIFEST_FILE = "manifest.json"
@@ -178,6 +179,10 @@ class CostBundle:
     def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
         """Return milliseconds (see TransferModel)."""
         return codec_ms(kind, encoded, decoded, device=self.manifest.device, measured=self.manifest.codecs)
+
+    def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
+        """Return milliseconds (see TransferModel)."""
+        return matrices_ms(forward_flops, backward_flops, device=self.manifest.device, measured=self.manifest.matrices)
 
     def device_problem(self, device: DeviceType) -> str | None:
         """Return the fault of pricing a device of another product with these models. None: it is the same one."""

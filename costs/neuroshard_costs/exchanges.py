@@ -182,6 +182,14 @@ class TransferModel(Protocol):
             decoded: [...] values on the device that decodes most.
         """
 
+    def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
+        """Return milliseconds, forward and backward, of the dense part's matrix products.
+
+        Args:
+            forward_flops: floating-point operations of the forward pass.
+            backward_flops: of the backward pass.
+        """
+
 
 def lookup_bytes(tables: Sequence[Table]) -> IndexArray:
     """Return [tables] the bytes of a lookup: its index, and its weight where there is one."""

@@ -131,6 +131,10 @@ class OwnCosts:
         """Return the base's times (see TransferModel)."""
         return self._base.codec_ms(kind, encoded, decoded)
 
+    def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
+        """Return the base's times (see TransferModel)."""
+        return self._base.matrices_ms(forward_flops, backward_flops)
+
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return that nothing is known of the model's range."""
         return (f"costs are by {self.manifest.name}, a cost model of the user's own, whose range is not known",)

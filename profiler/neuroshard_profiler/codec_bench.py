@@ -8,6 +8,7 @@ from neuroshard_api.documents.records import CodecSample, ProfileRecord
 
 from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.timed_samples import collect_timed
 
 BATCH_SIZES = (64, 1024, 16384, 131072)
 """The largest keep a GPU busy for longer than the host takes to launch a pass."""
@@ -38,7 +39,10 @@ def codec_samples(*, on_cpu: bool) -> Iterator[CodecSample]:
 
 def collect_codecs(backend: CodecBackend, file: RecordsFile, *, on_cpu: bool) -> None:
     """Append a record of each sample that the file lacks; one that a device refuses gets its reason."""
-    for sample in list(codec_samples(on_cpu=on_cpu))[len(file.records) :]:
-        record = ProfileRecord(source=backend.source, codec=sample, environment=backend.environment)
-        with file.appended(record) as measured:
-            measured.update(backend.measure_codec(sample, repeats=backend.repeats).fields)
+    collect_timed(
+        backend,
+        file,
+        codec_samples(on_cpu=on_cpu),
+        record=lambda sample: ProfileRecord(source=backend.source, codec=sample, environment=backend.environment),
+        measure=lambda sample, repeats: backend.measure_codec(sample, repeats=repeats),
+    )

@@ -8,6 +8,7 @@ from neuroshard_api.documents.tables import TableSet
 
 from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.timed_samples import collect_timed
 
 BATCH_SIZES = (256, 1024, 4096)
 COLUMNS = (16, 48, 128)
@@ -38,8 +39,10 @@ def has_repeats(tables: TableSet | None) -> bool:
 
 def collect_expansions(backend: ExpansionBackend, file: RecordsFile) -> None:
     """Append a record of each sample that the file lacks; one that a device refuses gets its reason."""
-    samples = list(expansion_samples())
-    for sample in samples[len(file.records) :]:
-        record = ProfileRecord(source=backend.source, expansion=sample, environment=backend.environment)
-        with file.appended(record) as measured:
-            measured.update(backend.measure_expansion(sample, repeats=backend.repeats).fields)
+    collect_timed(
+        backend,
+        file,
+        expansion_samples(),
+        record=lambda sample: ProfileRecord(source=backend.source, expansion=sample, environment=backend.environment),
+        measure=lambda sample, repeats: backend.measure_expansion(sample, repeats=repeats),
+    )

@@ -27,6 +27,7 @@ from neuroshard_profiler.expansion_bench import collect_expansions, has_repeats
 from neuroshard_profiler.files import write_file
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.launch_bench import collect_launches
+from neuroshard_profiler.matrix_bench import collect_matrices
 from neuroshard_profiler.processes import Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile, require_own_method
 from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE
@@ -37,6 +38,7 @@ COMMUNICATION_FILE = "communication.jsonl"
 LAUNCH_FILE = "launch.jsonl"
 EXPANSION_FILE = "expansion.jsonl"
 CODECS_FILE = "codecs.jsonl"
+MATRICES_FILE = "matrices.jsonl"
 TOPOLOGY_FILE = "topology.json"
 
 _OVERHEAD_SECONDS = 18.0  # of a budget: starting Python, torch and the ranks, and the fit
@@ -189,6 +191,8 @@ def measure_compute(
         if isinstance(backend, TorchBackend):
             with RecordsFile(path.with_name(LAUNCH_FILE), source=backend.source) as file:
                 collect_launches(backend, space.optimizers[0], file, seed=settings.seed)
+            with RecordsFile(path.with_name(MATRICES_FILE), source=backend.source) as file:
+                collect_matrices(backend, file, on_cpu=backend.kind == "cpu")
             if isinstance(backend, CodecBackend):
                 with RecordsFile(path.with_name(CODECS_FILE), source=backend.source) as file:
                     collect_codecs(backend, file, on_cpu=backend.kind == "cpu")

@@ -37,9 +37,10 @@ def test_a_communication_record_survives_json() -> None:
     ids=["none", "two"],
 )
 def test_a_record_holds_one_sample(fields: dict[str, Any], found: str) -> None:
-    """A record is of a kernel, of a collective, of the ways of calling a kernel, of copies, or of collections."""
+    """A record is of one kernel or collective, of copies, or of tables that are called in several ways."""
     with pytest.raises(
-        ValueError, match=f"exactly one of compute, communication, launch, expansion, codec, collections, found {found}"
+        ValueError,
+        match=f"exactly one of compute, communication, launch, expansion, codec, matrix, collections, found {found}",
     ):
         profile_record(**fields)
 

@@ -114,6 +114,15 @@ class CodecTimes(Value):
     """Of each value, on top."""
 
 
+class MatrixTimes(Value):
+    """What matrix products of the dense part take; pairs are forward and backward."""
+
+    product_ms: tuple[Milliseconds, Milliseconds]
+    """Of a product of few operations."""
+    operation_ms: tuple[Milliseconds, Milliseconds]
+    """Of each floating-point operation, on top."""
+
+
 class CollectionParts(Value):
     """Milliseconds of the parts of a step that a collection of tables takes; pairs are forward and backward."""
 
@@ -146,6 +155,8 @@ class BundleManifest(Document):
     """None: not measured; then it is priced as memory traffic."""
     codecs: tuple[CodecTimes, ...] = ()
     """Measured types, each once. A type that is not there is priced as memory traffic."""
+    matrices: MatrixTimes | None = None
+    """If unset: not measured; then matrix products have an assumed rate."""
     added_collection: CollectionParts | None = None
     """Measured cost of a further collection of tables, beyond that of its tables. If unset: its exchanges are priced as
     those with the least traffic, its compute as nothing."""

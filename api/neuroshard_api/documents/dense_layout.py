@@ -199,8 +199,8 @@ class DenseCost(Value):
     exposed_ms: Milliseconds
     """Collectives that do not overlap with compute."""
     source: str
-    """Where the times come from, such as ``simulated:h100-80gb``; their rate of matrix products and their overlap are
-    assumed."""
+    """Where the times come from, such as ``simulated:h100-80gb``; their overlap is assumed, and their rate of matrix
+    products where no profile measured it."""
 
     @property
     def total_ms(self) -> float:
@@ -223,8 +223,8 @@ class DenseLayout(Value):
     replicated_ms: Milliseconds
     """Compute and exposed collectives if all of it were replicated."""
     source: str
-    """Where the times come from, such as ``simulated:h100-80gb``; their rate of matrix products and their overlap are
-    assumed."""
+    """Where the times come from, such as ``simulated:h100-80gb``; their overlap is assumed, and their rate of matrix
+    products where no profile measured it."""
     frontier: Annotated[tuple[DensePoint, ...], Field(max_length=256)] = ()
     """Layouts that were chosen from, by memory."""
 

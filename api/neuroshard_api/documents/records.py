@@ -52,6 +52,20 @@ class CodecSample(Value):
         return self.batch_size * self.num_columns
 
 
+class MatrixSample(Value):
+    """A linear layer in FP32 (TF32 on GPUs): its output, and in backward the gradients of inputs and weights."""
+
+    batch_size: PositiveCount
+    """Samples of the device."""
+    num_inputs: PositiveCount
+    num_outputs: PositiveCount
+
+    @property
+    def forward_flops(self) -> int:
+        """Floating-point operations of the output; those of both gradients are twice as many."""
+        return 2 * self.batch_size * self.num_inputs * self.num_outputs
+
+
 class CollectionSample(Value):
     """Tables that are trained as one collection, and as two of half of them each."""
 
@@ -150,13 +164,15 @@ class ProfileRecord(Document):
     """Copies to repeated lists."""
     codec: CodecSample | None = None
     """Values that were encoded and decoded."""
+    matrix: MatrixSample | None = None
+    """A linear layer."""
     collections: CollectionSample | None = None
-    """Tables as one collection and as two. Exactly one of compute, communication, launch, expansion, codec, and
-    collections is given."""
+    """Tables as one collection and as two. Exactly one of compute, communication, launch, expansion, codec,
+    matrix, and collections is given."""
     forward_ms: Annotated[float, Field(gt=0)] | None = None
-    """Compute and expansion: median forward time. Codec: median time of encoding."""
+    """Compute, expansion, and matrix: median forward time. Codec: median time of encoding."""
     backward_ms: Annotated[float, Field(gt=0)] | None = None
-    """Compute and expansion: median backward time, of compute with the fused optimizer. Codec: median time of
+    """Compute, expansion, and matrix: median backward time, of compute with the fused optimizer. Codec: median time of
     decoding."""
     launch_times: LaunchTimes | None = None
     """Launch: medians of each way of calling."""
@@ -184,6 +200,7 @@ class ProfileRecord(Document):
             "launch": self.launch,
             "expansion": self.expansion,
             "codec": self.codec,
+            "matrix": self.matrix,
             "collections": self.collections,
         }
         given = [name for name, sample in samples.items() if sample is not None]

@@ -23,6 +23,7 @@ from neuroshard_costs.fitting.codecs import fitted_codecs
 from neuroshard_costs.fitting.collections import fitted_collection
 from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.launches import fitted_launch
+from neuroshard_costs.fitting.matrices import fitted_matrices
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import FloatArray
@@ -76,6 +77,9 @@ def calibrate_to(
     codecs = fitted_codecs(records)
     if codecs:
         update["codecs"] = codecs
+    matrices = fitted_matrices(records)
+    if matrices is not None:
+        update["matrices"] = matrices
     collection = fitted_collection(records)
     if collection is not None:
         update["added_collection"] = collection

@@ -12,6 +12,7 @@ from neuroshard_api.documents.bundle import (
     ErrorReport,
     Expansion,
     Launch,
+    MatrixTimes,
     Network,
     NetworkName,
     Range,
@@ -53,6 +54,7 @@ def save_fitted(
     launch: Launch | None = None,
     expansion: Expansion | None = None,
     codecs: Sequence[CodecTimes] = (),
+    matrices: MatrixTimes | None = None,
     added_collection: CollectionParts | None = None,
     extras: Mapping[str, bytes] | None = None,
 ) -> BundleManifest:
@@ -70,6 +72,7 @@ def save_fitted(
         launch: what a call costs beyond its tables. If unset: nothing, as on a CPU, where a call's time includes it.
         expansion: what copies to repeated lists take. None: not measured.
         codecs: times of measured types on the wire.
+        matrices: what matrix products take. None: not measured.
         added_collection: what a further collection of tables adds. None: not measured.
         extras: more files, as bundle.save_bundle takes them.
     """
@@ -96,6 +99,7 @@ def save_fitted(
         launch=launch or Launch(),
         expansion=expansion,
         codecs=tuple(codecs),
+        matrices=matrices,
         added_collection=added_collection,
     )
     weights = {f"{part}.{key}": array for part, network in networks.items() for key, array in network.weights.items()}

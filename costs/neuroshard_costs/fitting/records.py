@@ -70,7 +70,7 @@ def _record(line: bytes, *, where: str) -> ProfileRecord:
         raise RecordsError(f"{without_hint(str(error))}; hint: {_MEASURE_AGAIN}") from error
     if not record.is_usable:
         return record
-    for kind in ("compute", "expansion", "codec"):
+    for kind in ("compute", "expansion", "codec", "matrix"):
         if getattr(record, kind) is not None and (record.forward_ms is None or record.backward_ms is None):
             raise RecordsError(f"{where}: forward_ms and backward_ms must be given with {kind}; hint: {_MEASURE_AGAIN}")
     if record.expansion is not None and record.method < GROUP_COPIES_METHOD:

@@ -16,6 +16,7 @@ from neuroshard_costs.expansion import expansion_ms
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.communication import DIRECTIONS, Direction, Network, Numbers, all_to_all_seconds
 from neuroshard_costs.simulator.compute import set_seconds
+from neuroshard_costs.simulator.dense import matrices_ms
 from neuroshard_costs.simulator.reductions import dense_update_seconds, reduction_seconds
 
 _MS_PER_SECOND = 1000.0
@@ -133,6 +134,10 @@ class DeviceSimulator:
     def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
         """Return milliseconds (see TransferModel)."""
         return codec_ms(kind, encoded, decoded, device=self.device, measured=())
+
+    def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
+        """Return milliseconds (see TransferModel)."""
+        return matrices_ms(forward_flops, backward_flops, device=self.device, measured=None)
 
     def _noisy(self, seconds: FloatArray) -> FloatArray:
         if self.noise == 0:

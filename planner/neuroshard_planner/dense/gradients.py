@@ -22,7 +22,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import Reduction, TransferModel
-from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds
+from neuroshard_costs.simulator.dense import hidden_ms
 from neuroshard_costs.simulator.gradients import gradient_codec_seconds
 
 from neuroshard_planner.errors import InfeasibleError
@@ -90,7 +90,7 @@ class _Choice:
         self._units = [] if plan.request.dense is None else _replicated_units(plan, plan.request.dense)
         self._num_parameters = sum(unit.num_parameters for unit in self._units)
         self._exact_ms = sum(self._exposed_ms(unit, GradientType.FP32) for unit in self._units)
-        computed_ms = sum(self._backward_ms(unit) + _ms(self._forward_seconds(unit)) for unit in self._units)
+        computed_ms = sum(sum(self._passes_ms(unit)) for unit in self._units)
         dense_ms = computed_ms + self._exact_ms if plan.dense is None else plan.dense.dense_ms
         self.step_ms = plan.predicted.total_ms + dense_ms
 
@@ -174,8 +174,8 @@ class _Choice:
 
     def _exposed_ms(self, unit: DenseUnit, kind: GradientType) -> float:
         """Return the exposed time of the collectives of a unit's gradients."""
-        hidden_ms = _ms(hidden_seconds(self._backward_ms(unit) / _MS_PER_SECOND))
-        return max(0.0, self._collectives_ms(unit.num_parameters, kind) - hidden_ms)
+        _, backward_ms = self._passes_ms(unit)
+        return max(0.0, self._collectives_ms(unit.num_parameters, kind) - hidden_ms(backward_ms))
 
     def _collectives_ms(self, num_parameters: int, kind: GradientType) -> float:
         if not num_parameters:
@@ -195,11 +195,8 @@ class _Choice:
         reduction = Reduction(topology=self._request.topology, family=family)
         return float(self._costs.reduction_ms(np.array(num_bytes), reduction)[1])
 
-    def _backward_ms(self, unit: DenseUnit) -> float:
-        return _ms(matrix_seconds(self._request.topology.device, unit.backward_flops))
-
-    def _forward_seconds(self, unit: DenseUnit) -> float:
-        return matrix_seconds(self._request.topology.device, unit.forward_flops)
+    def _passes_ms(self, unit: DenseUnit) -> tuple[float, float]:
+        return self._costs.matrices_ms(unit.forward_flops, unit.backward_flops)
 
     def _gain(self, saved_ms: float) -> str:
         return _gain(saved_ms, self.step_ms)

@@ -36,11 +36,10 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
-from neuroshard_costs.simulator.dense import hidden_seconds, matrix_seconds
+from neuroshard_costs.simulator.dense import hidden_ms
 
 from neuroshard_planner.dense.choice import Choice
 
-_MS_PER_SECOND = 1000.0
 LEAST_SPLIT = 0.02
 """Share of a device's memory that the gathers of a unit take, buffer and weights, below which it is split on request
 only."""
@@ -211,10 +210,8 @@ class UnitOptions:
     ) -> UnitOption:
         """Return one way to keep a module of a unit, permitted or not. Only a unit with operators can be split."""
         own = UnitBytes.of(unit, self._profile)
-        device = self._topology.device
-        forward_ms = _MS_PER_SECOND * matrix_seconds(device, unit.forward_flops)
-        recomputed_ms = forward_ms if checkpointed else 0.0
-        backward_ms = _MS_PER_SECOND * matrix_seconds(device, unit.backward_flops) + recomputed_ms
+        forward_ms, backward_ms = self._costs.matrices_ms(unit.forward_flops, unit.backward_flops)
+        backward_ms += forward_ms if checkpointed else 0.0
         saved = unit.activation_bytes - unit.output_bytes if checkpointed else 0
         if split:
             transient, exposed_ms = self._one_after_the_other(unit, strategy, group)
@@ -244,13 +241,8 @@ class UnitOptions:
         for part in (own, *operators) if own.num_parameters else operators:
             gathered = UnitBytes.of_parameters(part.num_parameters, unit, self._profile)
             transients.append(_transient_bytes(gathered, strategy, group))
-            exposed_ms += self._exposed_ms(
-                gathered,
-                strategy,
-                group,
-                forward_ms=_MS_PER_SECOND * matrix_seconds(self._topology.device, part.forward_flops),
-                backward_ms=_MS_PER_SECOND * matrix_seconds(self._topology.device, part.backward_flops),
-            )
+            forward_ms, backward_ms = self._costs.matrices_ms(part.forward_flops, part.backward_flops)
+            exposed_ms += self._exposed_ms(gathered, strategy, group, forward_ms=forward_ms, backward_ms=backward_ms)
         of_own = transients.pop(1) if own.num_parameters else 0
         return of_own + max(transients), exposed_ms
 
@@ -321,7 +313,7 @@ def _transient_bytes(gathered: UnitBytes, strategy: DenseStrategy, group: DenseG
 
 def _exposed_ms(collectives_ms: float, compute_ms: float) -> float:
     """Return the time of collectives that compute of the same pass does not hide."""
-    return max(0.0, collectives_ms - _MS_PER_SECOND * hidden_seconds(compute_ms / _MS_PER_SECOND))
+    return max(0.0, collectives_ms - hidden_ms(compute_ms))
 
 
 def may_shard(choices: DenseChoices, profile: DenseProfile) -> bool:

@@ -2,13 +2,14 @@
 
 from abc import ABC, abstractmethod
 
-from neuroshard_api.documents.records import ComputeSample, ExpansionSample, LaunchTimes
+from neuroshard_api.documents.records import ComputeSample, ExpansionSample, LaunchTimes, MatrixSample
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.sharding.kernels import DataType, DeviceKind, Optimizer
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.expansion_call import ExpansionCall
+from neuroshard_profiler.backends.matrix_call import MatrixCall
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedDevice
 
 
@@ -76,6 +77,10 @@ class TorchBackend(ABC):
         return self.device.measure(
             sample, lambda: ExpansionCall(sample, device=self.device.torch), repeats, is_cold=False
         )
+
+    def measure_matrix(self, sample: MatrixSample, *, repeats: Repeats) -> Times:
+        """Time a layer whose inputs were computed just before: caches are warm. Raises UnusableSampleError."""
+        return self.device.measure(sample, lambda: MatrixCall(sample, device=self.device.torch), repeats, is_cold=False)
 
     @abstractmethod
     def calls(self, sample: ComputeSample, *, seed: int) -> EmbeddingCall:

@@ -5,7 +5,13 @@ from contextlib import contextmanager
 from typing import Protocol
 
 import torch
-from neuroshard_api.documents.records import MAX_FAILURE_CHARACTERS, CodecSample, ComputeSample, ExpansionSample
+from neuroshard_api.documents.records import (
+    MAX_FAILURE_CHARACTERS,
+    CodecSample,
+    ComputeSample,
+    ExpansionSample,
+    MatrixSample,
+)
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, state_row_bytes
@@ -15,7 +21,7 @@ from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
 from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 
-TimedSample = ComputeSample | ExpansionSample | CodecSample
+TimedSample = ComputeSample | ExpansionSample | CodecSample | MatrixSample
 """What is timed in a pair of calls, forward and backward."""
 _FP32_BYTES = 4
 _ALLOCATOR_MESSAGE = "DefaultCPUAllocator"
@@ -122,8 +128,11 @@ def needed_bytes(sample: TimedSample) -> int:
     """Return the bytes of a sample's weights, optimizer state, inputs, and pooled embeddings.
 
     Copies have pooled embeddings alone, before and after, and the gradients of both. Codecs have values as they were,
-    in a type that is not wider, and decoded.
+    in a type that is not wider, and decoded. Layers have inputs, weights, outputs, and the gradients of each.
     """
+    if isinstance(sample, MatrixSample):
+        sides = sample.num_inputs + sample.num_outputs
+        return 2 * _FP32_BYTES * (sample.batch_size * sides + sample.num_inputs * sample.num_outputs)
     if isinstance(sample, CodecSample):
         return 3 * _FP32_BYTES * sample.num_values
     if isinstance(sample, ExpansionSample):

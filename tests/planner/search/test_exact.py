@@ -112,6 +112,10 @@ class LinearCosts:
         """Return a time proportional to the values."""
         return self.transfer_ms_per_element * (encoded + decoded)
 
+    def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
+        """Return times proportional to the operations."""
+        return self.transfer_ms_per_element * forward_flops, self.transfer_ms_per_element * backward_flops
+
 
 @dataclass(frozen=True, kw_only=True)
 class Optimum:

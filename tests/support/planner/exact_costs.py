@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.bundle import BundleManifest, CodecTimes, CollectionParts, ErrorReport, Network
+from neuroshard_api.documents.bundle import (
+    BundleManifest,
+    CodecTimes,
+    CollectionParts,
+    ErrorReport,
+    MatrixTimes,
+    Network,
+)
 from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType
@@ -21,6 +28,7 @@ from neuroshard_costs.simulator.compute import (
     overlapped,
 )
 from neuroshard_costs.simulator.constants import SUB_WARP_COLUMNS
+from neuroshard_costs.simulator.dense import matrices_ms
 from neuroshard_costs.simulator.device import DeviceSimulator
 from numpy.typing import NDArray
 
@@ -36,6 +44,8 @@ class ExactCosts:
     """Added by a further collection of tables."""
     codecs: tuple[CodecTimes, ...] = ()
     """Measured types."""
+    matrices: MatrixTimes | None = None
+    """Measured products."""
 
     @property
     def manifest(self) -> BundleManifest:
@@ -127,6 +137,10 @@ class ExactCosts:
     def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
         """Return the times of measured types, otherwise the simulator's."""
         return codec_ms(kind, encoded, decoded, device=self.device, measured=self.codecs)
+
+    def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
+        """Return the measured times, otherwise the simulator's."""
+        return matrices_ms(forward_flops, backward_flops, device=self.device, measured=self.matrices)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return none: the simulator has no training range."""
