@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.bundle import MatrixTimes
 from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
@@ -67,6 +68,22 @@ def options_of(
         groups=groups or (DenseGroup.NODE,),
     )
     return made.of(one)
+
+
+def test_compute_has_the_rate_that_was_measured() -> None:
+    """Operations of each pass have their own; products have no time of theirs, since a profile does not count them."""
+    devices = topology(8)
+    measured = MatrixTimes(product_ms=(1.0, 1.0), operation_ms=(2.0**-43, 2.0**-44))
+    made = UnitOptions(
+        dense_profile(units=(unit(),)),
+        devices,
+        costs=ExactCosts(devices.device, matrices=measured),
+        choices=DenseChoices(),
+        groups=(DenseGroup.NODE,),
+    )
+
+    assert made.replicated(unit()).compute_ms == 2.0
+    assert made.option(unit(), DenseStrategy.ZERO3, DenseGroup.NODE, checkpointed=True).compute_ms == 3.0
 
 
 def names(options: tuple[UnitOption, ...]) -> set[str]:
