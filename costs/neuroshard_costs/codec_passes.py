@@ -6,6 +6,7 @@ reads one type and writes the other, and its launch.
 
 from collections.abc import Sequence
 
+import numpy as np
 from neuroshard_api.documents.bundle import CodecTimes
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
 from neuroshard_api.documents.topology import DeviceType
@@ -34,6 +35,20 @@ def codec_ms(
         if times.type is kind:
             taken: FloatArray = sum(times.pass_ms) + encoded * times.value_ms[0] + decoded * times.value_ms[1]
             return taken
+    return _passes_ms((encoded + decoded) * (DECODED_BYTES + WIRE_FORMATS[kind].bytes_per_value), device)
+
+
+def scaling_ms(kind: WireType, encoded: FloatArray, decoded: FloatArray, *, device: DeviceType) -> FloatArray:
+    """Return the milliseconds [...] in which gradients are multiplied before they are encoded, and divided after.
+
+    The trainer does so in FP16 alone, whose smallest values are above those of gradients. Arguments as of codec_ms.
+    """
+    if kind is not WireType.FP16:
+        return np.zeros(np.shape(encoded))
+    return _passes_ms((encoded + decoded) * 2 * DECODED_BYTES, device)
+
+
+def _passes_ms(num_bytes: FloatArray, device: DeviceType) -> FloatArray:
+    """Return the milliseconds of two passes that read and write this many bytes."""
     bandwidth = device.memory_bandwidth_bytes_per_second * c.CODEC_EFFICIENCY
-    passed_bytes = (encoded + decoded) * (DECODED_BYTES + WIRE_FORMATS[kind].bytes_per_value)
-    return MS_PER_SECOND * (2 * c.CODEC_LAUNCH_SECONDS + passed_bytes / bandwidth)
+    return MS_PER_SECOND * (2 * c.CODEC_LAUNCH_SECONDS + num_bytes / bandwidth)

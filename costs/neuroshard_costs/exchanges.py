@@ -22,6 +22,7 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import Family
 
+from neuroshard_costs.codec_passes import scaling_ms
 from neuroshard_costs.shards import (
     BYTES_PER_ELEMENT,
     INDEX_BYTES,
@@ -98,7 +99,8 @@ class PooledExchange:
         forward    the fullest device encodes its columns of all samples | all decode all columns of their samples
         backward   all encode all columns of their samples | the fullest device decodes its columns of all samples
 
-        All columns of a device's samples are as many values as the mean device has of all samples.
+        All columns of a device's samples are as many values as the mean device has of all samples. FP16 gradients are
+        scaled as well.
         """
         topology = self.forward.topology
         columns = np.asarray(max_dim_sums, dtype=np.float64)
@@ -120,6 +122,8 @@ class PooledExchange:
                     bytes_per_element=exchange.bytes_per_element,
                     direction=direction,
                 )
+                if direction == "backward":
+                    added[..., index] += scaling_ms(kind, *passes, device=topology.device)
         return added
 
 

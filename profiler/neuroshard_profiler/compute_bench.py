@@ -62,10 +62,7 @@ def collect_compute(
         on_record(len(file.records))
         _require_some_success(file)
         if isinstance(error, DeviceLostError):
-            raise DeviceFailedError(
-                f"{backend.source} failed in a kernel and refuses all others until the process ends: {error}"
-                "; hint: run the same command again; it resumes after this sample"
-            )
+            raise DeviceFailedError(backend.source, error)
 
 
 def _require_some_success(file: RecordsFile) -> None:

@@ -54,7 +54,18 @@ class MeasureError(ProfilerError):
 
 
 class DeviceFailedError(MeasureError):
-    """The device is lost to this process; the same command in another process resumes."""
+    """The device is lost to this process; the same command in another process resumes.
+
+    Args:
+        source: label of the device.
+        reason: what the kernel said.
+    """
+
+    def __init__(self, source: str, reason: Exception) -> None:
+        super().__init__(
+            f"{source} failed in a kernel and refuses all others until the process ends: {reason}"
+            "; hint: run the same command again; it resumes after this sample"
+        )
 
 
 class PeerLostError(MeasureError):

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -193,12 +194,12 @@ def measure_compute(
                 collect_launches(backend, space.optimizers[0], file, seed=settings.seed)
             with RecordsFile(path.with_name(MATRICES_FILE), source=backend.source) as file:
                 collect_matrices(backend, file, on_cpu=backend.kind == "cpu")
-            if isinstance(backend, CodecBackend):
-                with RecordsFile(path.with_name(CODECS_FILE), source=backend.source) as file:
-                    collect_codecs(backend, file, on_cpu=backend.kind == "cpu")
             if has_repeats(space.job):
                 with RecordsFile(path.with_name(EXPANSION_FILE), source=backend.source) as file:
                     collect_expansions(backend, file)
+            if isinstance(backend, CodecBackend) and find_spec("torchrec") is not None:
+                with RecordsFile(path.with_name(CODECS_FILE), source=backend.source) as file:
+                    collect_codecs(backend, file, on_cpu=backend.kind == "cpu")
 
 
 def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"], gpus: Gpus) -> int:

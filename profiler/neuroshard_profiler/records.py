@@ -11,7 +11,7 @@ from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import ended_records
 
-from neuroshard_profiler.errors import UnusableSampleError
+from neuroshard_profiler.errors import DeviceFailedError, DeviceLostError, UnusableSampleError
 from neuroshard_profiler.files import make_folder
 
 METHOD = 3
@@ -67,13 +67,20 @@ class RecordsFile:
 
     @contextmanager
     def appended(self, record: ProfileRecord) -> Iterator[dict[str, object]]:
-        """Append a record with the fields that the caller measures, or with the reason that its sample is unusable."""
+        """Append a record with the fields that the caller measures, or with the reason that its sample is unusable.
+
+        Raises DeviceFailedError where the device is lost with it; the sample is recorded, so that another one goes on.
+        """
         measured: dict[str, object] = {}
+        lost: DeviceLostError | None = None
         try:
             yield measured
         except UnusableSampleError as error:
             measured = {"failure": str(error) or type(error).__name__}
+            lost = error if isinstance(error, DeviceLostError) else None
         self.append(record.model_copy(update=measured))
+        if lost is not None:
+            raise DeviceFailedError(record.source, lost) from lost
 
     def close(self) -> None:
         """Close the file."""

@@ -28,6 +28,13 @@ TRAIN = ("neuroshard_trainer", "job.yaml", "--plan", "p.json", "--run-dir", "x")
 LAUNCH = ("neuroshard_trainer.launch", "--standalone", "-m", *TRAIN)
 
 
+def test_a_profile_needs_no_torchrec() -> None:
+    """Without it codecs are not measured, and everything else is."""
+    code = "from neuroshard_profiler.backends import fbgemm; import sys; assert 'torchrec' not in sys.modules"
+
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
+
+
 @pytest.mark.parametrize(
     ("missing", "command", "extra"),
     [

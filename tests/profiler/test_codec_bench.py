@@ -56,6 +56,19 @@ def test_a_stopped_collection_resumes_and_its_records_give_the_times_of_each_typ
     assert all(min(times.value_ms) > 0 for times in found)
 
 
+def test_a_codec_that_cannot_be_compiled_is_a_sample_without_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton, in which FBGEMM has MX4 on GPUs, has errors of its own kinds."""
+    from neuroshard_profiler.backends.codec_call import CodecCall
+
+    def fail(_call: CodecCall, _number: int) -> torch.Tensor:
+        raise NameError("name 'triton' is not defined")
+
+    monkeypatch.setattr(CodecCall, "forward", fail)
+    sample = CodecSample(type=WireType.MX4, batch_size=64, num_columns=64)
+    with pytest.raises(KernelError, match="name 'triton' is not defined"):
+        one_core().measure_codec(sample, repeats=QUICK)
+
+
 def test_samples_are_of_the_types_that_the_device_has() -> None:
     """And on a core none is larger than takes a moment."""
     on_cpu, on_gpu = list(codec_samples(on_cpu=True)), list(codec_samples(on_cpu=False))

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import read_records
+from neuroshard_profiler.errors import DeviceFailedError, DeviceLostError
 from neuroshard_profiler.records import METHOD, RecordsFile
 from support.profiler.record_builders import SOURCE, compute_record, written
 
@@ -65,3 +66,17 @@ def test_records_of_another_way_of_measuring_are_not_continued(tmp_path: Path) -
         RecordsError, match=f"holds records of measuring method 1, this release measures by .* {METHOD}"
     ):
         RecordsFile(path, source=SOURCE)
+
+
+def test_a_sample_that_takes_the_device_with_it_is_recorded_and_ends_the_measuring(tmp_path: Path) -> None:
+    """Later samples are not blamed for it: the next run goes on after this one."""
+    path = tmp_path / "records.jsonl"
+    record = compute_record().model_copy(update={"forward_ms": None, "backward_ms": None})
+    with (
+        RecordsFile(path, source=SOURCE) as file,
+        pytest.raises(DeviceFailedError, match="illegal memory access; hint: run the same command again"),
+        file.appended(record),
+    ):
+        raise DeviceLostError("illegal memory access")
+
+    assert [each.failure for each in file.records] == ["illegal memory access"]

@@ -169,6 +169,10 @@ def test_a_tensor_of_two_modules_leaves_no_operators() -> None:
     tied[2].weight = tied[0].weight
     assert operators_of(tied) == ()
 
+    with_norm = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64), nn.LayerNorm(64))
+    with_norm[2].bias = with_norm[0].bias
+    assert operators_of(with_norm) == (), "the norm is too small to be an operator"
+
 
 def test_an_operator_has_all_below_it() -> None:
     """Attention owns weights, and its output layer is in it."""

@@ -13,8 +13,8 @@ def operators_of(unit: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
     """Return the highest modules below a unit that own parameters themselves, by their path, in the model's order.
 
     An operator is gathered with all modules below it. What the unit's module owns itself is in none, and neither are
-    modules of less than LEAST_SHARE of its parameters, such as norms. Empty where a parameter is in two of them, or is
-    the module's own as well: it would have to be whole with both.
+    modules of less than LEAST_SHARE of its parameters, such as norms. Empty where a parameter is in one of them and
+    elsewhere in the unit as well: it would have to be whole with both.
     """
     least = LEAST_SHARE * sum(weight.numel() for weight in unit.parameters())
     found = tuple(
@@ -22,9 +22,11 @@ def operators_of(unit: nn.Module) -> tuple[tuple[str, nn.Module], ...]:
         for path, module in _highest("", unit)
         if sum(weight.numel() for weight in module.parameters()) >= least
     )
-    owned = [weight for _, operator in found for weight in operator.parameters()]
-    owned += unit.parameters(recurse=False)
-    return found if len({id(weight) for weight in owned}) == len(owned) else ()
+    owners: dict[int, set[str | None]] = {}
+    for name, weight in unit.named_parameters(remove_duplicate=False):
+        owner = next((path for path, _ in found if name.startswith(f"{path}.")), None)
+        owners.setdefault(id(weight), set()).add(owner)
+    return found if all(len(each) == 1 for each in owners.values()) else ()
 
 
 def _highest(path: str, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:

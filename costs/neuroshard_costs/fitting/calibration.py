@@ -45,8 +45,8 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
 
     At least 8 compute records are needed; a communication network with fewer than 8 records of its direction keeps
     its times. An earlier calibration of the bundle is replaced, not built upon. The bundle's own source stays: only
-    the scale is measured, and the host's launches, copies to repeated lists, and further collections of tables where
-    there are records of them.
+    the scale is measured, and the host's launches, copies to repeated lists, codecs, matrix products, and further
+    collections of tables where there are records of them.
 
     Raises:
         RecordsError: the records cannot be read, are too few or of several machines.
@@ -74,9 +74,8 @@ def calibrate_to(
     expansion = fitted_expansion(records)
     if expansion is not None:
         update["expansion"] = expansion
-    codecs = fitted_codecs(records)
-    if codecs:
-        update["codecs"] = codecs
+    codecs = {times.type: times for times in (*bundle.manifest.codecs, *fitted_codecs(records))}
+    update["codecs"] = tuple(codecs.values())
     matrices = fitted_matrices(records)
     if matrices is not None:
         update["matrices"] = matrices

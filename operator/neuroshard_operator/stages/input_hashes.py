@@ -62,6 +62,8 @@ def plan_inputs_hash(
     chosen = spec.training.dense_optimizer
     if counts_dense(spec) and chosen is not Training().dense_optimizer:
         said["dense_optimizer"] = chosen.value
+    if counts_dense(spec) and spec.training.dense_parallelism.choices is not None:
+        said["dense_parallelism"] = _said(spec.training.dense_parallelism)
     if spec.training.communication is not None:
         said["communication"] = _said(spec.training.communication, leave_out={"guard"})
     if spec.data.has_sessions:

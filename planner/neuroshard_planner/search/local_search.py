@@ -1,8 +1,9 @@
 """Local search: moves that take load off the most loaded device, until nothing helps.
 
 A move touches two devices. Candidates are ranked by additive loads (see placement.py); the best few are judged by
-the cost networks. A move is taken if it lowers the plan's cost, or keeps it and evens out the devices; both strictly
-decrease, so the search ends.
+the cost networks. A move is taken if it lowers the plan's cost, or keeps it and evens out the devices. How even they
+are is judged by what each level costs in the state before the move, which may be otherwise after it: so two states of
+equal cost can each look better from the other, and a state that comes again at the same cost ends the search.
 """
 
 from collections.abc import Iterator
@@ -59,6 +60,11 @@ class State:
     def placement(self) -> Placement:
         """All shards."""
         return joined(self.fixed, self.movable) if len(self.fixed.kinds) else self.movable
+
+    @property
+    def content(self) -> bytes:
+        """Which device has which shard; equal for equal placements, whatever the order of their shards."""
+        return self.keys.tobytes() + self.kinds[self.order].tobytes()
 
     def _derive(self) -> None:
         self.total_ms = float(self._problem.step_cost.total_ms(self.levels.max(axis=0)))
@@ -131,7 +137,13 @@ class LocalSearch:
     def improve(self, placement: Placement, *, max_shards: IndexArray | None = None) -> Placement:
         """Return a placement that costs at most as much as the merged one; see State for ``max_shards``."""
         state = State(self._problem, merged(self._problem, placement), max_shards=max_shards)
+        lowest_ms, seen = np.inf, set[bytes]()
         while self._problem.work < self._work_budget:
+            if state.total_ms < lowest_ms:
+                lowest_ms, seen = state.total_ms, set()
+            if state.content in seen:
+                break
+            seen.add(state.content)
             loads = Loads(state, self._traits(), self._prices(state))
             if not any(self._move(state, loads, source) for source in bounding_devices(state)):
                 break

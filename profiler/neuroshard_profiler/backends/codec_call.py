@@ -1,4 +1,4 @@
-"""Codecs of pooled embeddings, as the trainer has them around its all-to-alls. Times nothing."""
+"""FBGEMM's codecs of pooled embeddings, without the scale that the trainer gives gradients. Times nothing."""
 
 import torch
 from neuroshard_api.documents.communication import WireTypes

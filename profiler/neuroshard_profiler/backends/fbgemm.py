@@ -15,9 +15,9 @@ from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.backends.codec_call import CodecCall
 from neuroshard_profiler.backends.torch_backend import TorchBackend
-from neuroshard_profiler.devices.base import TimedDevice
+from neuroshard_profiler.devices.base import TimedDevice, first_line
+from neuroshard_profiler.errors import KernelError, UnusableSampleError
 from neuroshard_profiler.lookups import TableLookups, draw_batches
 
 _LEARNING_RATE = 1e-3
@@ -37,8 +37,20 @@ class FbgemmBackend(TorchBackend):
         return FusedCalls(sample, seed=seed, device=self.device.torch)
 
     def measure_codec(self, sample: CodecSample, *, repeats: Repeats) -> Times:
-        """Time a codec on values that were computed just before: caches are warm. Raises UnusableSampleError."""
-        return self.device.measure(sample, lambda: CodecCall(sample, device=self.device.torch), repeats, is_cold=False)
+        """Time a codec on values that were computed just before: caches are warm. Needs TorchRec.
+
+        Raises UnusableSampleError, also where the codec cannot be compiled: FBGEMM has that of MX4 in Triton.
+        """
+        from neuroshard_profiler.backends.codec_call import CodecCall  # noqa: PLC0415 - TorchRec
+
+        try:
+            return self.device.measure(
+                sample, lambda: CodecCall(sample, device=self.device.torch), repeats, is_cold=False
+            )
+        except UnusableSampleError:
+            raise
+        except Exception as error:
+            raise KernelError(first_line(error)) from error
 
 
 class FusedCalls:

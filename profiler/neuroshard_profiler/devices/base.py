@@ -115,13 +115,13 @@ def sample_errors() -> Iterator[None]:
     try:
         yield
     except torch.OutOfMemoryError as error:
-        raise OutOfDeviceMemoryError(_first_line(error)) from error
+        raise OutOfDeviceMemoryError(first_line(error)) from error
     except torch.AcceleratorError as error:
-        raise DeviceLostError(_first_line(error)) from error
+        raise DeviceLostError(first_line(error)) from error
     except RuntimeError as error:
         if _ALLOCATOR_MESSAGE in str(error):
-            raise OutOfDeviceMemoryError(_first_line(error)) from error
-        raise KernelError(_first_line(error)) from error
+            raise OutOfDeviceMemoryError(first_line(error)) from error
+        raise KernelError(first_line(error)) from error
 
 
 def needed_bytes(sample: TimedSample) -> int:
@@ -145,5 +145,6 @@ def needed_bytes(sample: TimedSample) -> int:
     return int(total)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or its kind, as records have it."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:MAX_FAILURE_CHARACTERS]

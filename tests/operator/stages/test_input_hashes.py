@@ -57,6 +57,19 @@ def test_what_changes_plan_or_workers_waits_for_suspension(name: str) -> None:
     assert frozen == (AFFECTS[name].plan or AFFECTS[name].workers)
 
 
+@pytest.mark.parametrize(
+    ("choices", "changes"),
+    [({"policy": "Auto"}, False), ({"policy": "Shard"}, True), ({"operatorSplitting": "Always"}, True)],
+)
+def test_how_the_dense_part_is_kept_decides_the_plan(choices: dict[str, str], *, changes: bool) -> None:
+    """A job whose choice was changed while it was suspended is planned again."""
+    before, after = builders.job().spec, builders.job(training={"denseParallelism": choices}).spec
+
+    plans = {plan_inputs_hash(spec, HARDWARE, replans=0) for spec in (before, after)}
+
+    assert (len(plans) == 2) == changes
+
+
 SESSIONS = {"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": "0.1"}]}}
 
 

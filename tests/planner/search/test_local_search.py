@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest, TableConstraints
+from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged
@@ -215,3 +217,35 @@ def test_a_state_kept_up_to_date_equals_one_made_anew() -> None:
     assert search.improvements > 1
     state = State(problem, found)
     assert state.total_ms == pytest.approx(problem.total_ms([found])[0], rel=1e-6)
+
+
+def test_states_that_each_look_better_from_the_other_end_the_search() -> None:
+    """The exchange of indices is hidden in one and not in the other, so that evenness has other prices in each."""
+    rng = random.Random(82)  # noqa: S311 - draws test data
+    num_tables, num_devices = rng.choice((26, 60, 100)), rng.choice((8, 16))
+    members = [
+        table(
+            f"t{index}",
+            num_embeddings=int(10 ** rng.uniform(2, 6)),
+            embedding_dim=rng.choice((4, 8, 16, 32, 64, 128, 256, 512)),
+            pooling_factor=round(10 ** rng.uniform(0, 2), 3),
+        )
+        for index in range(num_tables)
+    ]
+    h100 = preset("h100-80gb")
+    problem = Problem(
+        request(
+            *members,
+            topology=h100.topology(num_nodes=2, devices_per_node=num_devices // 2),
+            pipeline=Pipeline.SPARSE_DIST,
+            batch_size_per_device=512,
+        ),
+        bundled_bundle("h100-80gb"),
+    )
+    start = Placement(kinds=problem.whole, devices=np.random.default_rng(82).integers(0, num_devices, num_tables))
+    search = local_search(problem, work_budget=20_000)
+
+    found = search.improve(start)
+
+    assert problem.work < 5_000
+    assert problem.total_ms([found])[0] < problem.total_ms([start])[0]
