@@ -5,7 +5,7 @@
 PROFILE is what `neuroshard profile` wrote on this machine. Three models train with their units replicated, ZeRO-2, and
 ZeRO-3, each process on one thread and gloo between them. Compute is processor time of the thread that computes, of the
 slower rank, which leaves out other processes. Collectives are time by the clock, which does not. Predicted are matrix
-products at the assumed rate of a core, and the exposed collectives by the profile's cost models.
+products at the rate that the profile measured, and the exposed collectives by the profile's cost models.
 """
 
 import argparse
