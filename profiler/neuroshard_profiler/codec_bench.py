@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Protocol, runtime_checkable
 
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
-from neuroshard_api.documents.records import CodecSample, ProfileRecord
+from neuroshard_api.documents.records import CodecSample
 
 from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
 from neuroshard_profiler.records import RecordsFile
@@ -39,10 +39,4 @@ def codec_samples(*, on_cpu: bool) -> Iterator[CodecSample]:
 
 def collect_codecs(backend: CodecBackend, file: RecordsFile, *, on_cpu: bool) -> None:
     """Append a record of each sample that the file lacks; one that a device refuses gets its reason."""
-    collect_timed(
-        backend,
-        file,
-        codec_samples(on_cpu=on_cpu),
-        record=lambda sample: ProfileRecord(source=backend.source, codec=sample, environment=backend.environment),
-        measure=lambda sample, repeats: backend.measure_codec(sample, repeats=repeats),
-    )
+    collect_timed(backend, file, codec_samples(on_cpu=on_cpu), kind="codec", measure=backend.measure_codec)

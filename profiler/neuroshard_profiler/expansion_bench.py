@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from neuroshard_api.documents.records import ExpansionSample, ProfileRecord
+from neuroshard_api.documents.records import ExpansionSample
 from neuroshard_api.documents.tables import TableSet
 
 from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
@@ -39,10 +39,4 @@ def has_repeats(tables: TableSet | None) -> bool:
 
 def collect_expansions(backend: ExpansionBackend, file: RecordsFile) -> None:
     """Append a record of each sample that the file lacks; one that a device refuses gets its reason."""
-    collect_timed(
-        backend,
-        file,
-        expansion_samples(),
-        record=lambda sample: ProfileRecord(source=backend.source, expansion=sample, environment=backend.environment),
-        measure=lambda sample, repeats: backend.measure_expansion(sample, repeats=repeats),
-    )
+    collect_timed(backend, file, expansion_samples(), kind="expansion", measure=backend.measure_expansion)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Protocol
 
-from neuroshard_api.documents.records import MatrixSample, ProfileRecord
+from neuroshard_api.documents.records import MatrixSample
 
 from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
 from neuroshard_profiler.records import RecordsFile
@@ -35,10 +35,4 @@ def matrix_samples(*, on_cpu: bool) -> Iterator[MatrixSample]:
 
 def collect_matrices(backend: MatrixBackend, file: RecordsFile, *, on_cpu: bool) -> None:
     """Append a record of each layer that the file lacks; one that a device refuses gets its reason."""
-    collect_timed(
-        backend,
-        file,
-        matrix_samples(on_cpu=on_cpu),
-        record=lambda sample: ProfileRecord(source=backend.source, matrix=sample, environment=backend.environment),
-        measure=lambda sample, repeats: backend.measure_matrix(sample, repeats=repeats),
-    )
+    collect_timed(backend, file, matrix_samples(on_cpu=on_cpu), kind="matrix", measure=backend.measure_matrix)

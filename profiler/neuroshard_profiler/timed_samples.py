@@ -1,7 +1,7 @@
 """Collects records of samples that are the same in every profile, each timed forward and backward. Draws none."""
 
-from collections.abc import Callable, Iterable
-from typing import TypeVar
+from collections.abc import Iterable
+from typing import Any, Literal, Protocol, TypeVar
 
 from neuroshard_api.documents.document import Value
 from neuroshard_api.documents.records import ProfileRecord
@@ -10,6 +10,15 @@ from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
 from neuroshard_profiler.records import RecordsFile
 
 Sample = TypeVar("Sample", bound=Value)
+_Timed_contra = TypeVar("_Timed_contra", contravariant=True)
+
+
+class Measure(Protocol[_Timed_contra]):
+    """Times a sample."""
+
+    def __call__(self, sample: _Timed_contra, /, *, repeats: Repeats) -> Times:
+        """Return the times. Raises UnusableSampleError."""
+        ...
 
 
 def collect_timed(
@@ -17,8 +26,8 @@ def collect_timed(
     file: RecordsFile,
     samples: Iterable[Sample],
     *,
-    record: Callable[[Sample], ProfileRecord],
-    measure: Callable[[Sample, Repeats], Times],
+    kind: Literal["expansion", "codec", "matrix"],
+    measure: Measure[Sample],
 ) -> None:
     """Append a record of each sample that the file lacks; one that a device refuses gets its reason.
 
@@ -26,9 +35,11 @@ def collect_timed(
         backend: whose records they are.
         file: takes them up in the order of the samples.
         samples: all of them.
-        record: of a sample, without times.
-        measure: times a sample. Raises UnusableSampleError.
+        kind: field of a record that has the sample.
+        measure: times a sample.
     """
     for sample in list(samples)[len(file.records) :]:
-        with file.appended(record(sample)) as measured:
-            measured.update(measure(sample, backend.repeats).fields)
+        of_kind: dict[str, Any] = {kind: sample}
+        record = ProfileRecord(source=backend.source, environment=backend.environment, **of_kind)
+        with file.appended(record) as measured:
+            measured.update(measure(sample, repeats=backend.repeats).fields)

@@ -4,17 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from neuroshard_api.documents.dense_layout import CheckpointingChoice, DenseChoices, DensePolicy
-from neuroshard_api.documents.dense_profile import DenseProfile
-from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
-from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.dense_layout import DensePolicy
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.dense_profile import dense_profile
 from support import builders
-from support.planner.exact_costs import ExactCosts
+from support.trainer.dense_plans import highest, planned
 from support.trainer.rank_server import RankServer, output
 from support.trainer.trainer_builders import TABLES, job_data, write_job, write_plan
 
@@ -27,29 +22,9 @@ JOB = job_data(
     checkpoint={"everySteps": 100},
 )
 """24 layers of 16 MiB: replicated 1.5 GiB with gradients and Adam, and half of it where two ranks share them."""
+DEVICES = builders.topology(WORLD_SIZE)
 MARGIN_BYTES = 256 * 2**20
 """What no ledger counts: stacks of threads, arenas of the allocator, and buffers of gloo."""
-
-
-def planned(counted: DenseProfile, policy: DensePolicy, *, most_bytes: int | None = None) -> Plan:
-    """Return the job's plan under a policy, for devices with this memory. None: with more than any plan needs."""
-    devices = builders.topology(WORLD_SIZE)
-    request = PlanRequest(
-        tables=builders.table_set(*TABLES),
-        topology=devices,
-        batch_size_per_device=counted.batch_size_per_device,
-        optimizer=Optimizer.SGD,
-        memory=MemorySettings(reserve_fraction=0.0),
-        constraints=Constraints(max_memory_bytes_per_device=most_bytes),
-        dense=counted,
-        dense_choices=DenseChoices(policy=policy, checkpointing=CheckpointingChoice.NEVER),
-    )
-    return search(request, bundle=ExactCosts(devices.device))
-
-
-def highest(plan: Plan) -> int:
-    """Return the ledger's sum of the fullest device."""
-    return max(each.used_bytes for each in plan.memory)
 
 
 @pytest.mark.processes
@@ -60,11 +35,11 @@ def test_a_job_that_does_not_fit_replicated_trains_sharded_in_the_memory_of_its_
 ) -> None:
     """Under one limit of memory the sharded plan trains, and the replicated one, which is refused, could not."""
     counted = dense_profile(DLRMTrainingJob.from_data(JOB), builders.table_set(*TABLES), multi_tensor=False)
-    replicated, sharded = planned(counted, DensePolicy.REPLICATE), planned(counted, DensePolicy.SHARD)
+    replicated, sharded = (planned(counted, DEVICES, each) for each in (DensePolicy.REPLICATE, DensePolicy.SHARD))
     most_bytes = highest(sharded) + MARGIN_BYTES
     assert highest(replicated) > most_bytes
     with pytest.raises(InfeasibleError, match="shard the dense part"):
-        planned(counted, DensePolicy.REPLICATE, most_bytes=most_bytes)
+        planned(counted, DEVICES, DensePolicy.REPLICATE, most_bytes=most_bytes)
     worker = f"{Path(__file__).with_name('dense_limit_worker.py')}:main"
     job = write_job(tmp_path, JOB)
 

@@ -5,25 +5,20 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.documents.dense_layout import (
-    CheckpointingChoice,
-    DenseChoices,
     DenseGroup,
     DensePolicy,
     DenseStrategy,
 )
-from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
-from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.dense_profile import dense_profile
 from support import builders
-from support.planner.exact_costs import ExactCosts
+from support.trainer.dense_plans import highest, planned
 from support.trainer.rank_server import RankServer
 from support.trainer.trainer_builders import TABLES, job_data, write_job, write_plan
 
 NUM_PLANS = 12
+DEVICES = builders.topology(4, num_nodes=2)
 JOB = job_data(
     world_size=4,
     model={
@@ -39,29 +34,6 @@ JOB = job_data(
 """Twelve layers of about 64 KiB on samples of a few: weights, gradients, and Adam are most of its memory."""
 
 
-def planned(policy: DensePolicy, *, most_bytes: int | None = None) -> Plan:
-    """Return the job's plan for two nodes of two devices under a policy and a limit of their memory."""
-    job = DLRMTrainingJob.from_data(JOB)
-    tables = builders.table_set(*TABLES)
-    devices = builders.topology(4, num_nodes=2)
-    request = PlanRequest(
-        tables=tables,
-        topology=devices,
-        batch_size_per_device=job.spec.model.batch_size_per_device,
-        optimizer=Optimizer.SGD,
-        memory=MemorySettings(reserve_fraction=0.0),
-        constraints=Constraints(max_memory_bytes_per_device=most_bytes),
-        dense=dense_profile(job, tables, multi_tensor=False),
-        dense_choices=DenseChoices(policy=policy, checkpointing=CheckpointingChoice.NEVER),
-    )
-    return search(request, bundle=ExactCosts(devices.device))
-
-
-def highest(plan: Plan) -> int:
-    """Return the ledger's sum of the fullest device."""
-    return max(each.used_bytes for each in plan.memory)
-
-
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.timeout(400)
@@ -71,10 +43,12 @@ def test_every_layout_trains_as_replicas_do(tmp_path: Path, ranks: RankServer) -
     A checkpoint goes on under another layout with equal bits. A job whose replicas do not fit is planned and trained:
     with evaluations under TorchRec's pipeline, a proven layout, and a second start from its checkpoint.
     """
-    most_bytes = (highest(planned(DensePolicy.REPLICATE)) + highest(planned(DensePolicy.SHARD))) // 2
+    counted = dense_profile(DLRMTrainingJob.from_data(JOB), builders.table_set(*TABLES), multi_tensor=False)
+    policies = DensePolicy.REPLICATE, DensePolicy.SHARD
+    most_bytes = sum(highest(planned(counted, DEVICES, policy)) for policy in policies) // 2
     with pytest.raises(InfeasibleError, match="shard the dense part"):
-        planned(DensePolicy.REPLICATE, most_bytes=most_bytes)
-    plan = planned(DensePolicy.SHARD, most_bytes=most_bytes)
+        planned(counted, DEVICES, DensePolicy.REPLICATE, most_bytes=most_bytes)
+    plan = planned(counted, DEVICES, DensePolicy.SHARD, most_bytes=most_bytes)
     assert highest(plan) <= most_bytes
     files = write_job(tmp_path, JOB), write_plan(tmp_path, plan)
 

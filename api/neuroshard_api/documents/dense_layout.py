@@ -83,12 +83,6 @@ class SplittingChoice(StrEnum):
     """Every zero3 unit with two operators or more."""
 
 
-EXCLUSIVE_MESSAGE = (
-    "checkpointing always and splitting always exclude each other: a checkpointed unit computes its forward pass once "
-    "more in its backward pass, and would gather each operator once more; hint: set one of them to auto"
-)
-
-
 class UnitChoice(Value):
     """The strategy of some units, whatever the policy."""
 
@@ -119,7 +113,11 @@ class DenseChoices(Value):
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if self.checkpointing is CheckpointingChoice.ALWAYS and self.splitting is SplittingChoice.ALWAYS:
-            raise ValueError(EXCLUSIVE_MESSAGE)
+            raise ValueError(
+                "checkpointing always and splitting always exclude each other: a checkpointed unit computes its "
+                "forward pass once more in its backward pass, and would gather each operator once more; hint: set one "
+                "of them to auto"
+            )
         return self
 
 

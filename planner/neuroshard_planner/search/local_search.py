@@ -141,9 +141,10 @@ class LocalSearch:
         while self._problem.work < self._work_budget:
             if state.total_ms < lowest_ms:
                 lowest_ms, seen = state.total_ms, set()
-            if state.content in seen:
+            content = state.content
+            if content in seen:
                 break
-            seen.add(state.content)
+            seen.add(content)
             loads = Loads(state, self._traits(), self._prices(state))
             if not any(self._move(state, loads, source) for source in bounding_devices(state)):
                 break
