@@ -191,6 +191,11 @@ class PlanSummary:
         return tuple(table for table in self.tables if table.is_split)
 
     @property
+    def num_copied_tables(self) -> int:
+        """Tables that every device, or every device of a group, has a whole copy of."""
+        return sum(table.placement.sharding_type is ShardingType.DATA_PARALLEL for table in self.split_tables)
+
+    @property
     def collectives(self) -> tuple[CollectiveCost, ...]:
         """The collectives of a step, with the most bytes of a device. Empty: all-to-alls of tables by columns alone."""
         by_columns = all(table.placement.sharding_type.is_by_columns for table in self.tables)

@@ -10,6 +10,7 @@ from neuroshard_api.documents.request import Algorithm
 from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import COST_TERMS, MEMORY_TERMS, cost_terms
 from support.builders import device_type, rank_times, step_report, table
+from support.planner.placements import everywhere
 from support.planner.plan_builders import (
     in_collections,
     plan_of,
@@ -294,3 +295,21 @@ def test_passes_of_the_dense_part_are_shown_predicted_and_measured(plan: Plan) -
     assert "measured, rank 1</th><td>7.12</td><td>1.50</td><td>8.62</td>" in page
     assert "Passes of a step" not in render_html(plan, steps=step_report())
     assert '<h2 id="dense">' not in render_html(plan)
+
+
+def test_cut_and_copied_tables_are_counted_apart(plan: Plan) -> None:
+    """Each count has its reason; a copied table is not called cut."""
+    first, second, *others = plan.request.tables.tables
+    copied = [everywhere(each, plan.request.topology) for each in (first, second)]
+    page = render_html(plan.model_copy(update={"tables": (*copied, *plan.tables[2:])}))
+
+    assert f"2 of {2 + len(others)} are copied to all devices" in page
+    assert "2 of 26 tables are cut" in page
+    assert "copied" not in render_html(plan).partition('id="split"')[2].partition("</section>")[0]
+
+
+def test_lookups_have_six_digits_at_most() -> None:
+    """A mean that was drawn or counted has as many digits as a float; the list of tables stays readable."""
+    page = render_html(plan_of(table(embedding_dim=64, pooling_factor=61.21059971170507), split_every=1))
+
+    assert page.count("<td>61.2106</td>") == 2
