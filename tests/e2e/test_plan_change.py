@@ -13,7 +13,6 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.kubectl import Kubectl
-from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
 from support import builders
@@ -57,8 +56,6 @@ def test_a_killed_training_on_two_nodes_resumes_under_another_mixed_plan(
     cluster: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     """From the last checkpoint that was whole, with the new plan's shards in the ranks' memory."""
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("this provider's nodes share no folder")
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
     texts = {name: plan.to_json() for name, plan in mixed_plans().items()}
     for name, text in texts.items():

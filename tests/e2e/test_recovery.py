@@ -9,7 +9,6 @@ from e2e.operator_release import Release
 from e2e.volumes import newest_step, shared_volume
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.images import TRAINER
-from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
 
@@ -73,8 +72,6 @@ def test_a_trainer_whose_node_dies_goes_on_from_its_last_checkpoint(
     release: Release, cluster: Cluster, namespace: Namespace, tmp_path: Path, index: str
 ) -> None:
     """Kubelet and processes end at once: restarted in the documented time, not counted, from the newest checkpoint."""
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("this provider's nodes share no folder")
     if len(cluster.nodes()) < 3:
         pytest.skip("a pair of workers on two nodes needs a third one to move to; make cluster-up NODES=3")
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from e2e import jobs
 from e2e.operator_release import Release
-from e2e.volumes import newest_step, shared_volume
+from e2e.volumes import newest_step, shared_volume, skip_without_shared_folder
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
 from neuroshard_cluster.cgroups import MOUNT
@@ -97,8 +97,6 @@ def test_a_candidate_for_drifted_inputs_is_taken_once_it_is_approved(
 
     Approval makes it independent of how well bundled models of a GPU predict this CPU. Times are in the artifacts.
     """
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("this provider's nodes share no folder")
     kubectl, folder, kills = namespace.kubectl, tmp_path / "checkpoints", Kills(operator, seed=seed)
     with shared_volume(cluster, namespace, folder) as claim:
         kubectl.apply(long_job(claim, data={"drift": DRIFT}))
@@ -169,8 +167,7 @@ def test_mode_auto_restarts_the_workers_under_a_candidate_by_itself(
 
     The job is planned first, so that the tables of device 0 are the ones whose lookups grow.
     """
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("this provider's nodes share no folder")
+    skip_without_shared_folder(cluster)
     if len(cluster.nodes()) < NUM_PROCS:
         pytest.skip("two workers need two nodes; make cluster-up NODES=2")
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
@@ -223,8 +220,6 @@ def test_a_later_job_is_planned_with_the_models_that_measured_steps_corrected(
     cluster: Cluster, namespace: Namespace, tmp_path: Path
 ) -> None:
     """The first job corrects its profile by steady steps; the prediction for the second is nearer to what they took."""
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("this provider's nodes share no folder")
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
     profiler = {"corrections": {"make": True, "take": True}}
     with shared_volume(cluster, namespace, folder) as claim:
@@ -332,8 +327,6 @@ def lines_of(file: Path) -> list[str]:
 
 def test_a_job_whose_inputs_stay_is_not_planned_again(cluster: Cluster, namespace: Namespace, tmp_path: Path) -> None:
     """In mode Auto, whatever else runs on the machine: no candidate, and no restart."""
-    if not isinstance(cluster, LocalCluster):
-        pytest.skip("this provider's nodes share no folder")
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
     with shared_volume(cluster, namespace, folder) as claim:
         kubectl.apply(long_job(claim, replanning={"mode": "Auto", "avoidSlowNodes": False}))
