@@ -52,7 +52,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--cluster", default="", help="the test cluster to run against; without it such tests are left out")
     group.addoption("--cluster-provider", default="auto", choices=PROVIDERS)
     group.addoption("--artifacts", type=Path, default=Path("build/artifacts"), help="where failed tests leave a folder")
-    group.addoption("--chaos-seconds", type=float, default=120.0, help="how long processes are killed at random")
+    group.addoption("--chaos-seconds", type=float, default=60.0, help="how long processes are killed at random")
     group.addoption("--long", action="store_true", help="run the tests with the mark `long` as well")
     group.addoption("--table", action="store_true", help="print what holds as a table, a line for each test")
     group.addoption("--table-file", type=Path, help="and write it into this file, with machine, versions, disk, memory")
