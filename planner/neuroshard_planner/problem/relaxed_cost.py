@@ -1,13 +1,15 @@
 """The objective of placements that use exactly some families, bounded below by a convex function of the mean device.
 
-No peak is below the mean over devices. The time of a collective at its peak is bounded by the convex hull of its knots,
-which begins with what the collective costs at all: a family in use pays its launch whatever it sends. Tables of
-row_wise and data_parallel families are on every device, so that some device makes a call for each of them, and one
-more where further tables are: of the devices that share those, the mean has at least the load of the mean over all.
+No peak is below the mean over devices, nor below what some device has. The time of a collective at its peak is bounded
+by the convex hull of its knots over the loads that the mean device may have, which begins with what the collective
+costs at all: a family in use pays its launch whatever it sends. Tables of row_wise and data_parallel families are on
+every device, so that some device makes a call for each of them, and one more where further tables are: of the devices
+that share those, the mean has at least the load of the mean over all.
 """
 
 from bisect import bisect_right
 from collections.abc import Collection
+from typing import NamedTuple
 
 import numpy as np
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray
@@ -15,35 +17,52 @@ from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatA
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import Collective, CollectiveCost
 
-_COLLECTIVES = {
+COLLECTIVES = {
     COLUMNS: (Collective.POOLED_EMBEDDINGS, Collective.INDICES),
     ROWS: (Collective.ROW_SUMS, Collective.INDICES),
     NODE_ROWS: (Collective.NODE_ROW_SUMS, Collective.INDICES),
     REPLICATED: (Collective.GRADIENTS,),
 }
+"""That a table takes part in, by its family."""
+
+
+class TrafficLimits(NamedTuple):
+    """What is known of traffic before a choice, each [collectives]."""
+
+    least: FloatArray
+    """Of the mean device."""
+    most: FloatArray
+    """Of the mean device."""
+    of_some_device: FloatArray
+    """At least that much has some device."""
+
+
+MARGIN = 1e-9  # that keeps two loads apart
 
 
 class RelaxedCost:
     """A convex, non-decreasing function of a mean device's representation [r] and traffic [collectives], in one row."""
 
-    def __init__(self, problem: Problem, families: Collection[int], *, most_traffic: FloatArray) -> None:
+    def __init__(self, problem: Problem, families: Collection[int], limits: TrafficLimits) -> None:
         """Make the function for placements that use all of these families and no other.
 
         Args:
             problem: whose costs have tangents.
             families: positions in FAMILIES.
-            most_traffic: [collectives] that the mean device may have.
+            limits: of the traffic of these placements.
         """
         self._tangent_ms = problem.tangent_ms
         self._num_traits = problem.kinds.representation.shape[1]
         self._num_calls = len({ROWS, REPLICATED} & set(families)) + bool({COLUMNS, NODE_ROWS} & set(families))
         step_cost = problem.step_cost
-        used = {collective for family in families for collective in _COLLECTIVES[family]}
+        used = {collective for family in families for collective in COLLECTIVES[family]}
         if any(table.is_sequence for table in problem.request.tables.tables):
             used -= {Collective.ROW_SUMS}  # rows of sequences are not added up
         # Indices first: compute alone hides them.
         in_order = sorted(used, key=lambda each: (each is not Collective.INDICES, each))
-        self._hulls = {each: _Hull(step_cost.collective(each), float(most_traffic[each])) for each in in_order}
+        self._hulls = {
+            each: _Hull(step_cost.collective(each), *(float(limit[each]) for limit in limits)) for each in in_order
+        }
         self._fixed_ms = step_cost.fixed_ms
         self._hides_inputs = step_cost.hides_inputs
         self._dense_update_ms = float(step_cost.dense_update_ms(np.eye(len(Collective))[Collective.GRADIENTS]))
@@ -72,15 +91,14 @@ class RelaxedCost:
 
 
 class _Hull:
-    """The largest convex function below a collective's time, both directions together, from no traffic on."""
+    """The largest convex function below a collective's time, both directions together, between two loads."""
 
-    def __init__(self, cost: CollectiveCost, most: float) -> None:
-        """``most`` is the highest traffic that is asked for."""
-        times = cost.forward + cost.backward
-        knots = np.concatenate(([0.0], cost.knots))
-        times = np.concatenate((times[:1], times))
-        if most > knots[-1]:  # it costs no more there
-            knots, times = np.append(knots, most), np.append(times, times[-1])
+    def __init__(self, cost: CollectiveCost, least: float, most: float, of_some_device: float) -> None:
+        """No traffic below ``least`` or above ``most`` is asked for; the peak is ``of_some_device`` or more."""
+        most = max(most, least * (1 + MARGIN), MARGIN)
+        corners = np.append(cost.knots, of_some_device)
+        knots = np.unique(np.concatenate(([least, most], corners[(corners > least) & (corners < most)])))
+        times = np.interp(np.maximum(knots, of_some_device), cost.knots, cost.both)
         kept: list[int] = []
         for point in range(len(knots)):
             while len(kept) > 1 and _is_above(knots, times, kept[-2], kept[-1], point):

@@ -4,7 +4,8 @@ The compute networks map the sum x of a device's representations to a time f(x) 
 quasi-convex, so that max over devices f(x_d) >= f(mean of x_d). A unit's shards add up to at least its number of
 columns times the smallest representation per column over all widths, coordinate by coordinate, whatever the split.
 Hence f(sum over units / devices) bounds the compute, once for forward and once for backward; evenly spread columns
-bound the communication. A unit that must keep a wide shard bounds the compute by that shard alone.
+bound the communication. A unit that must keep a wide shard bounds the compute by that shard alone, and the
+communication by what it brings its device.
 
 Plans are bounded by the set of families in use. Where units have several of them to choose from, prices bound the
 choice (`price_bound`); where the costs have no slopes, the least of all families counts, coordinate by coordinate.
@@ -26,7 +27,7 @@ from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.relaxed_cost import RelaxedCost
+from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.problem.units import Unit
@@ -45,7 +46,6 @@ class FamilyBounds:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._relaxed: dict[Families, RelaxedCost] = {}
         self._unlimited: dict[Families, PriceBound] = {}
 
     @cached_property
@@ -109,10 +109,9 @@ class FamilyBounds:
         return self._unlimited[families]
 
     def _priced(self, families: Families, least: "_Least", enough_ms: float) -> PriceBound:
-        if families not in self._relaxed:
-            most_traffic = self._options.most_traffic
-            self._relaxed[families] = RelaxedCost(self._problem, families, most_traffic=most_traffic)
-        return price_bound(self._relaxed[families], *self._options.mean_rows(least), enough_ms=enough_ms)
+        rows, starts = self._options.mean_rows(least)
+        relaxed = RelaxedCost(self._problem, families, self._options.traffic_limits(least))
+        return price_bound(relaxed, rows, starts, enough_ms=enough_ms)
 
     def _least_of(self, sets: Sequence[Families]) -> float:
         """Return a cost that no plan of these sets goes below."""
@@ -194,7 +193,10 @@ class _Options:
                 for row, each in zip(unit.tolist(), family.tolist(), strict=True)
             ]
         )
-        self._wide = np.where((width < self._columns[unit] / pieces)[:, None], np.inf, alone)
+        is_narrow = (width < self._columns[unit] / pieces)[:, None]
+        self._wide = np.where(is_narrow, np.inf, alone)
+        self._own_traffic = np.minimum.reduceat(np.where(is_narrow, np.inf, kinds.traffic[kind]), self._starts, axis=0)
+        """[g, collectives] of the device with the widest shard of the unit, at least."""
         traffic = kinds.traffic[kind] * (num_placed * self._columns[unit] / width)[:, None] / self._devices
         self._traffic: FloatArray = np.minimum.reduceat(traffic, self._starts, axis=0)
         """[g, collectives] of the mean device."""
@@ -203,8 +205,6 @@ class _Options:
         if num_placed.max() > 1:
             least = np.minimum.reduceat(traffic, unit_starts, axis=0).sum(axis=0)
             self._least_traffic = np.minimum(least, np.where(self._least_traffic > 0, self._least_traffic, np.inf))
-        self.most_traffic: FloatArray = np.maximum.reduceat(traffic, unit_starts, axis=0).sum(axis=0)
-        """[collectives] that the mean device may have."""
         self._too_dear_ms = problem.step_cost.with_compute_ms(
             alone.sum(axis=1), _with_own(self._least_traffic, kinds.traffic[kind])
         )
@@ -222,7 +222,7 @@ class _Options:
     def spread_ms(self, least: _Least) -> float:
         """Return the least cost over all families on the mean device, coordinate by coordinate."""
         problem, step_cost = self._problem, self._problem.step_cost
-        starts = np.flatnonzero(np.diff(least.unit, prepend=-1))
+        starts = _unit_starts(least)
         of_unit = np.minimum.reduceat(least.total, starts, axis=0)
         average = (of_unit * self._columns[:, None]).sum(axis=0) / self._devices
         spread = problem.least_ms(average[None, :].astype(np.float32))[0].astype(np.float64)
@@ -230,14 +230,48 @@ class _Options:
             # A sum of functions that are convex up to a rescaling need not be: the larger of the two always bounds it.
             spread = step_cost.passes(spread) if problem.costs.is_convex else np.array([spread.max(), 0.0])
         single = np.minimum.reduceat(least.single, starts, axis=0).max(axis=0)
-        return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), self._least_traffic))))
+        traffic = np.maximum(self._least_traffic, self._traffic_of_some_device(least))
+        return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), traffic))))
 
     def mean_rows(self, least: _Least) -> tuple[FloatArray, IndexArray]:
         """Return [g, r + collectives] what each unit and family adds to the mean device, and [units] first rows."""
         sums = least.total * (self._columns[least.unit] / self._devices)[:, None]
-        own = np.searchsorted(self._unit * len(FAMILIES) + self._family, least.unit * len(FAMILIES) + least.family)
-        starts: IndexArray = np.flatnonzero(np.diff(least.unit, prepend=-1))
-        return np.concatenate((sums, self._traffic[own]), axis=1), starts
+        return np.concatenate((sums, self._traffic[self._groups(least)]), axis=1), _unit_starts(least)
+
+    def traffic_limits(self, least: _Least) -> TrafficLimits:
+        """Return what is known of the traffic of plans that use all families of these rows, and no other."""
+        traffic, starts = self._traffic[self._groups(least)], _unit_starts(least)
+        return TrafficLimits(
+            np.minimum.reduceat(traffic, starts, axis=0).sum(axis=0),
+            np.maximum.reduceat(traffic, starts, axis=0).sum(axis=0),
+            self._traffic_of_some_device(least),
+        )
+
+    def _traffic_of_some_device(self, least: _Least) -> FloatArray:
+        """Return [collectives] the most that a unit with one family left, or the least unit of a family, brings."""
+        own, starts = self._own_traffic[self._groups(least)], _unit_starts(least)
+        counts = np.diff(starts, append=len(own))
+        is_forced = np.repeat(counts, counts) == 1
+        most = np.zeros(len(Collective))
+        for family in np.unique(least.family).tolist():
+            of_family = least.family == family
+            forced = own[of_family & is_forced].max(axis=0, initial=0.0)
+            taking_part = list(COLLECTIVES[family])
+            most[taking_part] = np.maximum(most, np.maximum(own[of_family].min(axis=0), forced))[taking_part]
+        return most
+
+    def _groups(self, least: _Least) -> IndexArray:
+        """Return the rows of these units and families among all."""
+        rows: IndexArray = np.searchsorted(
+            self._unit * len(FAMILIES) + self._family, least.unit * len(FAMILIES) + least.family
+        )
+        return rows
+
+
+def _unit_starts(least: _Least) -> IndexArray:
+    """Return the first row of each unit."""
+    starts: IndexArray = np.flatnonzero(np.diff(least.unit, prepend=-1))
+    return starts
 
 
 def _largest_below(bound: Callable[[float], float], low: float) -> float:

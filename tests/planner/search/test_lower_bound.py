@@ -17,9 +17,11 @@ from neuroshard_api.documents.request import (
     SearchSettings,
     TableConstraints,
 )
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
 from support.builders import request, table, tables, topology
 from support.planner.searches import placed, planned, problem_of, random_placement, search_requests
@@ -144,3 +146,19 @@ def test_thousands_of_tables_on_two_devices_round_to_a_valid_bound() -> None:
     found = planned(request(*members, topology=topology(2, memory_bytes=10**13), search=hasty, constraints=by_columns))
 
     assert 0 <= found.gap < 1e-3
+
+
+@pytest.mark.parametrize("types", [(ShardingType.TABLE_WISE,), (ShardingType.TABLE_WISE, ShardingType.ROW_WISE)])
+def test_fewer_tables_than_devices_cost_the_exchange_of_a_whole_one(types: tuple[ShardingType, ...]) -> None:
+    """Though the mean device has an eighth of it: some device has the table that no other type may have."""
+    wide = table(embedding_dim=256, name="wide")
+    constraints = Constraints(
+        sharding_types=types, tables={"wide": TableConstraints(sharding_types=(ShardingType.TABLE_WISE,))}
+    )
+    asked = request(
+        wide, *tables(1), topology=topology(16, num_nodes=2), constraints=constraints, pipeline=Pipeline.NONE
+    )
+    problem = Problem(asked, bundled_bundle("h100-80gb"))
+    exchange = problem.step_cost.collective(Collective.POOLED_EMBEDDINGS)
+
+    assert FamilyBounds(problem).least_ms > float(exchange.total_ms(np.array(256.0)))

@@ -7,7 +7,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.relaxed_cost import RelaxedCost
+from neuroshard_planner.problem.relaxed_cost import RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.price_bound import price_bound
 from support.builders import request, tables, topology
@@ -28,7 +28,10 @@ def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[R
     representation = problem.kinds.representation[problem.whole].astype(np.float64)
     traffic = np.abs(problem.kinds.traffic[problem.whole]).max() * generator.random((24, len(Collective)))
     rows = np.concatenate((np.repeat(representation, 3, axis=0) * generator.random((24, 1)) / 4, traffic), axis=1)
-    return RelaxedCost(problem, families, most_traffic=traffic.sum(axis=0)), rows, np.arange(0, 24, 3)
+    starts = np.arange(0, 24, 3)
+    least, most = (each.reduceat(traffic, starts, axis=0).sum(axis=0) for each in (np.minimum, np.maximum))
+    limits = TrafficLimits(least, most, of_some_device=1.1 * least)
+    return RelaxedCost(problem, families, limits), rows, starts
 
 
 @pytest.mark.parametrize("pipeline", [Pipeline.NONE, Pipeline.SPARSE_DIST])
@@ -42,7 +45,7 @@ def test_no_choice_costs_less_than_the_bound(families: tuple[int, ...], pipeline
     least_ms = min(relaxed.tangent(choice)[0] for choice in choices)
     bound_ms = price_bound(relaxed, rows, starts).bound_ms
 
-    assert 0.8 * least_ms < bound_ms <= least_ms
+    assert 0.8 * least_ms < bound_ms <= least_ms * (1 + 1e-9)
     for point, other in zip(choices[:50], choices[50:100], strict=True):
         value_ms, slopes = relaxed.tangent(point)
         assert relaxed.tangent(other)[0] >= (value_ms + slopes @ (other - point)) * (1 - 1e-9)
@@ -55,3 +58,22 @@ def test_a_bound_that_is_high_enough_is_not_raised_further() -> None:
     bound_ms = price_bound(relaxed, rows, starts).bound_ms
 
     assert 0.5 * bound_ms <= price_bound(relaxed, rows, starts, enough_ms=0.5 * bound_ms).bound_ms <= bound_ms * 1.002
+
+
+@pytest.mark.parametrize("num_columns", [40.0, 160.0])
+def test_a_load_that_is_known_costs_what_the_collective_takes(num_columns: float) -> None:
+    """Mean and peak are the same where every choice brings as much; a device that has more decides."""
+    asked = request(*tables(8), topology=topology(4, num_nodes=2), pipeline=Pipeline.NONE)
+    problem = Problem(asked, bundled_bundle("h100-80gb"))
+    mean = np.zeros(problem.kinds.representation.shape[1] + len(Collective))
+    mean[Collective.POOLED_EMBEDDINGS - len(Collective)] = num_columns
+    traffic = mean[-len(Collective) :]
+
+    def tangent_ms(peak: float) -> float:
+        limits = TrafficLimits(traffic, traffic, of_some_device=peak / num_columns * traffic)
+        return RelaxedCost(problem, (COLUMNS,), limits).tangent(mean)[0]
+
+    exchange = problem.step_cost.collective(Collective.POOLED_EMBEDDINGS)
+    known, higher = exchange.total_ms(np.array([num_columns, 3 * num_columns])).tolist()
+    assert tangent_ms(3 * num_columns) - tangent_ms(0.0) == pytest.approx(higher - known)
+    assert tangent_ms(num_columns) == tangent_ms(0.0)
