@@ -239,7 +239,7 @@ class _Options:
         return np.concatenate((sums, self._traffic[self._groups(least)]), axis=1), _unit_starts(least)
 
     def traffic_limits(self, least: _Least) -> TrafficLimits:
-        """Return what is known of the traffic of plans that use all families of these rows, and no other."""
+        """Return the limits of traffic of plans that use all families of these rows, and no other."""
         traffic, starts = self._traffic[self._groups(least)], _unit_starts(least)
         return TrafficLimits(
             np.minimum.reduceat(traffic, starts, axis=0).sum(axis=0),
