@@ -39,6 +39,7 @@ from neuroshard_costs.features import (
     call_counts,
     compute_features,
 )
+from neuroshard_costs.measured_reductions import with_measured
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork, Weights
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, NUM_CALLS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.compute import overlapped
@@ -154,12 +155,18 @@ class CostBundle:
 
     def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
         """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
-        times = DeviceSimulator(self.manifest.device).reduction_ms(num_bytes, reduction)
+        simulated = DeviceSimulator(self.manifest.device).reduction_ms(num_bytes, reduction)
+        times = with_measured(simulated, num_bytes, reduction, self.manifest.reductions)
         calibration = self.manifest.calibration
         if calibration is None or reduction.family not in calibration.reduction_factors:
             return times
         scaled: FloatArray = times * np.array(calibration.reduction_factors[reduction.family])
         return scaled
+
+    @property
+    def waits_for_shards(self) -> bool:
+        """Whether they were measured over gloo, whose calls by `fully_shard` return when they are done."""
+        return self.manifest.device.is_cpu and bool(self.manifest.reductions)
 
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds (see TransferModel)."""

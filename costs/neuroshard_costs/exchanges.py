@@ -161,6 +161,10 @@ class TransferModel(Protocol):
             reduction: everything else that decides the times.
         """
 
+    @property
+    def waits_for_shards(self) -> bool:
+        """Whether sharded units of the dense part wait for each of their collectives: then compute hides none."""
+
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds in which a device goes through gradients of all rows of its replicated tables."""
 

@@ -114,6 +114,11 @@ class OwnCosts:
         """Return the base's times (see TransferModel)."""
         return self._base.reduction_ms(num_bytes, reduction)
 
+    @property
+    def waits_for_shards(self) -> bool:
+        """Return the base's answer (see TransferModel)."""
+        return self._base.waits_for_shards
+
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return the base's times (see TransferModel)."""
         return self._base.dense_update_ms(gradient_bytes)

@@ -69,6 +69,7 @@ class Ranks:
         dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
         self.repeats = replace(repeats, max_bytes=int(smallest.item()))
         self._few_bytes = torch.zeros(1, device=device.torch)
+        self._levels: tuple[Group, Group] | None = None
 
     @property
     def num_nodes(self) -> int:
@@ -86,12 +87,22 @@ class Ranks:
         collective = _Collective(sample, self)
         offset_ms = sample.start_offsets_ms[self.rank] if sample.start_offsets_ms else 0.0
         times = self._times(None, self.num_devices, collective.run, offset_ms)
-        last = int(np.argmax(sample.start_offsets_ms)) if sample.start_offsets_ms else int(times.mean(axis=1).argmax())
-        return DeviceTimes(
-            device_ms=tuple(float(median) for median in np.median(times, axis=1)),
-            spread=relative_spread(times[last]),
-            num_repeats=times.shape[1],
-        )
+        last = int(np.argmax(sample.start_offsets_ms)) if sample.start_offsets_ms else None
+        return _device_times(times, last)
+
+    def measure_call(self, call: Callable[[], object], group: Group, size: int) -> DeviceTimes:
+        """Time a collective of a group; every rank calls this, and the ranks of a group get the same answer."""
+        return _device_times(self._times(group, size, call), None)
+
+    def group(self, num_nodes: int, devices_per_node: int) -> Group:
+        """Return this rank's group of that shape: all devices, those of its node, or those of its place in the nodes.
+
+        The first call for a level is made by all ranks.
+        """
+        if (num_nodes, devices_per_node) == (self.num_nodes, self.devices_per_node):
+            return None
+        inside, across = self._groups_of_levels()
+        return inside if num_nodes == 1 else across
 
     def _times(
         self, group: Group, size: int, call: Callable[[], object], offset_ms: float = 0.0
@@ -128,6 +139,16 @@ class Ranks:
 
     def links(self) -> tuple[Link | None, Link | None]:
         """Measure the link inside a node and the one between nodes; None for a level without two devices."""
+        inside, across = self._groups_of_levels()
+        return (
+            self._link(inside, self.devices_per_node) if self.devices_per_node > 1 else None,
+            self._link(across, self.num_nodes) if self.num_nodes > 1 else None,
+        )
+
+    def _groups_of_levels(self) -> tuple[Group, Group]:
+        """Return this rank's group inside its node and the one between nodes, made once by all ranks."""
+        if self._levels is not None:
+            return self._levels
         node, place = divmod(self.rank, self.devices_per_node)
         inside = [
             dist.new_group([first + index for index in range(self.devices_per_node)])
@@ -137,10 +158,8 @@ class Ranks:
             dist.new_group(list(range(place, self.num_devices, self.devices_per_node)))
             for place in range(self.devices_per_node)
         ]
-        return (
-            self._link(inside[node], self.devices_per_node) if self.devices_per_node > 1 else None,
-            self._link(across[place], self.num_nodes) if self.num_nodes > 1 else None,
-        )
+        self._levels = inside[node], across[place]
+        return self._levels
 
     def _link(self, group: Group, size: int) -> Link:
         """Measure a group's link; the answer is that of the group that rank 0 is in."""
@@ -165,6 +184,16 @@ class Ranks:
     def leave(self) -> None:
         """Part from the other ranks."""
         dist.destroy_process_group()
+
+
+def _device_times(times: np.ndarray[tuple[int, int], np.dtype[np.float64]], last: int | None) -> DeviceTimes:
+    """Return the times of ranks [ranks, repeats], of which one starts last; None: all start together."""
+    judged = int(times.mean(axis=1).argmax()) if last is None else last
+    return DeviceTimes(
+        device_ms=tuple(float(median) for median in np.median(times, axis=1)),
+        spread=relative_spread(times[judged]),
+        num_repeats=times.shape[1],
+    )
 
 
 class _Collective:

@@ -1,4 +1,7 @@
-"""What a rank of torchrun does: measures all-to-alls with the others until rank 0 says that the budget is spent."""
+"""What a rank of torchrun does: measures all-to-alls with the others until rank 0 says that the budget is spent.
+
+Then it measures the collectives of weights and gradients.
+"""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,8 +21,11 @@ from neuroshard_profiler.devices.base import TimedDevice
 from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.expansion_bench import has_repeats
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.reduction_bench import REDUCTIONS_FILE, collect_reductions
 
 COLLECTIONS_FILE = "collections.jsonl"
+_REDUCTIONS_SHARE = 0.25
+"""Of the time, for collectives of weights and gradients."""
 
 
 def collect_communication(
@@ -37,7 +43,8 @@ def collect_communication(
 ) -> None:
     """Measure with the other ranks that torchrun started; rank 0 appends the records.
 
-    For a job whose lists repeat, what a further collection of tables adds is measured too, into a file next to it.
+    The collectives of weights and gradients have a file next to it, and a part of the time. For a job whose lists
+    repeat, what a further collection of tables adds is measured too, into another file.
 
     Args:
         path: the records file; it may hold records already, whose links then stay.
@@ -47,7 +54,7 @@ def collect_communication(
         repeats: how often an exchange is timed, and how large it is at most.
         job_batch_size_per_device: of these samples.
         budget_seconds: from when all ranks have met; what earlier runs spent on the file's records counts.
-        max_records: of the file. None: time ends it, once there are enough for a fit of both directions.
+        max_records: of each file. None: time ends it, once there are enough for a fit of both directions.
         seed: of the samples.
         on_record: called on rank 0.
 
@@ -64,7 +71,7 @@ def collect_communication(
         intra, inter = links or ranks.links()
         environment = device.environment(("fbgemm-gpu", "fbgemm-gpu-cpu"))
         budget = Budget(
-            seconds=budget_seconds,
+            seconds=(1 - _REDUCTIONS_SHARE) * budget_seconds,
             max_records=max_records,
             min_records=2 * MIN_RECORDS,
             earlier_seconds=file.elapsed_seconds if file else 0.0,  # rank 0 alone decides when it is spent
@@ -96,6 +103,14 @@ def collect_communication(
                     )
                 )
                 on_record(index, budget)
+        collect_reductions(
+            ranks,
+            path.with_name(REDUCTIONS_FILE),
+            links=(intra, inter),
+            budget_seconds=_REDUCTIONS_SHARE * budget_seconds,
+            environment=environment,
+            max_records=max_records,
+        )
         if has_repeats(job) and find_spec("torchrec") is not None:
             from neuroshard_profiler.collection_bench import collect_collections  # noqa: PLC0415 - TorchRec
 

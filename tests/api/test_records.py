@@ -40,7 +40,8 @@ def test_a_record_holds_one_sample(fields: dict[str, Any], found: str) -> None:
     """A record is of one kernel or collective, of copies, or of tables that are called in several ways."""
     with pytest.raises(
         ValueError,
-        match=f"exactly one of compute, communication, launch, expansion, codec, matrix, collections, found {found}",
+        match="exactly one of compute, communication, launch, expansion, codec, matrix, reduction, collections, "
+        f"found {found}",
     ):
         profile_record(**fields)
 

@@ -1,13 +1,14 @@
 """The manifest of a bundle: what its cost networks are, where they come from, how far they can be trusted."""
 
+from itertools import pairwise
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from neuroshard_api.documents.communication import EncodedType
-from neuroshard_api.documents.counts import Milliseconds, PositiveCount
+from neuroshard_api.documents.counts import MAX_MILLISECONDS, Milliseconds, PositiveCount
 from neuroshard_api.documents.document import Document, Value
-from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.documents.topology import DeviceType, SpannedDevices, Topology
 from neuroshard_api.sharding.kinds import Family
 
 Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_length=200)]
@@ -59,6 +60,7 @@ class Network(Value):
 
 
 PositiveFactor = Annotated[float, Field(gt=0)]
+PositiveMilliseconds = Annotated[float, Field(gt=0, le=MAX_MILLISECONDS)]
 
 
 class Calibration(Value):
@@ -123,6 +125,35 @@ class MatrixTimes(Value):
     """Of each floating-point operation, on top."""
 
 
+ReductionKind = Literal["all_gather", "reduce_scatter", "all_reduce"]
+
+
+class ReductionTimes(SpannedDevices):
+    """What a collective of weights or gradients takes on the devices that were measured, by bytes."""
+
+    kind: ReductionKind
+    num_bytes: Annotated[tuple[PositiveCount, ...], Field(min_length=1)]
+    """Of the whole buffer on each device, ascending."""
+    times_ms: Annotated[tuple[PositiveMilliseconds, ...], Field(min_length=1)]
+    """Of each, copies included; none is below the one before."""
+
+    @model_validator(mode="after")
+    def _one_time_of_each(self) -> Self:
+        if len(self.times_ms) != len(self.num_bytes):
+            raise ValueError(f"times_ms: must have {len(self.num_bytes)} entries, found {len(self.times_ms)}")
+        if any(second <= first for first, second in pairwise(self.num_bytes)):
+            raise ValueError("num_bytes: must ascend")
+        if any(second < first for first, second in pairwise(self.times_ms)):
+            raise ValueError("times_ms: must not fall")
+        return self
+
+    def is_of(self, topology: Topology) -> bool:
+        """Whether these are the devices of a topology: as many, over the same links."""
+        return (self.num_nodes, self.devices_per_node) == (topology.num_nodes, topology.devices_per_node) and all(
+            getattr(self, level) == getattr(topology, level) for level in self.spanned_levels
+        )
+
+
 class CollectionParts(Value):
     """Milliseconds of the parts of a step that a collection of tables takes; pairs are forward and backward."""
 
@@ -157,6 +188,9 @@ class BundleManifest(Document):
     """Measured types, each once. A type that is not there is priced as memory traffic."""
     matrices: MatrixTimes | None = None
     """If unset: not measured; then matrix products have an assumed rate."""
+    reductions: tuple[ReductionTimes, ...] = ()
+    """Measured collectives of weights and gradients, each once for its devices. Others are priced as the device
+    simulator's."""
     added_collection: CollectionParts | None = None
     """Measured cost of a further collection of tables, beyond that of its tables. If unset: its exchanges are priced as
     those with the least traffic, its compute as nothing."""
@@ -176,6 +210,15 @@ class BundleManifest(Document):
             raise ValueError(f"codecs[].type: each type must be there once, found {', '.join(types)}")
         return self
 
+    @model_validator(mode="after")
+    def _each_reduction_once(self) -> Self:
+        found = [(each.kind, each.num_nodes, each.devices_per_node) for each in self.reductions]
+        again = next((each for each in found if found.count(each) > 1), None)
+        if again is not None:
+            kind, nodes, devices = again
+            raise ValueError(f"reductions[]: {kind} over {nodes} x {devices} devices must be there once")
+        return self
+
     def is_of(self, device: DeviceType) -> bool:
         """Whether the cost models price this device: another of the same product, whatever its memory, is the same."""
         return self.device.product == device.product
@@ -184,8 +227,9 @@ class BundleManifest(Document):
     def families(self) -> frozenset[Family]:
         """Return the families whose collectives are priced from where those of pooled embeddings are.
 
-        Networks know the collectives of tables by columns alone; those of others come from the device simulator, and
-        are measured where a calibration has factors of them.
+        Networks know the collectives of tables by columns alone. Of others a profile measures the reductions, and
+        neither the exchange of indices of blocks nor the optimizer's passes over copies: they count where a calibration
+        by steps has factors of them.
         """
         if _is_simulated(self.source) and self.calibration is None:
             return frozenset(Family)

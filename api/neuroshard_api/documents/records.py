@@ -4,12 +4,12 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.documents.bundle import CollectionParts, Source
+from neuroshard_api.documents.bundle import CollectionParts, ReductionKind, Source
 from neuroshard_api.documents.communication import EncodedType
 from neuroshard_api.documents.counts import Count, PositiveCount
 from neuroshard_api.documents.document import Document, Value
 from neuroshard_api.documents.tables import Optimizer, Table
-from neuroshard_api.documents.topology import Link
+from neuroshard_api.documents.topology import Link, SpannedDevices
 
 MAX_FAILURE_CHARACTERS = 1000
 
@@ -78,16 +78,18 @@ class CollectionSample(Value):
     """Lookups of a list."""
 
 
-class CommunicationSample(Value):
+class ReductionSample(SpannedDevices):
+    """One collective of weights or gradients in FP32, with the copies that trainings make around it."""
+
+    kind: ReductionKind
+    num_bytes: PositiveCount
+    """Of the whole buffer: gathered, scattered, or added up on each device."""
+
+
+class CommunicationSample(SpannedDevices):
     """One all-to-all over all devices."""
 
     direction: Literal["forward", "backward"]
-    num_nodes: PositiveCount
-    devices_per_node: PositiveCount
-    intra_node: Link | None = None
-    """The link between devices of a node. None: a node has one device, so nothing passed over it."""
-    inter_node: Link | None = None
-    """The link between nodes. None: there is one node, so nothing passed over it."""
     batch_size_per_device: PositiveCount
     bytes_per_element: Annotated[int, Field(ge=1, le=4)]
     embedding_dim_sums: Annotated[tuple[Count, ...], Field(min_length=2)]
@@ -97,21 +99,14 @@ class CommunicationSample(Value):
 
     @model_validator(mode="after")
     def _one_entry_per_device(self) -> Self:
-        num_devices = self.num_nodes * self.devices_per_node
         lengths = {"embedding_dim_sums": len(self.embedding_dim_sums)}
         if self.start_offsets_ms:
             lengths["start_offsets_ms"] = len(self.start_offsets_ms)
         for field, length in lengths.items():
-            if length != num_devices:
-                raise ValueError(f"{field}: must have one entry for each of the {num_devices} devices, found {length}")
-        return self
-
-    @model_validator(mode="after")
-    def _links_of_spanned_levels(self) -> Self:
-        spanned = {"intra_node": self.devices_per_node > 1, "inter_node": self.num_nodes > 1}
-        for field, is_spanned in spanned.items():
-            if is_spanned and getattr(self, field) is None:
-                raise ValueError(f"{field}: must be given, since the exchange passes over it")
+            if length != self.num_devices:
+                raise ValueError(
+                    f"{field}: must have one entry for each of the {self.num_devices} devices, found {length}"
+                )
         return self
 
     @property
@@ -166,9 +161,11 @@ class ProfileRecord(Document):
     """Values that were encoded and decoded."""
     matrix: MatrixSample | None = None
     """A linear layer."""
+    reduction: ReductionSample | None = None
+    """A collective of weights or gradients."""
     collections: CollectionSample | None = None
     """Tables as one collection and as two. Exactly one of compute, communication, launch, expansion, codec,
-    matrix, and collections is given."""
+    matrix, reduction, and collections is given."""
     forward_ms: Annotated[float, Field(gt=0)] | None = None
     """Compute, expansion, and matrix: median forward time. Codec: median time of encoding."""
     backward_ms: Annotated[float, Field(gt=0)] | None = None
@@ -179,7 +176,7 @@ class ProfileRecord(Document):
     collection_times: CollectionTimes | None = None
     """Collections: parts of a step with one collection and with two."""
     device_ms: tuple[Annotated[float, Field(ge=0)], ...] = ()
-    """Communication: median time of each device from its own start to its end."""
+    """Communication and reduction: median time of each device from its own start to its end."""
     spread: Annotated[float, Field(ge=0)] = 0.0
     """Interquartile range of the repeats as a share of the median."""
     num_repeats: PositiveCount = 1
@@ -201,6 +198,7 @@ class ProfileRecord(Document):
             "expansion": self.expansion,
             "codec": self.codec,
             "matrix": self.matrix,
+            "reduction": self.reduction,
             "collections": self.collections,
         }
         given = [name for name, sample in samples.items() if sample is not None]

@@ -1,8 +1,8 @@
 """Devices and the links between them."""
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, PositiveCount
 from neuroshard_api.documents.document import Document, Value
@@ -45,6 +45,34 @@ class Link(Value):
     """Per device and direction."""
     latency_seconds: Annotated[float, Field(ge=0, le=1)]
     """Time of a message without payload."""
+
+
+class SpannedDevices(Value):
+    """Devices that a collective spans, and the links that it passes over."""
+
+    num_nodes: PositiveCount
+    devices_per_node: PositiveCount
+    intra_node: Link | None = None
+    """The link between devices of a node. None: a node has one device, so nothing passed over it."""
+    inter_node: Link | None = None
+    """The link between nodes. None: there is one node, so nothing passed over it."""
+
+    @model_validator(mode="after")
+    def _links_of_spanned_levels(self) -> Self:
+        for field in self.spanned_levels:
+            if getattr(self, field) is None:
+                raise ValueError(f"{field}: must be given, since the exchange passes over it")
+        return self
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all nodes."""
+        return self.num_nodes * self.devices_per_node
+
+    @property
+    def spanned_levels(self) -> tuple[str, ...]:
+        """Names of the links that something passed over."""
+        return ("intra_node",) * (self.devices_per_node > 1) + ("inter_node",) * (self.num_nodes > 1)
 
 
 class HostLink(Value):

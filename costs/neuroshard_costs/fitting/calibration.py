@@ -25,6 +25,7 @@ from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.matrices import fitted_matrices
 from neuroshard_costs.fitting.records import read_records
+from neuroshard_costs.fitting.reductions import fitted_reductions
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import FloatArray
 
@@ -45,8 +46,8 @@ def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManif
 
     At least 8 compute records are needed; a communication network with fewer than 8 records of its direction keeps
     its times. An earlier calibration of the bundle is replaced, not built upon. The bundle's own source stays: only
-    the scale is measured, and the host's launches, copies to repeated lists, codecs, matrix products, and further
-    collections of tables where there are records of them.
+    the scale is measured, and the host's launches, copies to repeated lists, codecs, matrix products, collectives of
+    weights and gradients, and further collections of tables where there are records of them.
 
     Raises:
         RecordsError: the records cannot be read, are too few or of several machines.
@@ -79,6 +80,11 @@ def calibrate_to(
     matrices = fitted_matrices(records)
     if matrices is not None:
         update["matrices"] = matrices
+    reductions = {
+        (each.kind, each.num_nodes, each.devices_per_node): each
+        for each in (*bundle.manifest.reductions, *fitted_reductions(records))
+    }
+    update["reductions"] = tuple(reductions.values())
     collection = fitted_collection(records)
     if collection is not None:
         update["added_collection"] = collection

@@ -7,7 +7,7 @@ from neuroshard_api.documents.bundle import CodecTimes
 from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.records import ProfileRecord
 
-from neuroshard_costs.fitting.relative_squares import non_negative
+from neuroshard_costs.fitting.relative_squares import fixed_and_each
 
 MIN_RECORDS = 4
 """Fewest records of a type that are fitted: two numbers from fewer would follow the noise."""
@@ -26,7 +26,5 @@ def fitted_codecs(records: Sequence[ProfileRecord]) -> tuple[CodecTimes, ...]:
 
 def _fitted(kind: WireType, measured: Sequence[_Measured]) -> CodecTimes:
     columns = np.array(measured, dtype=np.float64)
-    design = np.stack((np.ones(len(columns)), columns[:, 0]), axis=1)
-    encoding, decoding = (non_negative(design, columns[:, direction]) for direction in (1, 2))
-    passes, values = zip(encoding, decoding, strict=True)
+    passes, values = zip(*(fixed_and_each(columns[:, 0], columns[:, direction]) for direction in (1, 2)), strict=True)
     return CodecTimes(type=kind, pass_ms=passes, value_ms=values)

@@ -19,7 +19,8 @@ of a bundle of another device stand in. In both cases the bundle is labelled sim
 What a call costs beyond its tables is fitted to the records of calls (fitting.launches). Where there are none, a GPU's
 host takes as long to launch a call as that of the bundle of the same device, or of the one that stands in. What copies
 to repeated lists take is fitted to their records (fitting.expansions), and so are passes of codecs (fitting.codecs),
-matrix products (fitting.matrices), and what a further collection of tables adds (fitting.collections).
+matrix products (fitting.matrices), collectives of weights and gradients (fitting.reductions), and what a further
+collection of tables adds (fitting.collections).
 """
 
 from collections.abc import Sequence
@@ -51,6 +52,7 @@ from neuroshard_costs.fitting.fitted import FittedNetwork, save_fitted
 from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.matrices import fitted_matrices
 from neuroshard_costs.fitting.record_samples import compute_samples, compute_validity, transfer_validity, transfers
+from neuroshard_costs.fitting.reductions import fitted_reductions
 from neuroshard_costs.fitting.versions import library_versions
 from neuroshard_costs.pretrain.datasets import ComputeSamples
 
@@ -142,6 +144,7 @@ def fit_bundle(
         expansion=fitted_expansion(records),
         codecs=fitted_codecs(records),
         matrices=fitted_matrices(records),
+        reductions=fitted_reductions(records),
         added_collection=fitted_collection(records),
     )
     return FitReport(manifest=manifest, method=method, reason=reason)

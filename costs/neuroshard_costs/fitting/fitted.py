@@ -16,6 +16,7 @@ from neuroshard_api.documents.bundle import (
     Network,
     NetworkName,
     Range,
+    ReductionTimes,
 )
 from neuroshard_api.documents.topology import DeviceType
 
@@ -55,6 +56,7 @@ def save_fitted(
     expansion: Expansion | None = None,
     codecs: Sequence[CodecTimes] = (),
     matrices: MatrixTimes | None = None,
+    reductions: Sequence[ReductionTimes] = (),
     added_collection: CollectionParts | None = None,
     extras: Mapping[str, bytes] | None = None,
 ) -> BundleManifest:
@@ -73,6 +75,7 @@ def save_fitted(
         expansion: what copies to repeated lists take. None: not measured.
         codecs: times of measured types on the wire.
         matrices: what matrix products take. None: not measured.
+        reductions: what collectives of weights and gradients take on the devices that were measured.
         added_collection: what a further collection of tables adds. None: not measured.
         extras: more files, as bundle.save_bundle takes them.
     """
@@ -100,6 +103,7 @@ def save_fitted(
         expansion=expansion,
         codecs=tuple(codecs),
         matrices=matrices,
+        reductions=tuple(reductions),
         added_collection=added_collection,
     )
     weights = {f"{part}.{key}": array for part, network in networks.items() for key, array in network.weights.items()}

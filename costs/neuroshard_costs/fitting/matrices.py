@@ -6,7 +6,7 @@ import numpy as np
 from neuroshard_api.documents.bundle import MatrixTimes
 from neuroshard_api.documents.records import ProfileRecord
 
-from neuroshard_costs.fitting.relative_squares import non_negative
+from neuroshard_costs.fitting.relative_squares import fixed_and_each
 
 MIN_RECORDS = 4
 """Fewest records that are fitted: two numbers from fewer would follow the noise."""
@@ -22,9 +22,7 @@ def fitted_matrices(records: Sequence[ProfileRecord]) -> MatrixTimes | None:
     if len(measured) < MIN_RECORDS:
         return None
     columns = np.array(measured)
-    fits = [
-        non_negative(np.stack((np.ones(len(columns)), times * columns[:, 0]), axis=1), columns[:, times])
-        for times in (1, 2)  # backward, which has twice the operations
-    ]
+    # Backward has twice the operations.
+    fits = [fixed_and_each(times * columns[:, 0], columns[:, times]) for times in (1, 2)]
     products, operations = zip(*fits, strict=True)
     return MatrixTimes(product_ms=products, operation_ms=operations)

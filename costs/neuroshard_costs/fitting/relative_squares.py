@@ -13,3 +13,9 @@ def non_negative(design: FloatArray, times_ms: FloatArray) -> list[float]:
     scale = relative.max(axis=0)
     coefficients: list[float] = (nnls(relative / scale, np.ones(len(times_ms)))[0] / scale).tolist()
     return coefficients
+
+
+def fixed_and_each(units: FloatArray, times_ms: FloatArray) -> tuple[float, float]:
+    """Return the fixed time, and the time of each unit on top, of times [n] of these units [n]."""
+    fixed, each = non_negative(np.stack((np.ones(len(units)), units), axis=1), times_ms)
+    return fixed, each

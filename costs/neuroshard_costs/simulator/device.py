@@ -118,6 +118,11 @@ class DeviceSimulator:
         ]
         return self._noisy(np.stack(times, axis=-1)) * _MS_PER_SECOND
 
+    @property
+    def waits_for_shards(self) -> bool:
+        """False: compute hides a part of them (see TransferModel)."""
+        return False
+
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return [...] milliseconds (see TransferModel)."""
         return self._noisy(dense_update_seconds(self.device, gradient_bytes)) * _MS_PER_SECOND

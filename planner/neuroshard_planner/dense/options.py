@@ -257,6 +257,8 @@ class UnitOptions:
     ) -> float:
         """Return the time of collectives of both passes that compute of the same pass does not hide."""
         in_forward, in_backward = self._collectives_ms(gathered, strategy, group)
+        if group is not None and self._costs.waits_for_shards:
+            return in_forward + in_backward
         return _exposed_ms(in_forward, forward_ms) + _exposed_ms(in_backward, backward_ms)
 
     def _collectives_ms(self, own: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.records import ended_records, read_records
-from support.profiler.record_builders import communication_record, compute_record, written
+from support.profiler.record_builders import communication_record, compute_record, reduction_record, written
 
 LAUNCH = json.loads(compute_record().to_json())["compute"]
 COLLECTIONS = {"batch_size_per_device": 64, "num_tables": 8, "embedding_dim": 8, "pooling_factor": 1}
@@ -55,6 +55,27 @@ def test_every_device_of_a_collective_has_a_time(tmp_path: Path) -> None:
     """Four devices have four times."""
     with pytest.raises(RecordsError, match="device_ms: must have one entry for each of the 4 devices, found 1"):
         read_records(written(tmp_path, communication_record(device_ms=(1.0,))))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"device_ms": (1.0,)}, "line 1: device_ms: must have one entry for each of the 2 devices, found 1"),
+        ({"device_ms": (0.0, 1.0)}, r"line 1: device_ms: must be above 0 with reduction \(found 0\)"),
+        ({"reduction": {"kind": "broadcast"}}, "line 1: reduction.kind"),
+        ({"reduction": {"intra_node": None}}, "line 1: reduction.*intra_node: must be given"),
+        ({"reduction": {"num_bytes": 0}}, "line 1: reduction.num_bytes"),
+    ],
+)
+def test_a_broken_record_of_a_reduction_is_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    """The message says which field, and what to do."""
+    raw = json.loads(reduction_record(4096, 1.0).to_json())
+    change = {**change, "reduction": raw["reduction"] | change.get("reduction", {})}
+    path = tmp_path / "records.jsonl"
+    path.write_text(json.dumps(raw | change), encoding="utf-8")
+
+    with pytest.raises(RecordsError, match=f"(?s){message}.*measure again"):
+        read_records(path)
 
 
 def test_a_last_line_that_was_cut_off_is_passed_over(tmp_path: Path) -> None:

@@ -86,6 +86,23 @@ def test_compute_has_the_rate_that_was_measured() -> None:
     assert made.option(unit(), DenseStrategy.ZERO3, DenseGroup.NODE, checkpointed=True).compute_ms == 3.0
 
 
+@pytest.mark.parametrize("strategy", [DenseStrategy.ZERO2, DenseStrategy.ZERO3])
+def test_no_compute_hides_collectives_that_are_waited_for(strategy: DenseStrategy) -> None:
+    """A compute that takes 1.3 s hides those of shards entirely, where they overlap; replicas overlap in any case."""
+    devices = topology(8)
+    shards, replicas = [], []
+    for waits in (False, True):
+        costs = ExactCosts(devices.device, waits_for_shards=waits)
+        made = UnitOptions(
+            dense_profile(units=(unit(),)), devices, costs=costs, choices=DenseChoices(), groups=(DenseGroup.NODE,)
+        )
+        shards.append(made.option(unit(), strategy, DenseGroup.NODE, checkpointed=False).exposed_ms)
+        replicas.append(made.replicated(unit()).exposed_ms)
+
+    assert shards[0] == 0.0 < shards[1]
+    assert replicas[0] == replicas[1]
+
+
 def names(options: tuple[UnitOption, ...]) -> set[str]:
     """Return the strategies, with a star where they are checkpointed, and split ones with a slash."""
     return {f"{each.strategy.value}{'*' if each.checkpointed else ''}{'/' if each.split else ''}" for each in options}

@@ -96,6 +96,8 @@ class LinearCosts:
         """Return equal times in both directions, proportional to the bytes."""
         return np.stack([self.transfer_ms_per_element * num_bytes / 4] * 2, axis=-1)
 
+    waits_for_shards = False
+
     def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
         """Return times proportional to the bytes."""
         return self.transfer_ms_per_element * gradient_bytes / 4

@@ -46,6 +46,8 @@ class ExactCosts:
     """Measured types."""
     matrices: MatrixTimes | None = None
     """Measured products."""
+    waits_for_shards: bool = False
+    """Whether no compute hides collectives of sharded units."""
 
     @property
     def manifest(self) -> BundleManifest:

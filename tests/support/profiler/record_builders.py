@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from neuroshard_api.documents.records import CommunicationSample, ComputeSample, ProfileRecord
+from neuroshard_api.documents.records import CommunicationSample, ComputeSample, ProfileRecord, ReductionSample
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.documents.topology import Link
 from support.builders import table
@@ -35,6 +35,19 @@ def communication_record(*, device_ms: tuple[float, ...] = (1.0, 1.0, 1.0, 1.0),
         **fields,
     }
     return ProfileRecord(source=SOURCE, communication=CommunicationSample(**sample), device_ms=device_ms)
+
+
+def reduction_record(num_bytes: int, time_ms: float, **fields: Any) -> ProfileRecord:
+    """Return a measured all-gather of one node of two devices, the second of which is slower, but for the fields."""
+    sample = {
+        "kind": "all_gather",
+        "num_nodes": 1,
+        "devices_per_node": 2,
+        "intra_node": Link(bandwidth_bytes_per_second=4e11, latency_seconds=1e-6),
+        "num_bytes": num_bytes,
+        **fields,
+    }
+    return ProfileRecord(source=SOURCE, reduction=ReductionSample(**sample), device_ms=(0.9 * time_ms, time_ms))
 
 
 def written(folder: Path, *records: ProfileRecord) -> Path:

@@ -1,0 +1,39 @@
+"""Times of collectives of weights and gradients by bytes, from records of them. Measures nothing."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from neuroshard_api.documents.bundle import ReductionTimes
+from neuroshard_api.documents.records import ProfileRecord, ReductionSample
+
+MIN_SIZES = 3
+"""Fewest sizes of a collective that are fitted: between fewer, the bend from latency to bandwidth is not seen."""
+
+_SIZED = {"num_bytes"}
+
+
+def fitted_reductions(records: Sequence[ProfileRecord]) -> tuple[ReductionTimes, ...]:
+    """Return the times of each collective and group of devices with at least MIN_SIZES sizes, in the records' order.
+
+    The time is that of the slowest device. Where one of more bytes took less, both have the geometric mean.
+    """
+    found: dict[str, list[tuple[ReductionSample, float]]] = {}
+    for record in records:
+        if record.is_usable and record.reduction is not None:
+            key = record.reduction.model_dump_json(exclude=_SIZED)
+            found.setdefault(key, []).append((record.reduction, max(record.device_ms)))
+    fitted = (_fitted(measured) for measured in found.values())
+    return tuple(each for each in fitted if len(each.num_bytes) >= MIN_SIZES)
+
+
+def _fitted(measured: Sequence[tuple[ReductionSample, float]]) -> ReductionTimes:
+    from scipy.optimize import isotonic_regression  # noqa: PLC0415 - scipy, only where needed
+
+    sample = measured[0][0]
+    num_bytes, place = np.unique([each.num_bytes for each, _ in measured], return_inverse=True)
+    counts = np.bincount(place)
+    logs = np.bincount(place, np.log([time_ms for _, time_ms in measured])) / counts
+    times_ms = np.exp(isotonic_regression(logs, weights=counts).x)
+    return ReductionTimes(
+        **sample.model_dump(exclude=_SIZED), num_bytes=tuple(num_bytes.tolist()), times_ms=tuple(times_ms.tolist())
+    )
