@@ -156,6 +156,38 @@ def test_operators_of_a_layer_are_counted_in_the_order_of_their_calls() -> None:
     assert second.transient_bytes >= 4 * 320, "the gradient of its largest tensor"
 
 
+def test_gradients_of_a_sharded_unit_count_from_where_they_are_computed() -> None:
+    """One weight's gradient is there while the other's is computed in a wide layer, and not at a narrow one's peak."""
+    cross = {"numLayers": 2, "lowRankDim": 200}
+    wide = next(
+        unit
+        for unit in counted(job_of(architecture="DCNv2", crossNetwork=cross, batchSizePerDevice=1)).units
+        if unit.module.startswith("interaction.")
+    )
+    narrow = next(
+        unit
+        for unit in counted(job_of(architecture="DCNv2", crossNetwork={"numLayers": 2, "lowRankDim": 1})).units
+        if unit.module.startswith("interaction.")
+    )
+
+    assert wide.sharded_transient_bytes is not None
+    assert narrow.sharded_transient_bytes is not None
+    weight = 4 * 24 * 200
+    assert 0 <= wide.sharded_transient_bytes - 2 * weight < 0.1 * weight
+    assert wide.transient_bytes < 1.1 * weight
+    column = 4 * 24 * SAMPLES
+    assert narrow.sharded_transient_bytes - narrow.transient_bytes <= column + 4 * 24, "an input's gradient waits"
+
+
+def test_inputs_that_nothing_keeps_are_counted_for_checkpointing() -> None:
+    """DLRM's interaction copies the vectors that are stacked for it, and keeps the copy alone."""
+    units = {unit.module: unit for unit in counted(job_of()).units}
+
+    stacked = 4 * 2 * 8 * SAMPLES
+    assert units["interaction.interaction"].unkept_input_bytes == stacked
+    assert {unit.unkept_input_bytes for name, unit in units.items() if name != "interaction.interaction"} == {0}
+
+
 def test_a_unit_that_is_one_layer_has_no_operators() -> None:
     """It would be gathered alone as it is."""
     assert [unit.operators for unit in counted(job_of()).units] == [None] * len(counted(job_of()).units)

@@ -2,7 +2,8 @@
 
 The model is built from fake tensors, which have sizes and no memory. Two steps run under torch's trackers of memory
 and of floating-point operations; the second is counted, since the optimizer's state comes with the first. Gradients
-are kept from step to step, as the buckets of DistributedDataParallel keep them.
+are kept from step to step, as the buckets of DistributedDataParallel keep them. A third step counts the backward passes
+of units as they are where their gradients are not kept.
 """
 
 import argparse
@@ -28,8 +29,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
+from neuroshard_trainer.dense_backward import backward_peaks
 from neuroshard_trainer.dense_trackers import counted_step
-from neuroshard_trainer.dense_units import units_of
+from neuroshard_trainer.dense_units import unit_modules, units_of
 from neuroshard_trainer.errors import InputError, TrainerError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.job_file import read_job
@@ -67,13 +69,14 @@ def describe_dense(
         chosen = optimizer(list(whole.parameters()))
         arguments = batch()
         inputs = [each for each in arguments if isinstance(each, torch.Tensor)]
-        step = counted_step(
-            whole,
-            chosen,
-            lambda: loss(whole(*arguments)),
-            inputs=inputs,
-        )
-        units = units_of(whole, step.modules, but=received)
+
+        def forward() -> torch.Tensor:
+            return loss(whole(*arguments))
+
+        step = counted_step(whole, chosen, forward, inputs=inputs)
+        modules = unit_modules(whole, step.modules, but=received)
+        peaks = backward_peaks(whole, chosen, forward, inputs=inputs, units=[module for _, module in modules])
+        units = units_of(modules, step.modules, peaks)
     return DenseProfile(
         batch_size_per_device=batch_size,
         features_sha256=features_sha256(tables),

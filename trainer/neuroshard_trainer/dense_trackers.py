@@ -4,9 +4,10 @@ The trackers are in torch's ``_tools``, whose names may change: every use of the
 counted is compared with the sizes of parameters, gradients and optimizer state.
 """
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,8 @@ from neuroshard_trainer.errors import InputError
 if TYPE_CHECKING:
     from torch.distributed._tools.mem_tracker import MemTracker
 
-_TOTAL = "Total"
+TOTAL = "Total"
+"""Of all purposes."""
 _BACKWARD = 2  # products of a backward pass for one of the forward pass, at the most: by input and by weight
 _REMEDY = (
     "use the version of torch in constraints.txt, or give the dense part's memory yourself "
@@ -49,8 +51,12 @@ class ModuleCount:
     input_bytes: int
     """Tensors that the module is called with."""
     output_bytes: int
+    unkept_input_bytes: int
+    """The part of the input that is gone before the backward pass: a module that is computed again keeps it."""
     transient_bytes: int
     """Highest memory of the forward pass above what it leaves, or of the backward pass above its beginning."""
+    forward_transient_bytes: int
+    """The same of the forward pass alone."""
     levels: Levels | None
     """None: the module is not called once in forward and once in backward."""
 
@@ -96,34 +102,38 @@ def counted_step(
         torch.autograd.backward(value)
     optimizer.step()
     del value
-    tracker = _memory_tracker()
+    tracker = memory_tracker()
     tracker.track_external(model, optimizer, *inputs)
-    with _sizes(model) as sizes, tracker:
+    with _inputs_and_outputs(model) as called, tracker:
         optimizer.zero_grad(set_to_none=False)  # the buckets of DistributedDataParallel stay allocated
-        torch.autograd.backward(loss())
-        passes = _by_purpose(tracker.get_tracker_snapshot("peak"))
+        value = loss()
+        looked_up = {module: each.looked_up() for module, each in called.items()}
+        torch.autograd.backward(value)
+        del value
+        passes = by_purpose(tracker.get_tracker_snapshot("peak"))
         optimizer.step()
-    updates = _memory_tracker()
+    updates = memory_tracker()
     updates.track_external(model, optimizer)
-    before = _by_purpose(updates.get_tracker_snapshot("current"))
+    before = by_purpose(updates.get_tracker_snapshot("current"))
     with updates:
         optimizer.step()
-    updated = _by_purpose(updates.get_tracker_snapshot("peak"))
-    peak, after = (_by_purpose(tracker.get_tracker_snapshot(moment)) for moment in ("peak", "current"))
+    updated = by_purpose(updates.get_tracker_snapshot("peak"))
+    peak, after = (by_purpose(tracker.get_tracker_snapshot(moment)) for moment in ("peak", "current"))
     weights, gradients, state = peak["PARAM"] + peak["BUFFER"], peak["GRAD"], after["OPT"]
     _check(model, optimizer, {"weights": weights, "gradients": gradients, "optimizer state": state})
     return StepCount(
         weights_bytes=weights,
         gradient_bytes=gradients,
         optimizer_state_bytes=state,
-        working_bytes=peak[_TOTAL] - weights - gradients - state - peak["OTH"],
-        passes_working_bytes=passes[_TOTAL] - weights - gradients - state - passes["OTH"],
-        optimizer_working_bytes=max(updated[_TOTAL] - before[_TOTAL], 0),
-        modules=_modules(tracker, forward, _flops_by_module(flops), sizes),
+        working_bytes=peak[TOTAL] - weights - gradients - state - peak["OTH"],
+        passes_working_bytes=passes[TOTAL] - weights - gradients - state - passes["OTH"],
+        optimizer_working_bytes=max(updated[TOTAL] - before[TOTAL], 0),
+        modules=_modules(tracker, forward, _flops_by_module(flops), looked_up),
     )
 
 
-def _memory_tracker() -> "MemTracker":
+def memory_tracker() -> "MemTracker":
+    """Return a tracker of all memory. Raises InputError where this release of torch has none."""
     try:
         from torch.distributed._tools.mem_tracker import MemTracker  # noqa: PLC0415 - other releases of torch may lack it
     except ImportError as error:
@@ -133,7 +143,7 @@ def _memory_tracker() -> "MemTracker":
     return MemTracker()
 
 
-def _by_purpose(snapshot: Mapping[torch.device, Mapping[Any, int]]) -> dict[str, int]:
+def by_purpose(snapshot: Mapping[torch.device, Mapping[Any, int]]) -> dict[str, int]:
     """Return the bytes of all devices by the tracker's kind of tensor, and their total."""
     sums: dict[str, int] = {}
     for device in snapshot.values():
@@ -165,13 +175,34 @@ def _bytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum(storages.values())
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Called:
+    """The tensors of one call of a module."""
+
+    input_bytes: int
+    output_bytes: int
+    storages: Sequence[tuple[weakref.ref[torch.UntypedStorage], int]]
+    """Memory of the arguments, and its bytes."""
+    unkept_bytes: int = 0
+    """The part of it that is gone, where this was looked up."""
+
+    def looked_up(self) -> "_Called":
+        """Return the call with what is gone by now."""
+        return replace(self, unkept_bytes=sum(size for storage, size in self.storages if storage() is None))
+
+
 @contextmanager
-def _sizes(model: nn.Module) -> Iterator[dict[nn.Module, tuple[int, int]]]:
-    """Collect the bytes of every called module's arguments and results."""
-    found: dict[nn.Module, tuple[int, int]] = {}
+def _inputs_and_outputs(model: nn.Module) -> Iterator[dict[nn.Module, _Called]]:
+    """Collect every called module's arguments and results."""
+    found: dict[nn.Module, _Called] = {}
 
     def note(module: nn.Module, arguments: object, result: object) -> None:
-        found[module] = (_tensor_bytes(arguments), _tensor_bytes(result))
+        storages = {id(each.untyped_storage()): each.untyped_storage() for each in _tensors(arguments)}
+        found[module] = _Called(
+            input_bytes=_tensor_bytes(arguments),
+            output_bytes=_tensor_bytes(result),
+            storages=[(weakref.ref(each), each.nbytes()) for each in storages.values()],
+        )
 
     hooks = [module.register_forward_hook(note) for module in model.modules()]
     try:
@@ -181,8 +212,12 @@ def _sizes(model: nn.Module) -> Iterator[dict[nn.Module, tuple[int, int]]]:
             hook.remove()
 
 
+def _tensors(values: object) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(values) if isinstance(each, torch.Tensor)]
+
+
 def _tensor_bytes(values: object) -> int:
-    return sum(each.nbytes for each in tree_leaves(values) if isinstance(each, torch.Tensor))
+    return sum(each.nbytes for each in _tensors(values))
 
 
 def _flops_by_module(counter: FlopCounterMode) -> dict[str, int]:
@@ -193,30 +228,31 @@ def _modules(
     tracker: "MemTracker",
     forward: Mapping[str, int],
     both: Mapping[str, int],
-    sizes: Mapping[nn.Module, tuple[int, int]],
+    called: Mapping[nn.Module, _Called],
 ) -> dict[str, ModuleCount]:
     """Return the counts by path; the root's path is empty."""
     found = {}
-    for module in list(sizes):
+    for module, call in called.items():
         stats = tracker.memory_tracking[module]
         states = {
-            state.name: [_by_purpose(snapshot)[_TOTAL] for snapshot in snapshots]
+            state.name: [by_purpose(snapshot)[TOTAL] for snapshot in snapshots]
             for state, snapshots in stats.snapshots.items()
         }
         before, left = states["PRE_FW"][0], states["POST_FW"][-1]
-        above = max(states["PEAK_FW"], default=left) - left
+        forward_above = above = max(states["PEAK_FW"], default=left) - left
         if "PRE_BW" in states:
             above = max(above, max(states["PEAK_BW"]) - states["PRE_BW"][0])
         name = stats.mod_fqn
-        input_bytes, output_bytes = sizes[module]
         found[name.partition(".")[2]] = ModuleCount(
             forward_flops=forward.get(name, 0),
             # A module whose input others use too ends its backward pass with theirs, whose work is then counted in it.
             backward_flops=min(both.get(name, 0) - forward.get(name, 0), _BACKWARD * forward.get(name, 0)),
             activation_bytes=max(left - before, 0),
-            input_bytes=input_bytes,
-            output_bytes=output_bytes,
+            input_bytes=call.input_bytes,
+            output_bytes=call.output_bytes,
+            unkept_input_bytes=call.unkept_bytes,
             transient_bytes=max(above, 0),
+            forward_transient_bytes=max(forward_above, 0),
             levels=_levels(states),
         )
     return found

@@ -17,8 +17,8 @@ _LEAST_SPLIT = 2
 """Operators of a unit that may be split: one alone is gathered as the unit is."""
 
 
-def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequence[nn.Module]) -> tuple[DenseUnit, ...]:
-    """Return the units in the order of the model's modules; equal neighbors are one unit that repeats.
+def unit_modules(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequence[nn.Module]) -> _Modules:
+    """Return the units' paths and modules in the order of the model's.
 
     The model is replaced by its children, and so is every module whose children hold all of its parameters and work,
     and without parameters all of its kept memory; of a chain of only children the highest is the unit. What a replaced
@@ -29,12 +29,29 @@ def units_of(model: nn.Module, counts: Mapping[str, ModuleCount], *, but: Sequen
         model: was counted.
         counts: its modules' by path.
         but: modules that are not units.
+    """
+    return [
+        (path, module)
+        for path, module in _leaves("", model, counts)
+        if module not in but
+        and (_num_parameters(module) or counts[path].forward_flops or counts[path].activation_bytes)
+    ]
+
+
+def units_of(
+    modules: _Modules, counts: Mapping[str, ModuleCount], backward_peaks: Mapping[str, int]
+) -> tuple[DenseUnit, ...]:
+    """Return the units as they were counted; equal neighbors are one unit that repeats.
+
+    Args:
+        modules: of the units, by path.
+        counts: of them and of those below them.
+        backward_peaks: their highest memory above where their backward passes begin, where they are sharded.
 
     Raises:
         InputError: parameters are of a type that documents do not know.
     """
-    found = [_unit(path, module, counts) for path, module in _leaves("", model, counts) if module not in but]
-    units = [unit for unit in found if unit.num_parameters or unit.forward_flops or unit.activation_bytes]
+    units = [_unit(path, module, counts, backward_peaks) for path, module in modules]
     groups = [list(group) for _, group in groupby(units, key=lambda unit: unit.model_copy(update={"module": ""}))]
     return tuple(_group(units) for units in groups)
 
@@ -76,7 +93,9 @@ def _is_sum(path: str, module: nn.Module, children: _Modules, counts: Mapping[st
     )
 
 
-def _unit(path: str, module: nn.Module, counts: Mapping[str, ModuleCount]) -> DenseUnit:
+def _unit(
+    path: str, module: nn.Module, counts: Mapping[str, ModuleCount], backward_peaks: Mapping[str, int]
+) -> DenseUnit:
     count = counts[path]
     return DenseUnit(
         module=path,
@@ -88,12 +107,16 @@ def _unit(path: str, module: nn.Module, counts: Mapping[str, ModuleCount]) -> De
         activation_bytes=count.activation_bytes,
         input_bytes=count.input_bytes,
         output_bytes=count.output_bytes,
+        unkept_input_bytes=count.unkept_input_bytes,
         transient_bytes=count.transient_bytes,
-        operators=_operators(path, module, counts),
+        sharded_transient_bytes=max(count.forward_transient_bytes, backward_peaks.get(path, 0)),
+        operators=_operators(path, module, counts, backward_peaks),
     )
 
 
-def _operators(path: str, unit: nn.Module, counts: Mapping[str, ModuleCount]) -> tuple[DenseOperator, ...] | None:
+def _operators(
+    path: str, unit: nn.Module, counts: Mapping[str, ModuleCount], backward_peaks: Mapping[str, int]
+) -> tuple[DenseOperator, ...] | None:
     """Return a unit's operators in the order of the forward pass. None: it cannot be split.
 
     An operator is gathered when it is called: so each must be called once.
@@ -121,6 +144,7 @@ def _operators(path: str, unit: nn.Module, counts: Mapping[str, ModuleCount]) ->
                 forward_bytes=max(levels.highest_forward - whole.levels.before_forward, 0),
                 backward_bytes=max(levels.before_backward - backward_base, 0),
                 transient_bytes=max(levels.highest_backward - levels.before_backward, 0),
+                sharded_transient_bytes=backward_peaks.get(where, 0),
                 left_bytes=max(levels.after_backward - backward_base, 0),
             )
         )

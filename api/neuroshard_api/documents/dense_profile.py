@@ -33,6 +33,9 @@ class DenseOperator(Value):
     count together."""
     transient_bytes: Bytes
     """Highest memory of its backward pass above its beginning; the gradient of its largest tensor is in it."""
+    sharded_transient_bytes: Bytes | None = None
+    """The same where gradients stay allocated once they are computed, as in a sharded unit. If unset: the profile is
+    older and does not say; then transient_bytes and the gradients of all tensors but the largest."""
     left_bytes: Bytes
     """Memory where its backward pass ends, counted as where it begins."""
 
@@ -58,10 +61,16 @@ class DenseUnit(Value):
     """Memory that a forward pass leaves allocated for the backward pass, the output included."""
     input_bytes: Bytes
     """Tensors that the module is called with."""
+    unkept_input_bytes: Bytes | None = None
+    """The part of the memory of its inputs that is gone before the backward pass; a checkpointed unit keeps it. If
+    unset: the profile is older and does not say; then none."""
     output_bytes: Bytes
     """Tensors that it returns."""
     transient_bytes: Bytes
     """Highest memory of the forward or the backward pass above what is allocated at the pass's upper end."""
+    sharded_transient_bytes: Bytes | None = None
+    """The same where gradients stay allocated once they are computed, as in a sharded unit. If unset: the profile is
+    older and does not say; then transient_bytes and the gradients of all tensors but the largest."""
     operators: Annotated[tuple[DenseOperator, ...], Field(min_length=2, max_length=MAX_UNITS)] | None = None
     """Operators in the order of the forward pass; other parameters are the module's own. If unset: the unit cannot be
     split, since it has one operator or none, or the profile is older and does not say."""

@@ -8,12 +8,13 @@ zero2       (w + g + s) / S       w, gathered                 w + 2 g: gather bu
 zero3       (w + g + s) / S                                   2 w + 2 g: also the weights of the unit, or of the next
 split       (w + g + s) / S                                   2 w + 2 g of its largest operator, and of what is in none
 
-A checkpointed unit keeps its output instead of all that its forward pass leaves, and has the rest for a moment in its
-backward pass. Weights of its neighbors may be gathered, and their gradients be on their way, at that moment: so the
-largest recomputed activations count next to the largest transient of collectives, also of another unit. Both are upper
-bounds, by which the frontier is found; what a layout needs is what its `Timeline` needs. Time is compute, plus what
-collectives take beyond the share of the unit's own compute that hides them: neighbors in a dense part are mostly equal.
-A split unit has this sum for each operator and for the rest, since each is gathered in a collective of its own.
+A checkpointed unit keeps its output, and inputs that nothing else keeps, instead of all that its forward pass leaves,
+and has the rest for a moment in its backward pass. Weights of its neighbors may be gathered, and their gradients be on
+their way, at that moment: so the largest recomputed activations count next to the largest transient of collectives,
+also of another unit. Both are upper bounds, by which the frontier is found; what a layout needs is what its `Timeline`
+needs. Time is compute, plus what collectives take beyond the share of the unit's own compute that hides them: neighbors
+in a dense part are mostly equal. A split unit has this sum for each operator and for the rest, since each is gathered
+in a collective of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -191,7 +192,7 @@ class UnitOptions:
             yield False, True
 
     def _checkpointing(self, unit: DenseUnit) -> tuple[bool, ...]:
-        saves = unit.activation_bytes - unit.output_bytes > 0
+        saves = unit.activation_bytes > _kept_where_checkpointed(unit)
         if not saves or self._choices.checkpointing is CheckpointingChoice.NEVER:
             return (False,)
         if self._choices.checkpointing is CheckpointingChoice.ALWAYS:
@@ -212,7 +213,7 @@ class UnitOptions:
         own = UnitBytes.of(unit, self._profile)
         forward_ms, backward_ms = self._costs.matrices_ms(unit.forward_flops, unit.backward_flops)
         backward_ms += forward_ms if checkpointed else 0.0
-        saved = unit.activation_bytes - unit.output_bytes if checkpointed else 0
+        saved = unit.activation_bytes - _kept_where_checkpointed(unit) if checkpointed else 0
         if split:
             transient, exposed_ms = self._one_after_the_other(unit, strategy, group)
         else:
@@ -227,7 +228,7 @@ class UnitOptions:
             gathered_bytes=own.weights if strategy is DenseStrategy.ZERO2 else 0,
             activation_bytes=-saved,
             transient_bytes=transient,
-            recomputed_bytes=saved,
+            recomputed_bytes=unit.activation_bytes - unit.output_bytes if checkpointed else 0,
             compute_ms=forward_ms + backward_ms,
             exposed_ms=exposed_ms,
         )
@@ -304,6 +305,11 @@ def _parts(unit: DenseUnit) -> tuple[_Part, ...]:
         max(unit.backward_flops - sum(each.backward_flops for each in operators), 0),
     )
     return own, *(_Part(each.num_parameters, each.forward_flops, each.backward_flops) for each in operators)
+
+
+def _kept_where_checkpointed(unit: DenseUnit) -> int:
+    """Return the bytes of the output, and of inputs that nothing else keeps."""
+    return unit.output_bytes + (unit.unkept_input_bytes or 0)
 
 
 def _transient_bytes(gathered: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> int:

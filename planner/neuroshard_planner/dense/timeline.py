@@ -11,7 +11,8 @@ moment                allocated
 a gather              w for the buffer, then w for the weights; the buffer is kept to the next gather in forward, and
                       until the weights are copied out of it in backward
 zero3 in backward     the buffer of the next sharded unit of the same part of the model, while one computes
-compute in backward   gradients of the unit's other tensors, while that of the largest one is computed
+compute in backward   gradients of the unit's tensors from where they are computed, as they were counted; of an older
+                      profile those of the other tensors, while that of the largest one is computed
 a reduction           g as computed and g as sent, then g / S; what was sent is kept to the next reduction of the same
                       part of the model, and for its last one to the end of the backward pass
 
@@ -67,8 +68,8 @@ class TimedOperator:
     """Above that, with the gradient of its largest tensor."""
     left: int
     """Where its backward pass ends."""
-    computed_before: int
-    """Gradients of its other tensors."""
+    gradients_kept: int
+    """Above all that, as its gradients stay allocated once they are computed."""
 
     @classmethod
     def of(cls, operator: DenseOperator, own: UnitBytes) -> "TimedOperator":
@@ -79,7 +80,7 @@ class TimedOperator:
             backward=operator.backward_bytes,
             transient=operator.transient_bytes,
             left=operator.left_bytes,
-            computed_before=_computed_before(own, operator.num_parameters, operator.largest_tensor_parameters),
+            gradients_kept=_gradients_kept(operator, own, operator.largest_tensor_parameters),
         )
 
 
@@ -95,8 +96,11 @@ class TimedUnit:
     output: int
     transient: int
     """Above the activations and the gradient of the output. The gradient of the largest tensor is in it."""
-    computed_before: int = 0
-    """Gradients of the other tensors, which a sharded unit has while that of the largest one is computed."""
+    gradients_kept: int = 0
+    """Above all that, as gradients of a sharded unit stay allocated once they are computed; negative where the backward
+    pass was counted higher together with others."""
+    unkept_inputs: int = 0
+    """What a checkpointed unit keeps of its inputs, and nothing else does."""
     operators: tuple[TimedOperator, ...] = ()
     """In the order of the forward pass; none where it cannot be split."""
     rest: UnitBytes = _NO_BYTES
@@ -119,7 +123,8 @@ class TimedUnit:
             inputs=unit.input_bytes,
             output=unit.output_bytes,
             transient=unit.transient_bytes,
-            computed_before=_computed_before(own, unit.num_parameters, largest),
+            gradients_kept=_gradients_kept(unit, own, largest),
+            unkept_inputs=unit.unkept_input_bytes or 0,
             operators=tuple(
                 TimedOperator.of(each, UnitBytes.of_parameters(each.num_parameters, unit, profile))
                 for each in unit.operators or ()
@@ -128,10 +133,20 @@ class TimedUnit:
         )
 
 
-def _computed_before(own: UnitBytes, num_parameters: int, largest: int) -> int:
-    """Return the bytes of gradients of all tensors but the largest."""
-    others = num_parameters - largest
-    return others * own.gradients // num_parameters if others else 0
+def _highest_of(part: TimedUnit | TimedOperator) -> tuple[int, int]:
+    """Return what a sharded part computes with at its highest moment, and the gradients that it has then."""
+    return part.transient + min(part.gradients_kept, 0), max(part.gradients_kept, 0)
+
+
+def _gradients_kept(counted: DenseUnit | DenseOperator, own: UnitBytes, largest: int) -> int:
+    """Return the memory of the highest moment above that of a replica, whose gradients are there from step to step.
+
+    An older profile does not say where gradients are computed: then all but that of the largest tensor are there.
+    """
+    if counted.sharded_transient_bytes is not None:
+        return counted.sharded_transient_bytes - counted.transient_bytes
+    others = counted.num_parameters - largest
+    return others * own.gradients // counted.num_parameters if others else 0
 
 
 class Timeline:
@@ -256,7 +271,9 @@ class _Walk:
                 self._see(0, operator.forward, split)
                 self._weights = self._weights - operator.own.weights * split
         self._see(0, unit.activation, self._always)
-        self._activations = self._activations + np.where(kept.checkpointed, unit.output, unit.activation)
+        self._activations = self._activations + np.where(
+            kept.checkpointed, unit.output + unit.unkept_inputs, unit.activation
+        )
         self._weights = self._weights - np.where(split, unit.rest.weights, unit.own.weights) * kept.is_zero3
 
     def backward(self, unit: TimedUnit, kept: _Kept, next_weights: Amounts) -> None:
@@ -269,8 +286,10 @@ class _Walk:
         self._gather_backward(unit.part, size, unit.output, kept.is_zero3 & ~split)
         self._gather_ahead(unit.part, next_weights, unit.output, is_sharded)
         recomputed = (unit.activation - unit.output) * kept.checkpointed
-        self._see(unit.computed_before * is_sharded, recomputed + unit.output + unit.transient, ~split)
-        self._activations = self._activations - (unit.activation - recomputed)
+        computed, collective = _highest_of(unit)
+        self._see(0, recomputed + unit.output + unit.transient, ~split & ~is_sharded)
+        self._see(collective, recomputed + unit.output + computed, is_sharded)
+        self._activations = self._activations - (unit.activation - recomputed) - unit.unkept_inputs * kept.checkpointed
         self._weights = self._weights - np.where(split, unit.rest.weights, size) * kept.is_sharded
         self._reduce(unit.part, unit.own.gradients, unit.inputs, is_sharded, kept.shared_by)
         if unit.rest.gradients:
@@ -290,7 +309,8 @@ class _Walk:
             before, left = operator.backward - unit.activation, operator.left - unit.activation
             self._gather_backward(part, operator.own.weights, before, split)
             self._gather_ahead(part, ahead, before, split)
-            self._see(own + operator.computed_before, before + operator.transient, split)
+            computed, collective = _highest_of(operator)
+            self._see(own + collective, before + computed, split)
             self._weights = self._weights - operator.own.weights * split
             self._reduce(part, operator.own.gradients, left, split, kept.shared_by, besides=own)
             self._see(own, between, split)

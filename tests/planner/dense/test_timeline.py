@@ -1,6 +1,7 @@
 """The memory of a step's passes: replicas as they were counted, sharded units by what fully_shard allocates."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -28,7 +29,7 @@ SMALL = 100
 def operator(size: int, *, level: int, transient: int = 0) -> TimedOperator:
     """Return an operator whose memory is level, but for a moment of its backward pass."""
     own = UnitBytes(weights=size, gradients=size, optimizer_state=0)
-    return TimedOperator(own=own, forward=level, backward=level, transient=transient, left=level, computed_before=0)
+    return TimedOperator(own=own, forward=level, backward=level, transient=transient, left=level, gradients_kept=0)
 
 
 def splittable(transient: int = 0) -> TimedUnit:
@@ -94,7 +95,7 @@ def test_gloo_takes_a_copy_of_gathered_weights() -> None:
 def test_a_sharded_unit_has_the_gradients_of_its_other_tensors() -> None:
     """While that of the largest is computed; those of a replica are there from step to step."""
     transient, others = 50 * W, 300
-    unit = replace(UNIT, transient=transient, computed_before=others)
+    unit = replace(UNIT, transient=transient, gradients_kept=others)
 
     def found(strategy: DenseStrategy) -> int:
         timeline = Timeline([unit], passes_bytes=KEPT + EDGE + transient, copies_transfers=False)
@@ -102,6 +103,49 @@ def test_a_sharded_unit_has_the_gradients_of_its_other_tensors() -> None:
 
     assert found(DenseStrategy.REPLICATE) == KEPT + EDGE + transient
     assert found(DenseStrategy.ZERO3) == KEPT + EDGE + transient + W + others
+
+
+def test_a_checkpointed_unit_keeps_inputs_that_nothing_else_keeps() -> None:
+    """Next to its output, until its own backward pass is over; a unit that keeps its activations does not."""
+    unkept = 40
+    first, second = replace(UNIT, unkept_inputs=unkept), replace(UNIT, activation=KEPT)
+
+    def found(*, checkpointed: bool, units: Sequence[TimedUnit]) -> int:
+        timeline = Timeline(units, passes_bytes=len(units) * KEPT + EDGE + TEMPORARY, copies_transfers=False)
+        chosen = [option(DenseStrategy.REPLICATE, checkpointed=checkpointed)] * len(units)
+        return timeline.highest([chosen])[0].working_bytes
+
+    assert found(checkpointed=True, units=[first, second]) == 2 * EDGE + unkept + (KEPT - EDGE) + EDGE + TEMPORARY
+    assert found(checkpointed=True, units=[second, first]) == 2 * EDGE + unkept + (KEPT - EDGE) + EDGE + TEMPORARY
+    assert found(checkpointed=False, units=[first, second]) == 2 * KEPT + EDGE + TEMPORARY
+
+
+def test_counted_gradients_take_the_place_of_assumed_ones() -> None:
+    """The highest moment of a sharded unit is the counted one, higher or lower than a replica's."""
+    unit = DenseUnit(
+        module="over",
+        num_parameters=10,
+        largest_tensor_parameters=4,
+        forward_flops=0,
+        backward_flops=0,
+        activation_bytes=KEPT,
+        input_bytes=EDGE,
+        output_bytes=EDGE,
+        transient_bytes=50 * W,
+    )
+    profile = dense_profile(weights_bytes=40, gradient_bytes=40, optimizer_state_bytes=0, units=(unit,))
+
+    def found(sharded: int | None, strategy: DenseStrategy) -> Moment:
+        timed = TimedUnit.of(unit.model_copy(update={"sharded_transient_bytes": sharded}), "over", profile)
+        timeline = Timeline([timed], passes_bytes=KEPT + EDGE + 50 * W, copies_transfers=False)
+        return timeline.highest([[option(strategy)]])[0]
+
+    computing = KEPT + EDGE + 40  # with its weights
+    for sharded, gradients in ((50 * W + 7, 7), (50 * W, 0), (40 * W, 0)):
+        assert found(sharded, DenseStrategy.REPLICATE).working_bytes == KEPT + EDGE + 50 * W
+        moment = found(sharded, DenseStrategy.ZERO3)
+        assert (moment.working_bytes, moment.collective_bytes) == (computing + sharded, 40 + gradients)
+    assert found(None, DenseStrategy.ZERO3).working_bytes == computing + 50 * W + 6 * 4, "of an older profile"
 
 
 def test_gloo_takes_a_copy_of_gradients_that_it_reduces() -> None:
@@ -129,8 +173,8 @@ def test_the_other_tensors_are_all_but_the_largest() -> None:
 
     profile = dense_profile(weights_bytes=40, gradient_bytes=W, optimizer_state_bytes=0, units=(unit,))
 
-    assert TimedUnit.of(unit, "over", profile).computed_before == 4 * W // 10
-    assert TimedUnit.of(older, "over", profile).computed_before == 0
+    assert TimedUnit.of(unit, "over", profile).gradients_kept == 4 * W // 10
+    assert TimedUnit.of(older, "over", profile).gradients_kept == 0
 
 
 def test_a_split_unit_gathers_its_operators_one_after_the_other() -> None:
