@@ -18,8 +18,10 @@ from neuroshard_planner.dense.sums import Sums, unbeaten
 MAX_LIMITS = 256
 """Pairs of limits that count; of more, those of values at even distances, the largest among them."""
 
-_PRICES = 64
+_PRICES = 16
 """Prices of time for which a part of the limits is bounded: quantiles of those at which units change their option."""
+_LEAST_BOUNDED = 4
+"""Pairs of a part below which its bound takes longer than its search."""
 _ROUNDING = 1e-9
 """Relative, of bounds in floating point: what is above by less is searched."""
 
@@ -43,9 +45,13 @@ class LimitSearch:
         self._floors = _floors(values[0], self._limits[0]), _floors(values[1], self._limits[1])
         self._most_peak = int(self._limits[0][-1] + self._limits[1][-1]) + 1
         self._prices = self._slopes()
-        self._weighed = self._kept + self._prices[:, None, None] * self._ms
+        self._weighed = self._kept[:, :, None] + self._prices * self._ms[:, :, None]
+        """[units, options, prices]"""
         self._memory, self._times = np.zeros(0, dtype=np.int64), np.zeros(0)
-        self._chosen = np.zeros((0, int(self._repeats.sum())), dtype=np.int16)
+        self._merges: list[tuple[Sums, Sequence[int]]] = []
+        """With the order of their units."""
+        self._found = np.zeros((2, 0), dtype=np.int64)
+        """[merge and place in it, points]"""
         self._sums_of: dict[tuple[int, bytes], Sums] = {}
 
     def points(self) -> tuple[Point, ...]:
@@ -55,7 +61,7 @@ class LimitSearch:
         return tuple(
             Point(memory_bytes=memory, ms=ms, chosen=tuple(numbers))
             for memory, ms, numbers in zip(
-                self._memory.tolist(), self._times.tolist(), self._chosen.tolist(), strict=True
+                self._memory.tolist(), self._times.tolist(), self._chosen().tolist(), strict=True
             )
         )
 
@@ -79,12 +85,12 @@ class LimitSearch:
         tightest = self._allowed(places, first_transient, first_recomputed)
         is_same = tightest.sum(axis=1) == loosest.sum(axis=1)
         order, further = list(order), places[~is_same].tolist()
-        for place, allowed in zip(places[is_same].tolist(), loosest[is_same], strict=True):
-            merged = merged.merged(self._sums(place, allowed))
-            order.append(place)
+        same = places[is_same].tolist()
+        merged = merged.merged_all([self._sums(*each) for each in zip(same, loosest[is_same], strict=True)])
+        order += same
         if not further:
             self._add(merged, order)
-        elif self._may_improve(part, merged, places[~is_same], loosest[~is_same]):
+        elif _num_pairs(part) < _LEAST_BOUNDED or self._may_improve(part, merged, places[~is_same], loosest[~is_same]):
             for smaller in _halves(part):
                 self._search(smaller, merged, order, further)
 
@@ -114,7 +120,7 @@ class LimitSearch:
         """
         if not len(self._memory):
             return True
-        weighed = np.where(allowed, self._weighed[:, places], np.inf).min(axis=2) @ self._repeats[places]
+        weighed = self._repeats[places] @ np.where(allowed[:, :, None], self._weighed[places], np.inf).min(axis=1)
         least = (merged.kept + self._prices[:, None] * merged.ms).min(axis=1) + weighed
         most_memory = merged.kept.max() + (self._kept[places].max(axis=1) @ self._repeats[places]) + self._most_peak
         most_ms = merged.ms.max() + (np.where(allowed, self._ms[places], 0.0).max(axis=1) @ self._repeats[places]) + 1.0
@@ -143,17 +149,28 @@ class LimitSearch:
 
     def _add(self, merged: Sums, order: Sequence[int]) -> None:
         """Add the choices of a merge, with the transients that they have, to the frontier."""
-        columns = np.repeat(np.array(order, dtype=np.int64), self._repeats[list(order)])
-        chosen = merged.chosen[:, np.argsort(columns, kind="stable")]
-        rows = np.sort(columns)
-        memory = merged.kept.copy()
-        if len(rows):
-            memory += self._transient[rows, chosen].max(axis=1) + self._recomputed[rows, chosen].max(axis=1)
-        memory = np.concatenate([self._memory, memory])
+        memory = np.concatenate([self._memory, merged.kept + merged.peaks[0] + merged.peaks[1]])
         times = np.concatenate([self._times, merged.ms])
+        places = np.arange(len(merged.kept))
+        found = np.concatenate([self._found, [np.full_like(places, len(self._merges)), places]], axis=1)
         kept = unbeaten(memory, times)
-        self._memory, self._times = memory[kept], times[kept]
-        self._chosen = np.concatenate([self._chosen, chosen])[kept]
+        self._memory, self._times, self._found = memory[kept], times[kept], found[:, kept]
+        self._merges.append((merged, order))
+
+    def _chosen(self) -> NDArray[np.int16]:
+        """Return [points, modules] the options of the frontier."""
+        chosen = np.zeros((len(self._memory), int(self._repeats.sum())), dtype=np.int16)
+        for index in np.unique(self._found[0]).tolist():
+            merged, order = self._merges[index]
+            points = np.flatnonzero(self._found[0] == index)
+            columns = np.repeat(np.array(order, dtype=np.int64), self._repeats[list(order)])
+            chosen[points] = merged.chosen(self._found[1, points])[:, np.argsort(columns, kind="stable")]
+        return chosen
+
+
+def _num_pairs(part: tuple[int, int, int, int]) -> int:
+    a, b, c, d = part
+    return (b - a + 1) * (d - c + 1)
 
 
 def _halves(part: tuple[int, int, int, int]) -> tuple[tuple[int, int, int, int], tuple[int, int, int, int]]:

@@ -1,8 +1,11 @@
-"""Sums of memory and time over units, of which no other beats one in both."""
+"""Sums of memory and time over units, of which no other beats one in both.
+
+A merge keeps places in what it merged, and no options: those of the few choices that stay are looked up at the end.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +14,18 @@ from neuroshard_planner.dense.choice import Choice
 
 MAX_POINTS = 200
 """Points of a merge that are kept; the work of a merge grows with them."""
+_NO_NUMBERS = np.zeros((0, 0), dtype=np.int16)
+
+
+class _Merge(NamedTuple):
+    """Sums that are merged, and the place in them of every point."""
+
+    first: "Sums"
+    own: NDArray[np.int64] | None
+    """None: the same place."""
+    others: "Sequence[Sums]"
+    """One that has places, or several of one point each, which are added to every one of the first."""
+    places: NDArray[np.int64] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,29 +36,86 @@ class Sums:
     """[points] ascending."""
     ms: NDArray[np.float64]
     """[points] descending."""
-    chosen: NDArray[np.int16]
-    """[points, units]"""
+    peaks: NDArray[np.int64]
+    """[2, points] the largest transient, and the largest recomputed activations, of the units."""
+    numbers: NDArray[np.int16]
+    """[points, units] options; without units where it is merged."""
+    merged_from: "_Merge | None" = None
+    """None: the numbers are its own."""
 
     @classmethod
     def empty(cls) -> Self:
         """Return the one choice for no unit."""
-        return cls(np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((1, 0), dtype=np.int16))
+        return cls(
+            np.zeros(1, dtype=np.int64), np.zeros(1), np.zeros((2, 1), dtype=np.int64), np.zeros((1, 0), dtype=np.int16)
+        )
 
     @classmethod
     def of(cls, unit: Sequence[Choice], numbers: Sequence[int]) -> Self:
         """Return the choices of one unit among some of its options."""
-        kept = np.array([unit[number].kept_bytes for number in numbers], dtype=np.int64)
-        ms = np.array([unit[number].ms for number in numbers])
-        order = unbeaten(kept, ms)
-        return cls(kept[order], ms[order], np.array(numbers, dtype=np.int16)[order][:, None])
+        falling: list[int] = []  # as ``unbeaten``, for lists that are too short for arrays
+        for number in sorted(numbers, key=lambda each: unit[each].kept_bytes):
+            option = unit[number]
+            if not falling or option.ms < unit[falling[-1]].ms:
+                if falling and unit[falling[-1]].kept_bytes == option.kept_bytes:
+                    falling.pop()
+                falling.append(number)
+        options = [unit[number] for number in falling]
+        return cls(
+            np.array([each.kept_bytes for each in options], dtype=np.int64),
+            np.array([each.ms for each in options]),
+            np.array(
+                [[each.transient_bytes for each in options], [each.recomputed_bytes for each in options]], np.int64
+            ),
+            np.array(falling, dtype=np.int16)[:, None],
+        )
+
+    def merged_all(self, others: Sequence["Sums"]) -> "Sums":
+        """Return the choices for the units of all, merged one after the other."""
+        merged, single = self, list[Sums]()
+        for other in others:
+            if len(other.kept) == 1:
+                single.append(other)
+            else:
+                merged, single = merged.shifted(single).merged(other), []
+        return merged.shifted(single)
+
+    def shifted(self, others: Sequence["Sums"]) -> "Sums":
+        """Return the choices for the units of all, where each of the others has one."""
+        if not others:
+            return self
+        ms = self.ms
+        for other in others:
+            ms = ms + other.ms  # one after the other: sums round differently otherwise
+        if not (ms[1:] < ms[:-1]).all():  # times that differ by little may round to the same
+            merged = self
+            for other in others:
+                merged = merged.merged(other)
+            return merged
+        peaks = np.maximum(self.peaks, np.concatenate([other.peaks for other in others], axis=1).max(axis=1)[:, None])
+        kept = self.kept + sum(int(other.kept[0]) for other in others)
+        return Sums(kept, ms, peaks, _NO_NUMBERS, _Merge(self, None, others, None))
 
     def merged(self, other: "Sums") -> "Sums":
         """Return the choices for the units of both."""
-        kept = (self.kept[:, None] + other.kept).ravel()
-        ms = (self.ms[:, None] + other.ms).ravel()
+        # Added in rows of one option, which is faster, and read in columns: of equals the first of the first list.
+        kept = np.add.outer(other.kept, self.kept).ravel(order="F")
+        ms = np.add.outer(other.ms, self.ms).ravel(order="F")
         order = _thinned(kept, unbeaten(kept, ms))
-        own, others = np.divmod(order, len(other.kept))
-        return Sums(kept[order], ms[order], np.concatenate([self.chosen[own], other.chosen[others]], axis=1))
+        own = order // len(other.kept)
+        others = order - own * len(other.kept)
+        peaks = np.maximum(self.peaks[:, own], other.peaks[:, others])
+        return Sums(kept[order], ms[order], peaks, _NO_NUMBERS, _Merge(self, own, (other,), others))
+
+    def chosen(self, places: NDArray[np.int64]) -> NDArray[np.int16]:
+        """Return [places, units] the options of some points, the units in the order of the merges."""
+        parts, sums = [], self
+        while sums.merged_from is not None:
+            sums, own, others, of_others = sums.merged_from
+            of_each = np.zeros_like(places) if of_others is None else of_others[places]
+            parts += [other.chosen(of_each) for other in reversed(others)]
+            places = places if own is None else own[places]
+        return np.concatenate([sums.numbers[places], *reversed(parts)], axis=1)
 
     def repeated(self, times: int) -> "Sums":
         """Return the choices for ``times`` units like this, by doubling."""
@@ -56,15 +128,18 @@ class Sums:
 
 def unbeaten(kept: NDArray[np.int64], ms: NDArray[np.float64]) -> NDArray[np.int64]:
     """Return the places of choices that no other beats, by what they keep; of equals the first."""
-    order = np.argsort(kept, kind="stable")
+    order = kept.argsort(kind="stable")
     times = ms[order]
-    falls = np.ones(len(order), dtype=np.bool_)
-    falls[1:] = times[1:] < np.minimum.accumulate(times)[:-1]
+    falls = np.empty(len(order), dtype=np.bool_)
+    falls[:1] = True
+    np.less(times[1:], np.minimum.accumulate(times)[:-1], out=falls[1:])
     falling: NDArray[np.int64] = order[falls]
     sizes = kept[falling]
-    is_last = np.ones(len(falling), dtype=np.bool_)  # of equal sizes the fastest, as times fall
-    is_last[:-1] = sizes[1:] != sizes[:-1]
-    return falling[is_last]
+    is_larger = sizes[1:] != sizes[:-1]
+    if is_larger.all():
+        return falling
+    fastest: NDArray[np.int64] = falling[np.append(is_larger, np.True_)]  # of equal sizes, as times fall
+    return fastest
 
 
 def _thinned(kept: NDArray[np.int64], order: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -134,7 +134,7 @@ class TimedUnit:
 
 
 def _highest_of(part: TimedUnit | TimedOperator) -> tuple[int, int]:
-    """Return what a sharded part computes with at its highest moment, and the gradients that it has then."""
+    """Return the highest moment of a sharded part: its activations and temporary tensors, and gradients beyond them."""
     return part.transient + min(part.gradients_kept, 0), max(part.gradients_kept, 0)
 
 

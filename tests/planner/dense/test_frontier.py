@@ -8,7 +8,7 @@ import numpy as np
 from neuroshard_planner.dense.choice import Choice, Point, best
 from neuroshard_planner.dense.frontier import frontier
 from neuroshard_planner.dense.limit_search import limits
-from neuroshard_planner.dense.sums import MAX_POINTS, unbeaten
+from neuroshard_planner.dense.sums import MAX_POINTS, Sums, unbeaten
 from numpy.typing import NDArray
 
 Values = NDArray[np.float64]
@@ -132,3 +132,38 @@ def test_many_points_are_thinned_by_at_most_an_interval_of_memory() -> None:
     assert len(found) <= MAX_POINTS
     assert (memory[0], memory[-1]) == (0, 4095)
     assert max(after - before for before, after in itertools.pairwise(memory)) <= 2 * 4096 / (MAX_POINTS - 1) + 1
+
+
+def test_units_of_one_option_are_merged_at_once_as_one_after_the_other() -> None:
+    """Also where times that differ by the last bit round to the same, so that a point is beaten."""
+    rng = random.Random(4)  # noqa: S311 - draws test data
+    last_bit = float(np.nextafter(1.0, 2.0))
+    for _ in range(50):
+        units = [
+            [
+                Choice(
+                    kept_bytes=rng.randint(-40, 40),
+                    transient_bytes=rng.randrange(24),
+                    recomputed_bytes=rng.randrange(24),
+                    ms=rng.choice((1.0, last_bit, rng.random(), 1e6)),
+                )
+                for _ in range(rng.choice((1, 1, 1, 4)))
+            ]
+            for _ in range(8)
+        ]
+        sums = [Sums.of(unit, range(len(unit))) for unit in units]
+        expected = Sums.empty()
+        for each in sums:
+            expected = expected.merged(each)
+
+        found = Sums.empty().merged_all(sums)
+
+        everywhere = np.arange(len(expected.kept))
+        assert found.kept.tolist() == expected.kept.tolist()
+        assert found.ms.tolist() == expected.ms.tolist()
+        assert found.peaks.tolist() == expected.peaks.tolist()
+        assert found.chosen(everywhere).tolist() == expected.chosen(everywhere).tolist()
+        for point, numbers in enumerate(found.chosen(everywhere).tolist()):
+            chosen = [unit[number] for unit, number in zip(units, numbers, strict=True)]
+            assert found.kept[point] == sum(each.kept_bytes for each in chosen)
+            assert found.peaks[:, point].sum() == peak(chosen)
