@@ -42,4 +42,5 @@ def collect_timed(
         of_kind: dict[str, Any] = {kind: sample}
         record = ProfileRecord(source=backend.source, environment=backend.environment, **of_kind)
         with file.appended(record) as measured:
-            measured.update(measure(sample, repeats=backend.repeats).fields)
+            times = measure(sample, repeats=backend.repeats)
+            measured.update(times.fields, environment={**backend.environment, **times.conditions})

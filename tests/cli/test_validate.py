@@ -4,7 +4,9 @@ from typing import Any
 
 import pytest
 import yaml
+from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.records import CodecSample, ProfileRecord
 from neuroshard_api.documents.request import Constraints
 from neuroshard_costs.bundle import bundled_root
 from support.builders import bundle_manifest, job, job_data, request, table_set, topology
@@ -106,6 +108,23 @@ def test_records_are_checked_line_by_line(neuroshard: Any, tmp_path: Path) -> No
 
     assert result.code == 2
     assert f"{path}: line 2: " in result.err
+
+
+def test_a_record_of_a_codec_without_times_is_a_problem(neuroshard: Any, tmp_path: Path) -> None:
+    """Unless it says why its sample has none."""
+    sample = CodecSample(type=WireType.FP16, batch_size=64, num_columns=64)
+    timed = ProfileRecord(source="cpu:core", codec=sample, forward_ms=1.0, backward_ms=2.0)
+    path = tmp_path / "codecs.jsonl"
+    broken = timed.model_copy(update={"backward_ms": None})
+    failed = broken.model_copy(update={"forward_ms": None, "failure": "no such kernel"})
+    path.write_text("".join(f"{each.model_dump_json(exclude_none=True)}\n" for each in (timed, failed)))
+    assert neuroshard("validate", path).code == 0
+
+    path.write_text("".join(f"{each.model_dump_json(exclude_none=True)}\n" for each in (timed, broken)))
+    result = neuroshard("validate", path)
+
+    assert result.code == 2
+    assert f"{path}: line 2: backward_ms: is missing" in result.err
 
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

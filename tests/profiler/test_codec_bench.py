@@ -56,6 +56,27 @@ def test_a_stopped_collection_resumes_and_its_records_give_the_times_of_each_typ
     assert all(min(times.value_ms) > 0 for times in found)
 
 
+def test_records_keep_the_conditions_that_they_were_measured_under(tmp_path: Path) -> None:
+    """Clocks of a GPU, as records of tables have them, next to what is true of the whole device."""
+
+    class Clocked:
+        source, environment, repeats = "cpu:core", {"driver": "none"}, QUICK
+
+        def measure_codec(self, sample: CodecSample, *, repeats: Repeats) -> Times:
+            assert repeats is QUICK
+            ms = float(sample.num_values)
+            times = Times(forward_ms=ms, backward_ms=ms, spread=0.0, num_repeats=1)
+            return times.under({"clock": f"{sample.batch_size} MHz"})
+
+    with RecordsFile(tmp_path / "codecs.jsonl", source="cpu:core") as file:
+        collect_codecs(Clocked(), file, on_cpu=True)
+
+    assert len(file.records) == len(list(codec_samples(on_cpu=True)))
+    for record in file.records:
+        assert record.codec is not None
+        assert record.environment == {"driver": "none", "clock": f"{record.codec.batch_size} MHz"}
+
+
 def test_a_codec_that_cannot_be_compiled_is_a_sample_without_times(monkeypatch: pytest.MonkeyPatch) -> None:
     """Triton, in which FBGEMM has MX4 on GPUs, has errors of its own kinds."""
     from neuroshard_profiler.backends.codec_call import CodecCall

@@ -208,6 +208,13 @@ class ProfileRecord(Document):
         return self
 
     @property
+    def missing_times(self) -> tuple[str, ...]:
+        """Fields of times that a usable record of a codec, a linear layer, or an expansion lacks."""
+        if not self.is_usable or (self.codec or self.matrix or self.expansion) is None:
+            return ()
+        return tuple(name for name in ("forward_ms", "backward_ms") if getattr(self, name) is None)
+
+    @property
     def is_usable(self) -> bool:
         """Whether there are times."""
         return not self.out_of_memory and self.failure is None

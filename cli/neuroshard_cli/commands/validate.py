@@ -106,7 +106,12 @@ def _record_problems(path: Path) -> list[str]:
     for number, line in enumerate(read_text(path).splitlines(), start=1):
         if line.strip():
             try:
-                ProfileRecord.from_json(line)
+                record = ProfileRecord.from_json(line)
+                problems += [
+                    f"line {number}: {field}: is missing, and the record does not say that its sample failed"
+                    "; hint: measure the sample again"
+                    for field in record.missing_times
+                ]
             except DocumentError as error:
                 problems += [f"line {number}: {problem}" for problem in error.problems]
     return problems

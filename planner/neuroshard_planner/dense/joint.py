@@ -15,6 +15,7 @@ from neuroshard_api.documents.dense_layout import (
     DensePolicy,
     DenseStrategy,
     GroupChoice,
+    SplittingChoice,
 )
 from neuroshard_api.documents.dense_profile import DenseProfile
 from neuroshard_api.documents.plan import Plan
@@ -36,6 +37,12 @@ SLACK = 0.02
 """Share of the tables' least memory that they get besides: at the least itself, only placements by memory are found."""
 
 
+_NOTHING_TO_SPLIT = (
+    "dense_choices.splitting: units are to be split, and none has several operators; hint: set splitting to auto, or "
+    "count the dense part again if the profile is of an earlier release"
+)
+
+
 def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) -> Plan:
     """Return the plan of the tables next to a counted dense part; without one, the plan of the tables.
 
@@ -55,6 +62,16 @@ def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) ->
         return search(request)
     choices = request.dense_choices or DenseChoices()
     profile = divided(request.dense, choices)
+    found = _next_to_tables(request, profile, choices, costs=costs, search=search)
+    if choices.splitting is not SplittingChoice.ALWAYS or any(unit.operators for unit in profile.units):
+        return found
+    return found.model_copy(update={"warnings": (*found.warnings, _NOTHING_TO_SPLIT)})
+
+
+def _next_to_tables(
+    request: PlanRequest, profile: DenseProfile, choices: DenseChoices, *, costs: TransferModel, search: Search
+) -> Plan:
+    """Return the joint plan. Raises InfeasibleError."""
     failure: InfeasibleError | None = None
     if not excludes_replicas(choices):
         try:

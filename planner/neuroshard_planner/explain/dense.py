@@ -11,6 +11,7 @@ from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.dense.named_units import divided
 from neuroshard_planner.dense.options import UnitBytes, UnitOption, UnitOptions, groups_of
+from neuroshard_planner.errors import RequestError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +38,11 @@ class ExplainedUnit:
 
 
 def explained_units(plan: Plan, *, costs: TransferModel) -> tuple[ExplainedUnit, ...]:
-    """Return the units of a plan's dense part in the order of the forward pass; none where it has no layout."""
+    """Return the units of a plan's dense part in the order of the forward pass; none where it has no layout.
+
+    Raises:
+        RequestError: the plan splits a unit, and its profile does not name the operators.
+    """
     layout = plan.dense
     if plan.request.dense is None or layout is None:
         return ()
@@ -57,6 +62,11 @@ def _explained(
     kinds = {path: planned[path].model_copy(update={"module": unit.module}) for path in unit.modules}
     permitted = options.of(unit)
     for kind, count in Counter(kinds.values()).items():
+        if kind.split and unit.operators is None:
+            raise RequestError(
+                f"dense: the plan splits module {unit.module!r}, and its profile names no operators of it; hint: count "
+                "the dense part again with this release, and plan again"
+            )
         option = options.option(unit, kind.strategy, kind.group, checkpointed=kind.checkpointed, split=kind.split)
         kept = own.choice(option).kept_bytes
         smaller = min(

@@ -12,6 +12,7 @@ from neuroshard_api.documents.dense_layout import (
     DensePolicy,
     DenseStrategy,
     GroupChoice,
+    SplittingChoice,
     UnitChoice,
 )
 from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
@@ -215,6 +216,18 @@ def test_shards_on_one_device_are_a_warning(choices: DenseChoices) -> None:
     assert any(warning.startswith("dense_choices: units are to be sharded") for warning in found.warnings)
 
 
+@pytest.mark.parametrize("splitting", list(SplittingChoice))
+def test_a_split_that_is_asked_for_where_no_unit_has_operators_is_a_warning(splitting: SplittingChoice) -> None:
+    """Whether units are sharded or not; what is decided by size says nothing."""
+    members = tables(2, num_embeddings=1_000_000, embedding_dim=128)
+    small = profile_of(members, num_parameters=2**20, activation_bytes=2**20)
+    for policy in (DensePolicy.AUTO, DensePolicy.SHARD):
+        found = planned(asked(small, members, dense_choices=DenseChoices(policy=policy, splitting=splitting)))
+
+        warned = [each for each in found.warnings if each.startswith("dense_choices.splitting: ")]
+        assert len(warned) == (splitting is SplittingChoice.ALWAYS)
+
+
 def test_shards_that_are_asked_for_take_all_devices_where_a_node_has_one() -> None:
     """Two nodes of one device: the group auto goes on to all devices."""
     members = tables(2, num_embeddings=1_000_000, embedding_dim=128)
@@ -268,6 +281,19 @@ def test_an_explanation_proposes_what_the_request_permits() -> None:
 
     explained = explained_units(found, costs=ExactCosts(devices.device))
     assert [(each.kept, each.smaller) for each in explained] == [("zero3 over 2", None)]
+
+
+def test_an_explanation_of_a_split_whose_profile_lacks_operators_is_refused() -> None:
+    """Its time cannot be worked out; the module is named."""
+    small = profile_of(MEMBERS, num_parameters=2**24, activation_bytes=2**20)
+    devices = topology(4, num_nodes=2)
+    found = planned(asked(small, topology=devices, dense_choices=named("interaction", checkpointing=NEVER)))
+    assert found.dense is not None
+    units = tuple(each.model_copy(update={"split": True}) for each in found.dense.units)
+    split = found.model_copy(update={"dense": found.dense.model_copy(update={"units": units})})
+
+    with pytest.raises(RequestError, match=r"splits module 'interaction\..*names no operators"):
+        explained_units(split, costs=ExactCosts(devices.device))
 
 
 @pytest.mark.parametrize("group", list(GroupChoice))
