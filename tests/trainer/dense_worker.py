@@ -231,7 +231,7 @@ def check_layouts(folder: Path, count: int) -> dict[str, Any]:
 
 
 def require_refused(state: TrainingState, plan: GivenPlan) -> None:
-    """Hold the model against plans that keep the first unit, or a split one, otherwise; all ranks must refuse them."""
+    """Hold the model against plans that keep a unit otherwise, name none of it, or leave it out; all must refuse."""
     assert plan.dense is not None
     first, *others = plan.dense.units
     wrong = [(first, (first.model_copy(update={"checkpointed": not first.checkpointed}), *others))]
@@ -242,6 +242,19 @@ def require_refused(state: TrainingState, plan: GivenPlan) -> None:
     for unit, units in wrong:
         layout = plan.dense.model_copy(update={"units": units})
         with pytest.raises(InputError, match=re.escape(repr(unit.module))):
+            prove_dense(state.model, plan.model_copy(update={"dense": layout}))
+    missing = first.model_copy(update={"module": "nowhere"})
+    layout = plan.dense.model_copy(update={"units": (missing, *others)})
+    with pytest.raises(InputError, match=r"module 'nowhere' .*no such module"):
+        prove_dense(state.model, plan.model_copy(update={"dense": layout}))
+    sharded = next((unit for unit in plan.dense.units if unit.group is not None), None)
+    if sharded is not None:
+        layout = plan.dense.model_copy(
+            update={"units": tuple(each for each in plan.dense.units if each is not sharded)}
+        )
+        with pytest.raises(
+            InputError, match=rf"parameter '{re.escape(sharded.module)}\..*the plan has no unit with it"
+        ):
             prove_dense(state.model, plan.model_copy(update={"dense": layout}))
 
 

@@ -124,7 +124,8 @@ def prove_dense(
         How each unit is kept, from the tensors and modules of every rank; None where the plan has no layout.
 
     Raises:
-        InputError: a unit is kept otherwise on some rank; on all ranks.
+        InputError: a unit is kept otherwise on some rank, or the model lacks it, or shards what is in no unit; on all
+            ranks.
     """
     layout = plan.dense
     if layout is None:
@@ -220,7 +221,7 @@ def _join_neighbors(
 
 
 def _live_units(model: nn.Module, layout: DenseLayout, per_node: int) -> Iterator[PlannedUnit]:
-    """Yield this rank's layout of each unit."""
+    """Yield this rank's layout of each unit. Raises InputError where one is missing, or what is in none is sharded."""
     for unit in layout.units:
         module = unit_module(model, unit)
         weights = list(module.parameters())
@@ -240,6 +241,14 @@ def _live_units(model: nn.Module, layout: DenseLayout, per_node: int) -> Iterato
             checkpointed=isinstance(module.forward, _Recomputed),
             split=is_split,
         )
+    tables = set(DistributedModelParallel._sharded_parameter_names(model))  # noqa: SLF001 - as the wrapper does
+    for name, weight in model.named_parameters():
+        is_dense = isinstance(weight, DTensor) and name not in tables
+        if is_dense and not any(name.startswith(f"{unit.module}.") for unit in layout.units):
+            raise InputError(
+                f"parameter {name!r} of the dense part is sharded, and the plan has no unit with it"
+                "; hint: make the plan again for this job"
+            )
 
 
 def _is_split(module: nn.Module) -> bool:
