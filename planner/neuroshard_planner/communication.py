@@ -2,8 +2,10 @@
 
     plan with exact exchange  ->  price of each pair on its placement  ->  plan under the best pair  ->  the cheaper
 
-Narrow types move the balance from exchange to compute, hence the second search. What they do to the accuracy has no
-price; the trainer measures it.
+Narrow types move the balance from exchange to compute, hence the second search. They encode the all-to-alls of tables
+by columns alone: an exact plan that avoids those by rows or copies has little to gain on its own placement. Then each
+pair is priced also on the plan under the pair with the shortest all-to-alls, and the cheaper placement counts. What
+types do to the accuracy has no price; the trainer measures it.
 """
 
 from collections.abc import Mapping
@@ -47,6 +49,8 @@ class _Choice:
 
     def __init__(self, exact: Plan, choices: CommunicationChoices, *, costs: CostModel, search: Search) -> None:
         self._exact = exact
+        self._placed = [exact]
+        """Plans on whose placements the pairs are priced."""
         self._choices = choices
         self._costs = costs
         self._search = search
@@ -56,6 +60,8 @@ class _Choice:
     def plan(self) -> Plan:
         """Return the cheapest plan found, with what was decided."""
         refusal = _refusal_of_all(self._exact.request)
+        if refusal is None and self._choices.pairs:
+            self._placed += self._under_the_shortest_exchange()
         priced = [self._priced(types, refusal) for types in self._choices.pairs]
         by_gain = sorted((each for each in priced if self._is_worth_it(each.saved_ms)), key=_saved_ms, reverse=True)
         refusals: dict[WireTypes, str] = {}
@@ -67,19 +73,37 @@ class _Choice:
         judged = [self._judged(each, None, refusals) for each in priced]
         return self._decided(self._exact, WireTypes(), judged, reason=refusal or self._reason(priced))
 
+    def _under_the_shortest_exchange(self) -> list[Plan]:
+        """Return the plan under the pair whose even all-to-alls by columns are shortest; none where it has no use.
+
+        A plan by columns is priced as it is; one with rows or copies may avoid all-to-alls that narrow types shorten.
+        """
+        if all(table.sharding_type.is_by_columns for table in self._exact.tables):
+            return []
+        asked = [self._exact.request.model_copy(update={"wire": types}) for types in self._choices.pairs]
+        asked = [each for each in asked if each.wire is not None and each.wire_problem(each.wire) is None]
+        if not asked:
+            return []
+        try:
+            return [self._search(min(asked, key=lambda each: _even_exchange_ms(Problem(each, self._costs))))]
+        except PlannerError:
+            return []
+
     def _priced(self, types: WireTypes, refusal: str | None) -> WireAlternative:
-        """Return the price of the exact plan's all-to-alls in a pair of types."""
+        """Return the price of all-to-alls in a pair of types, on the placement that costs least with them."""
         refusal = refusal or self._exact.request.wire_problem(types)
-        pair = types.model_dump()
         if refusal is not None:
-            return WireAlternative(**pair, refusal=refusal)
-        problem = Problem(self._exact.request.model_copy(update={"wire": types}), self._costs)
-        placement = placement_of(self._exact.tables, problem)
+            return WireAlternative(**types.model_dump(), refusal=refusal)
+        return max((self._priced_on(placed, types) for placed in self._placed), key=_saved_ms)
+
+    def _priced_on(self, placed: Plan, types: WireTypes) -> WireAlternative:
+        problem = Problem(placed.request.model_copy(update={"wire": types}), self._costs)
+        placement = placement_of(placed.tables, problem)
         cost = predicted_cost(problem, placement, self._exact.predicted.source)
         peak = device_traffic(problem, placement)[:, Collective.POOLED_EMBEDDINGS].max()
         codec_ms = float(sent_exchange(problem.priced).codec_ms(peak, self._costs).sum()) if peak else 0.0
         return WireAlternative(
-            **pair,
+            **types.model_dump(),
             exchange_ms=exchange_ms(cost),
             codec_ms=codec_ms,
             saved_ms=self._exact_ms - cost.total_ms,
@@ -88,10 +112,12 @@ class _Choice:
     def _planned(self, types: WireTypes) -> Plan | str:
         """Return the plan under a pair, or why there is none that saves enough."""
         try:
-            found = self._search(self._exact.request.model_copy(update={"wire": types}))
+            known = (each for each in self._placed if each.request.wire == types)
+            found = next(known, None) or self._search(self._exact.request.model_copy(update={"wire": types}))
         except PlannerError as error:
             return f"no plan under them: {error}"
-        found = cheaper_placement(found, self._exact, costs=self._costs)
+        for placed in self._placed:
+            found = cheaper_placement(found, placed, costs=self._costs)
         if not self._is_worth_it(self._exact_ms - found.predicted.total_ms):
             return f"the best plan under them takes {found.predicted.total_ms:.3f} ms"
         return found
@@ -156,6 +182,11 @@ def _refusal_of_all(request: PlanRequest) -> str | None:
     if topology.device.is_cpu and topology.num_nodes == 1:
         return "processes of one machine exchange through its memory, which is faster than any codec on its cores"
     return None
+
+
+def _even_exchange_ms(problem: Problem) -> float:
+    """Return the milliseconds of both all-to-alls of an even placement by columns."""
+    return float(problem.step_cost.pooled_ms(problem.step_cost.least_traffic))
 
 
 def _saved_ms(each: WireAlternative) -> float:

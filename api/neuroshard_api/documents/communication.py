@@ -149,7 +149,7 @@ class CommunicationChoices(Value):
 
 
 class WireAlternative(WireTypes):
-    """What a pair of types would make of the all-to-alls of the best plan with exact exchange."""
+    """What a pair of types makes of the best plan with exact exchange, or of another that is cheaper with them."""
 
     exchange_ms: Milliseconds | None = None
     """Both all-to-alls, codec passes included. If unset: the types cannot be trained."""
