@@ -34,7 +34,7 @@ def with_measured(
     for direction, kind in enumerate(_KINDS.get(reduction.family, ())):
         found = next((each for each in measured if each.kind == kind and each.is_of(reduction.topology)), None)
         if found is not None:
-            times[..., direction] = _interpolated(num_bytes, found)
+            times[..., direction] = np.where(num_bytes > 0, _interpolated(num_bytes, found), times[..., direction])
     return times
 
 

@@ -30,7 +30,8 @@ _STEP = 4
 SIZES = tuple(_STEP**exponent for exponent in range(6, 16))
 """Bytes, 4 KiB to 1 GiB."""
 LEAST_SIZES = 4
-"""Measured although the budget is spent, to 256 KiB: they take less than a second."""
+"""Measured although the budget is spent, to 256 KiB: they take less than a second between processes of a machine."""
+_MOST_LEAST_BYTES = 2 * SIZES[LEAST_SIZES - 1]  # sizes are rounded to whole values of each device
 _VALUE_BYTES = 4
 _SIZES_OF_EXCHANGES = 2
 """A collective has half as many buffers as an all-to-all, whose largest size the ranks know: what is gathered or
@@ -88,15 +89,14 @@ def collect_reductions(
             links,
             max_bytes=_SIZES_OF_EXCHANGES * ranks.repeats.max_bytes,
         )
-        first = [len(file.records) if file else 0]
-        dist.broadcast_object_list(first, src=0)
+        known = [[_key(each.reduction) for each in file.records if each.reduction] if file else []]
+        dist.broadcast_object_list(known, src=0)
+        missing = [sample for sample in samples if _key(sample) not in known[0]]
         took: dict[tuple[str, int, int], float] = {}
-        for index, sample in enumerate(samples):
-            if index < first[0]:
-                continue
+        for index, sample in enumerate(missing, start=len(known[0])):
             key = sample.kind, sample.num_nodes, sample.devices_per_node
             begun = budget.elapsed_seconds
-            is_spent = begun + _STEP * took.get(key, 0.0) > budget_seconds and sample.num_bytes > SIZES[LEAST_SIZES - 1]
+            is_spent = begun + _STEP * took.get(key, 0.0) > budget_seconds and sample.num_bytes > _MOST_LEAST_BYTES
             if ranks.agree(is_spent or (max_records is not None and index >= max_records)):
                 break
             collective = Collective(sample, ranks)
@@ -114,6 +114,11 @@ def collect_reductions(
                         environment=dict(environment),
                     )
                 )
+
+
+def _key(sample: ReductionSample) -> tuple[str, int, int, int]:
+    """Return the collective, its devices, and its bytes, whatever the links were measured as."""
+    return sample.kind, sample.num_nodes, sample.devices_per_node, sample.num_bytes
 
 
 class Collective:

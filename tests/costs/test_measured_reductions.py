@@ -156,3 +156,10 @@ def test_a_collective_is_there_once() -> None:
     with pytest.raises(ValueError, match=r"reductions\[\]: all_gather over 1 x 8 devices must be there once"):
         bundle_manifest(reductions=(MEASURED[0], MEASURED[0]))
     assert isinstance(bundle_manifest(reductions=MEASURED), BundleManifest)
+
+
+def test_no_bytes_cost_what_they_did_before(tmp_path: Path) -> None:
+    """The least measured size says nothing of a unit without parameters."""
+    measured, simulated = bundle(tmp_path, *MEASURED), bundle(tmp_path)
+
+    assert priced(measured, 0, Family.ROWS) == pytest.approx(priced(simulated, 0, Family.ROWS))

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from neuroshard_api.documents.bundle import CollectionParts, ReductionKind, Source
 from neuroshard_api.documents.communication import EncodedType
-from neuroshard_api.documents.counts import Count, PositiveCount
+from neuroshard_api.documents.counts import MAX_MILLISECONDS, Count, PositiveCount
 from neuroshard_api.documents.document import Document, Value
 from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.documents.topology import Link, SpannedDevices
@@ -84,6 +84,12 @@ class ReductionSample(SpannedDevices):
     kind: ReductionKind
     num_bytes: PositiveCount
     """Of the whole buffer: gathered, scattered, or added up on each device."""
+
+    @model_validator(mode="after")
+    def _between_devices(self) -> Self:
+        if self.num_devices == 1:
+            raise ValueError("num_nodes: must be 2 or more where devices_per_node is 1: one device has no collective")
+        return self
 
 
 class CommunicationSample(SpannedDevices):
@@ -205,6 +211,19 @@ class ProfileRecord(Document):
         if len(given) != 1:
             found = " and ".join(given) or "none"
             raise ValueError(f"must hold exactly one of {', '.join(samples)}, found {found}")
+        return self
+
+    @model_validator(mode="after")
+    def _time_of_each_device(self) -> Self:
+        if self.reduction is not None and self.is_usable:
+            devices, found = self.reduction.num_devices, self.device_ms
+            if len(found) != devices:
+                raise ValueError(
+                    f"device_ms: must have one entry for each of the {devices} devices, found {len(found)}"
+                )
+            odd = next((each for each in found if not 0 < each <= MAX_MILLISECONDS), None)
+            if odd is not None:
+                raise ValueError(f"device_ms: must be above 0 and at most {MAX_MILLISECONDS:g} (found {odd:g})")
         return self
 
     @property

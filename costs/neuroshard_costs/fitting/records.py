@@ -82,15 +82,10 @@ def _record(line: bytes, *, where: str) -> ProfileRecord:
         raise RecordsError(f"{where}: launch_times must be given with launch; hint: {_MEASURE_AGAIN}")
     if record.collections is not None and record.collection_times is None:
         raise RecordsError(f"{where}: collection_times must be given with collections; hint: {_MEASURE_AGAIN}")
-    sample = record.communication or record.reduction
+    sample = record.communication
     if sample is not None and len(record.device_ms) != sample.num_devices:
         raise RecordsError(
             f"{where}: device_ms: must have one entry for each of the {sample.num_devices} devices, "
             f"found {len(record.device_ms)}; hint: {_MEASURE_AGAIN}"
-        )
-    if record.reduction is not None and min(record.device_ms) <= 0:
-        raise RecordsError(
-            f"{where}: device_ms: must be above 0 with reduction (found {min(record.device_ms):g}); "
-            f"hint: {_MEASURE_AGAIN}"
         )
     return record

@@ -15,13 +15,15 @@ _SIZED = {"num_bytes"}
 def fitted_reductions(records: Sequence[ProfileRecord]) -> tuple[ReductionTimes, ...]:
     """Return the times of each collective and group of devices with at least MIN_SIZES sizes, in the records' order.
 
-    The time is that of the slowest device. Where one of more bytes took less, both have the geometric mean.
+    The time is that of the slowest device. Where one of more bytes took less, both have the geometric mean. Links that
+    were measured again are those of the last record.
     """
-    found: dict[str, list[tuple[ReductionSample, float]]] = {}
+    found: dict[tuple[str, int, int], list[tuple[ReductionSample, float]]] = {}
     for record in records:
-        if record.is_usable and record.reduction is not None:
-            key = record.reduction.model_dump_json(exclude=_SIZED)
-            found.setdefault(key, []).append((record.reduction, max(record.device_ms)))
+        sample = record.reduction
+        if record.is_usable and sample is not None:
+            key = sample.kind, sample.num_nodes, sample.devices_per_node
+            found.setdefault(key, []).append((sample, max(record.device_ms)))
     fitted = (_fitted(measured) for measured in found.values())
     return tuple(each for each in fitted if len(each.num_bytes) >= MIN_SIZES)
 
@@ -29,7 +31,7 @@ def fitted_reductions(records: Sequence[ProfileRecord]) -> tuple[ReductionTimes,
 def _fitted(measured: Sequence[tuple[ReductionSample, float]]) -> ReductionTimes:
     from scipy.optimize import isotonic_regression  # noqa: PLC0415 - scipy, only where needed
 
-    sample = measured[0][0]
+    sample = measured[-1][0]
     num_bytes, place = np.unique([each.num_bytes for each, _ in measured], return_inverse=True)
     counts = np.bincount(place)
     logs = np.bincount(place, np.log([time_ms for _, time_ms in measured])) / counts

@@ -46,6 +46,8 @@ class FamilyBounds:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
+        self._relaxed: dict[tuple[Families, bytes], RelaxedCost] = {}
+        """By families and limits of traffic, which many limits of cost share."""
         self._unlimited: dict[Families, PriceBound] = {}
 
     @cached_property
@@ -83,7 +85,7 @@ class FamilyBounds:
         """
         options = self._by_columns if families == (COLUMNS,) else self._options
         least = options.least(limit_ms).of(families)
-        if np.count_nonzero(np.bincount(least.unit)) < len(self._problem.units):
+        if len(np.unique(least.unit)) < len(self._problem.units) or len(np.unique(least.family)) < len(families):
             return np.inf
         level_ms = options.spread_ms(least)
         if families == (COLUMNS,) or not self._has_tangents or level_ms >= enough_ms:
@@ -110,8 +112,11 @@ class FamilyBounds:
 
     def _priced(self, families: Families, least: "_Least", enough_ms: float) -> PriceBound:
         rows, starts = self._options.mean_rows(least)
-        relaxed = RelaxedCost(self._problem, families, self._options.traffic_limits(least))
-        return price_bound(relaxed, rows, starts, enough_ms=enough_ms)
+        limits = self._options.traffic_limits(least)
+        key = families, np.concatenate(limits).tobytes()
+        if key not in self._relaxed:
+            self._relaxed[key] = RelaxedCost(self._problem, families, limits)
+        return price_bound(self._relaxed[key], rows, starts, enough_ms=enough_ms)
 
     def _least_of(self, sets: Sequence[Families]) -> float:
         """Return a cost that no plan of these sets goes below."""

@@ -61,9 +61,11 @@ def test_every_device_of_a_collective_has_a_time(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ({"device_ms": (1.0,)}, "line 1: device_ms: must have one entry for each of the 2 devices, found 1"),
-        ({"device_ms": (0.0, 1.0)}, r"line 1: device_ms: must be above 0 with reduction \(found 0\)"),
+        ({"device_ms": (0.0, 1.0)}, r"line 1: device_ms: must be above 0 and at most 1e\+09 \(found 0\)"),
         ({"reduction": {"kind": "broadcast"}}, "line 1: reduction.kind"),
         ({"reduction": {"intra_node": None}}, "line 1: reduction.*intra_node: must be given"),
+        ({"device_ms": (1.0, 1e300)}, r"line 1: device_ms: must be above 0 and at most 1e\+09 \(found 1e\+300\)"),
+        ({"reduction": {"devices_per_node": 1}}, "line 1: reduction.*num_nodes: must be 2 or more"),
         ({"reduction": {"num_bytes": 0}}, "line 1: reduction.num_bytes"),
     ],
 )

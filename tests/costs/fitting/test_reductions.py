@@ -57,3 +57,14 @@ def test_each_collective_and_each_group_of_devices_has_times() -> None:
     assert first.times_ms == pytest.approx((1.0,) * MIN_SIZES)
     assert (second.num_nodes, second.inter_node) == (2, link)
     assert fitted_reductions(()) == ()
+
+
+def test_links_that_were_measured_again_do_not_part_records() -> None:
+    """A manifest has each collective once for its devices: with the links of the last record."""
+    again = Link(bandwidth_bytes_per_second=2e9, latency_seconds=2e-5)
+    records = [reduction_record(size, 4.0) for size in SIZES]
+
+    (found,) = fitted_reductions([*records, reduction_record(SIZES[-1] * 4, 16.0, intra_node=again)])
+
+    assert found.intra_node == again
+    assert found.num_bytes == (*SIZES, SIZES[-1] * 4)

@@ -3,6 +3,7 @@
 import random
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -162,3 +163,15 @@ def test_fewer_tables_than_devices_cost_the_exchange_of_a_whole_one(types: tuple
     exchange = problem.step_cost.collective(Collective.POOLED_EMBEDDINGS)
 
     assert FamilyBounds(problem).least_ms > float(exchange.total_ms(np.array(256.0)))
+
+
+@settings(max_examples=10)
+@given(asked=search_requests(), factors=st.lists(st.floats(1.0, 20.0), min_size=2, max_size=4))
+def test_the_bound_of_a_set_of_families_does_not_grow_with_the_limit(asked: PlanRequest, factors: list[float]) -> None:
+    """A lower limit leaves fewer shards; where it leaves a family none, no plan has exactly these families."""
+    bounds = FamilyBounds(Problem(asked, bundled_bundle("h100-80gb")))
+    limits = sorted(bounds.least_ms * factor for factor in factors)
+
+    for families in bounds.sets:
+        found = [bounds.of(families, limit) for limit in limits]
+        assert all(later <= earlier * (1 + 0.005) for earlier, later in pairwise(found))
