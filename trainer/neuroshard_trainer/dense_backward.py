@@ -17,6 +17,9 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from neuroshard_trainer.dense_trackers import TOTAL, by_purpose, memory_tracker
 
+_IN_PLACE = "modified inplace"
+"""Of torch's message about an operation that would change a joined input."""
+
 
 def backward_peaks(
     model: nn.Module,
@@ -29,7 +32,8 @@ def backward_peaks(
     """Take a step without the optimizer's, and return the highest memory of each module's backward pass.
 
     A backward pass ends where that of a module begins that is neither above nor below it: an input that modules share
-    would end it with the last of them.
+    would end it with the last of them. Modules that begin together do not end each other: one that returns its input
+    as it is, such as an identity, begins with the module that made it.
 
     Args:
         model: has gradients and optimizer state.
@@ -39,14 +43,20 @@ def backward_peaks(
         units: modules that are sharded.
 
     Returns:
-        Bytes above the beginning of the backward pass, by the module's path; none of a module without one.
+        Bytes above the beginning of the backward pass, by the module's path; none of a module without one. Nothing at
+        all where the inputs cannot be joined, since a unit changes its own in place.
     """
     tracker = memory_tracker()
     tracker.track_external(model, optimizer, *inputs)
     peaks = _Peaks(model, lambda: by_purpose(tracker.get_tracker_snapshot("current"))[TOTAL])
     optimizer.zero_grad(set_to_none=False)
-    with _joined_inputs(units), tracker, peaks.watched():
-        torch.autograd.backward(loss())
+    try:
+        with _joined_inputs(units), tracker, peaks.watched():
+            torch.autograd.backward(loss())
+    except RuntimeError as error:
+        if _IN_PLACE not in str(error):
+            raise
+        return {}
     return peaks.above
 
 
@@ -66,7 +76,10 @@ class _Peaks:
         """Bytes where the backward pass begins, by path."""
         self._gradients: dict[str, int] = {}
         """Bytes that are computed so far, of modules whose backward pass has begun and not ended."""
+        self._just_begun: set[str] = set()
+        """Modules whose backward pass has begun since the last operation."""
         self.above: dict[str, int] = {}
+        """Of modules with an operation in their backward pass."""
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -87,15 +100,19 @@ class _Peaks:
                 hook.remove()
 
     def _begin(self, module: nn.Module, _: object) -> None:
-        path = self._paths[module]
-        for other in list(self._gradients):
+        path = self._paths.get(module)
+        if path is None:  # such as a loss: the hooks are those of all modules
+            return
+        for other in self._gradients.keys() - self._just_begun:
             if not (_is_below(path, other) or _is_below(other, path)):
                 del self._gradients[other]
         self._first[path], self._gradients[path] = self._allocated(), 0
-        self.above.setdefault(path, 0)
+        self._just_begun.add(path)
 
     def _end(self, module: nn.Module, _: object) -> None:
-        self._gradients.pop(self._paths[module], None)
+        path = self._paths.get(module)
+        if path is not None:
+            self._gradients.pop(path, None)
 
     def _keep(self, weight: torch.Tensor) -> None:
         assert weight.grad is not None, "it was accumulated"
@@ -104,11 +121,12 @@ class _Peaks:
                 self._gradients[path] += weight.grad.nbytes
 
     def _see(self) -> None:
+        self._just_begun.clear()
         if not self._gradients:
             return
         allocated = self._allocated()
         for path, gradients in self._gradients.items():
-            self.above[path] = max(self.above[path], allocated + gradients - self._first[path])
+            self.above[path] = max(self.above.get(path, 0), allocated + gradients - self._first[path])
 
 
 class _AfterEach(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's own

@@ -40,6 +40,14 @@ class Levels:
     after_backward: int
 
 
+@dataclass(frozen=True, eq=False, kw_only=True, slots=True)
+class Storage:
+    """The memory of a tensor and its views; equal to itself alone."""
+
+    num_bytes: int
+    held: weakref.ref[torch.UntypedStorage]
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModuleCount:
     """Work and memory of one module in one step, its children included."""
@@ -51,8 +59,10 @@ class ModuleCount:
     input_bytes: int
     """Tensors that the module is called with."""
     output_bytes: int
-    unkept_input_bytes: int
+    unkept_inputs: Sequence[Storage]
     """The part of the input that is gone before the backward pass: a module that is computed again keeps it."""
+    made_outputs: Sequence[Storage]
+    """The part of the output that is not the input's: the activations count it, gone or not."""
     transient_bytes: int
     """Highest memory of the forward pass above what it leaves, or of the backward pass above its beginning."""
     forward_transient_bytes: int
@@ -181,27 +191,49 @@ class _Called:
 
     input_bytes: int
     output_bytes: int
-    storages: Sequence[tuple[weakref.ref[torch.UntypedStorage], int]]
-    """Memory of the arguments, and its bytes."""
-    unkept_bytes: int = 0
-    """The part of it that is gone, where this was looked up."""
+    arguments: Sequence[Storage]
+    made: Sequence[Storage]
+    """Memory of the results that is not of the arguments, of earlier calls as well."""
+    unkept: Sequence[Storage] = ()
+    """Memory of the arguments that is gone, where this was looked up."""
 
     def looked_up(self) -> "_Called":
         """Return the call with what is gone by now."""
-        return replace(self, unkept_bytes=sum(size for storage, size in self.storages if storage() is None))
+        return replace(self, unkept=[each for each in self.arguments if each.held() is None])
+
+
+class _Storages:
+    """Finds the memory of tensors, and the same for the same."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, Storage] = {}
+        """By the address of the storage, which another one may have once it is gone."""
+
+    def of(self, values: object) -> list[Storage]:
+        """Return the memory of all tensors in arguments or results, each once."""
+        return list(dict.fromkeys(self._find(each.untyped_storage()) for each in _tensors(values)))
+
+    def _find(self, storage: torch.UntypedStorage) -> Storage:
+        known = self._known.get(id(storage))
+        if known is None or known.held() is not storage:
+            known = self._known[id(storage)] = Storage(num_bytes=storage.nbytes(), held=weakref.ref(storage))
+        return known
 
 
 @contextmanager
 def _inputs_and_outputs(model: nn.Module) -> Iterator[dict[nn.Module, _Called]]:
     """Collect every called module's arguments and results."""
     found: dict[nn.Module, _Called] = {}
+    storages = _Storages()
 
     def note(module: nn.Module, arguments: object, result: object) -> None:
-        storages = {id(each.untyped_storage()): each.untyped_storage() for each in _tensors(arguments)}
+        taken, earlier = storages.of(arguments), found.get(module)
+        made = [each for each in storages.of(result) if each not in taken]
         found[module] = _Called(
             input_bytes=_tensor_bytes(arguments),
             output_bytes=_tensor_bytes(result),
-            storages=[(weakref.ref(each), each.nbytes()) for each in storages.values()],
+            arguments=taken,
+            made=[*(earlier.made if earlier else ()), *made],
         )
 
     hooks = [module.register_forward_hook(note) for module in model.modules()]
@@ -250,7 +282,8 @@ def _modules(
             activation_bytes=max(left - before, 0),
             input_bytes=call.input_bytes,
             output_bytes=call.output_bytes,
-            unkept_input_bytes=call.unkept_bytes,
+            unkept_inputs=call.unkept,
+            made_outputs=call.made,
             transient_bytes=max(above, 0),
             forward_transient_bytes=max(forward_above, 0),
             levels=_levels(states),

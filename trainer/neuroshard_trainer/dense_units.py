@@ -51,9 +51,21 @@ def units_of(
     Raises:
         InputError: parameters are of a type that documents do not know.
     """
-    units = [_unit(path, module, counts, backward_peaks) for path, module in modules]
+    unkept = _unkept_bytes([path for path, _ in modules], counts)
+    units = [_unit(path, module, counts, backward_peaks, unkept[path]) for path, module in modules]
     groups = [list(group) for _, group in groupby(units, key=lambda unit: unit.model_copy(update={"module": ""}))]
     return tuple(_group(units) for units in groups)
+
+
+def _unkept_bytes(units: Sequence[str], counts: Mapping[str, ModuleCount]) -> dict[str, int]:
+    """Return the bytes of inputs that nothing keeps and no unit has made, by path; what units share is the first's."""
+    counted = {storage for path in units for storage in counts[path].made_outputs}
+    found = {}
+    for path in units:
+        further = [storage for storage in counts[path].unkept_inputs if storage not in counted]
+        found[path] = sum(storage.num_bytes for storage in further)
+        counted.update(further)
+    return found
 
 
 def _group(units: Sequence[DenseUnit]) -> DenseUnit:
@@ -94,9 +106,9 @@ def _is_sum(path: str, module: nn.Module, children: _Modules, counts: Mapping[st
 
 
 def _unit(
-    path: str, module: nn.Module, counts: Mapping[str, ModuleCount], backward_peaks: Mapping[str, int]
+    path: str, module: nn.Module, counts: Mapping[str, ModuleCount], backward_peaks: Mapping[str, int], unkept: int
 ) -> DenseUnit:
-    count = counts[path]
+    count, peak = counts[path], backward_peaks.get(path)
     return DenseUnit(
         module=path,
         num_parameters=_num_parameters(module),
@@ -107,9 +119,9 @@ def _unit(
         activation_bytes=count.activation_bytes,
         input_bytes=count.input_bytes,
         output_bytes=count.output_bytes,
-        unkept_input_bytes=count.unkept_input_bytes,
+        unkept_input_bytes=unkept,
         transient_bytes=count.transient_bytes,
-        sharded_transient_bytes=max(count.forward_transient_bytes, backward_peaks.get(path, 0)),
+        sharded_transient_bytes=None if peak is None else max(count.forward_transient_bytes, peak),
         operators=_operators(path, module, counts, backward_peaks),
     )
 
@@ -144,7 +156,7 @@ def _operators(
                 forward_bytes=max(levels.highest_forward - whole.levels.before_forward, 0),
                 backward_bytes=max(levels.before_backward - backward_base, 0),
                 transient_bytes=max(levels.highest_backward - levels.before_backward, 0),
-                sharded_transient_bytes=backward_peaks.get(where, 0),
+                sharded_transient_bytes=backward_peaks.get(where),
                 left_bytes=max(levels.after_backward - backward_base, 0),
             )
         )
