@@ -353,7 +353,8 @@ def linear(columns: int = 32) -> nn.Module:
 
 def sharded_bytes(unit: DenseUnit) -> list[int | None]:
     """Return what the unit and its operators have where they are sharded."""
-    return [each.sharded_transient_bytes for each in (unit, *(unit.operators or ()))]
+    operators = unit.operators or ()
+    return [unit.sharded_transient_bytes, *(each.sharded_transient_bytes for each in operators)]
 
 
 @pytest.mark.parametrize("passing", [nn.Identity, lambda: nn.Dropout(0.0)], ids=["identity", "dropout of nothing"])
