@@ -331,7 +331,7 @@ class OfModules(nn.Module):
         self.layers = nn.ModuleList(layers)
 
     def forward(self, lookups: KeyedJaggedTensor) -> torch.Tensor:
-        """Return what the last module returns."""
+        """Return the last module's result."""
         values: torch.Tensor = self.bags(lookups).values()
         for layer in self.layers:
             values = layer(values)
@@ -352,9 +352,8 @@ def linear(columns: int = 32) -> nn.Module:
 
 
 def sharded_bytes(unit: DenseUnit) -> list[int | None]:
-    """Return what the unit and its operators have where they are sharded."""
-    operators = unit.operators or ()
-    return [unit.sharded_transient_bytes, *(each.sharded_transient_bytes for each in operators)]
+    """Return the bytes of the unit and of its operators where they are sharded."""
+    return [unit.sharded_transient_bytes, *(each.sharded_transient_bytes for each in unit.operators or ())]
 
 
 @pytest.mark.parametrize("passing", [nn.Identity, lambda: nn.Dropout(0.0)], ids=["identity", "dropout of nothing"])

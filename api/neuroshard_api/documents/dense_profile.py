@@ -34,8 +34,9 @@ class DenseOperator(Value):
     transient_bytes: Bytes
     """Highest memory of its backward pass above its beginning; the gradient of its largest tensor is in it."""
     sharded_transient_bytes: Bytes | None = None
-    """The same where gradients stay allocated once they are computed, as in a sharded unit. If unset: the profile is
-    older and does not say; then transient_bytes and the gradients of all tensors but the largest."""
+    """The same where gradients stay allocated once they are computed, as in a sharded unit. If unset: was not counted,
+    as in older profiles and where a unit changes its inputs in place; then transient_bytes and the gradients of all
+    tensors but the largest."""
     left_bytes: Bytes
     """Memory where its backward pass ends, counted as where it begins."""
 
@@ -69,8 +70,9 @@ class DenseUnit(Value):
     transient_bytes: Bytes
     """Highest memory of the forward or the backward pass above what is allocated at the pass's upper end."""
     sharded_transient_bytes: Bytes | None = None
-    """The same where gradients stay allocated once they are computed, as in a sharded unit. If unset: the profile is
-    older and does not say; then transient_bytes and the gradients of all tensors but the largest."""
+    """The same where gradients stay allocated once they are computed, as in a sharded unit. If unset: was not counted,
+    as in older profiles and where a unit changes its inputs in place; then transient_bytes and the gradients of all
+    tensors but the largest."""
     operators: Annotated[tuple[DenseOperator, ...], Field(min_length=2, max_length=MAX_UNITS)] | None = None
     """Operators in the order of the forward pass; other parameters are the module's own. If unset: the unit cannot be
     split, since it has one operator or none, or the profile is older and does not say."""
