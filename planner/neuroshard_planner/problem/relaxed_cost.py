@@ -97,7 +97,8 @@ class _Hull:
         """No traffic below ``least`` or above ``most`` is asked for; the peak is ``of_some_device`` or more."""
         most = max(most, least * (1 + MARGIN), MARGIN)
         corners = np.append(cost.knots, of_some_device)
-        knots = np.unique(np.concatenate(([least, most], corners[(corners > least) & (corners < most)])))
+        inside = sorted(set(corners[(corners > least) & (corners < most)].tolist()))
+        knots = np.array([least, *inside, most])
         times = np.interp(np.maximum(knots, of_some_device), cost.knots, cost.both)
         kept: list[int] = []
         for point in range(len(knots)):

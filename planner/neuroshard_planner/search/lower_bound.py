@@ -85,7 +85,7 @@ class FamilyBounds:
         """
         options = self._by_columns if families == (COLUMNS,) else self._options
         least = options.least(limit_ms).of(families)
-        if len(np.unique(least.unit)) < len(self._problem.units) or len(np.unique(least.family)) < len(families):
+        if _num_distinct(least.unit) < len(self._problem.units) or _num_distinct(least.family) < len(families):
             return np.inf
         level_ms = options.spread_ms(least)
         if families == (COLUMNS,) or not self._has_tangents or level_ms >= enough_ms:
@@ -258,7 +258,7 @@ class _Options:
         counts = np.diff(starts, append=len(own))
         is_forced = np.repeat(counts, counts) == 1
         most = np.zeros(len(Collective))
-        for family in np.unique(least.family).tolist():
+        for family in sorted(set(least.family.tolist())):
             of_family = least.family == family
             forced = own[of_family & is_forced].max(axis=0, initial=0.0)
             taking_part = list(COLLECTIVES[family])
@@ -271,6 +271,10 @@ class _Options:
             self._unit * len(FAMILIES) + self._family, least.unit * len(FAMILIES) + least.family
         )
         return rows
+
+
+def _num_distinct(values: IndexArray) -> int:
+    return int(np.count_nonzero(np.bincount(values)))
 
 
 def _unit_starts(least: _Least) -> IndexArray:
