@@ -20,9 +20,10 @@ from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.deduplication import looked_up
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.step_cost import Collective, sent_exchange
+from neuroshard_planner.problem.step_cost import Collective, StepCost, sent_exchange
 from neuroshard_planner.searches import Search
 
 _PERCENT = 100
@@ -80,14 +81,21 @@ class _Choice:
         """
         if all(table.sharding_type.is_by_columns for table in self._exact.tables):
             return []
-        asked = [self._exact.request.model_copy(update={"wire": types}) for types in self._choices.pairs]
-        asked = [each for each in asked if each.wire is not None and each.wire_problem(each.wire) is None]
-        if not asked:
+        trained = [types for types in self._choices.pairs if self._exact.request.wire_problem(types) is None]
+        if not trained:
             return []
         try:
-            return [self._search(min(asked, key=lambda each: _even_exchange_ms(Problem(each, self._costs))))]
+            return [self._search(self._under(min(trained, key=self._even_exchange_ms)))]
         except PlannerError:
             return []
+
+    def _under(self, types: WireTypes) -> PlanRequest:
+        return self._exact.request.model_copy(update={"wire": types})
+
+    def _even_exchange_ms(self, types: WireTypes) -> float:
+        """Return the milliseconds of both all-to-alls of an even placement by columns."""
+        cost = StepCost(looked_up(self._under(types)), self._costs)
+        return float(cost.pooled_ms(cost.least_traffic))
 
     def _priced(self, types: WireTypes, refusal: str | None) -> WireAlternative:
         """Return the price of all-to-alls in a pair of types, on the placement that costs least with them."""
@@ -112,12 +120,13 @@ class _Choice:
     def _planned(self, types: WireTypes) -> Plan | str:
         """Return the plan under a pair, or why there is none that saves enough."""
         try:
-            known = (each for each in self._placed if each.request.wire == types)
-            found = next(known, None) or self._search(self._exact.request.model_copy(update={"wire": types}))
+            known = next((each for each in self._placed if each.request.wire == types), None)
+            found = known or self._search(self._under(types))
         except PlannerError as error:
             return f"no plan under them: {error}"
         for placed in self._placed:
-            found = cheaper_placement(found, placed, costs=self._costs)
+            if placed is not known:
+                found = cheaper_placement(found, placed, costs=self._costs)
         if not self._is_worth_it(self._exact_ms - found.predicted.total_ms):
             return f"the best plan under them takes {found.predicted.total_ms:.3f} ms"
         return found
@@ -182,11 +191,6 @@ def _refusal_of_all(request: PlanRequest) -> str | None:
     if topology.device.is_cpu and topology.num_nodes == 1:
         return "processes of one machine exchange through its memory, which is faster than any codec on its cores"
     return None
-
-
-def _even_exchange_ms(problem: Problem) -> float:
-    """Return the milliseconds of both all-to-alls of an even placement by columns."""
-    return float(problem.step_cost.pooled_ms(problem.step_cost.least_traffic))
 
 
 def _saved_ms(each: WireAlternative) -> float:

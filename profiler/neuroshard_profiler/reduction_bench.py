@@ -89,19 +89,20 @@ def collect_reductions(
             links,
             max_bytes=_SIZES_OF_EXCHANGES * ranks.repeats.max_bytes,
         )
-        known = [[_key(each.reduction) for each in file.records if each.reduction] if file else []]
+        known = [[_sized(each.reduction) for each in file.records if each.reduction] if file else []]
         dist.broadcast_object_list(known, src=0)
-        missing = [sample for sample in samples if _key(sample) not in known[0]]
+        missing = [sample for sample in samples if _sized(sample) not in known[0]]
         took: dict[tuple[str, int, int], float] = {}
         for index, sample in enumerate(missing, start=len(known[0])):
-            key = sample.kind, sample.num_nodes, sample.devices_per_node
             begun = budget.elapsed_seconds
-            is_spent = begun + _STEP * took.get(key, 0.0) > budget_seconds and sample.num_bytes > _MOST_LEAST_BYTES
+            is_spent = (
+                begun + _STEP * took.get(sample.key, 0.0) > budget_seconds and sample.num_bytes > _MOST_LEAST_BYTES
+            )
             if ranks.agree(is_spent or (max_records is not None and index >= max_records)):
                 break
             collective = Collective(sample, ranks)
             times = ranks.measure_call(collective.run, collective.group, sample.num_devices)
-            took[key] = budget.elapsed_seconds - begun
+            took[sample.key] = budget.elapsed_seconds - begun
             if file is not None:
                 file.append(
                     ProfileRecord(
@@ -116,9 +117,9 @@ def collect_reductions(
                 )
 
 
-def _key(sample: ReductionSample) -> tuple[str, int, int, int]:
+def _sized(sample: ReductionSample) -> tuple[object, int]:
     """Return the collective, its devices, and its bytes, whatever the links were measured as."""
-    return sample.kind, sample.num_nodes, sample.devices_per_node, sample.num_bytes
+    return sample.key, sample.num_bytes
 
 
 class Collective:

@@ -191,6 +191,11 @@ class PlanSummary:
         return tuple(table for table in self.tables if table.is_split)
 
     @property
+    def num_cut_tables(self) -> int:
+        """Split tables whose shards are parts."""
+        return len(self.split_tables) - self.num_copied_tables
+
+    @property
     def num_copied_tables(self) -> int:
         """Tables that every device, or every device of a group, has a whole copy of."""
         return sum(table.placement.sharding_type is ShardingType.DATA_PARALLEL for table in self.split_tables)

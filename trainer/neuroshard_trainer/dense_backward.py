@@ -185,5 +185,5 @@ def _joined_inputs(units: Collection[nn.Module]) -> Iterator[None]:
 
 
 def _is_below(path: str, other: str) -> bool:
-    """Return whether a module's path is another one's, or below it."""
+    """Compare paths of modules: true where the first is the second, or below it."""
     return not other or path == other or path.startswith(f"{other}.")

@@ -181,8 +181,7 @@ def _check(model: nn.Module, optimizer: torch.optim.Optimizer, counted: Mapping[
 
 
 def _bytes(tensors: Iterable[torch.Tensor]) -> int:
-    storages = {id(each.untyped_storage()): each.untyped_storage().nbytes() for each in tensors}
-    return sum(storages.values())
+    return sum(each.num_bytes for each in _Storages().of(list(tensors)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

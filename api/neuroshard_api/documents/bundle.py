@@ -128,10 +128,20 @@ class MatrixTimes(Value):
 ReductionKind = Literal["all_gather", "reduce_scatter", "all_reduce"]
 
 
-class ReductionTimes(SpannedDevices):
-    """What a collective of weights or gradients takes on the devices that were measured, by bytes."""
+class ReductionGroup(SpannedDevices):
+    """A collective of weights or gradients, and the devices that it spans."""
 
     kind: ReductionKind
+
+    @property
+    def key(self) -> tuple[ReductionKind, int, int]:
+        """The collective and its devices, whatever their links were measured as."""
+        return self.kind, self.num_nodes, self.devices_per_node
+
+
+class ReductionTimes(ReductionGroup):
+    """What a collective of weights or gradients takes on the devices that were measured, by bytes."""
+
     num_bytes: Annotated[tuple[PositiveCount, ...], Field(min_length=1)]
     """Of the whole buffer on each device, ascending."""
     times_ms: Annotated[tuple[PositiveMilliseconds, ...], Field(min_length=1)]
@@ -212,7 +222,7 @@ class BundleManifest(Document):
 
     @model_validator(mode="after")
     def _each_reduction_once(self) -> Self:
-        found = [(each.kind, each.num_nodes, each.devices_per_node) for each in self.reductions]
+        found = [each.key for each in self.reductions]
         again = next((each for each in found if found.count(each) > 1), None)
         if again is not None:
             kind, nodes, devices = again

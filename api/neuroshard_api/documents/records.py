@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.documents.bundle import CollectionParts, ReductionKind, Source
+from neuroshard_api.documents.bundle import CollectionParts, ReductionGroup, Source
 from neuroshard_api.documents.communication import EncodedType
 from neuroshard_api.documents.counts import MAX_MILLISECONDS, Count, PositiveCount
 from neuroshard_api.documents.document import Document, Value
@@ -78,10 +78,9 @@ class CollectionSample(Value):
     """Lookups of a list."""
 
 
-class ReductionSample(SpannedDevices):
+class ReductionSample(ReductionGroup):
     """One collective of weights or gradients in FP32, with the copies that trainings make around it."""
 
-    kind: ReductionKind
     num_bytes: PositiveCount
     """Of the whole buffer: gathered, scattered, or added up on each device."""
 

@@ -80,10 +80,7 @@ def calibrate_to(
     matrices = fitted_matrices(records)
     if matrices is not None:
         update["matrices"] = matrices
-    reductions = {
-        (each.kind, each.num_nodes, each.devices_per_node): each
-        for each in (*bundle.manifest.reductions, *fitted_reductions(records))
-    }
+    reductions = {each.key: each for each in (*bundle.manifest.reductions, *fitted_reductions(records))}
     update["reductions"] = tuple(reductions.values())
     collection = fitted_collection(records)
     if collection is not None:

@@ -22,8 +22,7 @@ def fitted_reductions(records: Sequence[ProfileRecord]) -> tuple[ReductionTimes,
     for record in records:
         sample = record.reduction
         if record.is_usable and sample is not None:
-            key = sample.kind, sample.num_nodes, sample.devices_per_node
-            found.setdefault(key, []).append((sample, max(record.device_ms)))
+            found.setdefault(sample.key, []).append((sample, max(record.device_ms)))
     fitted = (_fitted(measured) for measured in found.values())
     return tuple(each for each in fitted if len(each.num_bytes) >= MIN_SIZES)
 

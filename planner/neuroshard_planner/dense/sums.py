@@ -53,22 +53,12 @@ class Sums:
     @classmethod
     def of(cls, unit: Sequence[Choice], numbers: Sequence[int]) -> Self:
         """Return the choices of one unit among some of its options."""
-        falling: list[int] = []  # as ``unbeaten``, for lists that are too short for arrays
-        for number in sorted(numbers, key=lambda each: unit[each].kept_bytes):
-            option = unit[number]
-            if not falling or option.ms < unit[falling[-1]].ms:
-                if falling and unit[falling[-1]].kept_bytes == option.kept_bytes:
-                    falling.pop()
-                falling.append(number)
-        options = [unit[number] for number in falling]
-        return cls(
-            np.array([each.kept_bytes for each in options], dtype=np.int64),
-            np.array([each.ms for each in options]),
-            np.array(
-                [[each.transient_bytes for each in options], [each.recomputed_bytes for each in options]], np.int64
-            ),
-            np.array(falling, dtype=np.int16)[:, None],
-        )
+        options = [unit[number] for number in numbers]
+        kept = np.array([each.kept_bytes for each in options], dtype=np.int64)
+        peaks = np.array([(each.transient_bytes, each.recomputed_bytes) for each in options], dtype=np.int64)
+        ms = np.array([each.ms for each in options])
+        order = unbeaten(kept, ms)
+        return cls(kept[order], ms[order], peaks[order].T, np.array(numbers, dtype=np.int16)[order][:, None])
 
     def merged_all(self, others: Sequence["Sums"]) -> "Sums":
         """Return the choices for the units of all, merged one after the other."""

@@ -17,6 +17,7 @@ from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatA
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import Collective, CollectiveCost
 
+_MARGIN = 1e-9  # that keeps two loads apart
 COLLECTIVES = {
     COLUMNS: (Collective.POOLED_EMBEDDINGS, Collective.INDICES),
     ROWS: (Collective.ROW_SUMS, Collective.INDICES),
@@ -35,9 +36,6 @@ class TrafficLimits(NamedTuple):
     """Of the mean device."""
     of_some_device: FloatArray
     """At least that much has some device."""
-
-
-MARGIN = 1e-9  # that keeps two loads apart
 
 
 class RelaxedCost:
@@ -95,7 +93,7 @@ class _Hull:
 
     def __init__(self, cost: CollectiveCost, least: float, most: float, of_some_device: float) -> None:
         """No traffic below ``least`` or above ``most`` is asked for; the peak is ``of_some_device`` or more."""
-        most = max(most, least * (1 + MARGIN), MARGIN)
+        most = max(most, least * (1 + _MARGIN), _MARGIN)
         corners = np.append(cost.knots, of_some_device)
         inside = sorted(set(corners[(corners > least) & (corners < most)].tolist()))
         knots = np.array([least, *inside, most])

@@ -157,6 +157,8 @@ class FamilyBounds:
 class _Least(NamedTuple):
     """The least that units bring in each family, by unit and family ascending."""
 
+    place: IndexArray
+    """[g] among all units and families."""
     unit: IndexArray
     """[g]"""
     family: IndexArray
@@ -169,7 +171,12 @@ class _Least(NamedTuple):
     def of(self, families: Families) -> "_Least":
         """Return those of some families that there are shards of."""
         rows = np.flatnonzero(np.isin(self.family, families) & np.isfinite(self.total[:, 0]))
-        return _Least(self.unit[rows], self.family[rows], self.total[rows], self.single[rows])
+        return _Least(self.place[rows], self.unit[rows], self.family[rows], self.total[rows], self.single[rows])
+
+    @property
+    def starts(self) -> IndexArray:
+        """[units] the first row of each."""
+        return np.flatnonzero(np.diff(self.unit, prepend=-1))
 
 
 class _Options:
@@ -221,13 +228,13 @@ class _Options:
             too_slow = (self._too_dear_ms > limit_ms)[:, None]
             total = np.minimum.reduceat(np.where(too_slow, np.float32(np.inf), self._total), self._starts, axis=0)
             single = np.minimum.reduceat(np.where(too_slow, np.inf, self._wide), self._starts, axis=0)
-            self._known = limit_ms, _Least(self._unit, self._family, total, single)
+            self._known = limit_ms, _Least(np.arange(len(self._unit)), self._unit, self._family, total, single)
         return self._known[1]
 
     def spread_ms(self, least: _Least) -> float:
         """Return the least cost over all families on the mean device, coordinate by coordinate."""
         problem, step_cost = self._problem, self._problem.step_cost
-        starts = _unit_starts(least)
+        starts = least.starts
         of_unit = np.minimum.reduceat(least.total, starts, axis=0)
         average = (of_unit * self._columns[:, None]).sum(axis=0) / self._devices
         spread = problem.least_ms(average[None, :].astype(np.float32))[0].astype(np.float64)
@@ -241,11 +248,11 @@ class _Options:
     def mean_rows(self, least: _Least) -> tuple[FloatArray, IndexArray]:
         """Return [g, r + collectives] what each unit and family adds to the mean device, and [units] first rows."""
         sums = least.total * (self._columns[least.unit] / self._devices)[:, None]
-        return np.concatenate((sums, self._traffic[self._groups(least)]), axis=1), _unit_starts(least)
+        return np.concatenate((sums, self._traffic[least.place]), axis=1), least.starts
 
     def traffic_limits(self, least: _Least) -> TrafficLimits:
         """Return the limits of traffic of plans that use all families of these rows, and no other."""
-        traffic, starts = self._traffic[self._groups(least)], _unit_starts(least)
+        traffic, starts = self._traffic[least.place], least.starts
         return TrafficLimits(
             np.minimum.reduceat(traffic, starts, axis=0).sum(axis=0),
             np.maximum.reduceat(traffic, starts, axis=0).sum(axis=0),
@@ -254,8 +261,8 @@ class _Options:
 
     def _traffic_of_some_device(self, least: _Least) -> FloatArray:
         """Return [collectives] the most that a unit with one family left, or the least unit of a family, brings."""
-        own, starts = self._own_traffic[self._groups(least)], _unit_starts(least)
-        counts = np.diff(starts, append=len(own))
+        own = self._own_traffic[least.place]
+        counts = np.diff(least.starts, append=len(own))
         is_forced = np.repeat(counts, counts) == 1
         most = np.zeros(len(Collective))
         for family in sorted(set(least.family.tolist())):
@@ -265,22 +272,9 @@ class _Options:
             most[taking_part] = np.maximum(most, np.maximum(own[of_family].min(axis=0), forced))[taking_part]
         return most
 
-    def _groups(self, least: _Least) -> IndexArray:
-        """Return the rows of these units and families among all."""
-        rows: IndexArray = np.searchsorted(
-            self._unit * len(FAMILIES) + self._family, least.unit * len(FAMILIES) + least.family
-        )
-        return rows
-
 
 def _num_distinct(values: IndexArray) -> int:
     return int(np.count_nonzero(np.bincount(values)))
-
-
-def _unit_starts(least: _Least) -> IndexArray:
-    """Return the first row of each unit."""
-    starts: IndexArray = np.flatnonzero(np.diff(least.unit, prepend=-1))
-    return starts
 
 
 def _largest_below(bound: Callable[[float], float], low: float) -> float:

@@ -120,19 +120,24 @@ def test_a_checkpointed_unit_keeps_inputs_that_nothing_else_keeps() -> None:
     assert found(checkpointed=False, units=[first, second]) == 2 * KEPT + EDGE + TEMPORARY
 
 
-def test_counted_gradients_take_the_place_of_assumed_ones() -> None:
-    """The highest moment of a sharded unit is the counted one, higher or lower than a replica's."""
-    unit = DenseUnit(
+def counted(*, largest: int, transient: int) -> DenseUnit:
+    """Return a unit of ten parameters as a profile has it."""
+    return DenseUnit(
         module="over",
         num_parameters=10,
-        largest_tensor_parameters=4,
+        largest_tensor_parameters=largest,
         forward_flops=0,
         backward_flops=0,
         activation_bytes=KEPT,
         input_bytes=EDGE,
         output_bytes=EDGE,
-        transient_bytes=50 * W,
+        transient_bytes=transient,
     )
+
+
+def test_counted_gradients_take_the_place_of_assumed_ones() -> None:
+    """The highest moment of a sharded unit is the counted one, higher or lower than a replica's."""
+    unit = counted(largest=4, transient=50 * W)
     profile = dense_profile(weights_bytes=40, gradient_bytes=40, optimizer_state_bytes=0, units=(unit,))
 
     def found(sharded: int | None, strategy: DenseStrategy) -> Moment:
@@ -158,17 +163,7 @@ def test_gloo_takes_a_copy_of_gradients_that_it_reduces() -> None:
 
 def test_the_other_tensors_are_all_but_the_largest() -> None:
     """Of a profile that does not say how large it is, the unit counts as one tensor."""
-    unit = DenseUnit(
-        module="over",
-        num_parameters=10,
-        largest_tensor_parameters=6,
-        forward_flops=0,
-        backward_flops=0,
-        activation_bytes=0,
-        input_bytes=0,
-        output_bytes=0,
-        transient_bytes=0,
-    )
+    unit = counted(largest=6, transient=0)
     older = unit.model_copy(update={"largest_tensor_parameters": None})
 
     profile = dense_profile(weights_bytes=40, gradient_bytes=W, optimizer_state_bytes=0, units=(unit,))
