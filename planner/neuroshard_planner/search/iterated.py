@@ -22,21 +22,25 @@ from neuroshard_planner.search.lower_bound import ROUNDING
 from neuroshard_planner.search.opening import opened
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.perturbation import Perturbation
+from neuroshard_planner.search.promise import most_promising
 from neuroshard_planner.search.published_beam import published_beam
 from neuroshard_planner.search.sharding_options import OptionTable
 
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
 FEW_SHARDS = (2, 4)  # most of a table in the first courses; the last has no such limit
-MOST_CAPPED_UNITS = 2000  # above it one course takes the whole time: no descent comes to an end
+MOST_CAPPED_UNITS = 100  # above it there is one course: descents take long, and few units have many shards
+MOST_OPENED_UNITS = 2000  # above it the course takes the whole time: no descent comes to an end
 OPENING_SHARE = 0.2  # of the work; what is left is divided among the courses
 LEAST_OPENING_WORK_PER_DEVICE = 1000  # smaller budgets are the opening's alone: a course needs more to come to an end
 MOST_LEAST_OPENING_WORK = 16_000  # on many devices the budget grows less than with the devices
 PUBLISHED_SHARE = 0.5  # of the work after the opening for the published beam where it has none of its own
 SPLIT_SHARE = 2 / 3  # of a course's work that splitting and placing may take
 MOST_STALLED = 100  # perturbations in a row that improve nothing before the search ends
-ROUND_SHARE = 0.5  # of the work budget; what a round of perturbations adds to it
-LEAST_ROUND_GAIN = 0.001  # of the cost, in a round, for another one to follow
+ROUND_SHARE = 0.25  # of the work budget; what a round of perturbations adds to it
+LEAST_ROUND_GAIN = 0.002  # of the cost, in a round, for another one to follow
+NEAR = 1.05  # times the lower bound, below which a short search of a large set follows the opening
+NEAR_SHARE = 0.1  # of the work, for that search
 CONSOLIDATION_SHARE = 0.1  # of the work budget, on top of it
 
 
@@ -131,9 +135,10 @@ class IteratedSearch:
 
     def _open(self) -> None:
         """Descend from the most promising proposals, once."""
-        if not self._is_open and len(self._problem.units) <= MOST_CAPPED_UNITS:
+        if not self._is_open and len(self._problem.units) <= MOST_OPENED_UNITS:
             before, least = self._problem.work, min(self._budget, opening_work(self._problem))
-            self.open(self._courses[-1], until=before + max(int(OPENING_SHARE * self._budget), least))
+            until = before + max(int(OPENING_SHARE * self._budget), least)
+            self.open(self._courses[-1], until=until, whole_until=max(until, before + self._budget))
             self._left -= self._problem.work - before
         self._is_open = True
 
@@ -144,14 +149,17 @@ class IteratedSearch:
         self.end = problem.work + self._left
         if not self.is_within(bound_ms * (1 + ROUNDING)):
             self.follow_published(extra_work=self._published_work)
-        if not self.may_end(bound_ms):
+        is_near = is_large(problem) and self.is_within(bound_ms * NEAR)
+        if is_near:
+            self.end = min(self.end, problem.work + int(NEAR_SHARE * self._budget))
+        elif not self.may_end(bound_ms):
             begin, share = problem.work, (self.end - problem.work) / len(courses)
             for position, course in enumerate(courses):
                 self.follow(course, *(begin + int((position + part) * share) for part in (SPLIT_SHARE, 1.0)))
         if not self.found:
             return None
         self.perturb(courses, bound_ms=bound_ms)
-        for _ in range(self._most_rounds):
+        for _ in range(0 if is_near else self._most_rounds):
             before_ms = self.least_ms()
             self.end = max(self.end, problem.work + int(ROUND_SHARE * self._budget))
             self.perturb(courses, bound_ms=bound_ms)
@@ -178,11 +186,12 @@ class IteratedSearch:
         """Return the cost of the cheapest placement found."""
         return float(self._problem.total_ms(self.found).min())
 
-    def open(self, course: Course, *, until: int) -> None:
-        """Descend from the most promising proposals."""
-        splits, local = self._splits(course, until), self._local(until)
-        self.found += opened(self._problem, splits, local, starts=self._starts, work_budget=until)
+    def open(self, course: Course, *, until: int, whole_until: int) -> None:
+        """Descend from the most promising proposals, from the first of them in more work."""
+        splits, local, whole = self._splits(course, until), self._local(until), self._local(whole_until)
+        self.found += opened(self._problem, splits, local, whole, starts=self._starts, work_budget=until)
         self._count(splits, local)
+        self._count(None, whole)
 
     def follow_published(self, *, extra_work: int) -> None:
         """Descend from the results of the published beam, which may take work on top of the budget."""
@@ -201,7 +210,8 @@ class IteratedSearch:
         if self._starts:
             chosen.append(self._starts[int(self._problem.total_ms(self._starts).argmin())])
         chosen += _packed(self._problem, is_needed=not chosen)
-        self.found += [local.improve(start, max_shards=course.max_shards) for start in chosen]
+        for position in most_promising(self._problem, chosen):
+            self.found.append(local.improve(chosen[position], max_shards=course.max_shards))
         self._count(splits, local)
 
     def perturb(self, courses: Sequence[Course], *, bound_ms: float) -> None:
@@ -251,10 +261,14 @@ class IteratedSearch:
             self.placements, self.levels = self.placements + splits.placements, self.levels + splits.levels
 
 
+def is_large(problem: Problem) -> bool:
+    """Return whether descents take so long that a search has few of them."""
+    return len(problem.units) > MOST_CAPPED_UNITS
+
+
 def courses_of(problem: Problem) -> list[Course]:
     """Return the courses of a search, each with another limit on the shards of a table; the last has none."""
-    is_capped = len(problem.units) <= MOST_CAPPED_UNITS
-    caps = [cap for cap in FEW_SHARDS if is_capped and cap < problem.max_shards.max()]
+    caps = [cap for cap in FEW_SHARDS if not is_large(problem) and cap < problem.max_shards.max()]
     options = OptionTable(problem)
     capped = [Course(options=options.capped(cap), max_shards=np.minimum(problem.max_shards, cap)) for cap in caps]
     return [*capped, Course(options=options, max_shards=problem.max_shards)]

@@ -1,9 +1,10 @@
 """Local search: moves that take load off the most loaded device, until nothing helps.
 
 A move touches two devices. Candidates are ranked by additive loads (see placement.py); the best few are judged by
-the cost networks. A move is taken if it lowers the plan's cost, or keeps it and evens out the devices. How even they
-are is judged by what each level costs in the state before the move, which may be otherwise after it: so two states of
-equal cost can each look better from the other, and a state that comes again at the same cost ends the search.
+the cost networks. A move is taken if it lowers the plan's cost, or keeps it and evens out the devices, level by level,
+since each level has a peak of its own. How even they are is judged by what each peak costs in the state before the
+move, which may be otherwise after it: so two states of equal cost can each look better from the other, and a state that
+comes again at the same cost ends the search.
 """
 
 from collections.abc import Iterator
@@ -107,10 +108,20 @@ class Loads:
         """[n] what each placed shard adds."""
         self.of_devices_ms: FloatArray = state.levels @ prices
         """[devices] what the levels of each device cost."""
-        self.shares: FloatArray = prices / state.total_ms
-        """[levels + 1] the prices as shares of the plan's cost."""
-        self.unevenness = _to_evenness_power(self.of_devices_ms / state.total_ms)
-        """[devices] shares of the plan's cost to the power of evenness."""
+        peaks = state.levels.max(axis=0)
+        self._paid = np.flatnonzero(prices * peaks > 0)
+        self._scale: FloatArray = 1 / peaks[self._paid]
+        self._weights: FloatArray = (prices * peaks)[self._paid] / state.total_ms
+        self.unevenness: FloatArray = self.unevenness_of(state.levels)
+        """[devices] before any move."""
+
+    def unevenness_of(self, levels: FloatArray) -> FloatArray:
+        """Return [...] of devices with these [..., levels + 1].
+
+        The levels as shares of the peaks, to the power of evenness, weighted by what each peak costs.
+        """
+        result: FloatArray = _to_evenness_power(levels[..., self._paid] * self._scale) @ self._weights
+        return result
 
 
 class View:
@@ -137,7 +148,7 @@ class LocalSearch:
     def improve(self, placement: Placement, *, max_shards: IndexArray | None = None) -> Placement:
         """Return a placement that costs at most as much as the merged one; see State for ``max_shards``."""
         state = State(self._problem, merged(self._problem, placement), max_shards=max_shards)
-        lowest_ms, seen = np.inf, set[bytes]()
+        lowest_ms, seen, failed = np.inf, set[bytes](), dict[int, int]()
         while self._problem.work < self._work_budget:
             if state.total_ms < lowest_ms:
                 lowest_ms, seen = state.total_ms, set()
@@ -146,7 +157,13 @@ class LocalSearch:
                 break
             seen.add(content)
             loads = Loads(state, self._traits(), self._prices(state))
-            if not any(self._move(state, loads, source) for source in bounding_devices(state)):
+            # A device that found no move a while ago finds none most often: it is tried when no other one does.
+            for source in sorted(bounding_devices(state), key=lambda device: failed.get(device, NONE)):
+                if self._move(state, loads, source):
+                    failed.pop(source, None)
+                    break
+                failed[source] = self.improvements
+            else:
                 break
             self.improvements += 1
         return state.placement
@@ -172,11 +189,31 @@ class LocalSearch:
         if room.min() < memory[some].max():  # memory may forbid the best by load: look for swaps that fit as well
             differences = np.stack((room, np.zeros_like(room)))
             kinds.append(swaps(self._problem, state, some, targets, size=memory, wanted=differences))
+        kinds += self._by_traffic(state, source, some)
         if self._take_best(state, view, Moves.concatenated(kinds)):
             return True
         largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
         return self._take_best(state, view, parts)
+
+    def _by_traffic(self, state: State, source: int, shards: IndexArray) -> list[Moves]:
+        """Return moves of a source's shards to where there is least of the traffic that the source has most of.
+
+        None where the source bounds a pass. What evens out loads need not even out columns: a wide shard of few lookups
+        may change with a narrow one of many.
+        """
+        levels = state.levels[:, :NUM_LEVELS]
+        level = int((levels[source] >= levels.max(axis=0)).argmax())
+        if level < TRAFFIC.start:
+            return []
+        targets = np.argsort(levels[:, level], kind="stable")
+        targets = targets[targets != source][:NUM_TARGETS]
+        wanted = (levels[source, level] - levels[targets, level]) / 2
+        size = self._traits()[state.kinds, level]
+        return [
+            swaps(self._problem, state, shards, targets, size=size, wanted=wanted[None]),
+            relocations(self._problem, state, shards, targets),
+        ]
 
     def _take_best(self, state: State, view: View, moves: Moves) -> bool:
         """Take the best of the moves that fit the memory, if it is better than staying."""
@@ -210,7 +247,7 @@ class LocalSearch:
         peaks = np.maximum(source, target)
         np.maximum(peaks, view.largest_elsewhere[moves.target], out=peaks)
         total = self._problem.step_cost.total_ms(peaks)
-        of_source, of_target = _to_evenness_power(levels @ view.loads.shares)
+        of_source, of_target = view.loads.unevenness_of(levels)
         after: FloatArray = of_source + of_target
         return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[moves.target]
 

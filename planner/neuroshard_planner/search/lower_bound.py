@@ -31,7 +31,7 @@ from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, Tr
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.problem.units import Unit
-from neuroshard_planner.search.price_bound import PriceBound, price_bound
+from neuroshard_planner.search.price_bound import price_bound
 
 ROUNDING = 1e-5  # relative; the networks run in single precision
 PRECISION = 1e-3  # of the largest c with b(c) > c
@@ -48,7 +48,6 @@ class FamilyBounds:
         self._problem = problem
         self._relaxed: dict[tuple[Families, bytes], RelaxedCost] = {}
         """By families and limits of traffic, which many limits of cost share."""
-        self._unlimited: dict[Families, PriceBound] = {}
 
     @cached_property
     def least_ms(self) -> float:
@@ -90,27 +89,9 @@ class FamilyBounds:
         level_ms = options.spread_ms(least)
         if families == (COLUMNS,) or not self._has_tangents or level_ms >= enough_ms:
             return level_ms
-        if limit_ms == enough_ms == np.inf:
-            return max(level_ms, self._priced_without_limit(families).bound_ms)
-        return max(level_ms, self._priced(families, least, enough_ms).bound_ms)
+        return max(level_ms, self._priced(families, least, enough_ms))
 
-    def choices(self, families: Families) -> list[IndexArray]:
-        """Return choices [units] of a family for each unit that are cheapest by prices of mean devices, the last first.
-
-        None where the costs have no slopes.
-        """
-        if not self._has_tangents:
-            return []
-        family = self._options.least(np.inf).of(families).family
-        return [family[chosen] for chosen in reversed(self._priced_without_limit(families).choices)]
-
-    def _priced_without_limit(self, families: Families) -> PriceBound:
-        """Return the bound and the choices over all shards; both the bound and the proposals ask for them."""
-        if families not in self._unlimited:
-            self._unlimited[families] = self._priced(families, self._options.least(np.inf).of(families), np.inf)
-        return self._unlimited[families]
-
-    def _priced(self, families: Families, least: "_Least", enough_ms: float) -> PriceBound:
+    def _priced(self, families: Families, least: "_Least", enough_ms: float) -> float:
         rows, starts = self._options.mean_rows(least)
         limits = self._options.traffic_limits(least)
         key = families, np.concatenate(limits).tobytes()
@@ -120,7 +101,9 @@ class FamilyBounds:
 
     def _least_of(self, sets: Sequence[Families]) -> float:
         """Return a cost that no plan of these sets goes below."""
-        free = {families: self.of(families, np.inf) for families in sets}
+        free: dict[Families, float] = {}
+        for families in sets:
+            free[families] = self.of(families, np.inf, enough_ms=min(free.values(), default=np.inf))
 
         def bound(limit_ms: float) -> float:
             """Return b(c); what is dearer than c in any shards stays so."""

@@ -1,8 +1,8 @@
 """The search over all families of placements: proposals from a placement by columns, then descents by all steps.
 
-Only sets of families are tried of which a plan may cost less than what is known, by the lower bound. The most promising
-proposals of each are dealt out; from the best of each set, steps of local search and conversions descend in turn, and
-random changes to the best placement follow.
+Only sets of families are tried of which a plan may cost less than what is known, by the lower bound; none where that is
+near it. The most promising assignments of ways to units are dealt out; from the best of each set of families, steps of
+local search and conversions descend in turn, and random changes to the best placement follow.
 """
 
 from collections import Counter
@@ -10,26 +10,25 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-from neuroshard_costs.shards import COLUMNS, FAMILIES, IndexArray
+from neuroshard_costs.shards import COLUMNS, FAMILIES
 
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.step_cost import TIMES
+from neuroshard_planner.search.assignments import Assignments
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.conversion import Conversions, additive_traits
 from neuroshard_planner.search.dealing import Dealing
 from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, Found, IteratedSearch
+from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, NEAR, Found, IteratedSearch, is_large
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.lower_bound import Families, FamilyBounds
 from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.placed_options import Forms
-from neuroshard_planner.search.proposals import Proposal, Proposals, bound_to_convert, packings
+from neuroshard_planner.search.proposals import bound_to_convert, packings, proposed, reference_prices
 from neuroshard_planner.search.sharding_options import OptionTable
 
-NUM_SETS = 5  # of families, of which proposals are dealt out
-MOST_ABOVE_EVEN = 1.04  # times the least promised by a set's proposals, of those that are dealt out
-SPREAD = (0.0, 1 / 3, 2 / 3, 1.0)  # places of the proposals dealt out, of those in order of their converted units
+NUM_ASSIGNMENTS = 2  # of each power, that are dealt out
 NUM_PACKED = 5  # packings that are kept
-NUM_CHOICES = 3  # by price, of each set of families
 NUM_STARTS, NUM_BEST = 10, 3  # of placements that descend a little, and of those that go on
 MOST_DEARER = 1.5  # times the cheapest, of placements that descents start from
 DEALING_SHARE = 0.25  # of the work, for dealing out proposals
@@ -48,7 +47,7 @@ CONVERTED_SHARE = 1 / 2  # of random changes; the others change shards by column
 
 
 def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, work_budget: int) -> Found | None:
-    """Return the best placement of all families, which costs no more than the best by columns. None: none was found.
+    """Return the best placement of all families, also of those by columns alone. None: none was found.
 
     Args:
         problem: some unit of which may be cut by rows or copied.
@@ -64,12 +63,12 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
         opening = None if by_columns is None else by_columns.placement
     may_be_by_columns = opening is not None and not bound_to_convert(problem)
     known_ms = float(problem.total_ms([opening])[0]) if opening is not None and may_be_by_columns else np.inf
-    sets = bounds.promising(known_ms)
-    if may_be_by_columns and set(sets) <= {(COLUMNS,)}:
+    is_near = is_large(problem) and known_ms <= NEAR * bounds.least_ms
+    sets = [] if is_near else bounds.promising(known_ms)
+    if is_near or (may_be_by_columns and set(sets) <= {(COLUMNS,)}):
         return by_columns or columns.run(bound_ms=bound_ms)
     search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
-    choices = [each for families in sets for each in bounds.choices(families)[:NUM_CHOICES]]
-    placements = search.begun(opening, sets, choices, limit_ms=known_ms)
+    placements = search.begun(opening, sets, limit_ms=known_ms)
     least_ms = float(problem.total_ms(placements).min(initial=np.inf))
     if may_be_by_columns and least_ms > max(bounds.by_columns_ms, known_ms * (1 - COLUMNS_GAIN)):
         by_columns = by_columns or columns.run(bound_ms=bound_ms)
@@ -97,28 +96,6 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     )
 
 
-def _content(proposal: Proposal) -> tuple[tuple[int, bytes], ...]:
-    """Return equal contents for proposals that convert the same units in the same ways, wherever they are."""
-    return tuple(sorted((option.unit, option.kinds.tobytes()) for option in proposal.options))
-
-
-def _hopeful(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """Return some proposals of each of the most promising sets of families.
-
-    The cheapest as it is, and of those that promise most some with few converted units and some with many.
-    """
-    by_set: dict[Families, list[Proposal]] = {}
-    for each in sorted(proposals, key=lambda each: each.promised_ms):
-        by_set.setdefault(each.families, []).append(each)
-    chosen: list[Proposal] = []
-    for own in list(by_set.values())[:NUM_SETS]:
-        near = [each for each in own if each.promised_ms <= MOST_ABOVE_EVEN * own[0].promised_ms]
-        near.sort(key=lambda each: len(each.options))
-        spread = [near[round(place * (len(near) - 1))] for place in SPREAD]
-        chosen += [min(own, key=lambda each: each.total_ms), own[0], *spread]
-    return list({id(each): each for each in chosen}.values())
-
-
 class MixedSearch:
     """Searches placements of one problem whose units may be sharded by rows or copied."""
 
@@ -141,23 +118,20 @@ class MixedSearch:
         self.improvements = 0
         """Moves and conversions made."""
         self.placements = 0
-        """Proposals judged."""
+        """Assignments put into placements."""
 
-    def begun(
-        self, start: Placement | None, sets: Sequence[Families], choices: Sequence[IndexArray], *, limit_ms: float
-    ) -> list[Placement]:
+    def begun(self, start: Placement | None, sets: Sequence[Families], *, limit_ms: float) -> list[Placement]:
         """Return the placements found first, all valid; empty: none fits, or none promises to cost less than known.
 
         Args:
             start: whole tables and tables cut by columns, also of units that may not be. None: no such placement fits.
             sets: of families that are tried.
-            choices: [units] of a family for each unit that promise much.
             limit_ms: what a placement is known for.
         """
         problem = self._problem
         further = list(dict.fromkeys(tuple(each for each in families if each != COLUMNS) for families in sets))
         further = [families for families in further if families]
-        found = [] if start is None else self._proposed(start, further, choices, limit_ms)
+        found = [] if start is None else self._proposed(start, sets, limit_ms)
         if not found and (start is None or self._bound):
             found = self._packed(further)
         if not found:
@@ -222,23 +196,23 @@ class MixedSearch:
             num_of_set[in_use] += 1
         return [placement for _, placement in sorted(turns, key=lambda each: each[0])[:count]]
 
-    def _proposed(
-        self, start: Placement, further: Sequence[Families], choices: Sequence[IndexArray], limit_ms: float
-    ) -> list[Placement]:
-        """Return the most promising proposals from a start as they are, where they fit, and dealt out.
+    def _proposed(self, start: Placement, sets: Sequence[Families], limit_ms: float) -> list[Placement]:
+        """Return the most promising assignments, put into a start as they are, where they fit, and dealt out.
 
-        A proposal is left out that promises little less than the limit.
+        An assignment is left out that promises little less than the limit.
         """
-        proposals = Proposals(self._problem, self._forms, start, self._options, slopes=self._slopes)
-        every = [each for families in further for each in proposals.of(families)]
-        every += [each for families in further for each in proposals.short(families)]
-        every += [each for families in choices if (each := proposals.choice(families)) is not None]
-        self.placements += len(every)
-        every = [each for each in every if each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
-        every = list({_content(each): each for each in reversed(every)}.values())[::-1]
-        found = [proposals.placement(each) for each in _hopeful(every)]
-        fitting = [placement for placement in found if self._problem.fits(placement)]
-        return [*fitting, *self._dealt_out(found, int(DEALING_SHARE * self._work))]
+        problem, bound = self._problem, self._bound
+        traits = additive_traits(problem, self._slopes)
+        prices = reference_prices(problem, self._forms, traits, start)
+        assignments = Assignments(problem, self._forms, self._options, traits=traits, prices=prices, bound=bound)
+        chosen = assignments.promising(sets, count=NUM_ASSIGNMENTS)
+        chosen = [each for each in chosen if any(each.forms) and each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
+        self.placements += len(chosen)
+        loads = traits[:, TIMES].sum(axis=1)
+        found = [proposed(problem, start, self._forms, each, loads=loads, bound=bound) for each in chosen]
+        placed = [each for each in found if each is not None]
+        fitting = [placement for placement in placed if problem.fits(placement)]
+        return [*fitting, *self._dealt_out(placed, int(DEALING_SHARE * self._work))]
 
     def _packed(self, further: Sequence[Families]) -> list[Placement]:
         """Return the cheapest placements by memory, as they are and dealt out."""

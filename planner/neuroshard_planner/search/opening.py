@@ -2,7 +2,8 @@
 
 A small budget ends here, with a plan that has been through local search; a larger one has starts for its courses. Each
 promising list of shards is placed twice, by additive loads and by the published algorithm (see marginal_placement):
-neither is better throughout. The cheaper placement of each list is a start.
+neither is better throughout. The cheaper placement of each list is a start. Local search evens out what greedy
+placement left uneven, so that the start that promises most descends to its end, and the others as far as the work goes.
 """
 
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.marginal_placement import MarginalPlacement
+from neuroshard_planner.search.promise import most_promising
 
 NUM_PROMISING = 3
 GRID = ((1.0, 0.0), (1.1, 0.0), (1.35, 0.0), (np.inf, 0.0), (1.1, 1.0))  # limits on columns, prices of memory
@@ -20,14 +22,23 @@ MOST_MARGINAL = 0.1  # share of the opening's work for a placement by the networ
 
 
 def opened(
-    problem: Problem, splits: SplitSearch, local: LocalSearch, *, starts: Sequence[Placement], work_budget: int
+    problem: Problem,
+    splits: SplitSearch,
+    local: LocalSearch,
+    whole: LocalSearch,
+    *,
+    starts: Sequence[Placement],
+    work_budget: int,
 ) -> list[Placement]:
-    """Return the results of local search from the most promising starts, cheapest start first. Empty: none fits.
+    """Return the results of local search from the most promising starts, best start first, and the cheapest start.
+
+    Empty: none fits.
 
     Args:
         problem: what is placed.
         splits: proposes lists of shards.
         local: improves placements within the same work.
+        whole: improves the most promising one, in more work.
         starts: placements known already; the cheapest is one start.
         work_budget: ``problem.work`` at which the opening ends.
     """
@@ -43,8 +54,9 @@ def opened(
     if starts:
         found.append(starts[int(problem.total_ms(starts).argmin())])
     improved: list[Placement] = []
-    for position in np.argsort(problem.total_ms(found), kind="stable").tolist():
+    for position in most_promising(problem, found):
         if improved and problem.work >= work_budget:
             break
-        improved.append(local.improve(found[position]))
-    return improved
+        improved.append((local if improved else whole).improve(found[position]))
+    cheapest = found[int(problem.total_ms(found).argmin())] if found else None
+    return improved if cheapest is None else [*improved, cheapest]

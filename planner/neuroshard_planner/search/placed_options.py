@@ -20,7 +20,7 @@ from neuroshard_planner.search.sharding_options import even_widths
 
 MOST_REPLICATED_BYTES = 64 * 2**20
 """Largest gradient of a data_parallel table that is tried: every device sends and receives twice as much in a step."""
-GRID_BLOCKS = (2, 4)
+GRID_BLOCKS = (2, 4, 8)
 COLUMN_SHARDS = (2, 4, 8, 16, 32)
 NUM_NODES_TRIED = 2
 """Least loaded nodes that a table_row_wise table is tried on."""

@@ -6,8 +6,6 @@ bound; steps from z towards the cheapest choice raise it to the least cost of mi
 the best choice.
 """
 
-from typing import NamedTuple
-
 import numpy as np
 from neuroshard_costs.shards import FloatArray, IndexArray
 
@@ -18,17 +16,8 @@ LINE_STEPS = 7  # halvings of a step
 CLOSE_ENOUGH = 0.002  # share by which the bound may be below the cost of the best mixture
 
 
-class PriceBound(NamedTuple):
-    """A bound, and the choices that led to it."""
-
-    bound_ms: float
-    """No choice of one row for each unit costs less."""
-    choices: list[IndexArray]
-    """[units] rows that were cheapest by price, each other choice once."""
-
-
-def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, enough_ms: float = np.inf) -> PriceBound:
-    """Return a bound on choices of one row for each unit.
+def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, enough_ms: float = np.inf) -> float:
+    """Return milliseconds that no choice of one row for each unit costs less than.
 
     Args:
         relaxed: the cost of a mean device.
@@ -38,7 +27,7 @@ def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, e
     """
     counts = np.diff(starts, append=len(rows))
     mean = (rows / np.repeat(counts, counts)[:, None]).sum(axis=0)
-    best_ms, choices = 0.0, dict[bytes, IndexArray]()
+    best_ms = 0.0
     for _ in range(MOST_ROUNDS):
         value_ms, slopes = relaxed.tangent(mean)
         prices = rows @ slopes
@@ -46,9 +35,8 @@ def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, e
         best_ms = max(best_ms, value_ms + float(prices[chosen].sum()) - float(slopes @ mean))
         if best_ms >= min(enough_ms, value_ms * (1 - CLOSE_ENOUGH)) or value_ms < enough_ms < np.inf:
             break
-        choices[chosen.tobytes()] = chosen
         mean = _along(relaxed, mean, rows[chosen].sum(axis=0))
-    return PriceBound(best_ms, list(choices.values()))
+    return best_ms
 
 
 def first_least(values: FloatArray, starts: IndexArray) -> IndexArray:

@@ -114,6 +114,11 @@ class OptionTable:
         largest: IndexArray = self.kinds[self.start[state]]
         return largest
 
+    def shards_of(self, option: int) -> IndexArray:
+        """Return [n] the kinds of the shards of one option, largest first."""
+        start = int(self.start[option])
+        return self.kinds[start : start + int(self.count[option])]
+
     def shards(self, state: IndexArray) -> IndexArray:
         """Return [n] the kinds of all shards of a state."""
         counts = self.count[state]

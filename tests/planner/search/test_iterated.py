@@ -103,7 +103,7 @@ def test_rounds_go_on_where_a_budget_ends_far_from_the_best_placement() -> None:
 
 @pytest.mark.parametrize("most_rounds", [1, 6])
 def test_a_round_that_gains_nothing_is_the_last(most_rounds: int) -> None:
-    """Where the budget brings the search to its best placement, one round more of half as much work shows that."""
+    """Where the budget brings the search to its best placement, one more round of a quarter of the work shows that."""
     members = [
         table(f"t{index}", pooling_factor=1.0 + 3.7 * index % 11, embedding_dim=16 * (index % 5 + 1))
         for index in range(20)
@@ -114,7 +114,7 @@ def test_a_round_that_gains_nothing_is_the_last(most_rounds: int) -> None:
     found = iterated(problem, starts=[], work_budget=3000, bound_ms=0.0, most_rounds=most_rounds)
 
     assert found is not None
-    assert 3000 * 1.5 <= problem.work - before < 3000 * 1.9
+    assert 3000 * 1.25 <= problem.work - before < 3000 * 1.5
 
 
 @pytest.mark.parametrize(("num_tables", "limits"), [(8, [2, 4, 16]), (2100, [16])])

@@ -11,6 +11,7 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest, TableConstraints
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.step_cost import TRAFFIC, Collective
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged
 from support.builders import request, table, tables, topology
@@ -217,6 +218,25 @@ def test_a_state_kept_up_to_date_equals_one_made_anew() -> None:
     assert search.improvements > 1
     state = State(problem, found)
     assert state.total_ms == pytest.approx(problem.total_ms([found])[0], rel=1e-6)
+
+
+def test_columns_are_evened_out_though_the_loads_are_even() -> None:
+    """Wide tables of few lookups lie on two devices, narrow ones of many on two; all peaks fall only when all mix."""
+    wide = [table(f"wide{index}", embedding_dim=64, pooling_factor=5.0) for index in range(4)]
+    narrow = [table(f"narrow{index}", embedding_dim=16, pooling_factor=20.0) for index in range(4)]
+    problem = problem_of(request(*wide, *narrow, topology=topology(4), constraints=WHOLE))
+    start = placed(
+        problem,
+        *((unit, 64, unit // 2) for unit in range(4)),
+        *((unit, 16, unit // 2) for unit in range(4, 8)),
+    )
+
+    found = local_search(problem).improve(start)
+
+    levels = problem.device_levels([found])[0]
+    pooled = levels[:, TRAFFIC][:, Collective.POOLED_EMBEDDINGS]
+    assert pooled.tolist() == [80.0] * 4
+    assert problem.total_ms([found])[0] < problem.total_ms([start])[0]
 
 
 def test_states_that_each_look_better_from_the_other_end_the_search() -> None:

@@ -236,8 +236,8 @@ def test_proposals_that_promise_no_gain_are_not_followed() -> None:
     search = MixedSearch(problem, options=columns.options, work_budget=1000)
     sets = FamilyBounds(problem).sets
 
-    assert search.begun(opening, sets, [], limit_ms=1e-6) == []
-    assert len(search.begun(opening, sets, [], limit_ms=np.inf)) > 1
+    assert search.begun(opening, sets, limit_ms=1e-6) == []
+    assert len(search.begun(opening, sets, limit_ms=np.inf)) > 1
 
 
 @pytest.mark.parametrize("types", [(TW, DP), (TW,)], ids=["others may be copied", "others whole"])

@@ -8,20 +8,23 @@ from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.marginal_placement import marginal_placement
 from neuroshard_planner.search.opening import opened
 from neuroshard_planner.search.sharding_options import OptionTable
-from support.builders import request, table, tables
+from support.builders import request, table, tables, topology
 from support.planner.searches import placed, problem_of
 
 UNLIMITED = 10**9
 
 
-def opening(problem: Problem, *starts: Placement, work_budget: int = UNLIMITED) -> list[Placement]:
+def opening(
+    problem: Problem, *starts: Placement, work_budget: int = UNLIMITED, whole_budget: int = UNLIMITED
+) -> list[Placement]:
     """Return the opening's placements with the slopes and options that the planner would use."""
     slopes = tangent(problem, problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices))
     options = OptionTable(problem)
     loads = (problem.kinds.representation @ slopes).sum(axis=1)
     splits = SplitSearch(problem, options, loads=loads, work_budget=work_budget)
     local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
-    return opened(problem, splits, local, starts=starts, work_budget=work_budget)
+    whole = LocalSearch(problem, slopes=slopes, work_budget=whole_budget)
+    return opened(problem, splits, local, whole, starts=starts, work_budget=work_budget)
 
 
 def test_no_opening_is_dearer_than_the_published_placement_of_whole_tables() -> None:
@@ -36,22 +39,33 @@ def test_no_opening_is_dearer_than_the_published_placement_of_whole_tables() -> 
 
 
 def test_the_cheapest_placement_that_is_known_is_one_start() -> None:
-    """A start at the optimum is found again even where no work is left for anything else."""
+    """A start at the optimum comes back even where no work is left for anything."""
     problem = problem_of(request(*tables(4, embedding_dim=4)))
     best = placed(problem, *((unit, 4, unit) for unit in range(4)))
     bad = placed(problem, *((unit, 4, 0) for unit in range(4)))
 
-    found = opening(problem, bad, best, work_budget=problem.work + 1)
+    found = opening(problem, bad, best, work_budget=problem.work + 1, whole_budget=0)
 
     assert problem.total_ms(found).min() <= problem.total_ms([best])[0]
 
 
 def test_descents_end_with_the_work() -> None:
-    """One placement comes back however little work is allowed; more work brings more of them."""
+    """One start descends however little work is allowed, and the cheapest comes back; more work brings more of them."""
     problem = problem_of(request(*tables(6, pooling_factor=30.0)))
 
-    assert len(opening(problem, work_budget=problem.work + 1)) == 1
-    assert len(opening(problem)) > 1
+    assert len(opening(problem, work_budget=problem.work + 1)) == 2
+    assert len(opening(problem)) > 2
+
+
+def test_the_start_that_promises_most_descends_to_its_end() -> None:
+    """Also where the work of the opening is over before; the cheaper of the starts that are known promises less."""
+    problem = problem_of(request(*tables(6, pooling_factor=30.0, embedding_dim=16), topology=topology(2)))
+    uneven = placed(problem, *((unit, 16, 0) for unit in range(6)))
+
+    (descended, cheapest) = opening(problem, uneven, work_budget=problem.work + 1)
+
+    assert problem.total_ms([descended])[0] <= problem.total_ms([cheapest])[0]
+    assert np.bincount(descended.devices).tolist() == [3, 3]
 
 
 def test_nothing_is_opened_where_nothing_fits() -> None:

@@ -1,0 +1,228 @@
+"""Assignments: a way to shard each unit, before any device is chosen.
+
+An assignment promises the cost of its mean device, where the shards that go to some devices are as uneven as their
+longest make them: the power mean of their sum and of every unit's longest shard. With a high power only the longest
+counts, and no change of one of several long units seems to help; a low one sees that, and shortens more than it must.
+So assignments are descended with several. A descent goes from unit to unit and takes for each the way that promises
+least next to those of all others.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
+from numpy.typing import NDArray
+
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
+from neuroshard_planner.search.local_search import MEMORY
+from neuroshard_planner.search.lower_bound import Families
+from neuroshard_planner.search.placed_options import Form, Forms
+from neuroshard_planner.search.price_bound import first_least
+from neuroshard_planner.search.sharding_options import OptionTable
+
+POWERS = (2, 4, 8, 16)
+LONGEST = (4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8, 0.6, 0.4)  # times of the longest shard, as shares of a device's mean load
+NUM_STARTS = 3  # of each power, with units by columns and without
+MOST_PASSES = 6  # over all units
+MOST_STEPS = 1200  # changes of one unit that are tried; a set of more units is left to conversions
+LEAST_GAIN = 1e-4  # of a pass, for another one to follow
+
+
+class Assignment(NamedTuple):
+    """A way for each unit."""
+
+    forms: tuple[Form | None, ...]
+    """[units] None: cut by columns."""
+    promised_ms: float
+    """With the highest power."""
+
+
+class Assignments:
+    """Chooses ways for the units of one problem."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        forms: Forms,
+        options: OptionTable,
+        *,
+        traits: FloatArray,
+        prices: FloatArray,
+        bound: Sequence[int],
+    ) -> None:
+        """Make the table of w ways, in ascending order of units.
+
+        Args:
+            problem: whose units are sharded.
+            forms: of its units.
+            options: cuts of its units by columns.
+            traits: [kinds, levels + 1] additive times, traffic, and memory.
+            prices: [levels + 1] milliseconds of one unit more of each peak.
+            bound: units that may not be by columns.
+        """
+        self._problem = problem
+        ways: list[tuple[int, Form | None, IndexArray, int]] = []
+        for unit in range(len(problem.units)):
+            if unit not in bound:
+                cuts = range(int(options.first[unit]), int(options.last[unit]) + 1)
+                ways += [(unit, None, options.shards_of(cut), 1) for cut in cuts]
+            further = (form for form in forms.of(unit) if form.family != COLUMNS)
+            ways += [(unit, form, form.pieces, form.num_placed) for form in further]
+        self._forms = [form for _, form, _, _ in ways]
+        self._unit: IndexArray = np.array([unit for unit, _, _, _ in ways], dtype=np.int64)
+        self._family: IndexArray = np.array(
+            [COLUMNS if form is None else form.family for form in self._forms], dtype=np.int64
+        )
+        self._starts: IndexArray = np.flatnonzero(np.diff(self._unit, prepend=-1))
+        self._ends: IndexArray = np.append(self._starts[1:], len(ways))
+        counts = np.array([len(pieces) for _, _, pieces, _ in ways])
+        first = np.cumsum(counts) - counts
+        kinds = np.concatenate([pieces for _, _, pieces, _ in ways])
+        num_placed = np.array([count for _, _, _, count in ways])[:, None]
+        share = num_placed / problem.num_devices
+        is_uneven = num_placed < problem.num_devices
+        representation = problem.kinds.representation[kinds].astype(np.float64)
+        self._sums: FloatArray = np.add.reduceat(representation, first, axis=0) * share
+        """[w, r] of the mean device."""
+        self._levels: FloatArray = np.add.reduceat(traits[kinds], first, axis=0) * share
+        """[w, levels + 1] of the mean device, to first order."""
+        self._uneven: FloatArray = self._levels * is_uneven
+        """[w, levels + 1] the same of shards that are not on all devices."""
+        self._longest: FloatArray = np.maximum.reduceat(traits[kinds], first, axis=0) * is_uneven
+        """[w, levels + 1] of the largest of such shards."""
+        self._scale = np.maximum(self._levels.sum(axis=0), 1e-30)
+        of_load = np.zeros(len(prices))
+        for part in (TIMES, TRAFFIC.start + Collective.INDICES):
+            of_load[part] = prices[part]
+        self._load: FloatArray = np.maximum.reduceat(traits[kinds] @ of_load, first)
+        """[w] compute and indices of the longest shard, by price."""
+        self._cost: FloatArray = (self._levels @ prices) * problem.num_devices
+        """[w] on all devices together, by price."""
+
+    def promising(self, sets: Sequence[Families], *, count: int) -> list[Assignment]:
+        """Return up to ``count`` assignments of each power, with units by columns and as many without; best first.
+
+        ``sets`` are the sets of families that they may use.
+        """
+        if len(self._starts) > MOST_STEPS:
+            return []
+        begins: dict[bytes, tuple[IndexArray, NDArray[np.bool_]]] = {}
+        for families in sorted(sets, key=len, reverse=True):
+            usable = np.isin(self._family, families)
+            for ways in self._short(usable):
+                begins.setdefault(ways.tobytes(), (ways, usable))
+        if not begins:
+            return []
+        every = np.array([ways for ways, _ in begins.values()])
+        usable_of = np.array([usable for _, usable in begins.values()])
+        rows, powers = self._starting(every)
+        values, ways = self._descended(every[rows], usable_of[rows], powers)
+        has_columns = (self._family[every[rows]] == COLUMNS).any(axis=1)
+        found: dict[bytes, IndexArray] = {}
+        for power in POWERS:
+            for wanted in (True, False):
+                own = np.flatnonzero((powers == power) & (has_columns == wanted))
+                best = own[np.argsort(values[own], kind="stable")[:count]]
+                found.update((ways[row].tobytes(), ways[row]) for row in best)
+        chosen = np.array(list(found.values()))
+        promised = self._values(chosen, np.full(len(chosen), POWERS[-1]))
+        return [
+            Assignment(tuple(self._forms[way] for way in chosen[row].tolist()), float(promised[row]))
+            for row in np.argsort(promised, kind="stable").tolist()
+        ]
+
+    def _starting(self, every: IndexArray) -> tuple[IndexArray, IndexArray]:
+        """Return the rows [s] of ``every`` [n, units] from which descents start, and their powers [s]."""
+        in_use = [np.bincount(self._family[ways]).astype(np.bool_) for ways in every]
+        found: list[tuple[int, int]] = []
+        for power in POWERS:
+            of_families: dict[bytes, int] = {}
+            for row in np.argsort(self._values(every, np.full(len(every), power)), kind="stable").tolist():
+                of_families.setdefault(in_use[row].tobytes(), row)
+            for wanted in (True, False):
+                rows = [row for row in of_families.values() if bool(in_use[row][COLUMNS]) == wanted]
+                found += [(row, power) for row in rows[:NUM_STARTS]]
+        rows, powers = np.array(found, dtype=np.int64).T
+        return rows, powers
+
+    def _short(self, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
+        """Yield [units] the ways that cost least by price of those whose longest shard is short."""
+        mean = float(self._levels[self._starts][:, TIMES].sum())
+        shortest = np.minimum.reduceat(np.where(usable, self._load, np.inf), self._starts)[self._unit]
+        for share in LONGEST:
+            chosen = self._cheapest(usable & (self._load <= np.maximum(share * mean, shortest)))
+            if chosen is not None:
+                yield chosen
+
+    def _cheapest(self, usable: NDArray[np.bool_]) -> IndexArray | None:
+        """Return [units] the usable way of each unit that costs least by price. None: some unit has none."""
+        cost = np.where(usable, self._cost, np.inf)
+        chosen = first_least(cost, self._starts)
+        return chosen if np.isfinite(cost[chosen]).all() else None
+
+    def _values(self, ways: IndexArray, powers: IndexArray) -> FloatArray:
+        """Return [c] what assignments of ways [c, units] promise with these powers [c]."""
+        sums, levels, uneven = (values[ways].sum(axis=1) for values in (self._sums, self._levels, self._uneven))
+        longest = ((self._longest[ways] / self._scale) ** powers[:, None, None]).sum(axis=1)
+        return self._promised_ms(sums, levels, uneven, longest, powers[:, None])
+
+    def _promised_ms(
+        self, sums: FloatArray, levels: FloatArray, uneven: FloatArray, longest: FloatArray, powers: IndexArray
+    ) -> FloatArray:
+        """Return [...] milliseconds.
+
+        Args:
+            sums: [..., r] of mean devices.
+            levels: [..., levels + 1] of mean devices, to first order.
+            uneven: [..., levels + 1] the same of shards that are not on all devices.
+            longest: [..., levels + 1] sums of powers of the longest of these of each unit, in units of the scale.
+            powers: [..., 1] of the mean.
+        """
+        problem = self._problem
+        peaks = levels - uneven + self._scale * ((uneven / self._scale) ** powers + longest) ** (1 / powers)
+        times = problem.pass_levels(sums.astype(np.float32), in_bulk=True)
+        peaks[..., TIMES] += times - levels[..., TIMES]
+        total = problem.step_cost.total_ms(peaks[..., :NUM_LEVELS])
+        return np.where(levels[..., MEMORY] > problem.memory.shard_capacity_bytes, np.inf, total)
+
+    def _descended(
+        self, begin: IndexArray, usable: NDArray[np.bool_], powers: IndexArray
+    ) -> tuple[FloatArray, IndexArray]:
+        """Return [s] milliseconds of assignments that no change of one unit betters, and their ways [s, units].
+
+        Args:
+            begin: [s, units] ways.
+            usable: [s, w] whether each may have a way.
+            powers: [s]
+        """
+        ways, every = begin.copy(), np.arange(len(begin))
+        of_longest: FloatArray = (self._longest / self._scale) ** powers[:, None, None]
+        parts = self._sums, self._levels, self._uneven
+        least_ms = self._values(ways, powers)
+        order = np.argsort(-self._cost[self._starts], kind="stable").tolist()
+        for _ in range(min(MOST_PASSES, MOST_STEPS // len(order))):
+            before_ms = least_ms.copy()
+            state = [values[ways].sum(axis=1) for values in parts]
+            longest = of_longest[every[:, None], ways].sum(axis=1)
+            for unit in order:
+                rows, now = slice(self._starts[unit], self._ends[unit]), ways[:, unit]
+                sums, levels, uneven = (
+                    np.maximum((value - values[now])[:, None] + values[rows], 0.0)
+                    for value, values in zip(state, parts, strict=True)
+                )
+                powers_of = np.maximum((longest - of_longest[every, now])[:, None] + of_longest[:, rows], 0.0)
+                total = self._promised_ms(sums, levels, uneven, powers_of, powers[:, None, None])
+                total[~usable[:, rows]] = np.inf
+                best = total.argmin(axis=1)
+                (better,) = (total[every, best] < least_ms).nonzero()
+                if len(better):
+                    chosen = best[better]
+                    ways[better, unit] = self._starts[unit] + chosen
+                    least_ms[better] = total[better, chosen]
+                    for value, of_candidates in zip((*state, longest), (sums, levels, uneven, powers_of), strict=True):
+                        value[better] = of_candidates[better, chosen]
+            if (least_ms > before_ms * (1 - LEAST_GAIN)).all():
+                break
+        return least_ms, ways
