@@ -44,7 +44,7 @@ LEAST_WORK = 30_000  # with the next two: a third of a second for small sets on 
 LEAST_WORK_PER_DEVICE = 2_000
 MOST_LEAST_WORK = 160_000
 MIGRATION_SHARE = 0.25  # of the work, on top of it, for a plan near the incumbent
-MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets, each half as much again; a last one gains nothing
+MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets (see iterated.ROUND_SHARE); a last one gains nothing
 
 
 class Bundle(CostModel, Protocol):

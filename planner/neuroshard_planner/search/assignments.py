@@ -8,6 +8,7 @@ least next to those of all others.
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -28,6 +29,7 @@ NUM_STARTS = 3  # of each power, with units by columns and without
 MOST_PASSES = 6  # over all units
 MOST_STEPS = 1200  # changes of one unit that are tried; a set of more units is left to conversions
 LEAST_GAIN = 1e-4  # of a pass, for another one to follow
+NUM_CHANGED = (1, 2, 4)  # units that a neighbor of the best has in forms, or by columns, other than that
 
 
 class Assignment(NamedTuple):
@@ -35,8 +37,15 @@ class Assignment(NamedTuple):
 
     forms: tuple[Form | None, ...]
     """[units] None: cut by columns."""
+    cuts: IndexArray
+    """[units] the option by columns of each unit that has no form."""
     promised_ms: float
     """With the highest power."""
+
+    @property
+    def by_unit(self) -> dict[int, Form]:
+        """The forms of the units that are not cut by columns."""
+        return {unit: form for unit, form in enumerate(self.forms) if form is not None}
 
 
 class Assignments:
@@ -64,17 +73,23 @@ class Assignments:
         """
         self._problem = problem
         ways: list[tuple[int, Form | None, IndexArray, int]] = []
+        of_ways: list[int] = []
         for unit in range(len(problem.units)):
             if unit not in bound:
                 cuts = range(int(options.first[unit]), int(options.last[unit]) + 1)
                 ways += [(unit, None, options.shards_of(cut), 1) for cut in cuts]
-            further = (form for form in forms.of(unit) if form.family != COLUMNS)
+                of_ways += cuts
+            further = [form for form in forms.of(unit) if form.family != COLUMNS]
             ways += [(unit, form, form.pieces, form.num_placed) for form in further]
+            of_ways += [-1] * len(further)
+        self._option: IndexArray = np.array(of_ways, dtype=np.int64)
         self._forms = [form for _, form, _, _ in ways]
         self._unit: IndexArray = np.array([unit for unit, _, _, _ in ways], dtype=np.int64)
         self._family: IndexArray = np.array(
             [COLUMNS if form is None else form.family for form in self._forms], dtype=np.int64
         )
+        self._content: IndexArray = np.where(self._family == COLUMNS, -1, np.arange(len(ways)))
+        """[w] equal for all cuts by columns."""
         self._starts: IndexArray = np.flatnonzero(np.diff(self._unit, prepend=-1))
         self._ends: IndexArray = np.append(self._starts[1:], len(ways))
         counts = np.array([len(pieces) for _, _, pieces, _ in ways])
@@ -102,9 +117,10 @@ class Assignments:
         """[w] on all devices together, by price."""
 
     def promising(self, sets: Sequence[Families], *, count: int) -> list[Assignment]:
-        """Return up to ``count`` assignments of each power, with units by columns and as many without; best first.
+        """Return up to ``count`` assignments of each power, with units by columns and as many without, and neighbors.
 
-        ``sets`` are the sets of families that they may use.
+        Best first. Each differs from the others in its forms, and has some. ``sets`` are the sets of families that
+        they may use.
         """
         if len(self._starts) > MOST_STEPS:
             return []
@@ -118,18 +134,33 @@ class Assignments:
         every = np.array([ways for ways, _ in begins.values()])
         usable_of = np.array([usable for _, usable in begins.values()])
         rows, powers = self._starting(every)
-        values, ways = self._descended(every[rows], usable_of[rows], powers)
+        # Starts without units by columns stay so: the columns' call and collectives cost nothing there.
         has_columns = (self._family[every[rows]] == COLUMNS).any(axis=1)
+        usable = usable_of[rows] & (has_columns[:, None] | (self._family != COLUMNS))
+        values, ways = self._descended(every[rows], usable, powers)
+        by_columns = np.full(len(self._starts), -1).tobytes()
         found: dict[bytes, IndexArray] = {}
-        for power in POWERS:
-            for wanted in (True, False):
-                own = np.flatnonzero((powers == power) & (has_columns == wanted))
-                best = own[np.argsort(values[own], kind="stable")[:count]]
-                found.update((ways[row].tobytes(), ways[row]) for row in best)
+        for power, wanted in product(POWERS, (True, False)):
+            own = np.flatnonzero((powers == power) & (has_columns == wanted))
+            ranked = own[np.argsort(values[own], kind="stable")]
+            # Tables by columns are cut anew where an assignment is dealt out.
+            contents: dict[bytes, IndexArray] = {}
+            for row in ranked.tolist():
+                contents.setdefault(self._content[ways[row]].tobytes(), ways[row])
+            fresh = [each for each in contents if each not in found and each != by_columns]
+            found.update((content, contents[content]) for content in fresh[:count])
+        best = int(self._values(ways, np.full(len(ways), POWERS[-1])).argmin())
+        for near in self._near(ways[best], usable_of[rows[best]]):
+            found.setdefault(self._content[near].tobytes(), near)
+        found.pop(by_columns, None)
+        if not found:
+            return []
         chosen = np.array(list(found.values()))
         promised = self._values(chosen, np.full(len(chosen), POWERS[-1]))
         return [
-            Assignment(tuple(self._forms[way] for way in chosen[row].tolist()), float(promised[row]))
+            Assignment(
+                tuple(self._forms[way] for way in chosen[row].tolist()), self._option[chosen[row]], float(promised[row])
+            )
             for row in np.argsort(promised, kind="stable").tolist()
         ]
 
@@ -146,6 +177,29 @@ class Assignments:
                 found += [(row, power) for row in rows[:NUM_STARTS]]
         rows, powers = np.array(found, dtype=np.int64).T
         return rows, powers
+
+    def _near(self, ways: IndexArray, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
+        """Yield [units] ways with a few more forms, and with a few less, where each change alone costs least."""
+        powers = np.full(1, POWERS[-1])
+        has_form = self._family[ways] != COLUMNS
+        others: list[tuple[float, int, int]] = []
+        for unit, (start, end) in enumerate(zip(self._starts.tolist(), self._ends.tolist(), strict=True)):
+            every = np.arange(start, end)
+            every = every[usable[every] & ((self._family[every] == COLUMNS) == has_form[unit])]
+            if len(every):
+                changed = np.repeat(ways[None], len(every), axis=0)
+                changed[:, unit] = every
+                values = self._values(changed, powers.repeat(len(every)))
+                others.append((float(values.min()), unit, int(every[values.argmin()])))
+        others.sort()
+        for wanted in (True, False):
+            own = [(unit, way) for _, unit, way in others if has_form[unit] == wanted]
+            for count in NUM_CHANGED:
+                if count <= len(own):
+                    changed = ways.copy()
+                    units, chosen = zip(*own[:count], strict=True)
+                    changed[list(units)] = chosen
+                    yield changed
 
     def _short(self, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
         """Yield [units] the ways that cost least by price of those whose longest shard is short."""

@@ -60,6 +60,7 @@ class SplitSearch:
         loads: FloatArray,
         work_budget: int,
         fixed: Placement | None = None,
+        known: Sequence[IndexArray] = (),
     ) -> None:
         """Make the search.
 
@@ -69,9 +70,11 @@ class SplitSearch:
             loads: [kinds] additive.
             work_budget: ``problem.work`` at which the search ends.
             fixed: the shards of all other units, which stay where they are.
+            known: states that are proposed next to the others.
         """
         self._problem = problem
         self._fixed = fixed
+        self._known = known
         self._options = options
         self._loads = loads
         self._work_budget = work_budget
@@ -140,7 +143,7 @@ class SplitSearch:
             # The first small option of each unit, or its last option if none is small.
             position = np.where(small, np.arange(len(largest)), options.last[options.unit])
             states.append(np.minimum.reduceat(position, options.first))
-        return _distinct_states(states)
+        return _distinct_states([*self._known, *states])
 
     def _children(self, state: IndexArray) -> list[IndexArray]:
         """Return the states with one more split of the units largest by memory or most expensive."""

@@ -29,13 +29,16 @@ class Dealing:
         self._options = options
         self._slopes = slopes
 
-    def dealt_out(self, placement: Placement, *, work_budget: int, refines: bool) -> Placement | None:
+    def dealt_out(
+        self, placement: Placement, *, work_budget: int, refines: bool, cuts: IndexArray | None = None
+    ) -> Placement | None:
         """Return the cheapest placement found that fits. None: there is none.
 
         Args:
             placement: says the family of each unit, and the widths of its blocks of rows.
             work_budget: ``problem.work`` at which the search ends.
             refines: whether a beam search refines the cuts that are proposed.
+            cuts: [units] an option of each unit that is by columns, for one more proposal. None: there is none more.
         """
         problem, kinds = self._problem, self._problem.kinds
         loads = self._loads(placement)
@@ -46,7 +49,9 @@ class Dealing:
         if not len(by_columns):
             return fixed if problem.fits(fixed) else None
         until = problem.work + int(SPLIT_SHARE * (work_budget - problem.work))
-        splits = SplitSearch(problem, self._options.only(by_columns), loads=loads, work_budget=until, fixed=fixed)
+        known = [] if cuts is None else [self._options.positions(by_columns)[cuts[by_columns]]]
+        options = self._options.only(by_columns)
+        splits = SplitSearch(problem, options, loads=loads, work_budget=until, fixed=fixed, known=known)
         local = LocalSearch(problem, slopes=self._slopes, work_budget=work_budget)
         candidates = splits.run()[:NUM_DESCENTS] if refines else splits.proposed(GRID, NUM_DESCENTS)
         found = [local.improve(candidate.placement) for candidate in candidates]

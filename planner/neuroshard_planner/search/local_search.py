@@ -199,8 +199,8 @@ class LocalSearch:
     def _by_traffic(self, state: State, source: int, shards: IndexArray) -> list[Moves]:
         """Return moves of a source's shards to where there is least of the traffic that the source has most of.
 
-        None where the source bounds a pass. What evens out loads need not even out columns: a wide shard of few lookups
-        may change with a narrow one of many.
+        Empty where the source bounds a pass. What evens out loads need not even out columns: a wide shard of few
+        lookups may change with a narrow one of many.
         """
         levels = state.levels[:, :NUM_LEVELS]
         level = int((levels[source] >= levels.max(axis=0)).argmax())

@@ -8,13 +8,14 @@ local search and conversions descend in turn, and random changes to the best pla
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
-from neuroshard_costs.shards import COLUMNS, FAMILIES
+from neuroshard_costs.shards import COLUMNS, FAMILIES, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import TIMES
-from neuroshard_planner.search.assignments import Assignments
+from neuroshard_planner.search.assignments import Assignment, Assignments
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.conversion import Conversions, additive_traits
 from neuroshard_planner.search.dealing import Dealing
@@ -24,14 +25,22 @@ from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.lower_bound import Families, FamilyBounds
 from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.placed_options import Forms
-from neuroshard_planner.search.proposals import bound_to_convert, packings, proposed, reference_prices
+from neuroshard_planner.search.proposals import (
+    bound_to_convert,
+    packed_proposal,
+    packings,
+    proposed,
+    reference_prices,
+)
 from neuroshard_planner.search.sharding_options import OptionTable
 
 NUM_ASSIGNMENTS = 2  # of each power, that are dealt out
 NUM_PACKED = 5  # packings that are kept
 NUM_STARTS, NUM_BEST = 10, 3  # of placements that descend a little, and of those that go on
 MOST_DEARER = 1.5  # times the cheapest, of placements that descents start from
-DEALING_SHARE = 0.25  # of the work, for dealing out proposals
+DEALING_SHARE = 0.25  # of the work, for dealing out assignments
+LEAST_DEALING = 400  # work that an assignment is dealt out with; a small budget follows fewer of them
+REFINED_DEALING = 2_000  # work of each from which a beam search refines the cuts
 DESCENT_SHARE = 0.15  # for the descents from them
 REFINED_SHARE = 0.05  # for conversions of the plan by columns
 WHOLE_DESCENT_SHARES = (0.8, 0.3)  # for longer descents of both, where the work of the search by columns is saved
@@ -73,8 +82,6 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     if may_be_by_columns and least_ms > max(bounds.by_columns_ms, known_ms * (1 - COLUMNS_GAIN)):
         by_columns = by_columns or columns.run(bound_ms=bound_ms)
         assert by_columns is not None, "the opening found a placement"
-        if not placements:
-            return by_columns
         known_ms = float(problem.total_ms([by_columns.placement])[0])
         placements.append(by_columns.placement)
     if not placements:
@@ -110,6 +117,7 @@ class MixedSearch:
         self._problem = problem
         self._forms = Forms(problem)
         self._slopes = tangent(problem, self._forms.mean_sums())
+        self._traits = additive_traits(problem, self._slopes)
         self._options = options
         self._dealing = Dealing(problem, self._options, slopes=self._slopes)
         self._bound = bound_to_convert(problem)
@@ -131,9 +139,10 @@ class MixedSearch:
         problem = self._problem
         further = list(dict.fromkeys(tuple(each for each in families if each != COLUMNS) for families in sets))
         further = [families for families in further if families]
-        found = [] if start is None else self._proposed(start, sets, limit_ms)
+        assignments = self._assignments(start, sets, limit_ms)
+        found = [] if start is None else self._proposed(start, assignments)
         if not found and (start is None or self._bound):
-            found = self._packed(further)
+            found = self._packed(further, assignments)
         if not found:
             return []
         if start is not None and not self._bound:
@@ -196,42 +205,57 @@ class MixedSearch:
             num_of_set[in_use] += 1
         return [placement for _, placement in sorted(turns, key=lambda each: each[0])[:count]]
 
-    def _proposed(self, start: Placement, sets: Sequence[Families], limit_ms: float) -> list[Placement]:
-        """Return the most promising assignments, put into a start as they are, where they fit, and dealt out.
+    def _assignments(self, start: Placement | None, sets: Sequence[Families], limit_ms: float) -> list[Assignment]:
+        """Return the assignments that promise most, as many as the work can deal out; none that gains little."""
+        problem = self._problem
+        prices = reference_prices(problem, self._forms, self._traits, start)
+        assignments = Assignments(
+            problem, self._forms, self._options, traits=self._traits, prices=prices, bound=self._bound
+        )
+        count = max(1, int(DEALING_SHARE * self._work) // LEAST_DEALING)
+        chosen = assignments.promising(sets, count=NUM_ASSIGNMENTS)[:count]
+        return [each for each in chosen if each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
 
-        An assignment is left out that promises little less than the limit.
-        """
-        problem, bound = self._problem, self._bound
-        traits = additive_traits(problem, self._slopes)
-        prices = reference_prices(problem, self._forms, traits, start)
-        assignments = Assignments(problem, self._forms, self._options, traits=traits, prices=prices, bound=bound)
-        chosen = assignments.promising(sets, count=NUM_ASSIGNMENTS)
-        chosen = [each for each in chosen if any(each.forms) and each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
+    def _proposed(self, start: Placement, chosen: Sequence[Assignment]) -> list[Placement]:
+        """Return assignments put into a start as they are, where they fit, and dealt out."""
+        problem = self._problem
         self.placements += len(chosen)
-        loads = traits[:, TIMES].sum(axis=1)
-        found = [proposed(problem, start, self._forms, each, loads=loads, bound=bound) for each in chosen]
+        loads = self._traits[:, TIMES].sum(axis=1)
+        found = [proposed(problem, start, self._forms, each, loads=loads, bound=self._bound) for each in chosen]
         placed = [each for each in found if each is not None]
+        cuts = [each.cuts for each, placement in zip(chosen, found, strict=True) if placement is not None]
         fitting = [placement for placement in placed if problem.fits(placement)]
-        return [*fitting, *self._dealt_out(placed, int(DEALING_SHARE * self._work))]
+        work = int(DEALING_SHARE * self._work)
+        refines = work >= REFINED_DEALING * len(placed)
+        return [*fitting, *self._dealt_out(placed, work, refines=refines, cuts=cuts)]
 
-    def _packed(self, further: Sequence[Families]) -> list[Placement]:
-        """Return the cheapest placements by memory, as they are and dealt out."""
+    def _packed(self, further: Sequence[Families], chosen: Sequence[Assignment]) -> list[Placement]:
+        """Return the cheapest placements by memory, with and without assignments, as they are and dealt out."""
         problem, cheapest = self._problem, list[tuple[float, Placement]]()
-        traits = additive_traits(problem, self._slopes)
-        for families in further:
-            for placement in packings(problem, self._forms, traits, families, self._bound):
-                self.placements += 1
-                cheapest.append((float(problem.total_ms([placement])[0]), placement))
-                # Placements of large sets have millions of shards, so that only those are kept which may be used.
-                cheapest = sorted(cheapest, key=lambda each: each[0])[:NUM_PACKED]
+        packed: Iterator[Placement] = chain(
+            (each for own in chosen if (each := packed_proposal(problem, self._forms, self._traits, own.by_unit))),
+            (each for own in further for each in packings(problem, self._forms, self._traits, own, self._bound)),
+        )
+        for placement in packed:
+            self.placements += 1
+            cheapest.append((float(problem.total_ms([placement])[0]), placement))
+            # Placements of large sets have millions of shards, so that only those are kept which may be used.
+            cheapest = sorted(cheapest, key=lambda each: each[0])[:NUM_PACKED]
         found = [placement for _, placement in cheapest if problem.fits(placement)]
         return [*found, *self._dealt_out(found, int(DEALING_SHARE * self._work))]
 
-    def _dealt_out(self, found: Sequence[Placement], work: int, *, refines: bool = False) -> Iterator[Placement]:
-        """Yield the placements with their shards dealt out again, in some work together."""
-        for placement in found:
+    def _dealt_out(
+        self,
+        found: Sequence[Placement],
+        work: int,
+        *,
+        refines: bool = False,
+        cuts: Sequence[IndexArray | None] = (),
+    ) -> Iterator[Placement]:
+        """Yield the placements with their shards dealt out again, in some work together; see Dealing for the cuts."""
+        for placement, own in zip(found, cuts or [None] * len(found), strict=True):
             until = self._problem.work + work // len(found)
-            dealt = self._dealing.dealt_out(placement, work_budget=until, refines=refines)
+            dealt = self._dealing.dealt_out(placement, work_budget=until, refines=refines, cuts=own)
             if dealt is not None:
                 yield dealt
 

@@ -33,7 +33,7 @@ def proposed(
         bound: units that may not be by columns.
     """
     kinds = problem.kinds
-    wanted = {unit: form for unit, form in enumerate(assignment.forms) if form is not None}
+    wanted = assignment.by_unit
     load: FloatArray = np.zeros(problem.num_devices)
     np.add.at(load, start.devices, loads[start.kinds])
     room = np.full(problem.num_devices, problem.memory.shard_capacity_bytes)

@@ -99,6 +99,11 @@ class OptionTable:
         """Return the options of up to ``max_shards`` shards, which is 1 at least."""
         return self._kept(self.count <= max_shards, self.unit)
 
+    def positions(self, units: IndexArray) -> IndexArray:
+        """Return [options] the position of each option of some units in the table of these units alone."""
+        positions: IndexArray = np.cumsum(np.isin(self.unit, units)) - 1
+        return positions
+
     def only(self, units: IndexArray) -> Self:
         """Return the options of some units, ascending; states of it are of these units alone."""
         return self._kept(np.isin(self.unit, units), np.searchsorted(units, self.unit))

@@ -15,6 +15,7 @@ from neuroshard_planner.search import assignments
 from neuroshard_planner.search.assignments import Assignment, Assignments
 from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.placed_options import Form, Forms
 from neuroshard_planner.search.proposals import bound_to_convert, proposed, reference_prices
 from neuroshard_planner.search.sharding_options import OptionTable
@@ -78,7 +79,7 @@ def put(problem: Problem, *kinds: ShardingType | None, loads: list[float] | None
         problem,
         start,
         Forms(problem),
-        Assignment(forms, promised_ms=1.0),
+        Assignment(forms, np.zeros(len(forms), dtype=np.int64), promised_ms=1.0),
         loads=of_kinds,
         bound=bound_to_convert(problem),
     )
@@ -88,12 +89,13 @@ def put(problem: Problem, *kinds: ShardingType | None, loads: list[float] | None
 @given(poolings=st.lists(st.sampled_from((0.5, 2.0, 10.0, 40.0)), min_size=2, max_size=3))
 def test_the_best_assignment_promises_about_the_least_of_all(poolings: list[float]) -> None:
     """Against exhaustion, with the power that counts in the end; starts and descents see a few of the assignments."""
-    found = assignments_of(problem(*poolings))
+    asked = problem(*poolings)
+    found = assignments_of(asked)
     ways = np.array(list(product(*(range(*ends) for ends in zip(found._starts, found._ends, strict=True)))))
-    powers = np.full(len(ways), assignments.POWERS[-1])
-    least_ms = found._values(ways, powers).min()
+    ways = ways[(found._family[ways] != COLUMNS).any(axis=1)]
+    least_ms = found._values(ways, np.full(len(ways), assignments.POWERS[-1])).min()
 
-    best = found.promising(EVERY_FAMILY, count=2)[0]
+    best = found.promising(FamilyBounds(asked).sets, count=2)[0]
 
     assert least_ms * (1 - 1e-6) <= best.promised_ms <= least_ms * 1.05
 
@@ -104,6 +106,33 @@ def test_all_tables_in_grids_are_an_assignment() -> None:
 
     assert found
     assert all(form is not None and form.family == NODE_ROWS for each in found for form in each.forms)
+
+
+def test_assignments_differ_in_forms_and_have_neighbors() -> None:
+    """Of the best, with one form more or less: what an assignment promises is not what it ends at."""
+    asked = problem(0.5, 1.0, 2.0, 5.0, 10.0, 20.0, num_rows=2_000)
+
+    found = assignments_of(asked).promising(EVERY_FAMILY, count=1)
+
+    contents = [each.by_unit for each in found]
+    assert all(contents)
+    assert len({tuple((unit, form.kinds.tobytes()) for unit, form in each.items()) for each in contents}) == len(found)
+    sizes = {len(each) for each in contents}
+    assert any(size + 1 in sizes for size in sizes)
+
+
+def test_cuts_are_options_of_the_units_by_columns() -> None:
+    """Where an assignment is dealt out they are one proposal."""
+    asked = problem(0.5, 1.0, 40.0, 60.0, num_rows=2_000)
+    options = OptionTable(asked)
+
+    found = assignments_of(asked).promising(EVERY_FAMILY, count=2)
+
+    assert any(len(each.by_unit) < 4 for each in found)
+    for each in found:
+        for unit, cut in enumerate(each.cuts.tolist()):
+            assert (cut == -1) == (unit in each.by_unit)
+            assert cut == -1 or options.first[unit] <= cut <= options.last[unit]
 
 
 def test_only_families_of_some_set_are_used_and_bound_units_are_never_by_columns() -> None:

@@ -292,3 +292,15 @@ def test_no_plan_breaks_a_constraint_where_memory_is_tight(seed: int) -> None:
 
     assert plan_problems(found) == []
     assert found.predicted.total_ms >= found.lower_bound_ms
+
+
+def test_single_tables_are_converted_where_assignments_promise_nothing() -> None:
+    """The table of most lookups bounds every plan by columns; the other assignments look dearer than they are."""
+    members = [table("hot", num_embeddings=3_000_000, embedding_dim=256, pooling_factor=80.0)]
+    members += [table(f"t{index}", num_embeddings=10_000, pooling_factor=1.0) for index in range(5)]
+    asked = request(*members, topology=topology(4), constraints=Constraints(sharding_types=ALL, min_shard_width=256))
+    by_columns = request(
+        *members, topology=topology(4), constraints=Constraints(sharding_types=(TW, CW), min_shard_width=256)
+    )
+
+    assert planned(asked).predicted.total_ms < 0.7 * planned(by_columns).predicted.total_ms
