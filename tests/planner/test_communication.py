@@ -221,7 +221,7 @@ def test_types_are_priced_though_the_exact_plan_avoids_all_to_alls() -> None:
         batch_size_per_device=8192,
         constraints=Constraints(sharding_types=tuple(ShardingType)),
         communication=choices,
-        search=SearchSettings(work_budget=8000),
+        search=SearchSettings(work_budget=1000),
     )
     exact, plan = planned(without_choice(request)), planned(request)
 
@@ -229,5 +229,5 @@ def test_types_are_priced_though_the_exact_plan_avoids_all_to_alls() -> None:
     assert plan.communication is not None
     assert plan.communication.chosen == WireTypes(forward=WireType.MX4, backward=WireType.BF16)
     assert plan.communication.exact_exchange_ms == 0.0
-    assert plan.predicted.total_ms < 0.985 * exact.predicted.total_ms
+    assert plan.predicted.total_ms < 0.98 * exact.predicted.total_ms
     assert not plan_problems(plan)

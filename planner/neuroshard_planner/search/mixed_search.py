@@ -39,7 +39,7 @@ NUM_PACKED = 5  # packings that are kept
 NUM_STARTS, NUM_BEST = 10, 3  # of placements that descend a little, and of those that go on
 MOST_DEARER = 1.5  # times the cheapest, of placements that descents start from
 DEALING_SHARE = 0.25  # of the work, for dealing out assignments
-LEAST_DEALING = 400  # work that an assignment is dealt out with; a small budget follows fewer of them
+LEAST_DEALING = 100  # work that an assignment is dealt out with; small budgets deal out fewer of them
 REFINED_DEALING = 2_000  # work of each from which a beam search refines the cuts
 DESCENT_SHARE = 0.15  # for the descents from them
 REFINED_SHARE = 0.05  # for conversions of the plan by columns
@@ -206,18 +206,17 @@ class MixedSearch:
         return [placement for _, placement in sorted(turns, key=lambda each: each[0])[:count]]
 
     def _assignments(self, start: Placement | None, sets: Sequence[Families], limit_ms: float) -> list[Assignment]:
-        """Return the assignments that promise most, as many as the work can deal out; none that gains little."""
+        """Return the assignments that promise most; none that gains little."""
         problem = self._problem
         prices = reference_prices(problem, self._forms, self._traits, start)
         assignments = Assignments(
             problem, self._forms, self._options, traits=self._traits, prices=prices, bound=self._bound
         )
-        count = max(1, int(DEALING_SHARE * self._work) // LEAST_DEALING)
-        chosen = assignments.promising(sets, count=NUM_ASSIGNMENTS)[:count]
+        chosen = assignments.promising(sets, count=NUM_ASSIGNMENTS)
         return [each for each in chosen if each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
 
     def _proposed(self, start: Placement, chosen: Sequence[Assignment]) -> list[Placement]:
-        """Return assignments put into a start as they are, where they fit, and dealt out."""
+        """Return assignments put into a start as they are, where they fit, and the first of them dealt out."""
         problem = self._problem
         self.placements += len(chosen)
         loads = self._traits[:, TIMES].sum(axis=1)
@@ -226,8 +225,9 @@ class MixedSearch:
         cuts = [each.cuts for each, placement in zip(chosen, found, strict=True) if placement is not None]
         fitting = [placement for placement in placed if problem.fits(placement)]
         work = int(DEALING_SHARE * self._work)
+        count = max(1, work // LEAST_DEALING)
         refines = work >= REFINED_DEALING * len(placed)
-        return [*fitting, *self._dealt_out(placed, work, refines=refines, cuts=cuts)]
+        return [*fitting, *self._dealt_out(placed[:count], work, refines=refines, cuts=cuts[:count])]
 
     def _packed(self, further: Sequence[Families], chosen: Sequence[Assignment]) -> list[Placement]:
         """Return the cheapest placements by memory, with and without assignments, as they are and dealt out."""
