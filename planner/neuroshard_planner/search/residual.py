@@ -13,6 +13,7 @@ from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.iterated import Found
 
 
@@ -69,7 +70,7 @@ def units_alone(
     all_tables, constraints = request.tables.tables, request.constraints
     owner = {table: unit for unit in units for table in problem.units[unit].tables}
     own = {
-        name: restricted(constraints.tables.get(name, TableConstraints()), name, unit)
+        name: _by_columns_still(restricted(constraints.tables.get(name, TableConstraints()), name, unit), problem, unit)
         for name, unit in ((all_tables[table].name, unit) for table, unit in owner.items())
     }
     colocate = tuple(group for group in constraints.colocate if own.keys() >= set(group))
@@ -79,6 +80,14 @@ def units_alone(
             "constraints": constraints.model_copy(update={"tables": own, "colocate": colocate}),
         }
     )
+
+
+def _by_columns_still(constraints: TableConstraints, problem: Problem, unit: int) -> TableConstraints:
+    """Return the constraints of a table that stays by columns, also without those of its collection that keep it so."""
+    types = problem.sharding_types[unit]
+    if not types <= set(BY_COLUMNS):
+        return constraints
+    return constraints.model_copy(update={"sharding_types": tuple(kind for kind in BY_COLUMNS if kind in types)})
 
 
 def _with_room(part: PlanRequest, room_bytes: int) -> PlanRequest:

@@ -7,7 +7,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.documents.tables import Optimizer, Pooling, Table
 from neuroshard_api.sharding.kinds import HOST_KERNELS, ComputeKernel, ShardingType
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.checks import plan_problems
@@ -167,3 +167,16 @@ def test_470_billion_parameters_fit_on_16_devices_with_host_memory() -> None:
     assert any(kernel.is_on_host for kernel in kernels_of(plan).values())
     with pytest.raises(InfeasibleError):
         planned(permitted.model_copy(update={"constraints": Constraints(sharding_types=limits.sharding_types)}))
+
+
+def test_tables_next_to_means_in_host_memory_stay_by_columns() -> None:
+    """The table of means keeps those of its collection by columns, wherever its own rows are."""
+    mean = table("mean", num_embeddings=300_000_000, pooling=Pooling.MEAN)
+    hot = table("hot", num_embeddings=3_000_000, embedding_dim=4, pooling_factor=200.0)
+
+    plan = planned(asked(mean, hot, types=(TW, CW, RW)))
+
+    on_host = {each.name for each in plan.tables if each.compute_kernel in HOST_KERNELS}
+    assert on_host == {"mean"}
+    assert all(each.sharding_type in BY_COLUMNS for each in plan.tables)
+    assert not plan_problems(plan)

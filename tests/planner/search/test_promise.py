@@ -2,7 +2,6 @@
 
 import random
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -42,4 +41,3 @@ def test_whole_tables_promise_more_than_narrow_shards_that_cost_less_as_they_are
 
     assert most_promising(problem, [cut, uneven]) == [1, 0]
     assert most_promising(problem, []) == []
-    assert np.isfinite(promised_ms(problem, [cut, uneven])).all()
