@@ -143,20 +143,20 @@ class Assignments:
         for power, wanted in product(POWERS, (True, False)):
             own = np.flatnonzero((powers == power) & (has_columns == wanted))
             ranked = own[np.argsort(values[own], kind="stable")]
-            # Tables by columns are cut anew where an assignment is dealt out.
+            # Tables by columns are cut again where an assignment is dealt out.
             contents: dict[bytes, IndexArray] = {}
             for row in ranked.tolist():
                 contents.setdefault(self._content[ways[row]].tobytes(), ways[row])
             fresh = [each for each in contents if each not in found and each != by_columns]
             found.update((content, contents[content]) for content in fresh[:count])
-        best = int(self._values(ways, np.full(len(ways), POWERS[-1])).argmin())
+        best = int(self._last_values(ways).argmin())
         for near in self._near(ways[best], usable_of[rows[best]]):
             found.setdefault(self._content[near].tobytes(), near)
         found.pop(by_columns, None)
         if not found:
             return []
         chosen = np.array(list(found.values()))
-        promised = self._values(chosen, np.full(len(chosen), POWERS[-1]))
+        promised = self._last_values(chosen)
         return [
             Assignment(
                 tuple(self._forms[way] for way in chosen[row].tolist()), self._option[chosen[row]], float(promised[row])
@@ -180,7 +180,6 @@ class Assignments:
 
     def _near(self, ways: IndexArray, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
         """Yield [units] ways with a few more forms, and with a few less, where each change alone costs least."""
-        powers = np.full(1, POWERS[-1])
         has_form = self._family[ways] != COLUMNS
         others: list[tuple[float, int, int]] = []
         for unit, (start, end) in enumerate(zip(self._starts.tolist(), self._ends.tolist(), strict=True)):
@@ -189,7 +188,7 @@ class Assignments:
             if len(every):
                 changed = np.repeat(ways[None], len(every), axis=0)
                 changed[:, unit] = every
-                values = self._values(changed, powers.repeat(len(every)))
+                values = self._last_values(changed)
                 others.append((float(values.min()), unit, int(every[values.argmin()])))
         others.sort()
         for wanted in (True, False):
@@ -215,6 +214,10 @@ class Assignments:
         cost = np.where(usable, self._cost, np.inf)
         chosen = first_least(cost, self._starts)
         return chosen if np.isfinite(cost[chosen]).all() else None
+
+    def _last_values(self, ways: IndexArray) -> FloatArray:
+        """Return [c] milliseconds that assignments of ways [c, units] promise with the highest power."""
+        return self._values(ways, np.full(len(ways), POWERS[-1]))
 
     def _values(self, ways: IndexArray, powers: IndexArray) -> FloatArray:
         """Return [c] what assignments of ways [c, units] promise with these powers [c]."""

@@ -262,7 +262,7 @@ class IteratedSearch:
 
 
 def is_large(problem: Problem) -> bool:
-    """Return whether descents take so long that a search has few of them."""
+    """Return whether a problem has more units than several courses are made for: descents take long."""
     return len(problem.units) > MOST_CAPPED_UNITS
 
 

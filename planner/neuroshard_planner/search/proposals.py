@@ -35,12 +35,11 @@ def proposed(
     kinds = problem.kinds
     wanted = assignment.by_unit
     load: FloatArray = np.zeros(problem.num_devices)
-    np.add.at(load, start.devices, loads[start.kinds])
     room = np.full(problem.num_devices, problem.memory.shard_capacity_bytes)
-    np.subtract.at(room, start.devices, kinds.memory_bytes[start.kinds])
-    heaviest = sorted(wanted, key=lambda unit: -float(loads[wanted[unit].pieces].max()))
+    _change(load, room, start.devices, loads[start.kinds], kinds.memory_bytes[start.kinds])
     chosen: list[PlacedOption] = []
-    for unit in sorted(heaviest, key=lambda unit: unit not in bound):
+    # Those that may not stay by columns first, then the heaviest.
+    for unit in sorted(wanted, key=lambda unit: (unit not in bound, -float(loads[wanted[unit].pieces].max()))):
         own = kinds.unit[start.kinds] == unit
         _change(load, room, start.devices[own], -loads[start.kinds[own]], -kinds.memory_bytes[start.kinds[own]])
         option = next(forms.placed(unit, wanted[unit], load, room), None)
