@@ -181,18 +181,16 @@ class Assignments:
     def _near(self, ways: IndexArray, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
         """Yield [units] ways with a few more forms, and with a few less, where each change alone costs least."""
         has_form = self._family[ways] != COLUMNS
-        others: list[tuple[float, int, int]] = []
-        for unit, (start, end) in enumerate(zip(self._starts.tolist(), self._ends.tolist(), strict=True)):
-            every = np.arange(start, end)
-            every = every[usable[every] & ((self._family[every] == COLUMNS) == has_form[unit])]
-            if len(every):
-                changed = np.repeat(ways[None], len(every), axis=0)
-                changed[:, unit] = every
-                values = self._last_values(changed)
-                others.append((float(values.min()), unit, int(every[values.argmin()])))
-        others.sort()
+        values = self._changed_ms(ways, POWERS[-1])
+        values[~usable | ((self._family == COLUMNS) != has_form[self._unit])] = np.inf
+        least = first_least(values, self._starts)
+        others = [
+            (unit, way)
+            for unit in np.argsort(values[least], kind="stable").tolist()
+            if values[way := int(least[unit])] < np.inf
+        ]
         for wanted in (True, False):
-            own = [(unit, way) for _, unit, way in others if has_form[unit] == wanted]
+            own = [(unit, way) for unit, way in others if has_form[unit] == wanted]
             for count in NUM_CHANGED:
                 if count <= len(own):
                     changed = ways.copy()
@@ -224,6 +222,16 @@ class Assignments:
         sums, levels, uneven = (values[ways].sum(axis=1) for values in (self._sums, self._levels, self._uneven))
         longest = ((self._longest[ways] / self._scale) ** powers[:, None, None]).sum(axis=1)
         return self._promised_ms(sums, levels, uneven, longest, powers[:, None])
+
+    def _changed_ms(self, ways: IndexArray, power: int) -> FloatArray:
+        """Return [w] what an assignment of ways [units] promises with this power where a way takes its unit's place."""
+        own = ways[self._unit]
+        of_longest: FloatArray = (self._longest / self._scale) ** power
+        sums, levels, uneven, longest = (
+            np.maximum(values[ways].sum(axis=0) - values[own] + values, 0.0)
+            for values in (self._sums, self._levels, self._uneven, of_longest)
+        )
+        return self._promised_ms(sums, levels, uneven, longest, np.full((len(own), 1), power))
 
     def _promised_ms(
         self, sums: FloatArray, levels: FloatArray, uneven: FloatArray, longest: FloatArray, powers: IndexArray
