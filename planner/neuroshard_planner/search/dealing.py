@@ -38,7 +38,8 @@ class Dealing:
             placement: says the family of each unit, and the widths of its blocks of rows.
             work_budget: ``problem.work`` at which the search ends.
             refines: whether a beam search refines the cuts that are proposed.
-            cuts: [units] an option of each unit that is by columns, for one more proposal. None: there is none more.
+            cuts: [units] an option of each unit that is by columns, for one more proposal; -1: it has none.
+                None: there is no further proposal.
         """
         problem, kinds = self._problem, self._problem.kinds
         loads = self._loads(placement)
@@ -49,14 +50,27 @@ class Dealing:
         if not len(by_columns):
             return fixed if problem.fits(fixed) else None
         until = problem.work + int(SPLIT_SHARE * (work_budget - problem.work))
-        known = [] if cuts is None else [self._options.positions(by_columns)[cuts[by_columns]]]
         options = self._options.only(by_columns)
+        known = [] if cuts is None else [self._known(options, by_columns, placement, cuts)]
         splits = SplitSearch(problem, options, loads=loads, work_budget=until, fixed=fixed, known=known)
         local = LocalSearch(problem, slopes=self._slopes, work_budget=work_budget)
         candidates = splits.run()[:NUM_DESCENTS] if refines else splits.proposed(GRID, NUM_DESCENTS)
         found = [local.improve(candidate.placement) for candidate in candidates]
         found = [each for each in found if problem.fits(each)]
         return found[int(problem.total_ms(found).argmin())] if found else None
+
+    def _known(self, options: OptionTable, units: IndexArray, placement: Placement, cuts: IndexArray) -> IndexArray:
+        """Return the state of these units that has the cuts; a unit without one keeps its number of shards.
+
+        It was to be otherwise, and the placement had no room for that.
+        """
+        state = self._options.positions(units)[cuts[units]]
+        num_shards = np.bincount(self._problem.kinds.unit[placement.kinds], minlength=len(self._problem.units))
+        for row in np.flatnonzero(cuts[units] < 0).tolist():
+            first, last = int(options.first[row]), int(options.last[row])
+            counts = options.count[first : last + 1]
+            state[row] = min(first + int(counts.searchsorted(num_shards[units[row]])), last)
+        return state
 
     def _loads(self, placement: Placement) -> FloatArray:
         """Return [kinds] what each kind costs where it is, by the placement's prices; columns have a limit instead."""

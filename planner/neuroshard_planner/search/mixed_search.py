@@ -25,6 +25,7 @@ from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.lower_bound import Families, FamilyBounds
 from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.placed_options import Forms
+from neuroshard_planner.search.promise import promised_ms
 from neuroshard_planner.search.proposals import (
     bound_to_convert,
     packed_proposal,
@@ -37,6 +38,7 @@ from neuroshard_planner.search.sharding_options import OptionTable
 NUM_ASSIGNMENTS = 2  # of each power, that are dealt out
 NUM_PACKED = 5  # packings that are kept
 NUM_STARTS, NUM_BEST = 10, 3  # of placements that descend a little, and of those that go on
+NUM_WHOLE = 3  # of placements of a large set that descend to their end
 MOST_DEARER = 1.5  # times the cheapest, of placements that descents start from
 DEALING_SHARE = 0.25  # of the work, for dealing out assignments
 LEAST_DEALING = 100  # work that an assignment is dealt out with; small budgets deal out fewer of them
@@ -147,6 +149,8 @@ class MixedSearch:
             return []
         if start is not None and not self._bound:
             found.append(start)
+        if is_large(problem):
+            return found + self._descended_whole([each for each in found if each is not start])
         starts = self._starts(found, NUM_STARTS)
         work = int(DESCENT_SHARE * self._work) // len(starts)
         return found + [self._descended(placement, problem.work + work) for placement in starts]
@@ -154,10 +158,12 @@ class MixedSearch:
     def deepened(self, found: Sequence[Placement], *, is_whole: bool) -> list[Placement]:
         """Return placements made of the best of these, in rounds as long as the last one gained.
 
+        The rounds of a large set are random changes to the best alone, which has been at the end of a descent.
         ``is_whole``: there was no search by columns, whose work counts here.
         """
         problem, made = self._problem, list[Placement]()
-        if is_whole:
+        deals_out = not is_large(problem)
+        if is_whole and deals_out:
             for count, share in zip((NUM_STARTS, NUM_BEST), WHOLE_DESCENT_SHARES, strict=True):
                 starts = self._starts([*found, *made], count)
                 work = int(share * self._work) // len(starts)
@@ -168,10 +174,11 @@ class MixedSearch:
             known = [*found, *made]
             before_ms = float(problem.total_ms(known).min())
             work = int(factor * ROUND_DEALING_SHARE * self._work)
-            starts = [each for each in self._starts(known, NUM_BEST) if id(each) not in dealt]
-            dealt.update(map(id, starts))
-            for placement in list(self._dealt_out(starts, work, refines=True)):
-                made.append(self._descended(placement, problem.work + work // NUM_BEST))
+            if deals_out:
+                starts = [each for each in self._starts(known, NUM_BEST) if id(each) not in dealt]
+                dealt.update(map(id, starts))
+                for placement in list(self._dealt_out(starts, work, refines=True)):
+                    made.append(self._descended(placement, problem.work + work // NUM_BEST))
             best = self._cheapest([*found, *made])
             made.append(self._perturbed(best, problem.work + int(factor * PERTURBING_SHARE * self._work)))
             if float(problem.total_ms(made).min()) > before_ms * (1 - LEAST_ROUND_GAIN):
@@ -181,6 +188,15 @@ class MixedSearch:
     def refined(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much, after steps and conversions."""
         return self._descended(placement, self._problem.work + int(REFINED_SHARE * self._work))
+
+    def _descended_whole(self, found: Sequence[Placement]) -> list[Placement]:
+        """Return the most promising of these at the end of their descents, of which shares of the work see little.
+
+        What a placement promises leaves out how hard it is to get there; what it costs says something of that.
+        """
+        ranked = np.argsort(self._problem.total_ms(found) + promised_ms(self._problem, found), kind="stable")
+        starts = [found[position] for position in ranked[:NUM_WHOLE].tolist()]
+        return [self._descended(placement, self._problem.work + self._work) for placement in starts]
 
     def _cheapest(self, found: Sequence[Placement]) -> Placement:
         return found[int(self._problem.total_ms(found).argmin())]
@@ -213,6 +229,9 @@ class MixedSearch:
             problem, self._forms, self._options, traits=self._traits, prices=prices, bound=self._bound
         )
         chosen = assignments.promising(sets, count=NUM_ASSIGNMENTS)
+        if start is not None and not self._bound and is_large(problem):
+            # Descents of large sets end about as far above what they promise, by columns or not.
+            limit_ms = min(limit_ms, float(promised_ms(problem, [start])[0]))
         return [each for each in chosen if each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
 
     def _proposed(self, start: Placement, chosen: Sequence[Assignment]) -> list[Placement]:

@@ -1,11 +1,12 @@
 """Dealing out the shards of placements of all families."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.shards import NODE_ROWS, FloatArray
+from neuroshard_costs.shards import COLUMNS, NODE_ROWS, FloatArray
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.dealing import Dealing, nodes_dealt_out
@@ -18,10 +19,13 @@ from support.planner.searches import problem_of
 ALL = tuple(ShardingType)
 
 
-def mixed_problem(num_tables: int, *, num_nodes: int = 2, memory_gib: float = 80.0) -> Problem:
+def mixed_problem(
+    num_tables: int, *, num_nodes: int = 2, memory_gib: float = 80.0, heaviest_first: bool = False
+) -> Problem:
     """Return tables of different loads on nodes of two devices, all types allowed."""
+    poolings = sorted((float(1 + 3 * index) for index in range(num_tables)), reverse=heaviest_first)
     members = [
-        table(f"t{index}", num_embeddings=10_000, pooling_factor=float(1 + 3 * index)) for index in range(num_tables)
+        table(f"t{index}", num_embeddings=10_000, pooling_factor=pooling) for index, pooling in enumerate(poolings)
     ]
     return problem_of(
         request(
@@ -148,6 +152,23 @@ def test_columns_go_beside_the_blocks_of_an_uneven_placement() -> None:
     by_node = np.bincount(found.devices // 2, weights=columns, minlength=2)
     (loaded,) = blocks
     assert by_node[1 - loaded] >= by_node[loaded]
+
+
+@pytest.mark.parametrize("unit", [1, 2])
+def test_a_unit_whose_form_found_no_room_is_dealt_out_by_columns(unit: int) -> None:
+    """Its assignment has no cut for it: it stays in the plan, with all of its columns."""
+    problem = mixed_problem(4, heaviest_first=True)
+    options = OptionTable(problem)
+    cuts = options.last.copy()
+    cuts[[0, unit]] = -1
+
+    dealt = Dealing(problem, options, slopes=slopes_of(problem)).dealt_out(
+        converted(problem, {0: ShardingType.TABLE_ROW_WISE}), work_budget=problem.work + 5_000, refines=False, cuts=cuts
+    )
+
+    assert dealt is not None
+    assert families_by_unit(problem, dealt) == {0: NODE_ROWS, 1: COLUMNS, 2: COLUMNS, 3: COLUMNS}
+    assert columns_by_unit(problem, dealt)[1:] == [definition.num_columns for definition in problem.units[1:]]
 
 
 def test_nothing_is_dealt_out_where_nothing_fits() -> None:
