@@ -168,6 +168,15 @@ def lines_of(tasks: Sequence[Task], name: str) -> Iterator[str]:
         yield f"| {' | '.join(map(str, cells))} |"
 
 
+def seed_ranges(tasks: Sequence[Task]) -> Iterator[str]:
+    """Yield the seeds of tasks, runs of successive ones as "first to last"."""
+    seeds = [task.seed for task in tasks]
+    firsts = [seed for seed in seeds if seed - 1 not in seeds]
+    lasts = [seed for seed in seeds if seed + 1 not in seeds]
+    for first, last in zip(sorted(firsts), sorted(lasts), strict=True):
+        yield f"{first} to {last}"
+
+
 def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -194,10 +203,11 @@ def main() -> None:
     lines = [
         "# Plans of all types on held-out tasks",
         "",
-        f"{len(tasks)} tasks of the paper's kind ({FEWEST_TABLES} to {MOST_TABLES} tables), seeds from",
-        f"{arguments.first_seed}, {BATCH_SIZE_PER_DEVICE} samples per device, on nodes of {DEVICES_PER_NODE}",
-        f"{DEVICE_TYPE} with all of their memory. Simulated without noise; nothing was measured on a GPU. All sharding",
-        "types are allowed; TorchRec's planner runs once for each of four least widths of shards, also by columns.",
+        f"{len(tasks)} tasks of the paper's kind ({FEWEST_TABLES} to {MOST_TABLES} tables), seeds",
+        f"{' and '.join(seed_ranges(tasks))}, {BATCH_SIZE_PER_DEVICE} samples per device, on nodes of",
+        f"{DEVICES_PER_NODE} {DEVICE_TYPE} with all of their memory. Simulated without noise; nothing was",
+        "measured on a GPU. All sharding types are allowed; TorchRec's planner runs once for each of four least widths",
+        "of shards, also by columns.",
         f"It is stopped after {arguments.torchrec_seconds:g} s of processor time, and such a task does not count. Of a",
         "strategy's variants (numbers of copies and halvings) the cheapest by the networks counts. A gain of 1 % is a",
         f"plan of the search that costs 1 % less; not worse: at most {TIE:.1%} dearer; cheaper: by more than that.",

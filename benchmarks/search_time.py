@@ -53,9 +53,10 @@ REFERENCE_SECONDS = {
 """Seconds of the published code's search by tables and devices, one core, measured elsewhere on its own tables."""
 SCALE = ((100, 8), (300, 32), (1_000, 128), (3_000, 256), (10_000, 1_024))
 DEFAULT_SCALE = ((26, 16), (100, 8), (300, 32), (1_000, 128), (10_000, 1_024))
-"""Of these the last is searched by columns alone, as all sets of its size are."""
 LIMITS = {(1_000, 128): "3 s", (10_000, 1_024): "60 s, 0.5 GB"}
 DEFAULT_LIMITS = {(26, 16): "0.5 s", (1_000, 128): "2.5 s, 0.25 GB", (10_000, 1_024): "90 s"}
+DEFAULT_SETS = 5
+"""Of each size but the last: how far a set is from its lower bound decides how long it is searched."""
 SECTIONS = ("reference", "columns", "default-types", "algorithm")
 DEVICES_PER_NODE = 8
 REPEATS = 3
@@ -149,9 +150,9 @@ def _timed(request: PlanRequest, bundle: CostBundle) -> tuple[float, float]:
     return cost_ms, time.process_time() - start
 
 
-def measure(num_tables: int, num_devices: int, *, with_reference: bool, with_all_types: bool) -> Point:
+def measure(num_tables: int, num_devices: int, *, seed: int, with_reference: bool, with_all_types: bool) -> Point:
     """Plan a set of this size several times, by columns or in all types; the published algorithm cuts by columns."""
-    tables = sampled_tables(draw_pool(), num_tables, np.random.default_rng(SEED), name=f"{num_tables} tables")
+    tables = sampled_tables(draw_pool(), num_tables, np.random.default_rng(seed), name=f"{num_tables} tables")
     request = roomy_request(tables, num_devices, devices_per_node=min(num_devices, DEVICES_PER_NODE))
     request = of_default_types(request) if with_all_types else request
     bundle = bundled_bundle(DEVICE_TYPE)
@@ -182,10 +183,11 @@ def measure(num_tables: int, num_devices: int, *, with_reference: bool, with_all
 
 
 def measured_apart(
-    num_tables: int, num_devices: int, *, with_reference: bool = False, with_all_types: bool = False
+    num_tables: int, num_devices: int, *, seed: int = SEED, with_reference: bool = False, with_all_types: bool = False
 ) -> Point:
     """Measure in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.search_time", "--point", str(num_tables), str(num_devices)]
+    command += ["--seed", str(seed)]
     command += [*(["--race"] if with_reference else []), *(["--all-types"] if with_all_types else [])]
     answer = subprocess.run(  # noqa: S603 - this module itself
         command, check=True, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
@@ -239,14 +241,11 @@ def reference_lines() -> list[str]:
     return lines
 
 
-def scale_lines(*, with_all_types: bool) -> list[str]:
-    """Return the scaling curve of tables cut by columns, or of all types."""
-    title, sizes, limits = "Scale, tables whole or cut by columns", SCALE, LIMITS
-    if with_all_types:
-        title, sizes, limits = "Scale, all types (the default)", DEFAULT_SCALE, DEFAULT_LIMITS
+def columns_lines() -> list[str]:
+    """Return the scaling curve of tables whole or cut by columns."""
     lines = [
         "",
-        f"## {title}",
+        "## Scale, tables whole or cut by columns",
         "",
         f"Nodes of {DEVICES_PER_NODE} devices. Memory: the process's peak, Python and its packages included. More than",
         f"{MOST_REPEATED_TABLES:,} tables: one run.",
@@ -255,13 +254,42 @@ def scale_lines(*, with_all_types: bool) -> list[str]:
         "| tables | devices | seconds | by the clock | peak memory | limit | gain | gap |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    for num_tables, num_devices in sizes:
-        point = measured_apart(num_tables, num_devices, with_all_types=with_all_types)
-        limit = limits.get((num_tables, num_devices), "")
+    for num_tables, num_devices in SCALE:
+        point = measured_apart(num_tables, num_devices)
+        limit = LIMITS.get((num_tables, num_devices), "")
         lines.append(
             f"| {num_tables:,} | {num_devices:,} | {_seconds(point)} "
             f"| {median(point.clock_seconds):.3f} | {point.peak_bytes / 1e9:.2f} GB | {limit} "
             f"| {_gain(point)} | {point.gap:.1%} |"
+        )
+    return lines
+
+
+def default_lines() -> list[str]:
+    """Return the scaling curve of all types, over several sets of each size."""
+    lines = [
+        "",
+        "## Scale, all types (the default)",
+        "",
+        f"Nodes of {DEVICES_PER_NODE} devices. {DEFAULT_SETS} sets of each size but the last, seeds from {SEED}:",
+        "median (least to most) of their processor times, each the median of its runs; how far a set is from its lower",
+        "bound decides how long it is searched. The last is searched by columns alone, as all sets of its size are.",
+        "Memory: the largest peak of a process, Python and its packages included. Gap: to the lower bound.",
+        "",
+        "| tables | devices | sets | seconds | by the clock | peak memory | limit | gap |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for num_tables, num_devices in DEFAULT_SCALE:
+        seeds = range(SEED, SEED + (1 if num_tables > MOST_REPEATED_TABLES else DEFAULT_SETS))
+        points = [measured_apart(num_tables, num_devices, seed=seed, with_all_types=True) for seed in seeds]
+        seconds, gaps = [median(point.seconds) for point in points], [point.gap for point in points]
+        clock_s = median(median(point.clock_seconds) for point in points)
+        peak_bytes = max(point.peak_bytes for point in points)
+        lines.append(
+            f"| {num_tables:,} | {num_devices:,} | {len(points)} "
+            f"| {median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f}) | {clock_s:.2f} "
+            f"| {peak_bytes / 1e9:.2f} GB | {DEFAULT_LIMITS.get((num_tables, num_devices), '')} "
+            f"| {median(gaps):.1%} ({min(gaps):.1%} to {max(gaps):.1%}) |"
         )
     return lines
 
@@ -325,22 +353,25 @@ def main() -> None:
     """Measure one point, or everything and write the result file."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--point", nargs=2, type=int, metavar=("TABLES", "DEVICES"), help="print one point as JSON")
+    parser.add_argument("--seed", type=int, default=SEED, help="with --point: of the set")
     parser.add_argument("--race", action="store_true", help="with --point: run the published algorithm too")
     parser.add_argument("--all-types", action="store_true", help="with --point: in all types, not by columns alone")
     parser.add_argument("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="parts of the result")
     parser.add_argument("--reference-tasks", type=int, default=100, help="tasks for the published algorithm")
     arguments = parser.parse_args()
     if arguments.point:
-        found = measure(*arguments.point, with_reference=arguments.race, with_all_types=arguments.all_types)
+        found = measure(
+            *arguments.point, seed=arguments.seed, with_reference=arguments.race, with_all_types=arguments.all_types
+        )
         print(json.dumps(asdict(found)))
         return
     lines = [*CAVEATS]
     if "reference" in arguments.sections:
         lines += reference_lines()
     if "columns" in arguments.sections:
-        lines += scale_lines(with_all_types=False)
+        lines += columns_lines()
     if "default-types" in arguments.sections:
-        lines += scale_lines(with_all_types=True)
+        lines += default_lines()
     if "algorithm" in arguments.sections:
         for num_devices in (4, 8):
             lines += algorithm_lines(arguments.reference_tasks, num_devices)

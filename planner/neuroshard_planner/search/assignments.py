@@ -15,7 +15,7 @@ import numpy as np
 from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 from numpy.typing import NDArray
 
-from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.search.local_search import MEMORY
 from neuroshard_planner.search.lower_bound import Families
@@ -71,7 +71,7 @@ class Assignments:
             prices: [levels + 1] milliseconds of one unit more of each peak.
             bound: units that may not be by columns.
         """
-        self._problem = problem
+        self._problem, self._traits = problem, traits
         ways: list[tuple[int, Form | None, IndexArray, int]] = []
         of_ways: list[int] = []
         for unit in range(len(problem.units)):
@@ -163,6 +163,16 @@ class Assignments:
             )
             for row in np.argsort(promised, kind="stable").tolist()
         ]
+
+    def promised_of(self, placement: Placement) -> float:
+        """Return milliseconds that a placement by columns promises with the highest power, as an assignment does."""
+        problem, kinds = self._problem, placement.kinds
+        sums = problem.kinds.representation[kinds].sum(axis=0, dtype=np.float64) / problem.num_devices
+        levels = self._traits[kinds].sum(axis=0) / problem.num_devices
+        longest = np.zeros((len(problem.units), levels.size))
+        np.maximum.at(longest, problem.kinds.unit[kinds], self._traits[kinds])
+        of_longest = ((longest / self._scale) ** POWERS[-1]).sum(axis=0)
+        return float(self._promised_ms(sums, levels, levels, of_longest, np.array([POWERS[-1]])))
 
     def _starting(self, every: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Return the rows [s] of ``every`` [n, units] from which descents start, and their powers [s]."""

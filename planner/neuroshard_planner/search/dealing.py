@@ -60,9 +60,10 @@ class Dealing:
         return found[int(problem.total_ms(found).argmin())] if found else None
 
     def _known(self, options: OptionTable, units: IndexArray, placement: Placement, cuts: IndexArray) -> IndexArray:
-        """Return the state of these units that has the cuts; a unit without one keeps its number of shards.
+        """Return the state of these units that has the cuts.
 
-        It was to be otherwise, and the placement had no room for that.
+        A unit without a cut, for whose form there was no room, has as many shards as it has in the placement, or the
+        next more that an option has.
         """
         state = self._options.positions(units)[cuts[units]]
         num_shards = np.bincount(self._problem.kinds.unit[placement.kinds], minlength=len(self._problem.units))

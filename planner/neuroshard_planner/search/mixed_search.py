@@ -20,7 +20,7 @@ from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.conversion import Conversions, additive_traits
 from neuroshard_planner.search.dealing import Dealing
 from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, NEAR, Found, IteratedSearch, is_large
+from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, NEAR, Found, IteratedSearch, is_large, opening_work
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.lower_bound import Families, FamilyBounds
 from neuroshard_planner.search.perturbation import Perturbation
@@ -124,6 +124,8 @@ class MixedSearch:
         self._dealing = Dealing(problem, self._options, slopes=self._slopes)
         self._bound = bound_to_convert(problem)
         self._work = work_budget
+        self._is_large = is_large(problem) and work_budget >= opening_work(problem)
+        """Whether descents are long and the work is enough for whole ones."""
         self._generator = np.random.default_rng(problem.request.search.seed)
         self.improvements = 0
         """Moves and conversions made."""
@@ -149,8 +151,8 @@ class MixedSearch:
             return []
         if start is not None and not self._bound:
             found.append(start)
-        if is_large(problem):
-            return found + self._descended_whole([each for each in found if each is not start])
+        if self._is_large:
+            return found + self._descended_whole(found, start)
         starts = self._starts(found, NUM_STARTS)
         work = int(DESCENT_SHARE * self._work) // len(starts)
         return found + [self._descended(placement, problem.work + work) for placement in starts]
@@ -158,12 +160,11 @@ class MixedSearch:
     def deepened(self, found: Sequence[Placement], *, is_whole: bool) -> list[Placement]:
         """Return placements made of the best of these, in rounds as long as the last one gained.
 
-        The rounds of a large set are random changes to the best alone, which has been at the end of a descent.
+        The rounds of a large set are random changes to the best alone.
         ``is_whole``: there was no search by columns, whose work counts here.
         """
         problem, made = self._problem, list[Placement]()
-        deals_out = not is_large(problem)
-        if is_whole and deals_out:
+        if is_whole and not self._is_large:
             for count, share in zip((NUM_STARTS, NUM_BEST), WHOLE_DESCENT_SHARES, strict=True):
                 starts = self._starts([*found, *made], count)
                 work = int(share * self._work) // len(starts)
@@ -174,7 +175,7 @@ class MixedSearch:
             known = [*found, *made]
             before_ms = float(problem.total_ms(known).min())
             work = int(factor * ROUND_DEALING_SHARE * self._work)
-            if deals_out:
+            if not self._is_large:
                 starts = [each for each in self._starts(known, NUM_BEST) if id(each) not in dealt]
                 dealt.update(map(id, starts))
                 for placement in list(self._dealt_out(starts, work, refines=True)):
@@ -189,14 +190,22 @@ class MixedSearch:
         """Return a placement that costs at most as much, after steps and conversions."""
         return self._descended(placement, self._problem.work + int(REFINED_SHARE * self._work))
 
-    def _descended_whole(self, found: Sequence[Placement]) -> list[Placement]:
-        """Return the most promising of these at the end of their descents, of which shares of the work see little.
+    def _descended_whole(self, found: Sequence[Placement], start: Placement | None) -> list[Placement]:
+        """Return the most promising of these, but the start, at the end of their descents.
 
         What a placement promises leaves out how hard it is to get there; what it costs says something of that.
         """
-        ranked = np.argsort(self._problem.total_ms(found) + promised_ms(self._problem, found), kind="stable")
-        starts = [found[position] for position in ranked[:NUM_WHOLE].tolist()]
-        return [self._descended(placement, self._problem.work + self._work) for placement in starts]
+        problem, distinct = self._problem, dict[bytes, Placement]()
+        for each in found:
+            distinct.setdefault(_content(problem, each), each)
+        if start is not None:
+            distinct.pop(_content(problem, start), None)
+        others = list(distinct.values())
+        if not others:
+            return []
+        ranked = np.argsort(problem.total_ms(others) + promised_ms(problem, others), kind="stable")
+        until = problem.work + self._work
+        return [self._descended(others[position], until) for position in ranked[:NUM_WHOLE].tolist()]
 
     def _cheapest(self, found: Sequence[Placement]) -> Placement:
         return found[int(self._problem.total_ms(found).argmin())]
@@ -229,9 +238,9 @@ class MixedSearch:
             problem, self._forms, self._options, traits=self._traits, prices=prices, bound=self._bound
         )
         chosen = assignments.promising(sets, count=NUM_ASSIGNMENTS)
-        if start is not None and not self._bound and is_large(problem):
+        if start is not None and not self._bound and self._is_large:
             # Descents of large sets end about as far above what they promise, by columns or not.
-            limit_ms = min(limit_ms, float(promised_ms(problem, [start])[0]))
+            limit_ms = min(limit_ms, assignments.promised_of(start))
         return [each for each in chosen if each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
 
     def _proposed(self, start: Placement, chosen: Sequence[Assignment]) -> list[Placement]:
@@ -308,3 +317,8 @@ class MixedSearch:
             if found_ms < best_ms:
                 best, best_ms, stalled = found, found_ms, 0
         return best
+
+
+def _content(problem: Problem, placement: Placement) -> bytes:
+    """Return which device has which shard; equal for equal placements, whatever the order of their shards."""
+    return np.sort(placement.kinds * problem.num_devices + placement.devices).tobytes()

@@ -16,11 +16,12 @@ from neuroshard_costs.shards import COLUMNS
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.planning import attempts, find, plan
 from neuroshard_planner.plans.checks import plan_problems
-from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_planner.search import iterated
 from neuroshard_planner.search.iterated import IteratedSearch
 from neuroshard_planner.search.lower_bound import FamilyBounds
-from neuroshard_planner.search.mixed_search import MixedSearch
+from neuroshard_planner.search.mixed_search import NUM_WHOLE, MixedSearch
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
@@ -208,6 +209,20 @@ def test_shards_by_columns_are_represented_as_without_other_types() -> None:
 @given(asked=search_requests(types=None))
 def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     """Valid within constraints and memory, no dearer than by columns, the bound below, and the same a second time."""
+    check_promises(asked)
+
+
+@settings(max_examples=20)
+@given(asked=search_requests(types=None))
+def test_so_does_every_plan_that_is_searched_as_those_of_large_sets_are(asked: PlanRequest) -> None:
+    """Two tables are many enough."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iterated, "MOST_CAPPED_UNITS", 1)
+        check_promises(asked)
+
+
+def check_promises(asked: PlanRequest) -> None:
+    """Plan a request by columns and in all types, twice."""
     asked = asked.model_copy(update={"optimizer": Optimizer.SGD})
     columns = asked.constraints.model_copy(update={"sharding_types": BY_COLUMNS})
     try:
@@ -238,6 +253,50 @@ def test_proposals_that_promise_no_gain_are_not_followed() -> None:
 
     assert search.begun(opening, sets, limit_ms=1e-6) == []
     assert len(search.begun(opening, sets, limit_ms=np.inf)) > 1
+
+
+@pytest.mark.parametrize("seed", [1, 2, 10])
+def test_placements_of_a_large_set_descend_to_their_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No two of them are equal before, and nothing that a descent tries betters them after it."""
+    monkeypatch.setattr(iterated, "MOST_CAPPED_UNITS", 1)
+    problem = problem_of(random_request(seed))
+    columns = IteratedSearch(problem, [], work_budget=4000)
+    opening = columns.opening()
+    assert opening is not None
+    search = MixedSearch(problem, options=columns.options, work_budget=4000)
+    descended = list[Placement]()
+    descend = search._descended
+
+    def noted(placement: Placement, until: int) -> Placement:
+        descended.append(placement)
+        return descend(placement, until)
+
+    monkeypatch.setattr(search, "_descended", noted)
+
+    found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)[-len(descended) :]
+
+    contents = [sorted(zip(each.kinds.tolist(), each.devices.tolist(), strict=True)) for each in descended]
+    assert 1 <= len(descended) <= NUM_WHOLE
+    assert all(contents.count(each) == 1 for each in contents)
+    made = search.improvements
+    assert made
+    assert problem.total_ms([search.refined(each) for each in found]).tolist() == problem.total_ms(found).tolist()
+    assert search.improvements == made
+
+
+def test_a_small_budget_of_a_large_set_is_divided_among_descents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the opening alone may take would end the first whole descent."""
+    monkeypatch.setattr(iterated, "MOST_CAPPED_UNITS", 1)
+    problem = problem_of(random_request(1))
+    columns = IteratedSearch(problem, [], work_budget=1000)
+    opening = columns.opening()
+    assert opening is not None
+    search = MixedSearch(problem, options=columns.options, work_budget=1000)
+
+    found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)
+
+    position = next(row for row, each in enumerate(found) if each is opening)
+    assert len(found) - position - 1 > NUM_WHOLE
 
 
 @pytest.mark.parametrize("types", [(TW, DP), (TW,)], ids=["others may be copied", "others whole"])
