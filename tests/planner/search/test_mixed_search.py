@@ -287,11 +287,11 @@ def test_placements_of_a_large_set_descend_to_their_end(seed: int, monkeypatch: 
 def test_a_small_budget_of_a_large_set_is_divided_among_descents(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that the opening alone may take would end the first whole descent."""
     monkeypatch.setattr(iterated, "MOST_CAPPED_UNITS", 1)
-    problem = problem_of(random_request(1))
-    columns = IteratedSearch(problem, [], work_budget=1000)
+    problem = problem_of(random_request(2))
+    columns = IteratedSearch(problem, [], work_budget=3999)
     opening = columns.opening()
     assert opening is not None
-    search = MixedSearch(problem, options=columns.options, work_budget=1000)
+    search = MixedSearch(problem, options=columns.options, work_budget=3999)
 
     found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)
 
