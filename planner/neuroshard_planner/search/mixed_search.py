@@ -320,5 +320,5 @@ class MixedSearch:
 
 
 def _content(problem: Problem, placement: Placement) -> bytes:
-    """Return which device has which shard; equal for equal placements, whatever the order of their shards."""
+    """Return the shards with their devices; equal for equal placements, whatever the order of their shards."""
     return np.sort(placement.kinds * problem.num_devices + placement.devices).tobytes()
