@@ -7,7 +7,7 @@ So assignments are descended with several. A descent goes from unit to unit and 
 least next to those of all others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from typing import NamedTuple
 
@@ -124,34 +124,22 @@ class Assignments:
         """
         if len(self._starts) > MOST_STEPS:
             return []
-        begins: dict[bytes, tuple[IndexArray, NDArray[np.bool_]]] = {}
-        for families in sorted(sets, key=len, reverse=True):
-            usable = np.isin(self._family, families)
-            for ways in self._short(usable):
-                begins.setdefault(ways.tobytes(), (ways, usable))
-        if not begins:
+        begun = self._begun(sets)
+        if begun is None:
             return []
-        every = np.array([ways for ways, _ in begins.values()])
-        usable_of = np.array([usable for _, usable in begins.values()])
-        rows, powers = self._starting(every)
+        begin, usable, powers = begun
         # Starts without units by columns stay so: the columns' call and collectives cost nothing there.
-        has_columns = (self._family[every[rows]] == COLUMNS).any(axis=1)
-        usable = usable_of[rows] & (has_columns[:, None] | (self._family != COLUMNS))
-        values, ways = self._descended(every[rows], usable, powers)
-        by_columns = np.full(len(self._starts), -1).tobytes()
+        has_columns = (self._family[begin] == COLUMNS).any(axis=1)
+        values, ways = self._descended(begin, usable & (has_columns[:, None] | (self._family != COLUMNS)), powers)
         found: dict[bytes, IndexArray] = {}
+        by_columns = np.full(len(self._starts), -1).tobytes()
         for power, wanted in product(POWERS, (True, False)):
             own = np.flatnonzero((powers == power) & (has_columns == wanted))
-            ranked = own[np.argsort(values[own], kind="stable")]
-            # Tables by columns are cut again where an assignment is dealt out.
-            contents: dict[bytes, IndexArray] = {}
-            for row in ranked.tolist():
-                contents.setdefault(self._content[ways[row]].tobytes(), ways[row])
+            contents = self._by_content(ways[own[np.argsort(values[own], kind="stable")]])
             fresh = [each for each in contents if each not in found and each != by_columns]
             found.update((content, contents[content]) for content in fresh[:count])
         best = int(self._last_values(ways).argmin())
-        for near in self._near(ways[best], usable_of[rows[best]]):
-            found.setdefault(self._content[near].tobytes(), near)
+        found = self._by_content([*found.values(), *self._near(ways[best], usable[best])])
         found.pop(by_columns, None)
         if not found:
             return []
@@ -163,6 +151,30 @@ class Assignments:
             )
             for row in np.argsort(promised, kind="stable").tolist()
         ]
+
+    def _begun(self, sets: Sequence[Families]) -> tuple[IndexArray, NDArray[np.bool_], IndexArray] | None:
+        """Return what descents begin with: ways [s, units], [s, w] which are of its families, and powers [s].
+
+        None: there is nothing.
+        """
+        begins: dict[bytes, tuple[IndexArray, NDArray[np.bool_]]] = {}
+        for families in sorted(sets, key=len, reverse=True):
+            usable = np.isin(self._family, families)
+            for ways in self._short(usable):
+                begins.setdefault(ways.tobytes(), (ways, usable))
+        if not begins:
+            return None
+        every = np.array([ways for ways, _ in begins.values()])
+        usable_of = np.array([usable for _, usable in begins.values()])
+        rows, powers = self._starting(every)
+        return every[rows], usable_of[rows], powers
+
+    def _by_content(self, ways: Iterable[IndexArray]) -> dict[bytes, IndexArray]:
+        """Return the first of equal ways [units] by their forms; what is by columns is cut again in any case."""
+        found: dict[bytes, IndexArray] = {}
+        for each in ways:
+            found.setdefault(self._content[each].tobytes(), each)
+        return found
 
     def promised_of(self, placement: Placement) -> float:
         """Return milliseconds that a placement by columns promises with the highest power, as an assignment does."""
