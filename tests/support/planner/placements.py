@@ -109,8 +109,8 @@ def _rows(table: Table, first_device: int, num_devices: int, column: int, width:
 
 
 def _widths(rng: random.Random, table: Table, *, least: int) -> list[int]:
-    """Return random widths, multiples of 4, of at most four pieces."""
+    """Return random widths, multiples of 4, of at most eight pieces, as the search has them in grids."""
     quads = table.embedding_dim // 4
-    pieces = rng.randint(min(least, quads), min(4, quads))
+    pieces = rng.randint(min(least, quads), min(8, quads))
     cuts = sorted(rng.sample(range(1, quads), pieces - 1))
     return [4 * (end - begin) for begin, end in zip([0, *cuts], [*cuts, quads], strict=True)]
