@@ -153,7 +153,7 @@ class Assignments:
         ]
 
     def _begun(self, sets: Sequence[Families]) -> tuple[IndexArray, NDArray[np.bool_], IndexArray] | None:
-        """Return what descents begin with: ways [s, units], [s, w] which are of its families, and powers [s].
+        """Return the begins of descents: ways [s, units], [s, w] which are of its families, and powers [s].
 
         None: there is nothing.
         """
