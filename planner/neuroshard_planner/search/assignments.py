@@ -203,8 +203,10 @@ class Assignments:
     def _near(self, ways: IndexArray, usable: NDArray[np.bool_]) -> Iterator[IndexArray]:
         """Yield [units] ways with a few more forms, and with a few less, where each change alone costs least."""
         has_form = self._family[ways] != COLUMNS
-        values = self._changed_ms(ways, POWERS[-1])
-        values[~usable | ((self._family == COLUMNS) != has_form[self._unit])] = np.inf
+        may_change = usable & ((self._family == COLUMNS) == has_form[self._unit])
+        # What fits no mean device promises infinity; it comes last, but is a way.
+        dearest = np.finfo(np.float64).max
+        values = np.where(may_change, np.minimum(self._changed_ms(ways, POWERS[-1]), dearest), np.inf)
         least = first_least(values, self._starts)
         others = [
             (unit, way)

@@ -154,8 +154,8 @@ def test_what_fits_no_mean_device_is_followed_nowhere(memory_gib: float, *, fits
 
     promised = [each.promised_ms for each in found.promising(EVERY_FAMILY, count=2)]
 
-    assert bool(promised) == fits
-    assert np.isfinite(promised).all()
+    assert promised
+    assert np.isfinite(promised).all() == fits
 
 
 def test_a_set_of_too_many_units_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
