@@ -25,11 +25,11 @@ from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
-from neuroshard_trainer.dense_parallel import DenseParallelWrapper
+from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
+from neuroshard_trainer.dense.parallel import DenseParallelWrapper
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
-from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from torch._C._profiler import _EventType
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.profiler import ProfilerActivity, profile, record_function

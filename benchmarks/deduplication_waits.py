@@ -19,7 +19,7 @@ from neuroshard_trainer.data.collation import Make
 from neuroshard_trainer.data.deduplication import Deduplicated
 from neuroshard_trainer.data.readers import Readers, start_server
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.step_reporter import StepReporter
+from neuroshard_trainer.measure.step_reporter import StepReporter
 
 from benchmarks.deduplicated_steps import COLUMNS, USER, log_of, maker_of, source_of
 from benchmarks.forms import FORMS, PLAIN

@@ -30,7 +30,7 @@ from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.step_reporter import StepReporter
+from neuroshard_trainer.measure.step_reporter import StepReporter
 
 from benchmarks.allocated_memory import batches_of, planned_training
 from benchmarks.dense_memory_error import TABLES, dense_plan

@@ -18,7 +18,7 @@ import torch
 from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_trainer.drift.watch import TIMES, DriftWatch, ReferenceTimes
 from neuroshard_trainer.drift.work_budget import WorkBudget
-from neuroshard_trainer.run_identity import RunIdentity
+from neuroshard_trainer.ranks.run_identity import RunIdentity
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from benchmarks.results_file import write_result

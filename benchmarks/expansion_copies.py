@@ -11,7 +11,7 @@ from itertools import product
 import numpy as np
 import torch
 from neuroshard_api.process.host_memory import keep_freed_memory
-from neuroshard_trainer.expansion import copied
+from neuroshard_trainer.model.expansion import copied
 from torch import Tensor
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result

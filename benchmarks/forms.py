@@ -13,7 +13,7 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.deduplication import deduplicated
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.step_reporter import StepReporter
+from neuroshard_trainer.measure.step_reporter import StepReporter
 
 from benchmarks.plan_times import ProcessorClock
 from benchmarks.sharded_training import NUM_DENSE, ShardedTraining

@@ -21,8 +21,8 @@ import yaml
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.job.communication import CommunicationGuard
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_trainer.codecs import SwitchableCodec, codecs_of
-from neuroshard_trainer.process import Launched, Process, start_process
+from neuroshard_trainer.communication.codecs import SwitchableCodec, codecs_of
+from neuroshard_trainer.ranks.process import Launched, Process, start_process
 from neuroshard_trainer.run import Places, set_up
 
 from benchmarks.narrow_types import EXAMPLE, WORLD_SIZE, plan_of

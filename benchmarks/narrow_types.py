@@ -32,16 +32,16 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.job.communication import CommunicationGuard
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_trainer.codecs import Codecs, live_codecs
+from neuroshard_trainer.communication.codecs import Codecs, live_codecs
+from neuroshard_trainer.communication.gradient_codec import with_gradient_codec
+from neuroshard_trainer.communication.guard import Guard
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
-from neuroshard_trainer.gradient_codec import with_gradient_codec
-from neuroshard_trainer.guard import Guard
+from neuroshard_trainer.dense.optimizers import dense_optimizer
 from neuroshard_trainer.metrics import Evaluation
-from neuroshard_trainer.model import TABLES_PATH
-from neuroshard_trainer.optimizers import dense_optimizer
-from neuroshard_trainer.process import Launched, Process, start_process
+from neuroshard_trainer.model.dlrm import TABLES_PATH
+from neuroshard_trainer.ranks.process import Launched, Process, start_process
 from neuroshard_trainer.run import sharded_job_model
-from neuroshard_trainer.step_optimizer import StepOptimizer
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from benchmarks.results_file import write_result

@@ -36,8 +36,8 @@ from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.hold_out import kendall_tau
 from neuroshard_planner.planning import plan as search
 from neuroshard_profiler.devices.core_gauge import CoreGauge
-from neuroshard_trainer.clocks import NS_PER_MS, Mark
-from neuroshard_trainer.step_reporter import StepReporter
+from neuroshard_trainer.measure.step_reporter import StepReporter
+from neuroshard_trainer.ranks.clocks import NS_PER_MS, Mark
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import (

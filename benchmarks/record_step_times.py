@@ -23,7 +23,7 @@ import numpy as np
 import torch.distributed as dist
 from neuroshard_api.documents.plan import Plan
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.step_reporter import StepReporter
+from neuroshard_trainer.measure.step_reporter import StepReporter
 
 from benchmarks.interleaved_loops import BLOCKS_FILE, PLAN_FILE, measured_blocks
 from benchmarks.results_file import cpu_model

@@ -13,7 +13,7 @@ import numpy as np
 import torch.distributed as dist
 from neuroshard_api.documents.plan import Plan
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.step_reporter import REPORT_EVERY_STEPS, StepReporter
+from neuroshard_trainer.measure.step_reporter import REPORT_EVERY_STEPS, StepReporter
 
 from benchmarks.interleaved_loops import BLOCKS_FILE, PLAN_FILE, Step, Times, measured_blocks, timed
 from benchmarks.plan_times import spread

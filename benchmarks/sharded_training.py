@@ -16,11 +16,11 @@ from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
-from neuroshard_trainer.grouped_model import TableCollections, planned_model
-from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import embedding_sharder
-from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.dense.optimizers import embedding_sharder
+from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_torchrec import NeuroShardPlanner, model_tables
-from neuroshard_trainer.equal_weights import set_equal_weights
+from neuroshard_trainer.model.equal_weights import set_equal_weights
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel

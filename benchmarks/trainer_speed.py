@@ -19,14 +19,14 @@ from neuroshard_api.documents.tables import Optimizer, Table, TableSet
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.training import DenseOptimizer, Training
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.measure.step_reporter import StepReporter
+from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.pipeline import Pipeline
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.precision import autocast
-from neuroshard_trainer.step_optimizer import StepOptimizer
-from neuroshard_trainer.step_reporter import StepReporter
-from neuroshard_trainer.stopping import StepVote
+from neuroshard_trainer.ranks.precision import autocast
+from neuroshard_trainer.ranks.stopping import StepVote
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torch.optim.lr_scheduler import LambdaLR
 from torchrec.datasets.utils import Batch as TorchRecBatch

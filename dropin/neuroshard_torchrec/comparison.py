@@ -7,9 +7,9 @@ from typing import cast
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.training_comparison import TrainingComparison
-from neuroshard_trainer.comparison import Contestant, compare_contestants
-from neuroshard_trainer.equal_weights import set_equal_weights
-from neuroshard_trainer.optimizers import replicated_weights
+from neuroshard_trainer.compare.comparison import Contestant, compare_contestants
+from neuroshard_trainer.dense.optimizers import replicated_weights
+from neuroshard_trainer.model.equal_weights import set_equal_weights
 from torch import nn
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection

@@ -15,8 +15,8 @@ from neuroshard_planner import planning
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_trainer.errors import InputError
-from neuroshard_trainer.live_sharding import Collections, prove_sharding
-from neuroshard_trainer.plan_adapter import load_sharding_plan
+from neuroshard_trainer.sharding.live_sharding import Collections, prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
 from torch import nn
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 from torchrec.distributed.planner.types import Topology as TorchRecTopology

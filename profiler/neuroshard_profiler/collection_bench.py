@@ -15,10 +15,10 @@ import torch.distributed as dist
 from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.records import CollectionSample, CollectionTimes, ProfileRecord
 from neuroshard_api.documents.tables import Optimizer
-from neuroshard_trainer.clocks import clock_of
-from neuroshard_trainer.embedding_timers import EmbeddingTimers, Part
-from neuroshard_trainer.optimizers import embedding_sharder
-from neuroshard_trainer.step_reporter import MarkedStep, step_times
+from neuroshard_trainer.dense.optimizers import embedding_sharder
+from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers, Part
+from neuroshard_trainer.measure.step_reporter import MarkedStep, step_times
+from neuroshard_trainer.ranks.clocks import clock_of
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.model_parallel import DistributedModelParallel

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_trainer.agreement import agreed, together
 from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.ranks.agreement import agreed, together
 from support.trainer.rank_server import joined_ranks
 
 FAILING = 2

@@ -18,10 +18,10 @@ from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import GuardRecord
 from neuroshard_api.job.communication import CommunicationGuard
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_trainer.codecs import Codecs, live_codecs
-from neuroshard_trainer.equal_weights import set_equal_weights
-from neuroshard_trainer.guard import Guard
-from neuroshard_trainer.process import Process, new_group
+from neuroshard_trainer.communication.codecs import Codecs, live_codecs
+from neuroshard_trainer.communication.guard import Guard
+from neuroshard_trainer.model.equal_weights import set_equal_weights
+from neuroshard_trainer.ranks.process import Process, new_group
 from neuroshard_trainer.run import sharded_job_model
 from support.trainer.rank_server import joined_ranks
 from support.trainer.trainer_builders import TABLES, job_data, plan_of

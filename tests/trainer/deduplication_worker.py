@@ -23,20 +23,20 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
 from neuroshard_trainer.data.deduplication import deduplicated
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
-from neuroshard_trainer.equal_weights import set_equal_weights
-from neuroshard_trainer.grouped_model import TableCollections, planned_model
-from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH
-from neuroshard_trainer.optimizers import (
+from neuroshard_trainer.dense.optimizers import (
     dense_optimizer,
     embedding_sharder,
     replicated_optimizer,
     share_replicated_weights,
 )
+from neuroshard_trainer.model.dlrm import TABLES_PATH
+from neuroshard_trainer.model.equal_weights import set_equal_weights
+from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
+from neuroshard_trainer.model.sharded_model import sharded_model
 from neuroshard_trainer.pipeline import Pipeline
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.sharded_model import sharded_model
-from neuroshard_trainer.step_optimizer import StepOptimizer
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
 from support.trainer.bags import local_weights

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.process import Process, new_group
+from neuroshard_trainer.ranks.process import Process, new_group
 from neuroshard_trainer.run import Places, set_up
 from support.trainer.rank_server import joined_ranks
 

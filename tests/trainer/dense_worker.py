@@ -22,21 +22,21 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.training import DenseOptimizer, Training
-from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
-from neuroshard_trainer.dense_operators import operators_of
-from neuroshard_trainer.dense_parallel import prove_dense
-from neuroshard_trainer.equal_weights import set_equal_weights
+from neuroshard_trainer.dense.operators import operators_of
+from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder
+from neuroshard_trainer.dense.parallel import prove_dense
 from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.process import Process, new_group
+from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.model.equal_weights import set_equal_weights
+from neuroshard_trainer.model.sharded_model import sharded_model
+from neuroshard_trainer.ranks.process import Process, new_group
 from neuroshard_trainer.run import SHARDING_FILE, Places, set_up
-from neuroshard_trainer.sharded_model import sharded_model
-from neuroshard_trainer.step_optimizer import StepOptimizer
-from neuroshard_trainer.training_state import TrainingState, widths_of
+from neuroshard_trainer.sharding.live_sharding import LiveSharding, prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
+from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.state.training_state import TrainingState, widths_of
 from support import builders
 from support.planner.placements import by_columns, given_plan
 from support.trainer.bags import lookups_of

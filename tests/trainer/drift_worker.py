@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.documents.drift_report import Cause, DriftReport
 from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE
-from neuroshard_trainer.clocks import NS_PER_MS, Mark
 from neuroshard_trainer.drift.work_budget import WorkBudget
-from neuroshard_trainer.live_sharding import sharded_collections
-from neuroshard_trainer.step_reporter import StepReporter
+from neuroshard_trainer.measure.step_reporter import StepReporter
+from neuroshard_trainer.ranks.clocks import NS_PER_MS, Mark
+from neuroshard_trainer.sharding.live_sharding import sharded_collections
 from support import builders
 from support.trainer.rank_server import joined_ranks
 from support.trainer.trainer_builders import plan_of, write_plan

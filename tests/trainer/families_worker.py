@@ -18,12 +18,12 @@ from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.training import Training
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
-from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.training_state import TrainingState, widths_of
+from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
+from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
+from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.state.training_state import TrainingState, widths_of
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
 from support.planner.stored_plans import MIXED, plan_with

@@ -18,15 +18,15 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.training import Training
-from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
-from neuroshard_trainer.equal_weights import set_equal_weights
-from neuroshard_trainer.gradient_codec import with_gradient_codec
-from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.sharded_model import sharded_model
-from neuroshard_trainer.training_state import TrainingState, widths_of
+from neuroshard_trainer.communication.gradient_codec import with_gradient_codec
+from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
+from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.model.equal_weights import set_equal_weights
+from neuroshard_trainer.model.sharded_model import sharded_model
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
+from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.state.training_state import TrainingState, widths_of
 from support import builders
 from support.planner.placements import by_columns, everywhere, given_plan
 from support.trainer.bags import lookups_of

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
 from neuroshard_api.job.communication import CommunicationGuard, GuardAction
-from neuroshard_trainer import gradient_codec
-from neuroshard_trainer.gradient_codec import GradientCodec, exchange_gradients, own_group
-from neuroshard_trainer.gradient_guard import GradientGuard
-from neuroshard_trainer.sparse_gradients import SparseGradients
+from neuroshard_trainer.communication import gradient_codec
+from neuroshard_trainer.communication.gradient_codec import GradientCodec, exchange_gradients, own_group
+from neuroshard_trainer.communication.gradient_guard import GradientGuard
+from neuroshard_trainer.communication.sparse_gradients import SparseGradients
 from support.trainer.rank_server import joined_ranks
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook

@@ -21,14 +21,14 @@ from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, Replication, grouping
-from neuroshard_trainer.averaged_model import AveragedModel
-from neuroshard_trainer.checkpoint import CheckpointManifest
-from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.optimizers import embedding_sharder, replicated_optimizer, share_replicated_weights
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.process import Process, new_group
+from neuroshard_trainer.dense.optimizers import embedding_sharder, replicated_optimizer, share_replicated_weights
+from neuroshard_trainer.model.averaged_model import AveragedModel
+from neuroshard_trainer.model.sharded_model import sharded_model
+from neuroshard_trainer.ranks.process import Process, new_group
 from neuroshard_trainer.run import Places, set_up
-from neuroshard_trainer.sharded_model import sharded_model
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
+from neuroshard_trainer.state.checkpoint import CheckpointManifest
 from support import builders
 from support.planner.placements import by_columns, by_rows, given_plan, random_placement
 from support.trainer.bags import SAMPLES, Bags, lookups_of, pairs, weight_difference

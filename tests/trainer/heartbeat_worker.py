@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import torch.distributed as dist
-from neuroshard_trainer.heartbeat import Heartbeat
+from neuroshard_trainer.ranks.heartbeat import Heartbeat
 from support.trainer.rank_server import joined_ranks
 
 POLL_S = 0.01

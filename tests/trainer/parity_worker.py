@@ -11,10 +11,10 @@ import torch.distributed as dist
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.model import Architecture, Model
-from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import embedding_sharder
-from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
+from neuroshard_trainer.dense.optimizers import embedding_sharder
+from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import read_plan, sharding_plan
 from support.trainer.rank_server import joined_ranks
 from support.trainer.trainer_builders import TABLES, job_data
 from support.trainer.trainer_models import random_samples

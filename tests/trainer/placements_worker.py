@@ -20,16 +20,16 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Pooling, Table
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import placement_problems
-from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.optimizers import (
+from neuroshard_trainer.dense.optimizers import (
     EPSILON,
     embedding_sharder,
     replicated_optimizer,
     replicated_weights,
     share_replicated_weights,
 )
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.sharded_model import sharded_model
+from neuroshard_trainer.model.sharded_model import sharded_model
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from support import builders
 from support.planner.placements import given_plan, on_host, random_placement
 from support.planner.stored_plans import MIXED, plan_with

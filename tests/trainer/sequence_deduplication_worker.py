@@ -19,9 +19,9 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
 from neuroshard_trainer.data.deduplication import deduplicated
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
-from neuroshard_trainer.equal_weights import set_equal_weights
-from neuroshard_trainer.expansion import Expansion
-from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.model.equal_weights import set_equal_weights
+from neuroshard_trainer.model.expansion import Expansion
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from support import builders
 from support.planner.placements import by_columns, by_rows, given_plan
 from support.trainer.bags import local_weights

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import torch.distributed as dist
-from neuroshard_trainer.stopping import StepVote, Wish
+from neuroshard_trainer.ranks.stopping import StepVote, Wish
 from support.trainer.rank_server import joined_ranks
 
 

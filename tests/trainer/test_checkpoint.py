@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.errors import StorageError
+from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointManifest
 from torch.distributed.checkpoint import state_dict_saver
 
 MIB = 2**20

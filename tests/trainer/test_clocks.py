@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from neuroshard_trainer.clocks import CudaClock, HostClock, clock_of
+from neuroshard_trainer.ranks.clocks import CudaClock, HostClock, clock_of
 from support.profiler.cuda_events import SimulatedEvent, SimulatedGpu
 
 

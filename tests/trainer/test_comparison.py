@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from neuroshard_trainer.comparison import Contestant, balanced_order, compare_contestants, geometric_mean
+from neuroshard_trainer.compare.comparison import Contestant, balanced_order, compare_contestants, geometric_mean
 from scipy import stats
 
 

@@ -1,7 +1,7 @@
 """The cross network layer by layer, next to TorchRec's, which keeps all layers' weights in one module."""
 
 import torch
-from neuroshard_trainer.cross_network import CrossNetwork, saved_name
+from neuroshard_trainer.model.cross_network import CrossNetwork, saved_name
 from torchrec.modules.crossnet import LowRankCrossNet
 
 COLUMNS, LAYERS, RANK = 12, 3, 4

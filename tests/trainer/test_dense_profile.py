@@ -14,8 +14,8 @@ from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_trainer.dense_operators import operators_of
-from neuroshard_trainer.dense_parallel import split_operators
+from neuroshard_trainer.dense.operators import operators_of
+from neuroshard_trainer.dense.parallel import split_operators
 from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
 from neuroshard_trainer.errors import InputError
 from support import builders

@@ -4,10 +4,10 @@ from collections import Counter
 from typing import Any
 
 import torch
-from neuroshard_trainer.clocks import CudaClock, Mark
-from neuroshard_trainer.dense_timers import DenseTimers
-from neuroshard_trainer.embedding_timers import Member, Part
-from neuroshard_trainer.step_reporter import _dense_times
+from neuroshard_trainer.measure.dense_timers import DenseTimers
+from neuroshard_trainer.measure.embedding_timers import Member, Part
+from neuroshard_trainer.measure.step_reporter import _dense_times
+from neuroshard_trainer.ranks.clocks import CudaClock, Mark
 from support.profiler.cuda_events import SimulatedGpu
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh

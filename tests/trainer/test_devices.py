@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 import torch
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_trainer import devices
-from neuroshard_trainer.devices import (
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.ranks import devices
+from neuroshard_trainer.ranks.devices import (
     Cuda,
     chosen_device,
     require_planned_nodes,
     unlike_devices,
     why_gpu_is_needed,
 )
-from neuroshard_trainer.errors import InputError
 from support.trainer.trainer_builders import job_data, plan_of
 
 H100 = "NVIDIA H100 80GB HBM3"

@@ -14,7 +14,7 @@ from neuroshard_trainer.data.synthetic import zipf_ranks
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, forget, process_age_ms
 from neuroshard_trainer.drift.work_budget import WorkBudget
-from neuroshard_trainer.run_identity import RunIdentity, file_sha256
+from neuroshard_trainer.ranks.run_identity import RunIdentity, file_sha256
 from support.builders import rank_times
 from support.trainer.trainer_builders import TABLES, plan_of, write_plan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor

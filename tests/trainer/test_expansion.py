@@ -3,7 +3,7 @@
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_trainer.expansion import Expansion
+from neuroshard_trainer.model.expansion import Expansion
 
 
 @given(

@@ -13,7 +13,7 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.errors import StorageError
 from neuroshard_trainer.export import ExportedModel, export, main
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.model import RecommendationModel
+from neuroshard_trainer.model.dlrm import RecommendationModel
 from neuroshard_trainer.serving import QuantizedType
 from neuroshard_trainer.training import TrainingLoop
 from support.trainer.trainer_builders import Cuts, job_data, plan_of, write_job, write_plan

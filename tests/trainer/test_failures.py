@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.errors import CommunicationError, InputError, PeerLostError, TrainerError
-from neuroshard_trainer.failures import lost_peers
+from neuroshard_trainer.ranks.failures import lost_peers
 
 SHARED_MEMORY = (
     "NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:268, unhandled system error "

@@ -7,8 +7,8 @@ import pytest
 from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.step_report import StepReport
-from neuroshard_trainer.checkpoint import CheckpointManifest
-from neuroshard_trainer.live_sharding import LiveSharding
+from neuroshard_trainer.sharding.live_sharding import LiveSharding
+from neuroshard_trainer.state.checkpoint import CheckpointManifest
 from support.trainer.rank_server import RankServer
 from support.trainer.trainer_builders import job_data, plan_of, write_job, write_plan
 from torch.distributed.checkpoint.filesystem import FileSystemReader

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
-from neuroshard_trainer.guard import CHECKS_SUSPENDED, next_record, resumed_record
+from neuroshard_trainer.communication.guard import CHECKS_SUSPENDED, next_record, resumed_record
 
 MAXIMUM = 0.05
 

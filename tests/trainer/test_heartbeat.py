@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_trainer.heartbeat import GRACE_SECONDS, PERIOD_SECONDS, TIMEOUT_SECONDS
+from neuroshard_trainer.ranks.heartbeat import GRACE_SECONDS, PERIOD_SECONDS, TIMEOUT_SECONDS
 from support.trainer.rank_server import RankServer, output
 
 WORKER = Path(__file__).with_name("heartbeat_worker.py")

@@ -6,10 +6,10 @@ import pytest
 import torch
 from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.job.training import DenseOptimizer, LearningRateSchedule, Training
-from neuroshard_trainer.learning_rate import learning_rate_factor
-from neuroshard_trainer.model import TABLES_PATH
-from neuroshard_trainer.optimizers import dense_optimizer
-from neuroshard_trainer.step_optimizer import StepOptimizer
+from neuroshard_trainer.dense.optimizers import dense_optimizer
+from neuroshard_trainer.model.dlrm import TABLES_PATH
+from neuroshard_trainer.sharding.learning_rate import learning_rate_factor
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from support.trainer.trainer_models import lookups_of_zero, sharded_model
 
 

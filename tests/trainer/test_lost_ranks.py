@@ -35,21 +35,23 @@ class Moment:
 MOMENTS = {
     "set-up": Moment("neuroshard_trainer.run:open_training_data", is_stopped_too=True),
     "proof": Moment("neuroshard_trainer.run:prove_sharding"),
-    "resume": Moment("neuroshard_trainer.checkpoint:CheckpointFolder.whole"),
+    "resume": Moment("neuroshard_trainer.state.checkpoint:CheckpointFolder.whole"),
     "first step": Moment("neuroshard_trainer.training:TrainingLoop._loss"),
     "training": Moment("neuroshard_trainer.training:TrainingLoop._loss", call=7, is_stopped_too=True),
-    "report": Moment("neuroshard_trainer.step_reporter:StepReporter.report"),
-    "checkpoint's begin": Moment("neuroshard_trainer.checkpoint:CheckpointFolder.save"),
+    "report": Moment("neuroshard_trainer.measure.step_reporter:StepReporter.report"),
+    "checkpoint's begin": Moment("neuroshard_trainer.state.checkpoint:CheckpointFolder.save"),
     "checkpoint's tensors": Moment(
         "torch.distributed.checkpoint.filesystem:FileSystemWriter.write_data", is_stopped_too=True
     ),
     "checkpoint's metadata": Moment(
         "torch.distributed.checkpoint.filesystem:FileSystemWriter.finish", on_first_rank_only=True
     ),
-    "checkpoint's end": Moment("neuroshard_trainer.checkpoint:CheckpointFolder._complete", on_first_rank_only=True),
+    "checkpoint's end": Moment(
+        "neuroshard_trainer.state.checkpoint:CheckpointFolder._complete", on_first_rank_only=True
+    ),
     "evaluation": Moment("neuroshard_trainer.metrics:Evaluation.add"),
     "metrics": Moment("neuroshard_trainer.metrics:Evaluation.compute"),
-    "end": Moment("neuroshard_trainer.heartbeat:Heartbeat.__exit__"),
+    "end": Moment("neuroshard_trainer.ranks.heartbeat:Heartbeat.__exit__"),
 }
 KILLED = [
     pytest.param(moment, lost, signal.SIGKILL, id=f"{name}, rank {lost}, killed")

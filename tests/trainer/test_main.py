@@ -24,16 +24,16 @@ from neuroshard_api.documents.request import MemorySettings
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.tables import DataType, Pooling
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_trainer import checkpoint as checkpoint_module
 from neuroshard_trainer.__main__ import main
-from neuroshard_trainer.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.errors import DataError, InputError, StorageError
-from neuroshard_trainer.live_sharding import LiveSharding
 from neuroshard_trainer.metrics import Evaluation
-from neuroshard_trainer.model import TABLES_PATH
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.stopping import StepVote, Wish
+from neuroshard_trainer.model.dlrm import TABLES_PATH
+from neuroshard_trainer.ranks.stopping import StepVote, Wish
+from neuroshard_trainer.sharding.live_sharding import LiveSharding
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
+from neuroshard_trainer.state import checkpoint as checkpoint_module
+from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.training import TrainingLoop
 from support import builders
 from support.mounts import mounted

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from neuroshard_trainer.nccl_log import log_to, nccl_warning, transport
+from neuroshard_trainer.ranks.nccl_log import log_to, nccl_warning, transport
 
 IB = (
     "node-1:41:57 [0] NCCL INFO NCCL_IB_HCA set to mlx5\n"

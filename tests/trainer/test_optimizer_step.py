@@ -3,7 +3,7 @@
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
-from neuroshard_trainer.optimizer_step import set_optimizer_step
+from neuroshard_trainer.sharding.optimizer_step import set_optimizer_step
 from torch import nn, tensor, zeros_like
 from torch.autograd import backward
 

@@ -9,7 +9,7 @@ from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kernels import DataType
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.errors import InputError
-from neuroshard_trainer.plan_adapter import read_plan, sharding_plan
+from neuroshard_trainer.sharding.plan_adapter import read_plan, sharding_plan
 from support import builders
 from support.planner.placements import on_host
 from support.trainer.trainer_builders import TABLES, plan_of, write_plan

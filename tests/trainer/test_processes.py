@@ -25,8 +25,8 @@ from neuroshard_api.sharding.kinds import Family
 from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_planner.planning import plan as search
 from neuroshard_trainer.__main__ import main
-from neuroshard_trainer.checkpoint import CheckpointManifest
-from neuroshard_trainer.plan_adapter import load_sharding_plan
+from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
+from neuroshard_trainer.state.checkpoint import CheckpointManifest
 from support import builders
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from neuroshard_trainer.errors import PeerLostError
-from neuroshard_trainer.process import joined, lost_peers
+from neuroshard_trainer.ranks.process import joined, lost_peers
 
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])
 try:

@@ -7,10 +7,10 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.training import Training
-from neuroshard_trainer.model import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
-from neuroshard_trainer.plan_adapter import sharding_plan
-from neuroshard_trainer.step_optimizer import StepOptimizer
+from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
+from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from support import builders
 from support.planner.placements import by_columns, everywhere, given_plan
 from support.trainer.trainer_builders import TABLES, job_data

@@ -16,19 +16,19 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.training import Training
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
-from neuroshard_trainer.clocks import CudaClock
 from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.dense.optimizers import dense_optimizer, replicated_optimizer
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.work_budget import WorkBudget
-from neuroshard_trainer.embedding_timers import Member
 from neuroshard_trainer.errors import InputError
-from neuroshard_trainer.live_sharding import prove_sharding
-from neuroshard_trainer.model import TABLES_PATH
-from neuroshard_trainer.optimizers import dense_optimizer, replicated_optimizer
+from neuroshard_trainer.measure.embedding_timers import Member
+from neuroshard_trainer.measure.prometheus import prometheus_writer
+from neuroshard_trainer.measure.step_reporter import StepReporter, _covered_ms, _own_ms
+from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.pipeline import Pipeline
-from neuroshard_trainer.prometheus import prometheus_writer
-from neuroshard_trainer.step_optimizer import StepOptimizer
-from neuroshard_trainer.step_reporter import StepReporter, _covered_ms, _own_ms
+from neuroshard_trainer.ranks.clocks import CudaClock
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
 from support.profiler.cuda_events import SimulatedGpu

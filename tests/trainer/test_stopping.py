@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from neuroshard_trainer.stopping import MAX_STEPS, PERIOD_SECONDS
+from neuroshard_trainer.ranks.stopping import MAX_STEPS, PERIOD_SECONDS
 from support.trainer.rank_server import RankServer
 
 WORKER = Path(__file__).with_name("stopping_worker.py")

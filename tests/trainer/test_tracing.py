@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from neuroshard_trainer.tracing import traced
+from neuroshard_trainer.ranks.tracing import traced
 
 
 @pytest.fixture

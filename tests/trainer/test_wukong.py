@@ -5,12 +5,12 @@ import pytest
 import torch
 from neuroshard_api.documents.document import validated
 from neuroshard_api.job.model import Model, WukongLayers
-from neuroshard_trainer.cross_network import saved_name
 from neuroshard_trainer.data.samples import Samples, features_of
 from neuroshard_trainer.data.source import BLOCK_SAMPLES
 from neuroshard_trainer.data.synthetic import SyntheticSource
-from neuroshard_trainer.model import RecommendationModel
-from neuroshard_trainer.wukong import Wukong, WukongLayer
+from neuroshard_trainer.model.cross_network import saved_name
+from neuroshard_trainer.model.dlrm import RecommendationModel
+from neuroshard_trainer.model.wukong import Wukong, WukongLayer
 from support import builders
 from support.trainer.trainer_builders import TABLES, job_data
 from torch import nn

@@ -19,12 +19,12 @@ from neuroshard_api.documents.tables import Pooling, Table
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.repeats import repeated
 from neuroshard_trainer.data.samples import Jagged
-from neuroshard_trainer.equal_weights import set_equal_weights
-from neuroshard_trainer.expansion import Expansion
-from neuroshard_trainer.grouped_model import TableCollections
-from neuroshard_trainer.model import TABLES_PATH
-from neuroshard_trainer.optimizers import EPSILON
-from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.dense.optimizers import EPSILON
+from neuroshard_trainer.model.dlrm import TABLES_PATH
+from neuroshard_trainer.model.equal_weights import set_equal_weights
+from neuroshard_trainer.model.expansion import Expansion
+from neuroshard_trainer.model.grouped_model import TableCollections
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from numpy.typing import NDArray
 from support import builders
 from support.planner.placements import by_columns, by_rows, given_plan

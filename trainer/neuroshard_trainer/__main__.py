@@ -38,8 +38,8 @@ def _run(options: argparse.Namespace) -> None:
             from neuroshard_api.job.stage_commands import READY_FILE_VARIABLE
 
             from neuroshard_trainer.job_file import read_job
+            from neuroshard_trainer.ranks.tracing import TracedSteps
             from neuroshard_trainer.run import Places, train
-            from neuroshard_trainer.tracing import TracedSteps
     except (ImportError, OSError) as error:
         raise MissingPackageError.of(error) from error
 

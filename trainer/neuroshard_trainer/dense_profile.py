@@ -29,14 +29,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
-from neuroshard_trainer.dense_backward import backward_peaks
-from neuroshard_trainer.dense_trackers import counted_step
-from neuroshard_trainer.dense_units import unit_modules, units_of
+from neuroshard_trainer.dense.backward import backward_peaks
+from neuroshard_trainer.dense.optimizers import DENSE_OPTIMIZERS
+from neuroshard_trainer.dense.trackers import counted_step
+from neuroshard_trainer.dense.units import unit_modules, units_of
 from neuroshard_trainer.errors import InputError, TrainerError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.model import RecommendationModel
-from neuroshard_trainer.optimizers import DENSE_OPTIMIZERS
+from neuroshard_trainer.model.dlrm import RecommendationModel
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 

@@ -20,13 +20,13 @@ from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.command import fail
 
-from neuroshard_trainer.checkpoint import newest_whole
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.errors import InputError, TrainerError
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.plan_adapter import read_any_plan
 from neuroshard_trainer.serving import QuantizedType, quantized, served_model, whole_state
+from neuroshard_trainer.sharding.plan_adapter import read_any_plan
+from neuroshard_trainer.state.checkpoint import newest_whole
 
 MODEL_FILE = "model.pt"
 QUANTIZED_FILE = "quantized.pt"

@@ -15,7 +15,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.train_pipeline.train_pipelines import TrainPipelineSparseDist
 
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.step_optimizer import StepOptimizer
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 
 Loss = Callable[[Batch], torch.Tensor]
 

@@ -20,46 +20,46 @@ from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingPlan
 
-from neuroshard_trainer.agreement import agreed, together
-from neuroshard_trainer.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
-from neuroshard_trainer.codecs import Codecs, codecs_of, live_codecs
+from neuroshard_trainer.communication.codecs import Codecs, codecs_of, live_codecs
+from neuroshard_trainer.communication.gradient_codec import live_exchange, with_gradient_codec
+from neuroshard_trainer.communication.gradient_guard import GradientGuard
+from neuroshard_trainer.communication.guard import Guard, resumed_record
 from neuroshard_trainer.data.drift import with_statistics
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
-from neuroshard_trainer.dense_parallel import prove_dense
-from neuroshard_trainer.devices import DeviceChoice, compute_device
-from neuroshard_trainer.drift.watch import forget
-from neuroshard_trainer.errors import InputError
-from neuroshard_trainer.failures import lost_peers
-from neuroshard_trainer.files import storage_error, write_file
-from neuroshard_trainer.gradient_codec import live_exchange, with_gradient_codec
-from neuroshard_trainer.gradient_guard import GradientGuard
-from neuroshard_trainer.grouped_model import TableCollections, planned_model
-from neuroshard_trainer.guard import Guard, resumed_record
-from neuroshard_trainer.heartbeat import Heartbeat
-from neuroshard_trainer.live_sharding import LiveSharding, prove_sharding
-from neuroshard_trainer.model import TABLES_PATH
-from neuroshard_trainer.optimizer_step import set_optimizer_step
-from neuroshard_trainer.optimizers import (
+from neuroshard_trainer.dense.optimizers import (
     dense_optimizer,
     embedding_sharder,
     replicated_optimizer,
     share_replicated_weights,
 )
-from neuroshard_trainer.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
-from neuroshard_trainer.precision import set_matmul_precision
-from neuroshard_trainer.process import Launched, Process, new_group, start_process
-from neuroshard_trainer.prometheus import prometheus_writer
-from neuroshard_trainer.run_identity import file_sha256
-from neuroshard_trainer.saver import Saver
+from neuroshard_trainer.dense.parallel import prove_dense
+from neuroshard_trainer.drift.watch import forget
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.files import storage_error, write_file
+from neuroshard_trainer.measure.prometheus import prometheus_writer
+from neuroshard_trainer.measure.step_reporter import StepReporter
+from neuroshard_trainer.measure.tensorboard import Show, show_nothing, tensorboard_writer
+from neuroshard_trainer.model.dlrm import TABLES_PATH
+from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
+from neuroshard_trainer.model.sharded_model import sharded_model
+from neuroshard_trainer.ranks.agreement import agreed, together
+from neuroshard_trainer.ranks.devices import DeviceChoice, compute_device
+from neuroshard_trainer.ranks.failures import lost_peers
+from neuroshard_trainer.ranks.heartbeat import Heartbeat
+from neuroshard_trainer.ranks.precision import set_matmul_precision
+from neuroshard_trainer.ranks.process import Launched, Process, new_group, start_process
+from neuroshard_trainer.ranks.run_identity import file_sha256
+from neuroshard_trainer.ranks.tracing import Trace, TracedSteps
 from neuroshard_trainer.schedule import Schedule
-from neuroshard_trainer.sharded_model import sharded_model
-from neuroshard_trainer.step_reporter import StepReporter
-from neuroshard_trainer.tensorboard import Show, show_nothing, tensorboard_writer
-from neuroshard_trainer.tracing import Trace, TracedSteps
+from neuroshard_trainer.sharding.live_sharding import LiveSharding, prove_sharding
+from neuroshard_trainer.sharding.optimizer_step import set_optimizer_step
+from neuroshard_trainer.sharding.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
+from neuroshard_trainer.state.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.state.saver import Saver
+from neuroshard_trainer.state.training_state import TrainingState, widths_of
 from neuroshard_trainer.training import TrainingLoop
-from neuroshard_trainer.training_state import TrainingState, widths_of
 
 SHARDING_FILE = "live-sharding.json"
 TRACE_FILE = "trace.json"

@@ -24,7 +24,7 @@ from torchrec.fx.tracer import symbolic_trace
 from torchrec.inference.modules import quantize_inference_model
 
 from neuroshard_trainer.errors import InputError, StorageError
-from neuroshard_trainer.model import RecommendationModel
+from neuroshard_trainer.model.dlrm import RecommendationModel
 
 _MODEL_PREFIX = "model."
 """Of the names of the model's tensors in a checkpoint."""

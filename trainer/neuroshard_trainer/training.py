@@ -13,26 +13,26 @@ from neuroshard_api.documents.progress import GuardRecord, GuardState, TrainingP
 from neuroshard_api.job.training import Checkpoint, Training, TrainPipeline
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from neuroshard_trainer.checkpoint import CheckpointManifest, has_earlier
+from neuroshard_trainer.communication.gradient_guard import GradientGuard
+from neuroshard_trainer.communication.guard import Guard
 from neuroshard_trainer.data.batches import Batch, counted
 from neuroshard_trainer.data.training_data import TrainingData
 from neuroshard_trainer.errors import InputError, StoppedError, StorageError
 from neuroshard_trainer.files import write_file
-from neuroshard_trainer.gradient_guard import GradientGuard
-from neuroshard_trainer.guard import Guard
+from neuroshard_trainer.measure.step_reporter import StepReporter
+from neuroshard_trainer.measure.tensorboard import Show
 from neuroshard_trainer.metrics import DIVERGED_REMEDY, Evaluation
-from neuroshard_trainer.optimizer_step import set_optimizer_step
 from neuroshard_trainer.pipeline import Pipeline
-from neuroshard_trainer.precision import autocast
-from neuroshard_trainer.process import Process
-from neuroshard_trainer.saver import Saver
+from neuroshard_trainer.ranks.precision import autocast
+from neuroshard_trainer.ranks.process import Process
+from neuroshard_trainer.ranks.stopping import StepVote, Wish
+from neuroshard_trainer.ranks.tracing import Trace, traced
 from neuroshard_trainer.schedule import Schedule
-from neuroshard_trainer.step_optimizer import StepOptimizer
-from neuroshard_trainer.step_reporter import StepReporter
-from neuroshard_trainer.stopping import StepVote, Wish
-from neuroshard_trainer.tensorboard import Show
-from neuroshard_trainer.tracing import Trace, traced
-from neuroshard_trainer.training_state import TrainingState
+from neuroshard_trainer.sharding.optimizer_step import set_optimizer_step
+from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
+from neuroshard_trainer.state.checkpoint import CheckpointManifest, has_earlier
+from neuroshard_trainer.state.saver import Saver
+from neuroshard_trainer.state.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
 

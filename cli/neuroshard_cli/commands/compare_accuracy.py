@@ -38,7 +38,15 @@ def compare_accuracy(  # noqa: PLR0917 - typer passes by name
         )
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "comparison.json"
-        command = ["-m", "neuroshard_trainer.compare_accuracy", str(job), "--plan", str(plan), "--seeds", str(seeds)]
+        command = [
+            "-m",
+            "neuroshard_trainer.compare.narrow_types",
+            str(job),
+            "--plan",
+            str(plan),
+            "--seeds",
+            str(seeds),
+        ]
         if steps is not None:
             command += ["--steps", str(steps)]
         command += ["--data-dir", str(data_dir or job.absolute().parent), "--out", str(result)]

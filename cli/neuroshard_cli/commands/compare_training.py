@@ -97,7 +97,7 @@ def _train_job(
     """Train a job, and return the memory that its models need by their plans."""
     processes, given = checked_plans(job, plans)
     memory = _predicted_memory(plans, given)
-    command = ["-m", "neuroshard_trainer.compare_plans", str(job), "--plans", *map(str, plans)]
+    command = ["-m", "neuroshard_trainer.compare.plans", str(job), "--plans", *map(str, plans)]
     command += ["--rounds", str(rounds), "--steps", str(steps), "--out", str(result)]
     command += ["--data-dir", str(data_dir or job.absolute().parent)]
     launch(command, processes=processes)

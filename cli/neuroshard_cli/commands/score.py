@@ -105,7 +105,7 @@ def _torchrec_plan(
             "; hint: plan the tables with `neuroshard plan --group-sizes`, which shows the price"
         )
     if exported is not None:
-        from neuroshard_trainer.plan_adapter import load_sharding_plan
+        from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
 
         world = (exported.world_size, exported.local_world_size)
         asked = (request.topology.num_devices, request.topology.devices_per_node)

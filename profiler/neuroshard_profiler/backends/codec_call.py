@@ -3,7 +3,7 @@
 import torch
 from neuroshard_api.documents.communication import WireTypes
 from neuroshard_api.documents.records import CodecSample
-from neuroshard_trainer.codecs import fbgemm_codecs
+from neuroshard_trainer.communication.codecs import fbgemm_codecs
 from torch import Tensor
 
 

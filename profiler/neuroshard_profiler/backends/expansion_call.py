@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from neuroshard_api.documents.records import ExpansionSample
-from neuroshard_trainer.expansion import copied
+from neuroshard_trainer.model.expansion import copied
 from torch import Tensor
 
 

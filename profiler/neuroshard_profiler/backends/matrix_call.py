@@ -3,7 +3,7 @@
 import torch
 from neuroshard_api.documents.records import MatrixSample
 from neuroshard_api.job.training import Precision
-from neuroshard_trainer.precision import set_matmul_precision
+from neuroshard_trainer.ranks.precision import set_matmul_precision
 from torch import Tensor
 
 

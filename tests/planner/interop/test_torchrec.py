@@ -64,7 +64,7 @@ def searched(request: PlanRequest) -> Plan:
 
 def torchrec_form(plan: GivenPlan) -> Any:
     """Return a plan in TorchRec's types."""
-    from neuroshard_trainer.plan_adapter import sharding_plan
+    from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 
     return sharding_plan(plan, module_path="tables")
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from neuroshard_api.documents.tables import Pooling, Table
-from neuroshard_trainer.grouped_model import common_name
+from neuroshard_trainer.model.grouped_model import common_name
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.modules.embedding_configs import DataType, EmbeddingBagConfig, PoolingType

@@ -8,9 +8,9 @@ from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.job.model import Model
-from neuroshard_trainer.model import TABLES_PATH, DeduplicatedModel, RecommendationModel
-from neuroshard_trainer.optimizers import embedding_sharder
-from neuroshard_trainer.plan_adapter import sharding_plan
+from neuroshard_trainer.dense.optimizers import embedding_sharder
+from neuroshard_trainer.model.dlrm import TABLES_PATH, DeduplicatedModel, RecommendationModel
+from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from support.trainer.trainer_builders import TABLES, job_data, plan_of
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv

@@ -22,7 +22,7 @@ from neuroshard_trainer.data.samples import Feature, features_of
 from neuroshard_trainer.data.sessions import Sessions, SessionSource
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.errors import DataError
-from neuroshard_trainer.process import Process
+from neuroshard_trainer.ranks.process import Process
 
 COUNTED_SAMPLES = 1024
 """Samples whose lookups are compared with what the tables say."""

@@ -11,7 +11,7 @@ from neuroshard_api.documents.run_document import RunDocument
 from neuroshard_api.documents.step_report import RankTimes
 
 from neuroshard_trainer.drift.detector import DetectorState
-from neuroshard_trainer.run_identity import RunIdentity
+from neuroshard_trainer.ranks.run_identity import RunIdentity
 
 logger = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from neuroshard_api.documents.tables import REUSE_BINS
 from numpy.typing import NDArray
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from neuroshard_trainer.run_identity import RunIdentity
+from neuroshard_trainer.ranks.run_identity import RunIdentity
 
 MIN_LOG_RATIO: Final = 0.1
 """Least change of a statistic, as the natural logarithm of its ratio."""

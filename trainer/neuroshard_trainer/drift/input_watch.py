@@ -22,7 +22,7 @@ from neuroshard_trainer.drift.input_statistics import (
     reuse_histograms,
     statistics_of,
 )
-from neuroshard_trainer.run_identity import RunIdentity
+from neuroshard_trainer.ranks.run_identity import RunIdentity
 
 SAMPLED_EVERY: Final = 100
 """Batches of which one is sampled: the last of each hundred."""

@@ -35,7 +35,7 @@ from neuroshard_trainer.drift.input_watch import InputWatch
 from neuroshard_trainer.drift.placement import Placement
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.files import write_file
-from neuroshard_trainer.run_identity import RunIdentity
+from neuroshard_trainer.ranks.run_identity import RunIdentity
 
 STATE_FILE: Final = "drift-state.json"
 CHANGED_SHARE: Final = 0.75

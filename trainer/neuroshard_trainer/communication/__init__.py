@@ -1,0 +1,1 @@
+"""Narrow types on the wire: codecs of embeddings and gradients, and the guard of accuracy."""

@@ -1,0 +1,1 @@
+"""Trainings compared: plans by their step times, wire types by their accuracy."""

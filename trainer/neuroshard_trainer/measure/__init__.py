@@ -1,0 +1,1 @@
+"""Step times: what is measured in a training, and where it is written."""

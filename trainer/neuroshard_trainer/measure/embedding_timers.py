@@ -1,0 +1,285 @@
+"""Marks when the parts of a step's embedding work begin and end, by hooks on TorchRec's sharded collections.
+
+    forward of a collection
+      |-- input dist: all-to-all of the indices         INPUT_COMMUNICATION
+      |-- lookup kernels                                FORWARD_COMPUTE
+      `-- output dist, to the end of its wait           FORWARD_COMMUNICATION   all-to-all of the pooled embeddings
+    backward
+      |-- gradient of the pooled embeddings there       BACKWARD_COMMUNICATION  all-to-all of the gradients
+      `-- backward kernels with the fused optimizer     BACKWARD_COMPUTE
+
+Row-wise and node-wise tables have other collectives in the same places. Data-parallel tables have none but this:
+
+    backward
+      |-- backward kernels without an optimizer         BACKWARD_COMPUTE
+      `-- wait of DistributedDataParallel at its end    BACKWARD_COMMUNICATION  all-reduce of the gradients
+    optimizer of these tables                           BACKWARD_COMPUTE
+
+Between the forward pass's exchange and the dense part, and on the way back, batches without repeated lists have the
+copies to the samples that repeat them: EXPANSION.
+
+Where groups of ranks hold copies of the tables, their average after the optimizers is BACKWARD_COMMUNICATION too.
+
+An all-to-all lasts until the last rank has sent: the time of a rank includes its waiting for slower ones.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    DenseTableBatchedEmbeddingBagsCodegen,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family, ShardingType
+from torch import nn
+from torch.autograd import Variable
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+from torchrec.optim.keyed import KeyedOptimizerWrapper
+
+from neuroshard_trainer.model.averaged_model import AveragedModel
+from neuroshard_trainer.model.expansion import Expansion
+from neuroshard_trainer.ranks.clocks import Clock, Mark
+from neuroshard_trainer.sharding.live_sharding import sharded_collections
+
+
+class Part(StrEnum):
+    """A part of a step, by its field of RankTimes."""
+
+    INPUT_COMMUNICATION = "input_communication_ms"
+    FORWARD_COMPUTE = "forward_compute_ms"
+    FORWARD_COMMUNICATION = "forward_communication_ms"
+    BACKWARD_COMMUNICATION = "backward_communication_ms"
+    BACKWARD_COMPUTE = "backward_compute_ms"
+    EXPANSION = "expansion_ms"
+    DENSE_FORWARD = "dense_forward_ms"
+    DENSE_BACKWARD = "dense_backward_ms"
+    DENSE_COLLECTIVES = "dense_collectives_ms"
+
+
+COMPUTE = (Part.FORWARD_COMPUTE, Part.BACKWARD_COMPUTE)
+COMMUNICATION = (Part.INPUT_COMMUNICATION, Part.FORWARD_COMMUNICATION, Part.BACKWARD_COMMUNICATION)
+DENSE = (Part.DENSE_FORWARD, Part.DENSE_BACKWARD, Part.DENSE_COLLECTIVES)
+
+
+Member: TypeAlias = Family | Literal[CollectiveKind.SYNC] | None
+"""Whose interval it is. SYNC: the average over copies of groups. None: of all families together."""
+
+
+class Interval(NamedTuple):
+    """One part's begin and end. A tuple, since a step makes dozens."""
+
+    part: Part
+    family: Member
+    begin: Mark
+    end: Mark
+
+
+class EmbeddingTimers:
+    """Collects the intervals of one step after another; between ``start`` and ``stop`` only.
+
+    Args:
+        model: with sharded collections.
+        clock: makes the marks.
+        replicated_optimizer: of data_parallel tables. None: there are none.
+    """
+
+    def __init__(
+        self, model: nn.Module, clock: Clock, replicated_optimizer: KeyedOptimizerWrapper | None = None
+    ) -> None:
+        self._clock = clock
+        self._intervals: list[Interval] | None = None
+        self._update_began: Mark = None
+        self._sync_began: Mark = None
+        for collection in sharded_collections(model):
+            _CollectionHooks(collection, clock, self.add)
+        for module in model.modules():
+            if isinstance(module, Expansion):
+                _ExpansionHooks(module, clock, self.add)
+        if isinstance(model, AveragedModel):
+            model.sync_hooks = (self._begin_sync, self._end_sync)
+        if replicated_optimizer is not None:
+            inner = replicated_optimizer._optimizer  # noqa: SLF001 - the wrapper calls no hooks
+            inner.register_step_pre_hook(self._begin_update)
+            inner.register_step_post_hook(self._end_update)
+
+    def start(self) -> None:
+        """Begin to collect."""
+        self._intervals = []
+
+    def stop(self) -> Sequence[Interval]:
+        """Return the intervals since ``start``, and collect no more."""
+        collected, self._intervals = self._intervals or [], None
+        return collected
+
+    def add(self, part: Part, family: Member, begin: Mark, end: Mark) -> None:
+        """Take in an interval, if it is within ``start`` and ``stop``."""
+        if self._intervals is not None:
+            self._intervals.append(Interval(part, family, begin, end))
+
+    def _begin_update(self, *_: object) -> None:
+        self._update_began = self._clock.mark()
+
+    def _end_update(self, *_: object) -> None:
+        self.add(Part.BACKWARD_COMPUTE, Family.REPLICATED, self._update_began, self._clock.mark())
+
+    def _begin_sync(self) -> None:
+        self._sync_began = self._clock.mark()
+
+    def _end_sync(self) -> None:
+        self.add(Part.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, self._sync_began, self._clock.mark())
+
+
+Add = Callable[[Part, Member, Mark, Mark], None]
+
+
+class _CollectionHooks:
+    """The hooks on one collection. TorchRec makes its output dists in the first forward pass, so they come last."""
+
+    def __init__(self, collection: ShardedEmbeddingBagCollection, clock: Clock, add: Add) -> None:
+        self._collection = collection
+        self._clock = clock
+        self._add = add
+        self._entered: Mark | None = None
+        self._hooked_dists: Sequence[nn.Module] = ()
+        collection.register_forward_pre_hook(self._enter)
+        # TorchRec has no public way to its lookups and output dists.
+        families = [Family.of(ShardingType(each)) for each in collection._sharding_types]  # noqa: SLF001
+        self._lookups = [
+            _LookupHooks(lookup, family, clock, add)
+            for lookup, family in zip(collection._lookups, families, strict=True)  # noqa: SLF001
+        ]
+        for lookup in collection._lookups:  # noqa: SLF001
+            lookup.register_forward_pre_hook(self._leave_input_dist)
+
+    def _enter(self, *_: object) -> None:
+        self._entered = self._clock.mark()
+
+    def _leave_input_dist(self, *_: object) -> None:
+        if self._entered is not None:
+            self._add(Part.INPUT_COMMUNICATION, None, self._entered, self._clock.mark())
+            self._entered = None
+        dists = self._collection._output_dists  # noqa: SLF001
+        if dists is not self._hooked_dists:
+            self._hooked_dists = dists
+            for lookup, dist in zip(self._lookups, dists, strict=True):
+                if lookup.family is not Family.REPLICATED:
+                    dist.register_forward_hook(lookup.begin_dist)
+
+
+class _LookupHooks:
+    """The hooks on the tables of one sharding type, which are looked up together and sent by one collective."""
+
+    def __init__(self, lookup: nn.Module, family: Family, clock: Clock, add: Add) -> None:
+        self.family = family
+        self._clock = clock
+        self._add = add
+        self._lookup_began: Mark = None
+        self._lookup_ended: Mark = None
+        self._gradient_there: Mark | None = None
+        self._backward_began: Mark = None
+        self._wait_began: Mark = None
+        self._accumulators: list[torch.autograd.graph.Node] = []
+        """What DistributedDataParallel has its hooks on; they last as long as somebody holds them."""
+        lookup.register_forward_pre_hook(self._begin_lookup)
+        lookup.register_forward_hook(self._end_lookup)
+        for kernel in lookup.modules():
+            if isinstance(kernel, SplitTableBatchedEmbeddingBagsCodegen):
+                kernel.register_forward_hook(self._watch_backward)
+                # FBGEMM's way into autograd has its turn as soon as the kernel is done. A hook behind the kernel itself
+                # would be given the kernel's gradients, which autograd would have to keep for it.
+                kernel.placeholder_autograd_tensor.register_hook(self._end_backward)
+            elif isinstance(kernel, DenseTableBatchedEmbeddingBagsCodegen):
+                kernel.register_forward_hook(self._watch_backward)
+                self._watch_all_reduce(kernel.weights)
+
+    def begin_dist(self, _module: nn.Module, _inputs: object, awaitable: Any) -> None:  # noqa: ANN401 - torchrec's, untyped
+        """Have the end of the output dist's wait marked."""
+        awaitable.callbacks.append(self._end_dist)
+
+    def _begin_lookup(self, *_: object) -> None:
+        self._lookup_began = self._clock.mark()
+
+    def _end_lookup(self, *_: object) -> None:
+        self._lookup_ended = self._clock.mark()
+        self._add(Part.FORWARD_COMPUTE, self.family, self._lookup_began, self._lookup_ended)
+
+    def _watch_backward(self, _module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
+        if output.grad_fn is not None:
+            output.grad_fn.register_prehook(self._begin_backward)
+
+    def _end_dist(self, pooled: torch.Tensor) -> torch.Tensor:
+        self._add(Part.FORWARD_COMMUNICATION, self.family, self._lookup_ended, self._clock.mark())
+        self._gradient_there = None
+        if pooled.requires_grad:
+            pooled.register_hook(self._take_gradient)  # type: ignore[no-untyped-call] # torch's
+        return pooled
+
+    def _take_gradient(self, _gradient: torch.Tensor) -> None:
+        self._gradient_there = self._clock.mark()
+
+    def _begin_backward(self, *_: object) -> None:
+        self._backward_began = self._clock.mark()
+        if self._gradient_there is not None:
+            self._add(Part.BACKWARD_COMMUNICATION, self.family, self._gradient_there, self._backward_began)
+            self._gradient_there = None
+
+    def _end_backward(self, *_: object) -> None:
+        self._add(Part.BACKWARD_COMPUTE, self.family, self._backward_began, self._clock.mark())
+
+    def _watch_all_reduce(self, weights: nn.Parameter) -> None:
+        """Have DistributedDataParallel's wait at the end of the backward pass marked.
+
+        It queues that wait as a callback of the pass, by a hook on the node that accumulates the gradient. A hook on
+        the gradient itself runs before it, and one that the node gets later runs after it. So do the callbacks they
+        queue.
+        """
+        weights.register_hook(self._queue_begin_of_wait)  # type: ignore[no-untyped-call] # torch's
+        view = weights.view_as(weights).grad_fn
+        assert view is not None, "the weights are trained"
+        accumulator = view.next_functions[0][0]
+        assert accumulator is not None, "the weights are a leaf"
+        accumulator.register_hook(self._queue_end_of_wait)
+        self._accumulators.append(accumulator)
+
+    def _queue_begin_of_wait(self, *_: object) -> None:
+        self._end_backward()
+        Variable._execution_engine.queue_callback(self._begin_wait)  # noqa: SLF001 - as torch's own FSDP does
+
+    def _queue_end_of_wait(self, *_: object) -> None:
+        Variable._execution_engine.queue_callback(self._end_wait)  # noqa: SLF001
+
+    def _begin_wait(self) -> None:
+        self._wait_began = self._clock.mark()
+
+    def _end_wait(self) -> None:
+        self._add(Part.BACKWARD_COMMUNICATION, self.family, self._wait_began, self._clock.mark())
+
+
+class _ExpansionHooks:
+    """The hooks on the copies of pooled embeddings to samples that repeat a list."""
+
+    def __init__(self, expansion: Expansion, clock: Clock, add: Add) -> None:
+        self._clock = clock
+        self._add = add
+        self._forward_began: Mark = None
+        self._backward_began: Mark = None
+        expansion.register_forward_pre_hook(self._begin_forward)
+        expansion.register_forward_hook(self._end_forward)
+
+    def _begin_forward(self, *_: object) -> None:
+        self._forward_began = self._clock.mark()
+
+    def _end_forward(self, module: Expansion, _inputs: object, pooled: Mapping[str, torch.Tensor]) -> None:
+        self._add(Part.EXPANSION, None, self._forward_began, self._clock.mark())
+        for node in module.nodes(pooled):
+            node.register_prehook(self._begin_backward)
+            node.register_hook(self._end_backward)
+
+    def _begin_backward(self, *_: object) -> None:
+        self._backward_began = self._clock.mark()
+
+    def _end_backward(self, *_: object) -> None:
+        self._add(Part.EXPANSION, None, self._backward_began, self._clock.mark())

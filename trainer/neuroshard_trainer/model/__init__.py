@@ -1,0 +1,1 @@
+"""Models: dense architectures, and embedding tables as a plan shards them."""

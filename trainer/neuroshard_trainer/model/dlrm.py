@@ -1,0 +1,167 @@
+"""The model: TorchRec's DLRM with dot interaction, DCNv2, or Wukong. Shards nothing and trains nothing."""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from neuroshard_api.documents.tables import Pooling, Table
+from neuroshard_api.job.model import Architecture, Model, WukongLayers
+from neuroshard_api.job.model import CrossNetwork as CrossNetworkSize
+from torch import nn
+from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
+from torchrec.modules.embedding_configs import DataType as TorchRecDataType
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.model.cross_network import CrossNetwork
+from neuroshard_trainer.model.expansion import Expansion
+from neuroshard_trainer.model.wukong import Wukong
+
+TABLES_PATH = "tables"
+"""Path of the EmbeddingBagCollection in the model."""
+
+
+class RecommendationModel(nn.Module):
+    """Dense features and pooled embeddings, joined by an interaction, to one logit per sample.
+
+    With tables of one width DLRM and DCNv2 are TorchRec's DLRM and DLRM_DCN. With several widths, DLRM and Wukong,
+    whose dot products need one, project the narrower features to the widest (mixed-dimension embeddings, Ginart et
+    al., 2019); DCNv2 takes features of any width side by side.
+    """
+
+    def __init__(self, model: Model, tables: Sequence[Table]) -> None:
+        super().__init__()
+        widths = {feature.name: feature.table.embedding_dim for feature in features_of(tables)}
+        width = max(widths.values())
+        self.tables: nn.Module = bag_collection(tables)
+        self.dense_arch = DenseArch(model.num_dense_features, [*model.dense_arch_layer_sizes, width])
+        self.interaction: _DotProducts | _CrossNetwork | _FactorizationMachines
+        match model.architecture:
+            case Architecture.DLRM:
+                self.interaction = _DotProducts(widths, width)
+            case Architecture.DCN_V2:
+                self.interaction = _CrossNetwork(widths, width, model.cross)
+            case Architecture.WUKONG:
+                self.interaction = _FactorizationMachines(widths, width, model.wukong_layers)
+        self.over_arch = OverArch(self.interaction.out_features, [*model.over_arch_layer_sizes, 1])
+
+    def forward(self, dense: torch.Tensor, lookups: KeyedJaggedTensor) -> torch.Tensor:
+        """Return the logits, shape (samples,)."""
+        # The dense part comes first, as in TorchRec's DLRM: nothing is computed between lookup and all-to-all.
+        embedded_dense = self.dense_arch(dense)
+        # By name: a sharded collection returns its keys in another order.
+        return self._logits(embedded_dense, self.tables(lookups).to_dict())
+
+    def _logits(self, embedded_dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        logits: torch.Tensor = self.over_arch(self.interaction(embedded_dense, pooled))
+        return logits.squeeze(1)
+
+
+class DeduplicatedModel(RecommendationModel):
+    """The model for batches without repeated lists; weights have the same names.
+
+    Args:
+        model, tables: as for the model with all lists.
+        groups: features of each group, in the order of the batches' first samples.
+    """
+
+    def __init__(self, model: Model, tables: Sequence[Table], groups: Sequence[Sequence[str]]) -> None:
+        super().__init__(model, tables)
+        self.expansion = Expansion([feature.name for feature in features_of(tables)], groups)
+
+    def forward(  # type: ignore[override] # a batch without repeats needs one thing more
+        self, dense: torch.Tensor, lookups: KeyedJaggedTensor, first_samples: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the logits, shape (samples,).
+
+        Args:
+            dense: shape (samples, dense features).
+            lookups: without repeated lists.
+            first_samples: [groups, samples] the sample that has each one's lists.
+        """
+        embedded_dense = self.dense_arch(dense)
+        pooled = self.tables(lookups).to_dict()
+        return self._logits(embedded_dense, self.expansion(pooled, first_samples))
+
+
+class _DotProducts(nn.Module):
+    """Dot products of all pairs of features and the dense embedding, behind the dense embedding."""
+
+    def __init__(self, widths: Mapping[str, int], width: int) -> None:
+        super().__init__()
+        self.out_features = width + len(widths) * (len(widths) + 1) // 2
+        self._keys = list(widths)
+        self.projections = _projections(widths, width)
+        self.interaction = InteractionArch(len(widths))
+
+    def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return shape (samples, out_features)."""
+        embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
+        joined: torch.Tensor = self.interaction(dense, torch.stack(embedded, dim=1))
+        return joined
+
+
+class _CrossNetwork(nn.Module):
+    """Low-rank cross layers over all features side by side."""
+
+    def __init__(self, widths: Mapping[str, int], width: int, size: CrossNetworkSize) -> None:
+        super().__init__()
+        self.out_features = width + sum(widths.values())
+        self._keys = list(widths)
+        self.interaction = CrossNetwork(self.out_features, size.num_layers, low_rank=size.low_rank_dim)
+
+    def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return shape (samples, out_features)."""
+        joined: torch.Tensor = self.interaction(torch.cat([dense, *(pooled[key].float() for key in self._keys)], dim=1))
+        return joined
+
+
+class _FactorizationMachines(nn.Module):
+    """Wukong's layers over the dense embedding and all features, each a vector of one width."""
+
+    def __init__(self, widths: Mapping[str, int], width: int, size: WukongLayers) -> None:
+        super().__init__()
+        self.out_features = size.num_outputs * width
+        self._keys = list(widths)
+        self.projections = _projections(widths, width)
+        self.interaction = Wukong(1 + len(widths), width, size)
+
+    def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return shape (samples, out_features)."""
+        embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
+        joined: torch.Tensor = self.interaction(torch.stack([dense, *embedded], dim=1))
+        return joined.flatten(1)
+
+
+def _projections(widths: Mapping[str, int], width: int) -> nn.ModuleList:
+    """Return the projections of each feature to one width."""
+    return nn.ModuleList(
+        nn.Identity() if narrow == width else nn.Linear(narrow, width, bias=False) for narrow in widths.values()
+    )
+
+
+def bag_collection(tables: Sequence[Table]) -> EmbeddingBagCollection:
+    """Return a collection that is not sharded yet and has no memory. Raises InputError for a table it cannot have."""
+    return EmbeddingBagCollection(tables=[_config(table) for table in tables], device=torch.device("meta"))
+
+
+def _config(table: Table) -> EmbeddingBagConfig:
+    if "." in table.name or hasattr(nn.ModuleDict(), table.name):
+        why = "TorchRec keeps tables in a ModuleDict, whose keys have no dot and are none of its attributes"
+        raise InputError(f"table {table.name!r} cannot be trained under this name: {why}; hint: rename the table")
+    if table.is_sequence:
+        raise InputError(
+            f"table {table.name!r} has pooling NONE, and this trainer joins one vector of each feature"
+            f"; hint: give it SUM or "
+            "MEAN, or bring a trainer of your own (spec.trainer.command)"
+        )
+    return EmbeddingBagConfig(
+        name=table.name,
+        num_embeddings=table.num_embeddings,
+        embedding_dim=table.embedding_dim,
+        feature_names=list(table.feature_names or (table.name,)),
+        data_type=TorchRecDataType[table.data_type.value],
+        pooling=PoolingType[(table.pooling or Pooling.SUM).value],
+    )

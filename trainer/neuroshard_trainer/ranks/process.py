@@ -1,0 +1,150 @@
+"""One process among those that torchrun started: its rank, its device, and its group of all ranks."""
+
+import logging
+import os
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Self
+
+import torch
+import torch.distributed as dist
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.job.stage_commands import RUN_ID_VARIABLE
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.host_memory import keep_freed_memory
+
+from neuroshard_trainer.errors import InputError
+from neuroshard_trainer.ranks.devices import (
+    Cuda,
+    DeviceChoice,
+    chosen_device,
+    require_planned_nodes,
+    unlike_devices,
+    why_gpu_is_needed,
+)
+from neuroshard_trainer.ranks.failures import lost_peers
+from neuroshard_trainer.ranks.nccl_log import log_to, nccl_warning
+
+logger = logging.getLogger(__name__)
+
+_set_timeout = getattr(dist.distributed_c10d, "set_timeout", dist.distributed_c10d._set_pg_timeout)  # noqa: SLF001
+"""torch before 2.14 has it under the second name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Launched:
+    """What torchrun tells a process of its place."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    run_id: str | None = None
+    """torchrun's id of all its processes. If unset: none was given."""
+
+    @classmethod
+    def from_environment(cls) -> Self:
+        """Return this process's place. Raises InputError where torchrun did not start it."""
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        missing = [name for name in (*names, "MASTER_ADDR") if name not in os.environ]
+        if missing:
+            raise InputError(f"{missing[0]} is not set; hint: start with `torchrun ... -m neuroshard_trainer`")
+        numbers = {name.lower(): int(os.environ[name]) for name in names}
+        return cls(**numbers, run_id=os.environ.get(RUN_ID_VARIABLE))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Process:
+    """This process."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    group: dist.ProcessGroup
+    """All ranks, for CPU tensors; TorchRec and DDP have the default group to themselves."""
+    run_id: str | None = None
+    """torchrun's id of all its processes. If unset: none was given."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether it writes what all ranks found."""
+        return self.rank == 0
+
+
+def start_process(
+    job: DLRMTrainingJob, plan: GivenPlan, launched: Launched, choice: DeviceChoice, *, nccl_log_folder: Path
+) -> Process:
+    """Choose the device, meet the other ranks, and log what is unlike the plan's conditions.
+
+    Raises:
+        InputError: the device or the node is not what the job and the plan are for.
+        PeerLostError: the others did not come.
+        CommunicationError: NCCL cannot be set up.
+    """
+    cuda = None if choice == "cpu" else Cuda.here()
+    device = torch.device("cpu")
+    if cuda is not None:
+        device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
+    warnings = [require_planned_nodes(plan, local_world_size=launched.local_world_size, device=device)]
+    timeout_seconds = job.spec.rendezvous.timeout_seconds
+    if cuda is None or device.type == "cpu":
+        process = joined(device, timeout_seconds=timeout_seconds)
+        if plan.bundle is not None and not plan.bundle.source.startswith("cpu:"):
+            planned = plan.request.topology.device.name
+            warnings.append(f"training on the CPU under a plan for {planned}: measured times will differ")
+    else:
+        nccl_log = log_to(nccl_log_folder, rank=launched.rank)
+        process = joined(device, timeout_seconds=timeout_seconds)
+        names: list[str] = [""] * process.world_size
+        dist.all_gather_object(names, cuda.devices[launched.local_rank], group=process.group)
+        warnings.append(unlike_devices(names))
+        warnings.append(nccl_warning(nccl_log, num_nodes=plan.num_nodes))
+        if process.is_first:
+            logger.info("%s", cuda.versions())
+    if process.is_first:
+        for warning in filter(None, warnings):
+            logger.warning("%s", warning)
+    return replace(process, run_id=launched.run_id)
+
+
+def joined(device: torch.device, *, timeout_seconds: float) -> Process:
+    """Meet the other processes.
+
+    Args:
+        device: that this process computes on.
+        timeout_seconds: how long any collective operation waits for the others.
+
+    Raises:
+        PeerLostError: the others did not come.
+        CommunicationError: NCCL cannot be set up.
+    """
+    timeout = timedelta(seconds=timeout_seconds)
+    if device.type == "cpu":
+        keep_freed_memory()  # as the profiler did whose times the plan was made from
+    else:
+        torch.cuda.set_device(device)
+    with lost_peers(lambda: "while meeting the others", trains=lambda: False):
+        if device.type == "cuda":  # with a device the communicator is made now: its errors are those of the set-up
+            dist.init_process_group("nccl", timeout=timeout, device_id=device)
+        else:
+            dist.init_process_group("gloo", timeout=timeout)
+        group = new_group(timeout_seconds)
+    return Process(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device, group=group)
+
+
+def limit_waits(timeout_seconds: float, *groups: dist.ProcessGroup) -> None:
+    """Limit how long collective operations of existing groups wait for the others."""
+    for group in groups:
+        _set_timeout(timedelta(seconds=timeout_seconds), group)
+
+
+def new_group(timeout_seconds: float) -> dist.ProcessGroup:
+    """Return a group of all ranks for CPU tensors. All ranks must call this.
+
+    Args:
+        timeout_seconds: how long its collective operations wait for the others.
+    """
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout_seconds))
+    assert isinstance(group, dist.ProcessGroup), "all ranks are in it"
+    return group

@@ -1,0 +1,1 @@
+"""A plan in TorchRec: sharded, proven, and optimized."""

@@ -1,0 +1,1 @@
+"""State of a training: checkpoints, and what is in them."""
