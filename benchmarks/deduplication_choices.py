@@ -29,8 +29,8 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_profiler.batches import DataBatch, Jagged
-from neuroshard_profiler.statistics import data_statistics
+from neuroshard_profiler.data.batches import DataBatch, Jagged
+from neuroshard_profiler.data.statistics import data_statistics
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.documents.tables import Pooling, TableSet, allowed_name
-from neuroshard_profiler.statistics import DataStatistics
+from neuroshard_profiler.data.statistics import DataStatistics
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig, EmbeddingBagConfig

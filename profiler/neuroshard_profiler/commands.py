@@ -201,8 +201,8 @@ def collect_comm(
         )
     from neuroshard_api.documents.table_files import read_table_set
 
+    from neuroshard_profiler.benches.comm_ranks import collect_communication
     from neuroshard_profiler.budget import parse_budget
-    from neuroshard_profiler.comm_ranks import collect_communication
     from neuroshard_profiler.devices.visible import device_of
 
     measured = device_of(device, index=int(os.environ["LOCAL_RANK"]))
@@ -287,14 +287,14 @@ def stats(
     from neuroshard_report.terminal.printing import print_content
     from neuroshard_report.terminal.progress import activity
 
-    from neuroshard_profiler.data_files import limited
-    from neuroshard_profiler.data_set import DataSet
+    from neuroshard_profiler.data.data_set import DataSet
+    from neuroshard_profiler.data.files import limited
+    from neuroshard_profiler.data.statistics import data_statistics
+    from neuroshard_profiler.data.statistics_text import render_statistics
     from neuroshard_profiler.errors import SettingsError
     from neuroshard_profiler.files import write_file
     from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
     from neuroshard_profiler.sessions.groups import measure_duplication
-    from neuroshard_profiler.statistics import data_statistics
-    from neuroshard_profiler.statistics_text import render_statistics
 
     if time is not None and session is None:
         raise SettingsError("--time: orders the samples of a session; hint: give --session too, or leave --time out")

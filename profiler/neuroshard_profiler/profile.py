@@ -18,20 +18,20 @@ from rich.progress import Progress
 
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.select import BackendName, default_backend, make_backend
+from neuroshard_profiler.benches.codec import CodecBackend, collect_codecs
+from neuroshard_profiler.benches.comm_stage import measure_communication, measured_links, require_network
+from neuroshard_profiler.benches.compute import collect_compute
+from neuroshard_profiler.benches.expansion import collect_expansions, has_repeats
+from neuroshard_profiler.benches.launch import collect_launches
+from neuroshard_profiler.benches.matrix import collect_matrices
+from neuroshard_profiler.benches.sampling import CPU_SPACE, GPU_SPACE
 from neuroshard_profiler.budget import Budget, BudgetBar
-from neuroshard_profiler.codec_bench import CodecBackend, collect_codecs
-from neuroshard_profiler.comm_stage import measure_communication, measured_links, require_network
-from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.devices.visible import Gpus, TorchGpus, usable_gpus
 from neuroshard_profiler.errors import SettingsError
-from neuroshard_profiler.expansion_bench import collect_expansions, has_repeats
 from neuroshard_profiler.files import write_file
 from neuroshard_profiler.hardware import fingerprint
-from neuroshard_profiler.launch_bench import collect_launches
-from neuroshard_profiler.matrix_bench import collect_matrices
 from neuroshard_profiler.processes import Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile, require_own_method
-from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE
 from neuroshard_profiler.settings import Part, ProfileSettings
 
 COMPUTE_FILE = "compute.jsonl"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from neuroshard_profiler.data_files import open_data
-from neuroshard_profiler.statistics import data_statistics
+from neuroshard_profiler.data.files import open_data
+from neuroshard_profiler.data.statistics import data_statistics
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_lines import FEATURES
 from neuroshard_trainer.data.files import DataFile

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 from neuroshard_api.documents.records import CollectionSample, CollectionTimes
-from neuroshard_profiler.collection_bench import collect_collections, measured_collections
+from neuroshard_profiler.benches.collection import collect_collections, measured_collections
 from neuroshard_profiler.devices.cpu import CpuDevice
 from support.trainer.rank_server import joined_ranks
 

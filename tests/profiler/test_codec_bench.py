@@ -9,7 +9,7 @@ from neuroshard_api.documents.records import CodecSample
 from neuroshard_costs.fitting.codecs import fitted_codecs
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend
-from neuroshard_profiler.codec_bench import MAX_CPU_VALUES, CodecBackend, codec_samples, collect_codecs
+from neuroshard_profiler.benches.codec import MAX_CPU_VALUES, CodecBackend, codec_samples, collect_codecs
 from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import KernelError
 from neuroshard_profiler.records import RecordsFile

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.topology import Link
-from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
+from neuroshard_profiler.benches.comm_sampling import CommunicationSpace, communication_sample
 from support.builders import table_set, tables
 
 LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)

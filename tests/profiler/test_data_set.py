@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from neuroshard_profiler.batches import DataBatch
-from neuroshard_profiler.data_set import DataSet
+from neuroshard_profiler.data.batches import DataBatch
+from neuroshard_profiler.data.data_set import DataSet
+from neuroshard_profiler.data.statistics import data_statistics
 from neuroshard_profiler.errors import DataError
-from neuroshard_profiler.statistics import data_statistics
 from pyarrow import parquet
 
 

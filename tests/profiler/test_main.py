@@ -21,7 +21,7 @@ from neuroshard_costs.fitting.fit import MIN_RECORDS
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_planner.planning import plan
 from neuroshard_profiler.__main__ import main
-from neuroshard_profiler.launch_bench import BATCH_SIZES, NUM_TABLES
+from neuroshard_profiler.benches.launch import BATCH_SIZES, NUM_TABLES
 from support.builders import job, table_set, tables
 from support.mounts import mounted
 from support.profiler.record_builders import compute_record, written

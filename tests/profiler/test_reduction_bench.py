@@ -7,7 +7,7 @@ import pytest
 from neuroshard_api.documents.topology import Link
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_costs.fitting.reductions import fitted_reductions
-from neuroshard_profiler.reduction_bench import SIZES, reduction_samples
+from neuroshard_profiler.benches.reduction import SIZES, reduction_samples
 from support.trainer.rank_server import RankServer
 
 WORKER = Path(__file__).with_name("reduction_worker.py")

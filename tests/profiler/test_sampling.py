@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
-from neuroshard_profiler.sampling import CPU_SPACE, GPU_SPACE, SampleSpace, draw_compute_sample
+from neuroshard_profiler.benches.sampling import CPU_SPACE, GPU_SPACE, SampleSpace, draw_compute_sample
 from support.builders import table, table_set
 
 JOB = table_set(

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.torch_backend import TorchBackend
+from neuroshard_profiler.benches.lookups import TableLookups, draw_batches
 from neuroshard_profiler.devices.base import TimedDevice, first_line
 from neuroshard_profiler.errors import KernelError, UnusableSampleError
-from neuroshard_profiler.lookups import TableLookups, draw_batches
 
 _LEARNING_RATE = 1e-3
 

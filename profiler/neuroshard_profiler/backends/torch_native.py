@@ -9,8 +9,8 @@ from neuroshard_api.documents.tables import DataType, Optimizer
 from torch import Tensor, nn
 
 from neuroshard_profiler.backends.torch_backend import TorchBackend
+from neuroshard_profiler.benches.lookups import TableLookups, draw_batches
 from neuroshard_profiler.devices.base import TimedDevice
-from neuroshard_profiler.lookups import TableLookups, draw_batches
 
 _LEARNING_RATE = 1e-3
 _OPTIMIZERS: dict[Optimizer, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {

@@ -18,8 +18,8 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, state_row_by
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.benches.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
-from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
 
 TimedSample = ComputeSample | ExpansionSample | CodecSample | MatrixSample
 """What is timed in a pair of calls, forward and backward."""

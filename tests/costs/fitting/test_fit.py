@@ -20,12 +20,12 @@ from neuroshard_costs.fitting import fit
 from neuroshard_costs.fitting.fit import STAND_IN, fit_bundle
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_profiler.backends.simulated import SimulatedBackend
+from neuroshard_profiler.benches.comm_sampling import CommunicationSpace
+from neuroshard_profiler.benches.comm_simulated import simulate_communication
+from neuroshard_profiler.benches.compute import collect_compute
+from neuroshard_profiler.benches.sampling import CPU_SPACE
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.comm_sampling import CommunicationSpace
-from neuroshard_profiler.comm_simulated import simulate_communication
-from neuroshard_profiler.compute_bench import collect_compute
 from neuroshard_profiler.records import RecordsFile
-from neuroshard_profiler.sampling import CPU_SPACE
 from support.builders import device_type, request, table
 from support.planner.bundle_builders import saved_bundle
 from support.profiler.profiler_builders import QUICK, compute_sample

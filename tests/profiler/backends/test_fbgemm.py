@@ -6,11 +6,11 @@ import torch
 from neuroshard_api.sharding.kernels import DataType, Optimizer
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.torch_backend import TorchBackend
+from neuroshard_profiler.benches.launch import launch_samples
+from neuroshard_profiler.benches.lookups import draw_batches
 from neuroshard_profiler.devices import cpu
 from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
-from neuroshard_profiler.launch_bench import launch_samples
-from neuroshard_profiler.lookups import draw_batches
 from support.builders import table
 from support.profiler.profiler_builders import QUICK, compute_sample
 

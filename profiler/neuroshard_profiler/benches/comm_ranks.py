@@ -14,14 +14,14 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import Link
 from neuroshard_costs.fitting.fit import MIN_RECORDS
 
+from neuroshard_profiler.benches.comm import Ranks
+from neuroshard_profiler.benches.comm_sampling import CommunicationSpace, communication_sample
+from neuroshard_profiler.benches.exchange_timers import ExchangeRepeats, ExchangeTimer
+from neuroshard_profiler.benches.expansion import has_repeats
+from neuroshard_profiler.benches.reduction import REDUCTIONS_FILE, collect_reductions
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.comm_bench import Ranks
-from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
 from neuroshard_profiler.devices.base import TimedDevice
-from neuroshard_profiler.exchange_timers import ExchangeRepeats, ExchangeTimer
-from neuroshard_profiler.expansion_bench import has_repeats
 from neuroshard_profiler.records import RecordsFile
-from neuroshard_profiler.reduction_bench import REDUCTIONS_FILE, collect_reductions
 
 COLLECTIONS_FILE = "collections.jsonl"
 _REDUCTIONS_SHARE = 0.25
@@ -112,7 +112,7 @@ def collect_communication(
             max_records=max_records,
         )
         if has_repeats(job) and find_spec("torchrec") is not None:
-            from neuroshard_profiler.collection_bench import collect_collections  # noqa: PLC0415 - TorchRec
+            from neuroshard_profiler.benches.collection import collect_collections  # noqa: PLC0415 - TorchRec
 
             collect_collections(device, path.with_name(COLLECTIONS_FILE))
 

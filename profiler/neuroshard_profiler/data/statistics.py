@@ -14,7 +14,7 @@ from neuroshard_api.documents.tables import REUSE_BINS, Table, TableSet, allowed
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
 
-from neuroshard_profiler.batches import DataBatch, Jagged
+from neuroshard_profiler.data.batches import DataBatch, Jagged
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.groups import Duplication
 

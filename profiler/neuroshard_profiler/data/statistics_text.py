@@ -5,8 +5,8 @@ from neuroshard_report.quantities import format_count
 from neuroshard_report.terminal.tables import TextTable
 from rich.console import Group, RenderableType
 
+from neuroshard_profiler.data.statistics import DataStatistics
 from neuroshard_profiler.sessions.groups import Duplication
-from neuroshard_profiler.statistics import DataStatistics
 
 
 def render_statistics(statistics: DataStatistics, duplication: Duplication | None) -> RenderableType:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from neuroshard_trainer.data.files import DataFile, matching_files
 
-from neuroshard_profiler.batches import DataBatch, evenly
-from neuroshard_profiler.criteo_files import by_trainers_reader
-from neuroshard_profiler.data_files import ENDS, Format, Reader, format_of, open_data
+from neuroshard_profiler.data.batches import DataBatch, evenly
+from neuroshard_profiler.data.criteo_files import by_trainers_reader
+from neuroshard_profiler.data.files import ENDS, Format, Reader, format_of, open_data
 from neuroshard_profiler.errors import DataError
 
 

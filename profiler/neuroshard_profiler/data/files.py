@@ -10,8 +10,8 @@ from neuroshard_trainer.data.criteo_binary import DENSE_SUFFIX
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import COMPRESSED
 
-from neuroshard_profiler.batches import DataBatch, Jagged, evenly
-from neuroshard_profiler.criteo_files import CriteoArrays, CriteoText, by_trainers_reader
+from neuroshard_profiler.data.batches import DataBatch, Jagged, evenly
+from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText, by_trainers_reader
 from neuroshard_profiler.errors import DataError
 
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import numpy as np
 from neuroshard_api.documents.records import ComputeSample, ProfileRecord
 
 from neuroshard_profiler.backends.base import Backend, Repeats
+from neuroshard_profiler.benches.sampling import SampleSpace, draw_compute_sample
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import (
     DeviceFailedError,
@@ -15,7 +16,6 @@ from neuroshard_profiler.errors import (
     UnusableSampleError,
 )
 from neuroshard_profiler.records import RecordsFile
-from neuroshard_profiler.sampling import SampleSpace, draw_compute_sample
 from neuroshard_profiler.settings import Part
 
 _COMPUTE_STREAM = 0

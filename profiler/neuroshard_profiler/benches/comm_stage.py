@@ -9,11 +9,11 @@ from neuroshard_costs.fitting.records import read_records
 from rich.progress import Progress
 
 from neuroshard_profiler.backends.base import Backend
+from neuroshard_profiler.benches.comm_sampling import CommunicationSpace
+from neuroshard_profiler.benches.comm_simulated import simulate_communication
+from neuroshard_profiler.benches.expansion import has_repeats
 from neuroshard_profiler.budget import Budget, BudgetBar
-from neuroshard_profiler.comm_sampling import CommunicationSpace
-from neuroshard_profiler.comm_simulated import simulate_communication
 from neuroshard_profiler.errors import SettingsError
-from neuroshard_profiler.expansion_bench import has_repeats
 from neuroshard_profiler.processes import GRACE_SECONDS, Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.settings import ProfileSettings

@@ -21,8 +21,8 @@ from neuroshard_api.documents.records import ProfileRecord, ReductionSample
 from neuroshard_api.documents.topology import Link
 from torch import Tensor
 
+from neuroshard_profiler.benches.comm import Group, Ranks
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.comm_bench import Group, Ranks
 from neuroshard_profiler.records import RecordsFile
 
 REDUCTIONS_FILE = "reductions.jsonl"

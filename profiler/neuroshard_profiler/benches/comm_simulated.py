@@ -6,8 +6,8 @@ from neuroshard_api.documents.topology import DeviceType, Topology
 from neuroshard_costs.simulator.communication import Network, with_start_skew
 from neuroshard_costs.simulator.device import DeviceSimulator
 
+from neuroshard_profiler.benches.comm_sampling import CommunicationSpace, communication_sample
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.comm_sampling import CommunicationSpace, communication_sample
 from neuroshard_profiler.records import RecordsFile
 
 _SIMULATED_NOISE = 0.02

@@ -14,7 +14,7 @@ from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
 from neuroshard_trainer.errors import MissingPackageError as MissingReaderPackageError
 from neuroshard_trainer.errors import TrainerError
 
-from neuroshard_profiler.batches import DataBatch, Jagged, evenly
+from neuroshard_profiler.data.batches import DataBatch, Jagged, evenly
 from neuroshard_profiler.errors import DataError, MissingPackageError
 
 _ROWS = 2**40
