@@ -87,7 +87,12 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("submit", "Check a job file here, and create the job in the cluster.", extra="client"),
         _entry("status", "Show a job's stages, costs, and last failure.", extra="client"),
         _entry("logs", "Print the logs of the pods of a job's stage.", extra="client"),
-        _entry("publish", "Run a command in a pod, and publish what it wrote as a ConfigMap.", extra=None),
+        _entry(
+            "publish",
+            "Run a command in a pod, and publish what it wrote as a ConfigMap.",
+            extra=None,
+            module="neuroshard_api.pod.publish",
+        ),
     ),
     "Look up": (
         _entry("workloads", "List the bundled table sets of public models."),

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import CommandError, report_failure
 from typer.exceptions import TyperException
 
 from neuroshard_cli.command_list import CommandGroup
-from neuroshard_cli.shared.failures import CommandError, report_failure
 from neuroshard_cli.shared.output import ReaderGoneError
 
 # Help as plain text: it appears in a tenth of a second, and greps.

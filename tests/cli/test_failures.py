@@ -4,7 +4,7 @@ import json
 import pytest
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_cli.shared.failures import CommandError, report_failure
+from neuroshard_api.process.failures import CommandError, report_failure
 from neuroshard_costs.errors import BundleError, CostModelError
 from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
 

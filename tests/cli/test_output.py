@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 import pytest
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
 from neuroshard_cli.shared.output import write_file
 
 

@@ -2,8 +2,8 @@ import math
 from collections.abc import Sequence
 
 import pytest
-from neuroshard_cli.publishing.pod_api import FORBIDDEN_FOR_S, ApiUnavailableError, persistently
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.pod.pod_api import FORBIDDEN_FOR_S, ApiUnavailableError, persistently
+from neuroshard_api.process.failures import CommandError
 
 
 def failing(errors: Sequence[Exception]) -> tuple[list[float], list[Exception]]:

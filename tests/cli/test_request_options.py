@@ -7,7 +7,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientType
 from neuroshard_api.documents.request import Algorithm, Constraints
 from neuroshard_api.documents.tables import Optimizer
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, build_topology, read_tables
 from support.builders import dense_profile
 

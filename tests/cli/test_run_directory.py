@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
+from neuroshard_api.process.failures import CommandError
 from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.shared.failures import CommandError
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 import pytest
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
 from neuroshard_cli.shared.sizes import parse_bytes
 
 

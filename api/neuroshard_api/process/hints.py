@@ -3,6 +3,7 @@
 A terminal shows the remedy on a line of its own.
 """
 
+import sys
 from collections.abc import Iterable
 
 _ON_THE_LINE = "; hint: "
@@ -32,3 +33,8 @@ def last_message(lines: Iterable[str]) -> str:
     if len(newest) == 2 and newest[1].startswith(_OF_ITS_OWN):  # noqa: PLR2004 - the message and its remedy
         return "; ".join(newest)
     return newest[-1] if newest else ""
+
+
+def say(sentence: str) -> None:
+    """Tell people something next to the output, on stderr; a hint on a line of its own."""
+    sys.stderr.write(f"{in_lines(sentence)}\n")

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
-
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.drift_report import DriftReport

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from neuroshard_api.process.hints import say
 
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, say
+from neuroshard_cli.shared.output import check_writable, print_document, print_text
 
 
 def calibrate(

@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from neuroshard_api.process.failures import CommandError
 
-from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import print_document, print_text
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
 from neuroshard_cli.shared.time_limit import TimeLimitError, time_limit

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
 
 from neuroshard_cli.commands.compare_training import checked_plans, launch
-from neuroshard_cli.shared.failures import CommandError
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, say, write_file
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
 
 
 def compare_accuracy(  # noqa: PLR0917 - typer passes by name

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
 
 from neuroshard_cli.local.compared_script import SUFFIX, given_plans, request_file, script_command
-from neuroshard_cli.shared.failures import CommandError
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, say, write_file
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan

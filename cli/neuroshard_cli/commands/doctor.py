@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import in_lines
 
 from neuroshard_cli.command_list import ENTRIES
-from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import print_document
 
 if TYPE_CHECKING:

@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
 
-from neuroshard_cli.shared.failures import CommandError
-from neuroshard_cli.shared.output import print_document, say, write_file
+from neuroshard_cli.shared.output import print_document, write_file
 from neuroshard_cli.shared.plan_file import read_given_plan
 
 if TYPE_CHECKING:

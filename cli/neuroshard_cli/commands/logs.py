@@ -4,10 +4,10 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
 
 from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, parsed
-from neuroshard_cli.shared.failures import CommandError
-from neuroshard_cli.shared.output import say
 
 if TYPE_CHECKING:
     from neuroshard_api.job.status import StageStatus

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.batch_sizes import parse_batch_sizes, print_sizes, requests_of, with_sizes
 from neuroshard_cli.shared.choices import AlgorithmChoice
-from neuroshard_cli.shared.failures import CommandError
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, say, write_file
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
 
 if TYPE_CHECKING:

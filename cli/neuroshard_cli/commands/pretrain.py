@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from neuroshard_api.process.hints import say
 
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, progress_console, say
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, progress_console
 from neuroshard_cli.shared.request_options import find_preset
 
 

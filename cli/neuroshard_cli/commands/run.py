@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
 
-from neuroshard_cli.shared.failures import CommandError
-from neuroshard_cli.shared.output import print_document, print_text, progress_console, say, write_file
+from neuroshard_cli.shared.output import print_document, print_text, progress_console, write_file
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
 from neuroshard_profiler.commands import stats as stats_of_data
 
-from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.module_option import DEFAULT_BATCHES, BatchesOption, ModuleOption
-from neuroshard_cli.shared.output import print_document, print_text, say, write_file
+from neuroshard_cli.shared.output import print_document, print_text, write_file
 
 
 def _stats_of_module(name: str, batches: int, given: Mapping[str, Any]) -> None:

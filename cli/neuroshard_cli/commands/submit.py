@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client
 from neuroshard_cli.commands.status import watch_job
-from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.output import print_document
 
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.hints import say
 
-from neuroshard_cli.shared.output import print_document, say
+from neuroshard_cli.shared.output import print_document
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.document import Document

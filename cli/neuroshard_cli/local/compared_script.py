@@ -4,7 +4,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -8,7 +8,8 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
+
 from neuroshard_cli.shared.output import write_file
 
 STATE_FILE = "state.json"

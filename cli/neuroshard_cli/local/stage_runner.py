@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.stage_failure import failure_of
 from neuroshard_cli.local.stage_process import StageTimeoutError, run_stage
-from neuroshard_cli.shared.failures import CommandError
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.progress import TrainingProgress

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
+
 from neuroshard_cli.shared.output import print_document, print_text
 from neuroshard_cli.shared.request_options import BATCH_PLACEHOLDER, RequestOptions, build_request
 

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_api.process.atomic_file import write_whole
-from neuroshard_api.process.hints import in_lines
-
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -42,11 +40,6 @@ def print_document(text: str) -> None:
         if isinstance(error, BrokenPipeError):
             raise ReaderGoneError from error
         raise CommandError(f"stdout: cannot be written: {error.strerror}; hint: free space or choose a file") from error
-
-
-def say(sentence: str) -> None:
-    """Tell people something next to the output, on stderr; a hint on a line of its own."""
-    sys.stderr.write(f"{in_lines(sentence)}\n")
 
 
 def check_writable(path: Path, *, is_folder: bool = False) -> None:

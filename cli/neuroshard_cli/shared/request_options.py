@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.optimizer_choice import OptimizerChoice
 from typer.models import ArgumentInfo
 
@@ -20,7 +21,6 @@ from neuroshard_cli.shared.choices import (
     OutputTypeChoice,
     PipelineChoice,
 )
-from neuroshard_cli.shared.failures import CommandError
 from neuroshard_cli.shared.module_option import DEFAULT_BATCHES, BatchesOption, ModuleOption
 from neuroshard_cli.shared.sizes import parse_bytes
 

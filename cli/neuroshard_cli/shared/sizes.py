@@ -2,7 +2,7 @@
 
 import re
 
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
 
 _UNITS = {
     "": 1,

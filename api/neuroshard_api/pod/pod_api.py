@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from neuroshard_api.process.exit_codes import ExitCode
-
-from neuroshard_cli.shared.failures import CommandError
+from neuroshard_api.process.failures import CommandError
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.config_map import ConfigMapContents

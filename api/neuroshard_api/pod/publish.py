@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from neuroshard_api.process.exit_codes import ExitCode
 
-from neuroshard_cli.publishing.child_process import KEPT, child, exit_code
-from neuroshard_cli.publishing.pod_api import SERVICE_ACCOUNT, ApiUnavailableError, PodApi, persistently
-from neuroshard_cli.shared.failures import CommandError, report_failure
-from neuroshard_cli.shared.output import say
+from neuroshard_api.pod.child_process import KEPT, child, exit_code
+from neuroshard_api.pod.pod_api import SERVICE_ACCOUNT, ApiUnavailableError, PodApi, persistently
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import CommandError, report_failure
+from neuroshard_api.process.hints import say
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.config_map import ConfigMapContents

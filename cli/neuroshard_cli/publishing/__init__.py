@@ -1,1 +1,0 @@
-"""What ``neuroshard publish`` needs in a pod."""
