@@ -11,8 +11,9 @@ import numpy as np
 from neuroshard_costs.shards import FloatArray
 
 from neuroshard_profiler.errors import DataError
-from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, engine, identifier
+from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, identifier
 from neuroshard_profiler.sessions.log import SessionLog
+from neuroshard_profiler.sessions.open_engine import engine
 
 MAX_PATTERNS = 20_000
 """Patterns of changes that are kept, the most frequent first. Samples of the others count as changes of all features,

@@ -27,8 +27,9 @@ from neuroshard_api.documents.session_clustering import (
 
 from neuroshard_profiler.errors import DataError, SettingsError
 from neuroshard_profiler.files import make_folder, write_file
-from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, engine, identifier
+from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, identifier
 from neuroshard_profiler.sessions.log import START, SessionLog
+from neuroshard_profiler.sessions.open_engine import engine
 from neuroshard_profiler.sessions.windows import Windows
 
 if TYPE_CHECKING:

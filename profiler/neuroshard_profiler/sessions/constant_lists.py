@@ -8,8 +8,9 @@ from neuroshard_trainer.data.repeats import changed_list, listed
 
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import ordered_samples
-from neuroshard_profiler.sessions.engine import EngineSettings, engine
+from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.log import SessionLog
+from neuroshard_profiler.sessions.open_engine import engine
 
 OPTION = "--constant"
 

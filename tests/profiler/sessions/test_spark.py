@@ -8,8 +8,9 @@ import pyarrow as pa
 import pytest
 from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import count_changes
-from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings, engine
+from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
 from neuroshard_profiler.sessions.log import open_log
+from neuroshard_profiler.sessions.open_engine import engine
 from support.profiler.session_logs import DUCKDB, StoppedError, clustered, files_of, log_file, rows_of, session_file
 
 pyspark = pytest.importorskip("pyspark", reason="Spark is an extra of its own: make test-spark")
