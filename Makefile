@@ -25,8 +25,8 @@ DOCS := .venv-docs/.installed-$(KEY)
 FBGEMM_VERSION := $(shell sed -n 's/^fbgemm-gpu-cpu==//p' constraints.txt)
 CUDA_SYMBOLS := .cache/fbgemm-gpu-$(FBGEMM_VERSION).symbols
 # Of what calls TorchRec: drop-in, plan adapter, proof of the live sharding, and TorchRec's planner.
-TORCHREC_TESTS := tests/dropin tests/planner/interop tests/planner/baselines tests/trainer/test_plan_adapter.py \
-	tests/trainer/test_live_sharding.py
+TORCHREC_TESTS := tests/dropin tests/planner/interop tests/planner/baselines tests/trainer/sharding/test_plan_adapter.py \
+	tests/trainer/sharding/test_live_sharding.py
 MOVIELENS := .cache/recbole-1.2.1/recbole/dataset_example
 
 .PHONY: help
@@ -67,7 +67,7 @@ kernels: $(DEV) $(CUDA_SYMBOLS) ## Compare the table of training kernels with th
 .PHONY: placements
 placements: $(DEV) ## Train 200 random plans of all placements on four gloo ranks; writes build/placements/differences.json
 	rm -rf build/placements && mkdir -p build/placements
-	PYTHONPATH=tests $(BIN)/python tests/trainer/placements_worker.py build/placements 200 0
+	PYTHONPATH=tests $(BIN)/python tests/trainer/sharding/placements_worker.py build/placements 200 0
 
 .PHONY: lint
 lint: $(DEV) ## Style: ruff, its formatter, codespell, yamllint

@@ -2,7 +2,7 @@
 
     python -m benchmarks.drift_causes [--minutes MINUTES] [--first-seed SEED] [--under COMMAND] [--starts FILE]
 
-The training is that of the test of causes (tests/trainer/drift_worker.py). Each start learns a reference and goes
+The training is that of the test of causes (tests/trainer/drift/drift_worker.py). Each start learns a reference and goes
 through all faults, in an order that its seed gives. ``--under "nice -n -20"`` runs each start with that priority.
 ``--starts FILE`` keeps what each start named, so that a later call adds starts to those of earlier ones.
 """
@@ -48,7 +48,7 @@ def trained(seed: int, under: Sequence[str]) -> list[dict[str, Any]]:
     """Return the causes that one start named for each planted fault, and for the rest after it."""
     with tempfile.TemporaryDirectory() as folder:
         launch = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node", "2"]
-        worker = [str(TESTS / "trainer" / "drift_worker.py"), folder, str(ROUNDS), str(seed)]
+        worker = [str(TESTS / "trainer" / "drift" / "drift_worker.py"), folder, str(ROUNDS), str(seed)]
         paths = os.pathsep.join([str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
         subprocess.run([*under, *launch, *worker], check=True, env=environment, timeout=WITHIN_S)  # noqa: S603

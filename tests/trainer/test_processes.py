@@ -38,7 +38,7 @@ from benchmarks.process_family import kill_family
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]  # minutes on a machine that is busy
 
 ROOT = Path(__file__).parents[2]
-FAILURE_WORKER = Path(__file__).with_name("failure_worker.py")
+FAILURE_WORKER = Path(__file__).parent / "ranks" / "failure_worker.py"
 TRAINER = "neuroshard_trainer.__main__:main"
 EXAMPLE = ROOT / "examples" / "torchrec"
 TWO_PROCESSES: Mapping[str, Cuts] = {
