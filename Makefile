@@ -52,6 +52,10 @@ test: lint types imports ## Install what the tests need, then check everything b
 test-processes: $(DEV) ## Run the tests that start several processes which profile or train, tens of seconds each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
 
+.PHONY: test-long
+test-long: $(DEV) test-torchrec-1.8 test-spark ## Run what is long and rarely breaks: more generated cases, an older TorchRec, Spark
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --long --timeout 600 -m "(long or deep) and not (e2e or scale or chaos or processes)"
+
 .PHONY: test-torchrec-1.8
 test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM
 	OMP_NUM_THREADS=1 .venv-torchrec-1.8/bin/python -m pytest -n 2 $(TORCHREC_TESTS)

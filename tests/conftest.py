@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 from neuroshard_api.process.collector import uncollected_imports
 from support import golden as golden_files
+from support.depth import set_depth
 from support.trainer.rank_server import RankServer
 
 settings.register_profile("deterministic", derandomize=True, deadline=None)
@@ -21,6 +22,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Let golden files be written again."""
     golden_files.add_option(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how deep tests go before their modules are imported."""
+    set_depth(is_long=bool(config.getoption("--long")))
 
 
 @pytest.fixture
