@@ -12,9 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
-from neuroshard_trainer.measure.step_reporter import StepReporter
-from neuroshard_trainer.sharding.live_sharding import prove_sharding
-from neuroshard_trainer.sharding.plan_adapter import read_plan, sharding_plan
+from neuroshard_trainer import StepReporter, prove_sharding, read_plan, sharding_plan
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingEnv

@@ -88,19 +88,6 @@ def planned_sharding(plan: GivenPlan) -> Sharding:
     return {table.name: _in_order(table.shards) for table in plan.tables}
 
 
-def live_sharding(model: nn.Module, group: dist.ProcessGroup | None = None) -> Sharding:
-    """Return the live place of each table, as the ranks find it in their memory. All ranks must call this.
-
-    Args:
-        model: with sharded embedding collections in it.
-        group: of all ranks, for CPU tensors; None is the default group.
-
-    Raises:
-        InputError: there are no sharded tables.
-    """
-    return _sharding(_held_by_all(model, group, None), range(dist.get_world_size()))
-
-
 def prove_sharding(
     model: nn.Module,
     plan: GivenPlan,
