@@ -44,17 +44,26 @@ demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html 
 	.venv-demo/bin/neuroshard plan mlperf-dlrm-dcnv2 --devices 8 --device-type h100-80gb \
 		--out demo/plan.json --report demo/report.html
 
+# Two at a time on two cores; collection, and tests that wait, leave some of them idle.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal
+
 .PHONY: test
-test: lint types imports ## Install what the tests need, then check everything but test-processes
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m "not processes"
+test: $(DEV) ## Install what the tests need, then check style, types, imports, and run all tests but test-processes
+	@mkdir -p build/times
+	$(MAKE) --no-print-directory --jobs 2 lint imports types test-units
+
+.PHONY: test-units
+test-units: $(DEV)
+	$(PYTEST) --junitxml build/times/test.xml -m "not processes"
 
 .PHONY: test-processes
 test-processes: $(DEV) ## Run the tests that start several processes which profile or train, tens of seconds each
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
+	@mkdir -p build/times
+	$(PYTEST) --junitxml build/times/test-processes.xml -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
 
 .PHONY: test-long
 test-long: $(DEV) test-torchrec-1.8 test-spark ## Run what is long and rarely breaks: more generated cases, an older TorchRec, Spark
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --long --timeout 600 -m "(long or deep) and not (e2e or scale or chaos or processes)"
+	$(PYTEST) --long --timeout 600 -m "(long or deep) and not (e2e or scale or chaos or processes)"
 
 .PHONY: test-torchrec-1.8
 test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM
