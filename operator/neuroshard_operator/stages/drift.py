@@ -10,8 +10,6 @@ from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.reports import is_of_another_attempt, latest
 from neuroshard_operator.stages.result import StageResult, condition, training_goes_on
 
-"""Reason of the event about steps that became slower."""
-
 
 def drift_of(context: Context, planned: Planned) -> DriftSummary | None:
     """Return the drift report of the present attempt under the plan in force. None: there is none."""

@@ -18,7 +18,6 @@ from neuroshard_operator.hardware import wants_network
 from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.stages.result import condition
 
-"""Reason of the event about a plan that takes the usual network of a device type."""
 _GIGABYTE, _SECOND_US = 1e9, 1e6
 _USUAL = "plans take the usual network of the device type, where one is known"
 

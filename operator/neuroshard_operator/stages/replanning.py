@@ -36,7 +36,6 @@ from neuroshard_operator.stages.reports import latest
 from neuroshard_operator.stages.result import StageResult, condition, training_goes_on
 from neuroshard_operator.stages.training import Training
 
-"""Reasons of the events about a candidate that pays, and about one that was taken."""
 _RETURNED = "inputs are as the plan in force was made for"
 _CURRENT = {Verdict.NO_BETTER_PLAN, Verdict.GAIN_TOO_SMALL}
 

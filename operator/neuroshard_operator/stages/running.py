@@ -50,7 +50,6 @@ UNCOUNTED_PAUSE = timedelta(seconds=30)
 QUICK = timedelta(minutes=10)
 SILENT_REQUEUE_S = 10.0
 """While a pod does not answer: it counts as lost by the clock, and nothing tells when."""
-"""Reason of the event about a restart."""
 
 
 def succeeded(context: Context) -> StageResult | None:

@@ -17,8 +17,6 @@ from neuroshard_operator.stages.result import StageResult
 from neuroshard_operator.stages.running import restarted_elsewhere
 from neuroshard_operator.stages.training import Training
 
-"""Reason of the event about workers that leave a slow node."""
-
 
 def leave_slow_node(training: Training) -> StageResult | None:
     """Return the restart of workers away from a slow node. None: no node is slow, or it does not pay to leave it."""
