@@ -7,7 +7,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.process.command import run_command
 from neuroshard_api.process.exit_codes import ExitCode
 
-INSTALL = "pip install 'neuroshard-operator[planner]'"
+INSTALL = "pip install '.[planner]' in a checkout of the repository"
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ INSTALL = "pip install 'neuroshard-operator[planner]'"
         (
             ModuleNotFoundError("no numpy", name="numpy.core"),
             ExitCode.MISSING_PACKAGE,
-            f"this command needs the package numpy, which is not installed; hint: try {INSTALL}",
+            f"this command needs the package numpy, which is not installed; hint: {INSTALL}",
         ),
         (
             PermissionError(13, "Permission denied", "x.json"),

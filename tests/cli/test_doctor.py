@@ -45,7 +45,7 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it() -> None:
     check = check_command(ENTRIES["profile"], version_of=lambda name: None if name == "scipy" else "99")
 
     assert check.missing == ("scipy>=1.14",)
-    assert check.install == "pip install 'neuroshard-operator[profiler]'"
+    assert check.install == "pip install '.[profiler]' in a checkout of the repository"
 
 
 def test_a_package_that_is_too_old_is_named_with_the_version_found() -> None:

@@ -41,7 +41,7 @@ class MissingPackageError(TrainerError):
         """Return the error for an import that failed; fbgemm-gpu without a driver fails to load its libraries."""
         return cls(
             f"torch, torchrec and fbgemm-gpu are needed, an import failed ({error}); hint: try "
-            "pip install 'neuroshard-operator[trainer]', then `pip install --no-deps fbgemm-gpu torchrec` "
+            "pip install '.[trainer]' in a checkout, then `pip install --no-deps fbgemm-gpu torchrec` "
             "(fbgemm-gpu-cpu without a GPU) and what torchrec asks for"
         )
 

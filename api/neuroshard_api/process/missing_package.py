@@ -9,5 +9,9 @@ def missing_package(error: ImportError, *, extra: str) -> str:
         extra: of this distribution, which brings the package.
     """
     package = (error.name or str(error)).partition(".")[0]
-    install = f"pip install 'neuroshard-operator[{extra}]'"
-    return f"this command needs the package {package}, which is not installed; hint: try {install}"
+    return f"this command needs the package {package}, which is not installed; hint: {install_hint(extra)}"
+
+
+def install_hint(extra: str) -> str:
+    """Return the command that installs an extra, and where to run it: no release is published."""
+    return f"pip install '.[{extra}]' in a checkout of the repository"

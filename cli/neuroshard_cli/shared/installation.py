@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from neuroshard_api.process.gpu_driver import least_driver
+from neuroshard_api.process.missing_package import install_hint
 from packaging.requirements import Requirement
 
 from neuroshard_cli.command_list import CommandEntry
@@ -55,7 +56,7 @@ def cuda_of_torch() -> str | None:
 def check_command(entry: CommandEntry, *, version_of: VersionOf = installed_version) -> CommandCheck:
     """Compare what is installed with what a command needs."""
     missing = [] if entry.extra is None else list(_unmet(entry.extra, version_of))
-    installs = [f"pip install '{DISTRIBUTION}[{entry.extra}]'"] if missing else []
+    installs = [install_hint(entry.extra)] if entry.extra is not None and missing else []
     if entry.kernels:
         absent = _absent_kernels(version_of)
         missing += absent

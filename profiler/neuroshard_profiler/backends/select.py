@@ -12,7 +12,7 @@ from neuroshard_profiler.errors import MissingPackageError, SettingsError
 BackendName = Literal["fbgemm", "torch_native", "simulated"]
 NAMES: tuple[BackendName, ...] = get_args(BackendName)
 _INSTALL = {
-    "torch": "pip install 'neuroshard-operator[profiler]'",
+    "torch": "pip install '.[profiler]' in a checkout of the repository",
     "fbgemm_gpu": "`pip install --no-deps fbgemm-gpu` (fbgemm-gpu-cpu without a GPU) of torch's generation",
 }
 
