@@ -42,6 +42,7 @@ class Model(torch.nn.Module):
 def main() -> None:
     """Plan, shard, and train a few steps."""
     dist.init_process_group("gloo")  # nccl on GPUs
+    torch.manual_seed(0)  # equal weights in each run
     topology = Topology(world_size=dist.get_world_size(), compute_device="cpu")  # "cuda" on GPUs
     model, sharders = Model(), [EmbeddingBagCollectionSharder(fused_params={"learning_rate": 0.1})]
 
