@@ -1,4 +1,4 @@
-"""Draws gains.svg of README from a result file: the plan of NeuroShard next to that of TorchRec's planner.
+"""Draws gains.svg, on the page of benchmarks, from a result file: our plans next to those of TorchRec's planner.
 
 One bar for each public workload and number of devices for which TorchRec's planner has a plan: gains, ties, and losses.
 """

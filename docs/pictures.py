@@ -1,7 +1,7 @@
-"""Makes the pictures of README from plans of this checkout: `make pictures`. Needs Chromium for the screenshot.
+"""Makes pictures from plans of this checkout: `make pictures`. Needs Chromium for the screenshot.
 
-bars.svg: milliseconds of the embedding part of a step on each device, under the best greedy plan and under ours.
-report.png: the first screen of the HTML report of our plan.
+bars.svg, in README: milliseconds of the embedding part of a step on each device, under the best greedy plan and ours.
+report.png, in the guide to reports: the first screen of the HTML report of our plan.
 """
 
 import json
@@ -67,7 +67,7 @@ def bars(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     scale = (PANEL - LEFT - 30) / max(steps_ms)
     drawn = [
         f'<rect class="card" x=".5" y=".5" width="{WIDTH - 1}" height="{height - 1}" rx="10"/>',
-        f'<text class="note" x="24" y="{height - 18}">{TITLE}; embedding part of a step</text>',
+        f'<text class="note" x="24" y="{height - 18}">{TITLE}; predicted embedding part of a step</text>',
     ]
     for right, part, name in (
         (330, "compute", "compute"),

@@ -1,4 +1,4 @@
-"""The plot of README shows the newest result file, its losses included."""
+"""The plot of the page of benchmarks shows the newest result file, its losses included."""
 
 import importlib.util
 import re
