@@ -364,7 +364,7 @@ def _judged_exchanges(request: PlanRequest, ranges: Mapping[str, Range]) -> list
 
 
 def _warnings(bundle: str, judged: Sequence[_Judged]) -> tuple[str, ...]:
-    """Return one sentence per quantity that lies outside its range; of tables, the one furthest outside is named."""
+    """Return one sentence per quantity that is outside its range; of tables, the one furthest outside is named."""
     worst: dict[str, tuple[float, int, str]] = {}
     for path, quantity, value, ranges in judged:
         limits = ranges.get(quantity)

@@ -31,7 +31,7 @@ class PlannedDevices:
     max_memory_bytes: int | None
     """Memory of a device as TorchRec's topology limits it."""
     host_bytes_per_node: int | None = None
-    """Memory of a node as TorchRec's topology counts it, ddr of its devices together. None: it is not said."""
+    """Memory of a node as TorchRec's topology counts it, ddr of its devices together. None: it is unknown."""
 
     warnings: tuple[str, ...] = ()
     """What TorchRec's topology has and the plan does not keep."""

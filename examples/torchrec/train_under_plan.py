@@ -25,7 +25,7 @@ STEPS = 3
 
 
 class Model(torch.nn.Module):
-    """A few tables and one dense layer. The tables' path in the model is ``tables``, as the adapter is told."""
+    """A few tables and one dense layer. The tables' path in the model is ``tables``, as the adapter takes it."""
 
     def __init__(self, configs: list[EmbeddingBagConfig]) -> None:
         super().__init__()

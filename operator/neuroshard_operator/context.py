@@ -47,7 +47,7 @@ class Context:
 
     @property
     def uid(self) -> str:
-        """The job's uid, by which its children are told from others of the same names."""
+        """The job's uid, which distinguishes its children from others of the same names."""
         return self.observed.job.meta.uid
 
     @property

@@ -1,4 +1,4 @@
-"""The operator's process: reads the environment, connects, and runs until it is told to stop."""
+"""The operator's process: reads the environment, connects, and runs until it is asked to stop."""
 
 import asyncio
 import logging
@@ -143,7 +143,7 @@ class Operator:
         return ()
 
     async def _until_first_ends(self, watch: Coroutine[Any, Any, None], started: "asyncio.Future[Controller]") -> None:
-        """Run the watches and the controller until Kopf is told to stop, or one of them breaks."""
+        """Run the watches and the controller until Kopf is asked to stop, or one of them breaks."""
         tasks: list[asyncio.Future[Any]] = [asyncio.create_task(watch)]
         try:
             await asyncio.wait([*tasks, started], return_when=asyncio.FIRST_COMPLETED)

@@ -84,7 +84,7 @@ FEW_SHARDS = 3
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeviceView:
-    """One device of a plan with what stands on it."""
+    """One device of a plan with its shards."""
 
     index: int
     node: int

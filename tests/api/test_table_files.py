@@ -103,7 +103,7 @@ def test_a_trillion_rows_are_read() -> None:
         (HEADER.replace("\n", ",name\n"), "line 1, column name: occurs twice in the header; hint: remove one"),
         (HEADER + "a,10,8\n", "line 2: has 3 cells, the header has 4; hint: is a comma missing or too many?"),
         (HEADER + "a,10,8,1,\n", "line 2: has 5 cells, the header has 4; hint: is a comma missing or too many?"),
-        (HEADER + "a,10,8,1\n\na,10,8,1\n", "line 4, column name: 'a' stands on line 2 already; hint: rename one"),
+        (HEADER + "a,10,8,1\n\na,10,8,1\n", "line 4, column name: 'a' is on line 2 already; hint: rename one"),
         (HEADER + ",10,8,1\n", 'line 2, column name: string should have at least 1 character, found ""'),
         (HEADER + "a,ten,8,1\n", 'line 2, column num_embeddings: input should be a valid integer, found "ten"'),
         (HEADER + "a,1.5,8,1\n", 'line 2, column num_embeddings: input should be a valid integer, found "1.5"'),

@@ -130,7 +130,7 @@ def _row_problems(columns: list[str], rows: list[tuple[int, list[str]]]) -> list
         earlier = first_line.setdefault(cells[name_at].strip(), number)
         if earlier != number:
             name = cells[name_at].strip()
-            problems.append(f"line {number}, column name: {name!r} stands on line {earlier} already; hint: rename one")
+            problems.append(f"line {number}, column name: {name!r} is on line {earlier} already; hint: rename one")
     return problems
 
 

@@ -43,7 +43,7 @@ class TorchRecParameter(Value):
     cache_load_factor: Annotated[float, Field(gt=0, le=1)] | None = None
     """Becomes the load factor of CacheParams; of a fused_uvm_caching table."""
     ranks: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Global rank of each shard, or its number in a group, in the order of ``shards``; a rank may stand more than once.
+    """Global rank of each shard, or its number in a group, in the order of ``shards``; a rank may occur more than once.
     All ranks where the table is data_parallel."""
     output_dtype: DataType | None = None
     """Type of the pooled embeddings. None: the module's, FP32."""

@@ -111,7 +111,7 @@ class ConfigMapKey(Part):
 
 
 class TablesSource(Part):
-    """Where a large set of tables lies."""
+    """Where a large set of tables is stored."""
 
     config_map_key_ref: ConfigMapKey
     """Key that holds a table set as `neuroshard plan` reads it. The key's suffix says how it is written: .json, .yaml

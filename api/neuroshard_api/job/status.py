@@ -240,7 +240,7 @@ class MeasuredCost(StepCost):
 
 
 class Cost(Part):
-    """What the plan should cost, would cost without the search, and does cost."""
+    """The predicted cost of the plan, the cost of the best baseline, and the measured cost."""
 
     predicted: PredictedCost | None = None
     """By the cost models."""

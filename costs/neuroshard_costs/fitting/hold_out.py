@@ -68,7 +68,7 @@ def kendall_tau(first: FloatArray, second: FloatArray) -> float:
 
 
 def ranges(values: FloatArray | IndexArray, edges: tuple[int, ...]) -> NDArray[np.str_]:
-    """Label each value by the range it lies in: for the edges 1, 4, 9 ``"1-3"`` or ``"4-8"``.
+    """Label each value by the range it is in: for the edges 1, 4, 9 ``"1-3"`` or ``"4-8"``.
 
     Edges are the first value of each range and one beyond the last, padded so that the labels sort.
     """

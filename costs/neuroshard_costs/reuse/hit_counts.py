@@ -107,7 +107,7 @@ def _binomial_chances(count: int, chance: float) -> FloatArray:
 
 
 def _grid_position(rates: FloatArray) -> tuple[IndexArray, FloatArray]:
-    """Return the grid rate below each rate and how far the rate lies towards the next; beyond the grid, its ends."""
+    """Return the grid rate below each rate and how far the rate is towards the next; beyond the grid, its ends."""
     log_rates = np.log(np.maximum(rates, 1e-300))
     position = np.clip((log_rates - _LOG_RATES[0]) / _LOG_RATE_STEP, 0, len(_LOG_RATES) - 1.001)
     low = position.astype(np.int64)

@@ -38,7 +38,7 @@ CALLS = 32
 
 
 class ApiError(Exception):
-    """The API server said no, or nothing.
+    """The API server rejected a request, or did not answer.
 
     Attributes:
         code: the HTTP status; 0 where there was no answer.

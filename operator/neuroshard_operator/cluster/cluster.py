@@ -95,7 +95,7 @@ class Cluster:
     async def apply(self, observed: Observed, decision: Decision) -> float | None:
         """Apply a decision: the status first, so that nothing is done on a context that is out of date.
 
-        A write that the API server refuses ends the work of this pass, and the next pass is told of it.
+        A write that the API server refuses ends the work of this pass, and the next pass gets the error.
 
         Returns:
             In how many seconds the next pass is due next to what was decided: 0 after a refusal that is new, a few

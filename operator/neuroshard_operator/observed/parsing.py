@@ -287,7 +287,7 @@ def _termination(status: Raw) -> Termination | None:
 
 
 def _whole_pod_termination(status: Raw) -> Termination | None:
-    """Return the end of a pod that failed as a whole, as one that was evicted before its containers said a word."""
+    """Return the end of a pod that failed as a whole, as one that was evicted before any container reported."""
     if status.get("phase") != "Failed":
         return None
     return Termination(

@@ -1,4 +1,4 @@
-"""What stands between a plan and its launch: `spec.launchPolicy`."""
+"""The approval between a plan and its launch: `spec.launchPolicy`."""
 
 from neuroshard_api.job.status import Stage, StageName, StageState
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, LaunchPolicy

@@ -30,7 +30,7 @@ def latest(context: Context) -> ReportSummary | None:
 def reported(context: Context, *, last: bool) -> dict[str, object]:
     """Return the workers' reports since the status was written, or nothing if that is too recent.
 
-    `last`: the workers have ended, and what they said last is written in any case.
+    `last`: the workers have ended, and their last report is written in any case.
     """
     report = latest(context)
     if report is None or (not last and _wait_s(context) > 0):

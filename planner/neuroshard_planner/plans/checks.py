@@ -70,7 +70,7 @@ def _list_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> It
             yield f"tables[{index}].name: there is no table {name!r} in the request; hint: remove it"
     repeated = [name for name, count in Counter(found).items() if count > 1 and name in known]
     for name in repeated:
-        yield f"tables: {name!r} stands in the plan {found.count(name)} times; hint: leave one"
+        yield f"tables: {name!r} is in the plan {found.count(name)} times; hint: leave one"
     present = set(found)
     for name in wanted:
         if name not in present:

@@ -114,7 +114,7 @@ def _by_column_blocks(pieces: Sequence[_Piece], devices_per_node: int) -> Sequen
 
 
 def tables_memory(ledger: MemoryLedger, tables: Sequence[TablePlacement]) -> tuple[DeviceMemory, ...]:
-    """Return the ledger of every device under these tables, which stand in the request's order."""
+    """Return the ledger of every device under these tables, which are in the request's order."""
     shards = [
         (
             position,

@@ -111,7 +111,7 @@ DAMAGE: dict[str, tuple[Callable[[], Plan], str]] = {
     ),
     "repeated table": (
         lambda: sound_plan().model_copy(update={"tables": (*sound_plan().tables, sound_plan().tables[0])}),
-        "tables: 'a' stands in the plan 2 times",
+        "tables: 'a' is in the plan 2 times",
     ),
     "other order": (
         lambda: sound_plan().model_copy(update={"tables": sound_plan().tables[::-1]}),
