@@ -83,11 +83,12 @@ placements: $(DEV) ## Train 200 random plans of all placements on four gloo rank
 	PYTHONPATH=tests $(BIN)/python tests/trainer/sharding/placements_worker.py build/placements 200 0
 
 .PHONY: lint
-lint: $(DEV) ## Style: ruff, its formatter, codespell, yamllint
+lint: $(DEV) ## Style: ruff, its formatter, codespell, yamllint, and words of docs/STYLE.md
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m codespell_lib
 	$(BIN)/python -m yamllint --strict .
+	$(BIN)/python docs/style_check.py
 
 .PHONY: types
 types: $(DEV) ## Types: mypy, strict
