@@ -25,7 +25,7 @@ def test_each_network_is_there_once() -> None:
 
 
 def test_a_range_is_ordered() -> None:
-    """A range that nothing lies in would warn about every table."""
+    """A range without a value would warn about every table."""
     with pytest.raises(ValueError, match="low must not exceed high, found 2 and 1"):
         Range(low=2, high=1)
 

@@ -138,7 +138,7 @@ def test_truncated_json_names_line_and_column(example: Document) -> None:
     ids=["nothing", "list", "text", "number"],
 )
 def test_what_is_no_mapping_is_refused(data: object, found: str) -> None:
-    """The message says what kind of value stands there instead."""
+    """The message says what kind of value is there instead."""
     assert problems_of(TableSet, data).endswith(f"found {found}")
 
 
@@ -225,7 +225,7 @@ def test_a_long_value_is_shortened_in_the_message() -> None:
     ],
 )
 def test_broken_yaml_is_a_document_error(tmp_path: Path, text: str, problem: str) -> None:
-    """Whatever stands in a YAML file, the message names the file and the place."""
+    """Whatever a YAML file has, the message names the file and the place."""
     path = tmp_path / "tables.yaml"
     path.write_text(text, encoding="utf-8")
 
@@ -248,7 +248,7 @@ def test_broken_yaml_is_a_document_error(tmp_path: Path, text: str, problem: str
     ids=["empty", "single-quotes", "repeated-key", "deep", "endless-number"],
 )
 def test_broken_json_is_a_document_error(text: str, problem: str) -> None:
-    """Whatever stands in JSON text, the reader raises one kind of error."""
+    """Whatever JSON text has, the reader raises one kind of error."""
     with pytest.raises(DocumentError) as caught:
         TableSet.from_json(text)
 

@@ -77,7 +77,7 @@ def test_the_command_writes_all_schemas(tmp_path: Path) -> None:
 
 @each_kind
 def test_the_reference_shows_a_valid_example(document: type[Document]) -> None:
-    """What stands in the documentation can be copied; the model and the JSON schema both accept it."""
+    """Examples of the documentation can be copied; the model and the JSON schema both accept it."""
     shown = [data for data in example_data() if data["schema_version"] == document.schema_name]
 
     assert shown

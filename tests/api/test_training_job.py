@@ -63,7 +63,7 @@ def test_an_unknown_field_is_refused(spec: dict[str, Any], path: str) -> None:
     ids=["nothing", "list", "empty", "version", "kind", "nameless"],
 )
 def test_what_is_no_job_is_refused(data: object, message: str) -> None:
-    """The message says what stands there instead."""
+    """The message says what is there instead."""
     assert problem_of(data) == f"job.yaml: {message}"
 
 
@@ -122,7 +122,7 @@ def test_metadata_of_the_api_server_is_passed_over() -> None:
     ],
 )
 def test_processes_follow_from_number_and_resources(trainer: dict[str, Any], devices: int) -> None:
-    """One process per device: the number that torchrun is told and that the plan is made for."""
+    """One process per device: the number that torchrun gets and that the plan is made for."""
     spec = builders.job(trainer=trainer | {"numNodes": 2}).spec
 
     assert (spec.trainer.devices_per_node, spec.trainer.world_size) == (devices, 2 * devices)

@@ -169,7 +169,7 @@ def test_the_installation_that_a_page_tells_works(page: str) -> None:
 
 @pytest.mark.parametrize("choice", re.findall(r"--set '?([^'`\s]+)", shell_text(PAGES[1])))
 def test_a_choice_that_the_guide_offers_is_one(choice: str) -> None:
-    """The chart takes the value as it stands there."""
+    """The chart takes the value of the guide."""
     done = run_helm("template", {}, "--set", choice)
 
     assert done.returncode == 0, done.stderr

@@ -34,7 +34,7 @@ def records(tmp_path: Path) -> Path:
 
 
 def test_a_bundle_is_rescaled(neuroshard: Any, records: Path) -> None:
-    """The error before and after is told; the new bundle plans, and the old one is as it was."""
+    """The error before and after is printed; the new bundle plans, and the old one is as it was."""
     out = records.with_name("mine")
     result = neuroshard("calibrate", BUNDLE, records, "--out", out)
 

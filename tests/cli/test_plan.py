@@ -83,7 +83,7 @@ def test_the_document_alone_goes_to_stdout_for_machines(neuroshard: Any, tables:
 
 
 def test_plan_and_report_are_written_beside_the_summary(neuroshard: Any, tables: Path) -> None:
-    """People are told on stderr where the files are."""
+    """Stderr names the files for people."""
     plan, report = tables.with_name("plan.json"), tables.with_name("report.html")
     result = neuroshard("plan", tables, *DEVICES, "--out", plan, "--report", report)
 

@@ -339,7 +339,7 @@ def test_an_api_server_that_is_not_the_clusters_gets_no_token(pod: Pod, tmp_path
 def test_a_call_that_cannot_work_runs_nothing(
     neuroshard: Any, tmp_path: Path, words: Sequence[str], problem: str
 ) -> None:
-    """Said before the command has cost anything."""
+    """Reported before the command has cost anything."""
     result = neuroshard("publish", "--config-map", "result", "--from", tmp_path, *words)
 
     assert (result.code, result.out) == (2, "")

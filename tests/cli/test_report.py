@@ -8,7 +8,7 @@ from support.builders import rank_times, step_report
 
 
 def test_a_plan_becomes_a_page(neuroshard: Any, tmp_path: Path) -> None:
-    """On stdout, or in a file of which people are told."""
+    """On stdout, or in a file that stderr names for people."""
     plan, page = tmp_path / "plan.json", tmp_path / "report.html"
     neuroshard("plan", "mlperf-dlrm-v1", "--devices", "4", "--device-type", "h100-80gb", "--out", plan)
     to_stdout = neuroshard("report", plan)

@@ -171,7 +171,7 @@ def test_a_manual_job_waits_for_approval(runs: Runs) -> None:
 
 
 def test_a_fallback_plans_what_the_search_could_not(runs: Runs) -> None:
-    """Here neither can: the last failure is told, with the planner's own sentence and exit code."""
+    """Here neither can: the last failure is reported, with the planner's own sentence and exit code."""
     huge = [{"name": name, "numEmbeddings": 10**11, "embeddingDim": 16} for name in ("user", "item")]
     planner = {"fallbackAlgorithm": "SizeGreedy"}
 

@@ -37,7 +37,7 @@ def test_every_kind_of_document_is_recognised(neuroshard: Any, tmp_path: Path, p
 
 
 def test_every_problem_of_every_file_is_told(neuroshard: Any, tmp_path: Path) -> None:
-    """One line each, beginning with the file and the field's path; good files are said to be good."""
+    """One line each, beginning with the file and the field's path; good files are listed as good."""
     bad, worse, good = (tmp_path / name for name in ("bad.json", "worse.csv", "good.json"))
     tables = [{"name": "a", "num_embeddings": 0, "embedding_dim": 30}]
     bad.write_text(json.dumps({"schema_version": "table-set/v1", "tables": tables}))

@@ -1,4 +1,4 @@
-"""Code and commands of the guide and the README, run as they stand."""
+"""Code and commands of the guide and the README, run unchanged."""
 
 import itertools
 import os

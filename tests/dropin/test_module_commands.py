@@ -77,7 +77,7 @@ value = 3
 
 @pytest.fixture
 def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Write a user's module, and stand in its folder."""
+    """Write a user's module, and change to its folder."""
     (tmp_path / "shop.py").write_text(SHOP)
     (tmp_path / "unfinished.py").write_text("import nowhere_at_all\n")
     (tmp_path / "leaving.py").write_text("raise SystemExit('no')\n")

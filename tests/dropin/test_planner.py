@@ -46,7 +46,7 @@ def test_several_collections_are_a_warning(caplog: pytest.LogCaptureFixture) -> 
 
 
 def test_sequences_are_planned_by_their_path() -> None:
-    """A collection that returns rows lies next to one that returns bags."""
+    """A collection that returns rows is next to one that returns bags."""
     rows = EmbeddingConfig(name="words", num_embeddings=500, embedding_dim=16, feature_names=["text"])
     module = nn.ModuleDict(
         {

@@ -27,7 +27,7 @@ RAN = "ran.txt"
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Write the tables of two towers, and stand in their folder."""
+    """Write the tables of two towers, and change to their folder."""
     (tmp_path / "tables.json").write_text(table_set_of(TwoTowers()).to_json())
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -63,7 +63,7 @@ def test_what_no_job_owns_is_under_an_empty_name() -> None:
 
 
 def test_a_deleted_object_is_shown_no_longer() -> None:
-    """The job that it belonged to is told, once."""
+    """The job that it belonged to is woken, once."""
     watched = WatchedObjects()
     watched.bring("ConfigMap", child("1"))
     keys = watched.drop("ConfigMap", "1")
@@ -94,7 +94,7 @@ def test_a_profiler_claims_its_profile_until_it(later: dict[str, Any]) -> None:
 
 
 class Woken:
-    """What Kopf is told to watch, and whom its events wake."""
+    """What Kopf is asked to watch, and whom its events wake."""
 
     def __init__(self) -> None:
         """Register as the operator does."""

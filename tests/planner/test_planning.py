@@ -94,7 +94,7 @@ def test_a_processor_of_more_threads_finds_the_same_plan() -> None:
 @settings(max_examples=50)
 @given(asked=search_requests())
 def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
-    """Tables are covered once within constraints and memory, no baseline is cheaper, and the bound lies below."""
+    """Tables are covered once within constraints and memory, no baseline is cheaper, and the bound is below."""
     try:
         found = planned(asked)
     except InfeasibleError:

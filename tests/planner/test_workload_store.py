@@ -42,7 +42,7 @@ def test_a_workload_is_whole(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "rows"), TOTAL_ROWS.items())
 def test_rows_add_up_to_the_published_sum(name: str, rows: int) -> None:
-    """The sums stand in the source, so that a lost digit is found."""
+    """The sums are in the source, so that a lost digit is found."""
     assert sum(table.num_embeddings for table in read_workload(name).tables) == rows
 
 

@@ -115,7 +115,7 @@ def test_the_form_of_deduplication_makes_no_other_export(run: Run, tmp_path: Pat
 
 
 def test_an_export_replaces_the_whole_earlier_one(run: Run, tmp_path: Path) -> None:
-    """No quantized model of another step lies next to a new state."""
+    """No quantized model of another step is left next to a new state."""
     assert run(training={"maxSteps": 1}) == ExitCode.OK
     exported(tmp_path, quantized_type=QuantizedType.INT8)
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.json", "model.pt", "quantized.pt"]

@@ -21,7 +21,7 @@ MANIFESTS = SOURCES / "manifests"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Home:
-    """The one folder, and what lies where in it."""
+    """The one folder, and the places of things in it."""
 
     root: Path
 

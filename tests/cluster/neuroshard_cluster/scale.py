@@ -1,4 +1,4 @@
-"""Measures the ground that an operator stands on: many simulated nodes and many plain Jobs, and no operator.
+"""Measures the ground of an operator: many simulated nodes and many plain Jobs, and no operator.
 
 `python -m neuroshard_cluster.scale` prints a Markdown report about a running local cluster. All nodes and pods are
 kwok's: only the API server, etcd, the scheduler and the controllers do real work.

@@ -36,7 +36,7 @@ def pod(name: str, *args: str, **fields: Any) -> Object:
 
 
 def job(name: str, template: Mapping[str, Any], **fields: object) -> Object:
-    """Return a Job whose pods have the spec `template` and the label `app: name`; it does not retry unless told."""
+    """Return a Job whose pods have the spec `template` and the label `app: name`; it does not retry by default."""
     spec = {"backoffLimit": 0, "template": {"metadata": {"labels": {"app": name}}, "spec": template}, **fields}
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec}
 

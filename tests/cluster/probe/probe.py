@@ -79,7 +79,7 @@ def overwrite() -> None:
 
 
 def wait() -> None:
-    """Do nothing until told to end."""
+    """Do nothing until asked to end."""
     time.sleep(3600)
 
 

@@ -197,7 +197,7 @@ def test_a_signal_is_sent_from_within_the_node(
 
 @pytest.mark.usefixtures("engine_calls")
 def test_a_signal_to_a_process_that_has_ended_is_no_failure_of_the_engine(tmp_path: Path) -> None:
-    """As on a local cluster, callers are told by a ProcessLookupError."""
+    """As on a local cluster, callers get a ProcessLookupError."""
     with pytest.raises(ProcessLookupError, match="process 99999999 has ended"):
         KindCluster("dev", Home(root=tmp_path)).send_signal(Signals.SIGCONT, 99999999, "dev-worker")
 

@@ -29,7 +29,7 @@ Usage = namedtuple("Usage", ["total", "used", "free"])  # noqa: PYI024 - what sh
 
 
 def test_a_withheld_capability_is_named() -> None:
-    """A sandbox that drops a capability is told from one without root."""
+    """A sandbox that drops a capability is distinguished from one without root."""
     with pytest.raises(HostError, match=r"withholds CAP_NET_ADMIN, .*\nhint: "):
         require_rights(0, ALL_CAPABILITIES & ~(1 << CAPABILITIES["CAP_NET_ADMIN"]))
 
@@ -175,7 +175,7 @@ def test_all_that_a_machine_lacks_is_named_at_once(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("no_tools")
 def test_what_builds_images_and_programs_is_asked_for_where_no_registry_answers(tmp_path: Path) -> None:
-    """Programs, base, and PyTorch take half an hour and 28 GiB; what is missing is said before."""
+    """Programs, base, and PyTorch take half an hour and 28 GiB; what is missing is reported before."""
     with pytest.raises(HostError) as raised:
         check_builds(
             engine("podman"), Home(root=tmp_path), images=["trainer"], has_registry=False, builds_programs=True

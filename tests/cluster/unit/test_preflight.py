@@ -17,7 +17,7 @@ def test_missing_tools_are_named_with_their_packages() -> None:
 
 
 def test_without_root_the_way_out_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user without root is told of kind."""
+    """A user without root gets a hint at kind."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     with pytest.raises(HostError, match=r"needs root.*CLUSTER=kind"):

@@ -21,7 +21,7 @@ def training_job(name: str, **spec: Any) -> dict[str, Any]:
 
 
 def reasons(cluster: Kubectl) -> list[str]:
-    """Return the reasons of the events about jobs, in the order in which they were told."""
+    """Return the reasons of the events about jobs, in the order in which they were reported."""
     return [event["reason"] for event in cluster.list("events") if event["involvedObject"]["kind"] == "DLRMTrainingJob"]
 
 

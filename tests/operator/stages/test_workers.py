@@ -219,7 +219,7 @@ def test_a_job_whose_checkpoints_die_with_its_pods_says_so(spec: dict[str, Any],
 
 
 def test_a_trainer_of_ones_own_may_keep_checkpoints_elsewhere() -> None:
-    """Nothing is known of them, so nothing is said."""
+    """Nothing is known of them, so nothing is reported."""
     story = Story(trainer={"numNodes": 1, "image": "mine", "command": ["torchrun", "train.py"]}).running()
 
     assert "CheckpointsKept" not in [each["type"] for each in story.status["conditions"]]

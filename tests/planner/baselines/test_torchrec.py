@@ -1,4 +1,4 @@
-"""TorchRec's own planner on our requests, and what is said where it cannot serve them."""
+"""TorchRec's own planner on our requests, and the message where it cannot serve them."""
 
 import importlib.util
 import sys

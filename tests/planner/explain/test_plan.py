@@ -53,7 +53,7 @@ def test_the_gap_is_accounted_for() -> None:
 
 
 def test_the_table_that_bounds_a_device_is_named_first() -> None:
-    """A table that may not be split and takes most of the step is named, and what holds it is said."""
+    """A table that may not be split and takes most of the step is named, and so is what holds it."""
     _, found = explained(request_of(constraints=Constraints(max_shards_per_table=1)))
 
     assert found.dominant_tables[0].name == "hot"
@@ -74,7 +74,7 @@ def test_helps_come_with_numbers() -> None:
 def test_narrower_pooled_embeddings_are_named_where_they_save_more_than_codecs_take(
     num_nodes: int, num_sentences: int
 ) -> None:
-    """Between nodes they do; within a node of fast links, nothing is said."""
+    """Between nodes they do; within a node of fast links, nothing is reported."""
     members = [builders.table(f"t{index}", embedding_dim=128) for index in range(8)]
     of_nodes = builders.topology(4 * num_nodes, num_nodes=num_nodes)
     _, found = explained(builders.request(*members, topology=of_nodes))

@@ -98,7 +98,7 @@ def test_a_searched_plan_comes_back_with_its_costs() -> None:
 
 
 def test_every_family_comes_back_with_and_without_a_price() -> None:
-    """Copies and the joined names of a node's tables survive the way and back; the bound lies below the price."""
+    """Copies and the joined names of a node's tables survive the way and back; the bound is below the price."""
     request = request_of(topology=builders.topology(4, num_nodes=2))
     request = request.model_copy(update={"algorithm": Algorithm.TORCHREC})
     user, item, country = request.tables.tables

@@ -271,7 +271,7 @@ def test_a_co_located_table_in_host_memory_is_named() -> None:
 
 
 def test_a_total_that_no_device_takes_is_named() -> None:
-    """The total must be the slowest device's, and the gap follows the total: both are said."""
+    """The total must be the slowest device's, and the gap follows the total: both are reported."""
     problems = plan_problems(changed("predicted.total_ms", 1e3))
 
     assert [problem.split(":")[0] for problem in problems] == ["predicted.total_ms", "gap"]

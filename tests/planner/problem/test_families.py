@@ -267,7 +267,7 @@ def test_sequences_that_may_be_by_rows_alone_are_planned(count: int) -> None:
 
 
 def test_a_plan_of_several_families_is_sound_and_explained() -> None:
-    """Its parts sum to the step, the bound lies below, and each table has a verdict."""
+    """Its parts sum to the step, the bound is below, and each table has a verdict."""
     plan = mixed_plan()
     bundle = ExactCosts(plan.request.topology.device)
 

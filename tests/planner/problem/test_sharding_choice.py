@@ -1,4 +1,4 @@
-"""Which sharding types are left for each table, and what is said where none is."""
+"""Which sharding types are left for each table, and the message where none is."""
 
 from typing import Any
 

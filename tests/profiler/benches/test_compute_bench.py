@@ -35,7 +35,7 @@ def test_a_run_in_two_parts_equals_one_run(tmp_path: Path) -> None:
 
 
 def test_a_sample_without_memory_is_a_record_and_no_end(tmp_path: Path) -> None:
-    """It is told that it did not fit, and the run goes on."""
+    """It gets the error that it did not fit, and the run goes on."""
     file = collected(tmp_path / "records", MadeUpBackend(most_tables=3), max_records=20)
     failed = [record for record in file.records if record.out_of_memory]
 

@@ -24,7 +24,7 @@ def test_an_exchange_takes_the_devices_time() -> None:
 
 
 def test_a_late_start_is_a_spin_on_the_device() -> None:
-    """The offset lies before the first event, so that each rank's time begins with its own start."""
+    """The offset is before the first event, so that each rank's time begins with its own start."""
     cuda = FakeCuda()
 
     assert exchange_ms(cuda, CudaExchangeTimer(cuda), offset_ms=3.0) == pytest.approx(0.09)

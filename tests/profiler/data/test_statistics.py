@@ -108,6 +108,6 @@ def test_a_feature_without_ids_is_named() -> None:
 
 
 def test_data_without_samples_is_refused() -> None:
-    """Nothing can be said of nothing."""
+    """No samples have no statistics."""
     with pytest.raises(DataError, match="holds no samples"):
         data_statistics([], batch_size=2, ids_are_rows=True)

@@ -36,7 +36,7 @@ def test_colour_follows_the_bytes_read() -> None:
 
 
 def test_shards_of_split_tables_are_marked() -> None:
-    """A reader sees at once that the rest lies elsewhere."""
+    """A reader sees at once that the rest is elsewhere."""
     summary = summarize(plan_of(table("split"), num_devices=2))
     lanes = device_lanes(summary.tables, summary.devices)
 

@@ -14,7 +14,7 @@ def _shown(plan: Plan, *, width: int = 200, is_terminal: bool = False) -> str:
 
 
 def test_the_summary_says_what_a_plan_is_worth() -> None:
-    """Predicted time, source, gain and distance to the bound stand in the first lines."""
+    """Predicted time, source, gain and distance to the bound are in the first lines."""
     text = _shown(plan_of())
 
     assert "source     simulated:Test Device 80GB; nothing was measured on a device" in text

@@ -62,7 +62,7 @@ NAMES = (
     ),
     ("path", "../job", "metadata.name must be lower-case letters, digits and hyphens, and begin with a letter"),
 )
-"""Names of jobs, with what is said of them."""
+"""Names of jobs, with the messages about them."""
 
 UNKNOWN: tuple[tuple[str, dict[str, Any], str], ...] = (
     ("in-the-spec", {"planer": {}}, "spec.planer"),

@@ -22,7 +22,7 @@ WITHIN_S = 90.0
 
 
 class Hands:
-    """What happens in one namespace, said by the test."""
+    """What happens in one namespace, in the test's words."""
 
     def __init__(self, kubectl: Kubectl) -> None:
         """Act in the client's namespace."""

@@ -64,7 +64,7 @@ class OperatorProcess:
 
 
 class Story:
-    """A world with one job, told in the words of what happens."""
+    """A world with one job, in the words of what happens."""
 
     def __init__(self, settings: Settings = SETTINGS, **spec: Any) -> None:
         """Submit the job."""

@@ -32,7 +32,7 @@ def wheel_with(folder: Path) -> Path:
 
 @pytest.mark.parametrize("place", [folder_with, wheel_with], ids=["folder", "wheel"])
 def test_ratings_become_samples(tmp_path: Path, place: object) -> None:
-    """Four stars are liked; users, movies and words are numbered as they first stand in their files."""
+    """Four stars are liked; users, movies and words are numbered as they first occur in their files."""
     assert callable(place)
     made = MovieLensSource(place(tmp_path), features_of(TABLES), num_dense=2)
     samples = made.take(0, np.arange(3))

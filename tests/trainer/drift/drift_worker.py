@@ -126,7 +126,7 @@ def orders(rounds: int, seed: int | None) -> list[str]:
 def main(folder: str, rounds: int = 1, seed: int | None = None) -> None:
     """Train through all faults; rank 0 writes of each, and of the rest after it, what is expected and what was named.
 
-    That is what the last report of it said.
+    That is what its last report had.
     """
     with joined_ranks():
         plan = plan_of(tables=TABLES, world_size=2)

@@ -103,7 +103,7 @@ def test_bursts_among_pauses_raise_no_alarm() -> None:
 
 
 def test_the_first_burst_after_stationary_noise_turns_the_fast_rule_off() -> None:
-    """It cannot be told from a change before it ends; later bursts can."""
+    """It cannot be distinguished from a change before it ends; later bursts can."""
     times = noise(0, 9000)
     for begin in (3000, 5000, 7000):
         times = slower(times, 2.0, begin, begin + 30)

@@ -82,7 +82,7 @@ def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
 
 
 def test_a_report_names_the_run_of_torchrun(tmp_path: Path, group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restart on the same folder has another id, by which an old report is told from a new one."""
+    """A restart on the same folder has another id, which distinguishes an old report from a new one."""
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "of-this-attempt")
     reports: list[StepReport] = []
     model = sharded_model(group)

@@ -44,7 +44,7 @@ def test_marking_does_not_wait_for_a_gpu() -> None:
 
 
 def test_simulated_events_refuse_what_cuda_events_refuse() -> None:
-    """The simulation that the tests of GPU clocks stand on has the three checks of ``CUDAEvent::elapsed_time``."""
+    """The simulation of the tests of GPU clocks has the three checks of ``CUDAEvent::elapsed_time``."""
     gpu = SimulatedGpu()
     begin, end = gpu.event(), gpu.event()
     with pytest.raises(ValueError, match="must be recorded"):
