@@ -24,18 +24,14 @@ AVOIDED = {
     r"whoever": "anyone who",
     r"(?<!there )is no (?!(longer|such|more|other|one|reason|evidence)\b)\w+": "is not a",
     r"neuroshard-operator\[\w*\]?": "'.[extra]' in a checkout: no package is published",
-}
-"""Regular expressions of what rules 3 and 4 avoid in every room, with the replacement."""
-AVOIDED_IN_CLEAN_ROOMS = {
     r"(does|did) cost": "the measured cost",
     r"lies": "is",
     r"said": "reported, stated",
     r"stands?(?! (in\b(?! the| a)|for|alone|out)|-in)": "is",
     r"told": "reported, distinguished, asked",
 }
-"""The same, for the rooms that have none of them left."""
-REMAINING = {"cli", "profiler", "trainer"}
-"""The rooms that still have some of these words."""
+"""Regular expressions of what rules 3 and 4 avoid, with the replacement."""
+ANY_WORD = re.compile("|".join(AVOIDED), re.IGNORECASE)
 CLAUSE = re.compile(
     r"(Ask|Check|Count|Do|Find|Give|Log|Measure|Name|Print|Read|Return|Say|See|Show|Tell|Write|Yield) "
     r"(how|what|when|where|which|whose|why)\b|Tell whether\b"
@@ -61,16 +57,14 @@ def sources() -> list[str]:
 
 def findings(path: str, text: str) -> Iterator[str]:
     """Yield the line and the problem of each finding in a file."""
-    room, _, _ = path.partition("/")
-    avoided = AVOIDED if room in REMAINING else AVOIDED | AVOIDED_IN_CLEAN_ROOMS
-    any_word = re.compile("|".join(avoided), re.IGNORECASE)
-    if not any_word.search(text) and not CLAUSE.search(text):
+    if not ANY_WORD.search(text) and not CLAUSE.search(text):
         return
-    for line, prose in python_prose(text, with_messages=room != "tests") if path.endswith(".py") else page_prose(text):
-        for pattern, better in avoided.items() if any_word.search(prose) else ():
+    is_python, with_messages = path.endswith(".py"), not path.startswith("tests/")
+    for line, prose in python_prose(text, with_messages=with_messages) if is_python else page_prose(text):
+        for pattern, better in AVOIDED.items() if ANY_WORD.search(prose) else ():
             for match in re.finditer(rf"\b({pattern})(?!\w)", prose, re.IGNORECASE):
                 yield f"{line}: {match[0]!r}; write {better!r}"
-        if path.endswith(".py") and (clause := CLAUSE.match(prose)):
+        if is_python and (clause := CLAUSE.match(prose)):
             yield f"{line}: {clause[0]!r}; write a noun, such as 'Return the cost'"
 
 

@@ -35,7 +35,7 @@ def options(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command and return its exit code; errors are told on stderr."""
+    """Run one command and return its exit code; errors are on stderr."""
     as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
     try:
         code = app(list(arguments) or ["--help"], prog_name="neuroshard", standalone_mode=False)

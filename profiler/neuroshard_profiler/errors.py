@@ -58,7 +58,7 @@ class DeviceFailedError(MeasureError):
 
     Args:
         source: label of the device.
-        reason: what the kernel said.
+        reason: the kernel's error.
     """
 
     def __init__(self, source: str, reason: Exception) -> None:

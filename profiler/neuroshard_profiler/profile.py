@@ -61,7 +61,7 @@ def profile(
     Args:
         settings: what and how long.
         progress: shows a bar per part. None: silent.
-        say: is told in sentences what was done.
+        say: gets sentences about finished work.
 
     Raises:
         SettingsError: this cannot be measured here.

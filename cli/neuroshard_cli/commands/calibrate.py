@@ -18,7 +18,7 @@ def calibrate(
 ) -> None:
     """Rescale cost models to another machine.
 
-    At least eight measurements are needed. The error before and after is told, and kept in the manifest.
+    At least eight measurements are needed. The error before and after is printed, and kept in the manifest.
     """
     from neuroshard_costs.fitting.calibration import calibrate as calibrated
     from neuroshard_report.terminal.bundle import render_manifest

@@ -48,7 +48,7 @@ class LocalRun:
         file: the job.
         tables: its tables.
         directory: locked by the caller.
-        view: is told how the stages go.
+        view: shows the stages.
     """
 
     def __init__(self, file: JobFile, tables: "TableSet", directory: RunDirectory, view: RunView) -> None:
@@ -140,7 +140,7 @@ class LocalRun:
         """Return a plan that was made before, once it is known to be for this model and this world size.
 
         Args:
-            path: its file; None: the ConfigMap that spec.planRef names stands in the job's file.
+            path: its file; None: the ConfigMap that spec.planRef names is in the job's file.
 
         Raises:
             DocumentError: it is damaged, or for something else.

@@ -31,7 +31,7 @@ class StageRunner:
 
     Args:
         directory: keeps the logs.
-        view: is told what the stages say.
+        view: shows the stages' output.
     """
 
     def __init__(self, directory: RunDirectory, view: RunView) -> None:

@@ -161,7 +161,7 @@ def _first_fault(text: bytes) -> LineError:
         if len(cells) != len(COLUMNS):
             found = f"has {len(cells)} columns, expected {len(COLUMNS)}"
             needed = f"label, {NUM_DENSE} integers, {NUM_HASHES} hashes, separated by tabs"
-            return LineError(row, f"{found}: {needed}; hint: leave no cell out, an empty one stands between two tabs")
+            return LineError(row, f"{found}: {needed}; hint: leave no cell out, an empty one is between two tabs")
         for name, cell in zip(COLUMNS, cells, strict=True):
             expected = _expected_instead(name, cell)
             if expected:

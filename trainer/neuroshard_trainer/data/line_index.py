@@ -1,6 +1,6 @@
 """Where the lines of a text file begin, kept in a file so that a start need not read all the data.
 
-The index lies next to its data file as ``NAME.neuroshard-index``, or in a folder of the run where the data's cannot be
+The index is next to its data file as ``NAME.neuroshard-index``, or in a folder of the run where the data's cannot be
 written. It is of one file alone: size, and time or content at both ends, must be those it was made of.
 """
 
@@ -56,7 +56,7 @@ def index_of(file: DataFile, *, spare: Path) -> LineIndex:
         spare: folder for indexes that cannot lie next to their file; made when it is needed.
 
     Raises:
-        DataError: the file is empty, no text or cannot be read, or an index that lies there is of another file.
+        DataError: the file is empty, no text or cannot be read, or an index that is there is of another file.
     """
     hashed = sha256(file.place.encode()).hexdigest()[:8]
     places = [spare / f"{file.name}-{hashed}{INDEX_SUFFIX}"]

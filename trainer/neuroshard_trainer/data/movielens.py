@@ -1,7 +1,7 @@
 """MovieLens-100K as RecBole packs it: from the wheel itself (a zip file), or from a folder with the same files.
 
 A sample is one rating; its label is 1 for four stars or more. Lookups are numbered from 0 on in the order in which
-values first stand in the data set's own files of users and movies, so that a table needs as many rows as there are
+values first occur in the data set's own files of users and movies, so that a table needs as many rows as there are
 values. Dense features: the user's age, and the time of the rating, both scaled to about 0 to 1.
 """
 

@@ -121,7 +121,7 @@ class StepReporter:
         drift_conditions: what, besides plan, device, ranks, and samples per step, must be the same for a restart to go
             on comparing.
         clock: marks and reads times. If unset: that of the model's device.
-        groups: duplication groups of which `count_distinct` is told. Empty: there are none.
+        groups: duplication groups that `count_distinct` counts. Empty: there are none.
         gradients: codec of the dense part's gradients. If unset: it has none.
         codecs: of the model's all-to-all; they take the reporter's clock. If unset: it has none.
     """

@@ -104,7 +104,7 @@ def prove_sharding(
         collections: the plan's tables in each collection of the model. None: all are bags, and named as in the plan.
 
     Raises:
-        InputError: a table lies otherwise, or is computed otherwise; the message names it. Or a path has no sharded
+        InputError: a table is elsewhere, or is computed otherwise; the message names it. Or a path has no sharded
             collection.
     """
     held = _held_by_all(model, group, collections)

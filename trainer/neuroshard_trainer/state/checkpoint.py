@@ -95,7 +95,7 @@ class CheckpointFolder:
         self._on_first_rank(self._take_over)
 
     def save(self, state: State, manifest: CheckpointManifest) -> Path:
-        """Write a checkpoint next to the newest ``keep`` before it; older ones go first. Returns where it lies.
+        """Write a checkpoint next to the newest ``keep`` before it; older ones go first. Returns its folder.
 
         Raises:
             StorageError: it does not fit or cannot be written, or a newer start of the run has taken over the folder;
