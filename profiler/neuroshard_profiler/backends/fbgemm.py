@@ -15,8 +15,8 @@ from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.backends.lookups import TableLookups, draw_batches
 from neuroshard_profiler.backends.torch_backend import TorchBackend
-from neuroshard_profiler.benches.lookups import TableLookups, draw_batches
 from neuroshard_profiler.devices.base import TimedDevice, first_line
 from neuroshard_profiler.errors import KernelError, UnusableSampleError
 

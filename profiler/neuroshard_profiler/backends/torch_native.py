@@ -8,8 +8,8 @@ from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import DataType, Optimizer
 from torch import Tensor, nn
 
+from neuroshard_profiler.backends.lookups import TableLookups, draw_batches
 from neuroshard_profiler.backends.torch_backend import TorchBackend
-from neuroshard_profiler.benches.lookups import TableLookups, draw_batches
 from neuroshard_profiler.devices.base import TimedDevice
 
 _LEARNING_RATE = 1e-3

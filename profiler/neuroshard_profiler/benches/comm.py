@@ -18,8 +18,8 @@ from neuroshard_api.documents.records import CommunicationSample
 from neuroshard_api.documents.topology import Link
 from torch import Tensor
 
-from neuroshard_profiler.benches.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.devices.base import TimedDevice
+from neuroshard_profiler.devices.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.devices.timing import relative_spread
 
 _ELEMENT_TYPES = {4: torch.float32, 2: torch.float16, 1: torch.int8}

@@ -16,11 +16,11 @@ from neuroshard_costs.fitting.fit import MIN_RECORDS
 
 from neuroshard_profiler.benches.comm import Ranks
 from neuroshard_profiler.benches.comm_sampling import CommunicationSpace, communication_sample
-from neuroshard_profiler.benches.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.benches.expansion import has_repeats
 from neuroshard_profiler.benches.reduction import REDUCTIONS_FILE, collect_reductions
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.devices.base import TimedDevice
+from neuroshard_profiler.devices.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.records import RecordsFile
 
 COLLECTIONS_FILE = "collections.jsonl"

@@ -18,7 +18,7 @@ from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, state_row_by
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.benches.exchange_timers import ExchangeRepeats, ExchangeTimer
+from neuroshard_profiler.devices.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
 
 TimedSample = ComputeSample | ExpansionSample | CodecSample | MatrixSample

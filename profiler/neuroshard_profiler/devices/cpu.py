@@ -17,9 +17,9 @@ from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.benches.exchange_timers import CPU_EXCHANGES, ExchangeRepeats, HostExchangeTimer
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, needed_bytes, sample_errors
 from neuroshard_profiler.devices.core_gauge import CoreGauge
+from neuroshard_profiler.devices.exchange_timers import CPU_EXCHANGES, ExchangeRepeats, HostExchangeTimer
 from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
 from neuroshard_profiler.hardware import (

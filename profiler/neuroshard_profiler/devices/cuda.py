@@ -11,9 +11,9 @@ from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.benches.exchange_timers import CudaExchangeTimer, ExchangeRepeats, gpu_exchanges
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, sample_errors
 from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, TorchCuda
+from neuroshard_profiler.devices.exchange_timers import CudaExchangeTimer, ExchangeRepeats, gpu_exchanges
 from neuroshard_profiler.devices.timing import CudaTimer, IdleCudaTimer, median_times
 
 CUDA_REPEATS = Repeats(warm_up=3, warm_up_ms=100.0, least=5, most=101, enough_ms=100.0)

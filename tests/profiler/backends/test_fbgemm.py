@@ -5,9 +5,9 @@ import pytest
 import torch
 from neuroshard_api.sharding.kernels import DataType, Optimizer
 from neuroshard_profiler.backends.base import Backend
+from neuroshard_profiler.backends.lookups import draw_batches
 from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.benches.launch import launch_samples
-from neuroshard_profiler.benches.lookups import draw_batches
 from neuroshard_profiler.devices import cpu
 from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import OutOfDeviceMemoryError

@@ -8,9 +8,9 @@ from neuroshard_api.documents.bundle import ReductionKind
 from neuroshard_api.documents.records import ReductionSample
 from neuroshard_api.documents.topology import Link
 from neuroshard_profiler.benches.comm import Ranks
-from neuroshard_profiler.benches.exchange_timers import ExchangeRepeats, HostExchangeTimer
 from neuroshard_profiler.benches.reduction import REDUCTIONS_FILE, SIZES, Collective, collect_reductions
 from neuroshard_profiler.devices.cpu import CpuDevice
+from neuroshard_profiler.devices.exchange_timers import ExchangeRepeats, HostExchangeTimer
 
 LINK = Link(bandwidth_bytes_per_second=1e9, latency_seconds=1e-5)
 

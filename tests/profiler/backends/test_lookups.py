@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.reuse.shard_arrays import sample_shards
-from neuroshard_profiler.benches.lookups import draw_batches, draw_lookups
+from neuroshard_profiler.backends.lookups import draw_batches, draw_lookups
 from support.builders import table
 from support.profiler.profiler_builders import compute_sample
 

@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from neuroshard_profiler.benches.exchange_timers import CudaExchangeTimer, HostExchangeTimer, gpu_exchanges
+from neuroshard_profiler.devices.exchange_timers import CudaExchangeTimer, HostExchangeTimer, gpu_exchanges
 from support.profiler.fake_cuda import FakeCuda
 
 
