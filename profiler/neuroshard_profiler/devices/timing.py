@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -33,14 +33,6 @@ _MAX_SPIN_CYCLES = 2**26
 _SLOWED_PER_LEAST = 3
 
 Pooled = TypeVar("Pooled")
-
-
-class CallTimer(Protocol):
-    """Times a forward call and the backward call that follows it."""
-
-    def time_ms(self, forward: Callable[[], Pooled], backward: Callable[[Pooled], object]) -> tuple[float, float]:
-        """Return the milliseconds of both calls."""
-        ...
 
 
 class ThreadTimer:
