@@ -19,7 +19,7 @@ def test_a_missing_engine_is_named_with_the_extra_that_brings_it(
     monkeypatch.setitem(sys.modules, f"{package}.protocol", None)
 
     with (
-        pytest.raises(MissingPackageError, match=rf"needs the package {package}.*neuroshard-operator\[{extra}\]"),
+        pytest.raises(MissingPackageError, match=rf"needs the package {package}.*pip install '\.\[{extra}\]'"),
         engine(EngineSettings(kind=EngineKind(kind)), spill_to=None, log="a log"),
     ):
         pass
