@@ -9,16 +9,12 @@ CostModelError
     `-- BundleDamagedError    copy or make the bundle again
 """
 
-from typing import ClassVar
-
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
 
-class CostModelError(ValueError):
+class CostModelError(ExpectedError, ValueError):
     """Base of all; the message says what is wrong, what was found and what to try."""
-
-    exit_code: ClassVar[ExitCode] = ExitCode.INVALID_INPUT
-    """What a command that fails for this reason ends with."""
 
 
 class BundleError(CostModelError):

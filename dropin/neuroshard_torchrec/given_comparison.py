@@ -13,7 +13,7 @@ from neuroshard_api.documents.document import DocumentError, read_data
 from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
 from neuroshard_api.documents.training_comparison import TrainingComparison
 from neuroshard_api.process.atomic_file import write_whole
-from neuroshard_trainer.errors import InputError
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan, read_plan
 from torch import nn
 from torchrec.distributed.types import ShardingPlan

@@ -5,9 +5,9 @@ from typing import TypeAlias, TypeGuard
 
 import numpy as np
 import torch
+from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.data.batches import DataBatch, Jagged
 from neuroshard_profiler.data.statistics import DataStatistics, data_statistics
-from neuroshard_profiler.errors import DataError
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 

@@ -4,20 +4,15 @@ PlannerError
 |-- RequestError      fix the request (it contradicts itself or names what is not there)
 |-- InfeasibleError   give more devices or memory, or loosen a constraint
 |-- CorrectionError   give reports of one steady training under the plan (`step_correction`)
-|-- PlanError         use another plan, or make it again (it is not whole, or says what cannot be scored)
-`-- MissingPackageError   install the package that the message names
+`-- PlanError         use another plan, or make it again (it is not whole, or says what cannot be scored)
 """
 
-from typing import ClassVar
-
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
 
-class PlannerError(ValueError):
+class PlannerError(ExpectedError, ValueError):
     """Base of all; the message says what is wrong, what was found and what to try."""
-
-    exit_code: ClassVar[ExitCode] = ExitCode.INVALID_INPUT
-    """What a command that fails for this reason ends with."""
 
 
 class RequestError(PlannerError):
@@ -32,9 +27,3 @@ class InfeasibleError(PlannerError):
 
 class PlanError(PlannerError):
     """A plan does not match its own request, or says what the planner cannot score."""
-
-
-class MissingPackageError(PlannerError):
-    """An optional package is not installed."""
-
-    exit_code = ExitCode.MISSING_PACKAGE

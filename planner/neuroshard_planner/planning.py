@@ -7,6 +7,7 @@ from typing import Protocol
 from neuroshard_api.documents.bundle import BundleManifest, NetworkName
 from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import REPLICATED
 
@@ -18,7 +19,7 @@ from neuroshard_planner.dense.gradients import refuse_sharded_only, with_gradien
 from neuroshard_planner.dense.joint import joint_plan
 from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.device_groups import plan_in_groups
-from neuroshard_planner.errors import InfeasibleError, MissingPackageError, PlannerError, RequestError
+from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.means_by_rows import cheaper_with_means
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel
@@ -54,7 +55,7 @@ class Bundle(CostModel, Protocol):
         """Return a sentence for everything in the request that the networks were not trained for."""
 
 
-Attempts = Mapping[Algorithm, Placement | PlannerError]
+Attempts = Mapping[Algorithm, Placement | ExpectedError]
 """What each baseline found, or why it found nothing."""
 
 
@@ -204,7 +205,7 @@ def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts:
     if request.algorithm is not Algorithm.NEUROSHARD:
         _require_by_columns(problem)
         found = baselines.get(request.algorithm) or _attempt(problem, request.algorithm)
-        if isinstance(found, PlannerError):
+        if isinstance(found, ExpectedError):
             raise found
         return Found(placement=found)
     result = None
@@ -297,7 +298,7 @@ def _require_by_columns(problem: Problem) -> None:
             )
 
 
-def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | PlannerError:
+def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | ExpectedError:
     """Run a baseline; finding nothing is a result like any other."""
     baseline = torchrec_placement if algorithm is Algorithm.TORCHREC else BASELINES[algorithm]
     bound = next(

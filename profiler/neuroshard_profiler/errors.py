@@ -1,13 +1,9 @@
-"""Errors of the profiler, named after what the caller should do.
+"""Errors of the profiler next to those of all rooms (`neuroshard_api.process.errors`).
 
-ProfilerError
+ExpectedError
 |-- SettingsError     ask for something else (another backend, optimizer, budget)
-|-- MissingPackageError   install the package that the message names
-|-- DataError         fix the data file that the message names
-|-- StorageError      free space on the disk that the message names
 `-- MeasureError      the measurement itself failed: see the message of the process it names
-    |-- DeviceFailedError     run the same command again
-    `-- PeerLostError         start the profiler of the other node too
+    `-- DeviceFailedError     run the same command again
 
 UnusableSampleError is not an error of a run: the sample is recorded with its reason and the run goes on.
 |-- OutOfDeviceMemoryError   the sample does not fit
@@ -15,39 +11,15 @@ UnusableSampleError is not an error of a run: the sample is recorded with its re
     `-- DeviceLostError      and with it the device, until another process starts
 """
 
-from typing import ClassVar
-
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
 
-class ProfilerError(ValueError):
-    """Base of all; the message says what is wrong, what was found and what to try."""
-
-    exit_code: ClassVar[ExitCode] = ExitCode.INVALID_INPUT
-    """What a command that fails for this reason ends with."""
-
-
-class SettingsError(ProfilerError):
+class SettingsError(ExpectedError):
     """What was asked for cannot be measured here."""
 
 
-class MissingPackageError(ProfilerError):
-    """An optional package is not installed."""
-
-    exit_code = ExitCode.MISSING_PACKAGE
-
-
-class DataError(ProfilerError):
-    """A sample of training data cannot be read."""
-
-
-class StorageError(ProfilerError):
-    """A disk is full."""
-
-    exit_code = ExitCode.STORAGE
-
-
-class MeasureError(ProfilerError):
+class MeasureError(ExpectedError):
     """A measuring process failed."""
 
     exit_code = ExitCode.INTERNAL_ERROR
@@ -66,12 +38,6 @@ class DeviceFailedError(MeasureError):
             f"{source} failed in a kernel and refuses all others until the process ends: {reason}"
             "; hint: run the same command again; it resumes after this sample"
         )
-
-
-class PeerLostError(MeasureError):
-    """The other node of a measured network did not come, or went."""
-
-    exit_code = ExitCode.PEER_LOST
 
 
 class UnusableSampleError(Exception):

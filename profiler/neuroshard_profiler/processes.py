@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from neuroshard_api.process.errors import PeerLostError
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_profiler.budget import Budget
-from neuroshard_profiler.errors import MeasureError, PeerLostError
+from neuroshard_profiler.errors import MeasureError
 
 GRACE_SECONDS = 120.0  # to start and to end
 KILL_AFTER_SECONDS = 45.0
@@ -114,7 +115,9 @@ def _end(processes: Sequence[subprocess.Popen[bytes]], kill_after_seconds: float
             each.wait()
 
 
-def _failure(measurer: Measurer, ended: str, error: type[MeasureError] = MeasureError) -> MeasureError:
+def _failure(
+    measurer: Measurer, ended: str, error: type[MeasureError | PeerLostError] = MeasureError
+) -> MeasureError | PeerLostError:
     tail = measurer.log.read_text(encoding="utf-8", errors="replace").splitlines()[-_LOG_TAIL_LINES:]
     if not tail:
         return error(

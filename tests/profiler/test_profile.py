@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 import pytest
 from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_profiler.__main__ import main
 from neuroshard_profiler.backends import select
-from neuroshard_profiler.errors import MissingPackageError, SettingsError
+from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.profile import (
     checked_backend,
     compute_command,

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import torch
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.process.errors import StorageError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.errors import StorageError
 from neuroshard_trainer.export import ExportedModel, export, main
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model.dlrm import RecommendationModel

@@ -23,10 +23,10 @@ from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.request import MemorySettings
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.tables import DataType, Pooling
+from neuroshard_api.process.errors import DataError, InputError, StorageError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.errors import DataError, InputError, StorageError
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.ranks.stopping import StepVote, Wish

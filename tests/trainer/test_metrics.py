@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_trainer.errors import InputError
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.metrics import ETA, Evaluation, StreamingAuc
 
 

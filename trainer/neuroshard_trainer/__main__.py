@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neuroshard_api.process.collector import uncollected_imports
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
-from neuroshard_trainer.errors import MissingPackageError, TrainerError
+from neuroshard_trainer.errors import missing_torchrec
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
@@ -22,7 +23,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
     _log_own_lines(rank)
     try:
         _run(options)
-    except TrainerError as error:
+    except ExpectedError as error:
         sys.stderr.write(f"error: rank {rank}: {error}\n")
         return error.exit_code
     except Exception:  # noqa: BLE001 - the one place where every error ends
@@ -41,7 +42,7 @@ def _run(options: argparse.Namespace) -> None:
             from neuroshard_trainer.ranks.tracing import TracedSteps
             from neuroshard_trainer.run import Places, train
     except (ImportError, OSError) as error:
-        raise MissingPackageError.of(error) from error
+        raise missing_torchrec(error) from error
 
     job_file: Path = options.job
     job = read_job(job_file)

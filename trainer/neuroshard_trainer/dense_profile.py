@@ -22,6 +22,7 @@ from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.command import fail
+from neuroshard_api.process.errors import ExpectedError, InputError
 from neuroshard_api.process.exit_codes import ExitCode
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -33,7 +34,6 @@ from neuroshard_trainer.dense.backward import backward_peaks
 from neuroshard_trainer.dense.optimizers import DENSE_OPTIMIZERS
 from neuroshard_trainer.dense.trackers import counted_step
 from neuroshard_trainer.dense.units import unit_modules, units_of
-from neuroshard_trainer.errors import InputError, TrainerError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model.dlrm import RecommendationModel
@@ -127,7 +127,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
         job = read_job(options.job)
         profile = dense_profile(job, _tables(job, options.tables), multi_tensor=options.device == "cuda")
         write_file(options.out, profile.to_json())
-    except TrainerError as error:
+    except ExpectedError as error:
         return fail(str(error), error.exit_code)
     return ExitCode.OK
 

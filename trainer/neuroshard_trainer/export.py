@@ -19,9 +19,9 @@ from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.command import fail
+from neuroshard_api.process.errors import ExpectedError, InputError
 
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.errors import InputError, TrainerError
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.serving import QuantizedType, quantized, served_model, whole_state
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         job, plan = read_job(options.job), read_any_plan(options.plan)
         description = export(job, plan, options.run_dir, options.out, quantized_type=kind)
-    except TrainerError as error:
+    except ExpectedError as error:
         return fail(str(error), error.exit_code)
     sys.stdout.write(f"step {description.step} exported to {options.out}\n")
     return 0

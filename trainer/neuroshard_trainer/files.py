@@ -4,8 +4,7 @@ import errno
 from pathlib import Path
 
 from neuroshard_api.process.atomic_file import write_whole
-
-from neuroshard_trainer.errors import StorageError
+from neuroshard_api.process.errors import StorageError
 
 
 def write_file(path: Path, text: str) -> None:

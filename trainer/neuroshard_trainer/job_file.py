@@ -4,8 +4,7 @@ from pathlib import Path
 
 from neuroshard_api.documents.document import DocumentError, read_data
 from neuroshard_api.job.training_job import DLRMTrainingJob
-
-from neuroshard_trainer.errors import InputError
+from neuroshard_api.process.errors import InputError
 
 
 def read_job(path: Path) -> DLRMTrainingJob:

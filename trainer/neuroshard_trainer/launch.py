@@ -16,7 +16,7 @@ from neuroshard_api.job.stage_commands import SHUTDOWN_VARIABLE
 from neuroshard_api.process.collector import uncollected_imports
 from neuroshard_api.process.exit_codes import ExitCode
 
-from neuroshard_trainer.errors import MissingPackageError
+from neuroshard_trainer.errors import missing_torchrec
 
 if TYPE_CHECKING:
     from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
             from torch.distributed.elastic.rendezvous import RendezvousError
             from torch.distributed.run import parse_args, run
     except (ImportError, OSError) as error:
-        sys.stderr.write(f"error: {MissingPackageError.of(error)}\n")
+        sys.stderr.write(f"error: {missing_torchrec(error)}\n")
         return ExitCode.MISSING_PACKAGE
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call] # torch's
     if SHUTDOWN_VARIABLE in os.environ and not hasattr(options, "shutdown_timeout"):

@@ -4,9 +4,8 @@ import math
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.process.errors import InputError
 from torch.nn.functional import binary_cross_entropy_with_logits
-
-from neuroshard_trainer.errors import InputError
 
 DIVERGED_REMEDY = (
     "lower spec.training.embeddingLearningRate or denseLearningRate, and check the dense features for outliers"

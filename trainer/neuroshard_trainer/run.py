@@ -16,6 +16,7 @@ from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.job.training import ResumePolicy
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.errors import InputError
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingPlan
@@ -36,7 +37,6 @@ from neuroshard_trainer.dense.optimizers import (
 )
 from neuroshard_trainer.dense.parallel import prove_dense
 from neuroshard_trainer.drift.watch import forget
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.measure.prometheus import prometheus_writer
 from neuroshard_trainer.measure.step_reporter import StepReporter
@@ -103,7 +103,7 @@ def train(
         traced_steps: steps that rank 0 traces. If unset: none.
 
     Raises:
-        TrainerError: of the kind that says what to do.
+        ExpectedError: of the kind that says what to do.
     """
     spec = job.spec
     launched = Launched.from_environment()
@@ -136,7 +136,7 @@ def set_up(
     metrics_port: int | None = None,
     traced_steps: TracedSteps | None = None,
 ) -> TrainingLoop:
-    """Return the loop that trains a job (see `train`). All ranks must call this. Raises TrainerError."""
+    """Return the loop that trains a job (see `train`). All ranks must call this. Raises ExpectedError."""
     spec = job.spec
     tables = plan.request.tables
     if spec.data.reader_processes:

@@ -3,8 +3,7 @@
 from dataclasses import dataclass
 
 from neuroshard_api.job.training import Training
-
-from neuroshard_trainer.errors import DataError
+from neuroshard_api.process.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.job.model import Model
+from neuroshard_api.process.errors import InputError, StorageError
 from torch.distributed.checkpoint import state_dict_loader
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
@@ -23,7 +24,6 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torchrec.fx.tracer import symbolic_trace
 from torchrec.inference.modules import quantize_inference_model
 
-from neuroshard_trainer.errors import InputError, StorageError
 from neuroshard_trainer.model.dlrm import RecommendationModel
 
 _MODEL_PREFIX = "model."

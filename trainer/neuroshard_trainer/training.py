@@ -11,13 +11,14 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.documents.progress import GuardRecord, GuardState, TrainingProgress
 from neuroshard_api.job.training import Checkpoint, Training, TrainPipeline
+from neuroshard_api.process.errors import InputError, StorageError
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from neuroshard_trainer.communication.gradient_guard import GradientGuard
 from neuroshard_trainer.communication.guard import Guard
 from neuroshard_trainer.data.batches import Batch, counted
 from neuroshard_trainer.data.training_data import TrainingData
-from neuroshard_trainer.errors import InputError, StoppedError, StorageError
+from neuroshard_trainer.errors import StoppedError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.step_reporter import StepReporter
 from neuroshard_trainer.measure.tensorboard import Show

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, UNPACKED_LIMIT_BYTES, DocumentError, decompressed
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
 LIMIT_BYTES = 1024 * 1024
@@ -26,7 +27,7 @@ SEPARATOR = "__"
 _KEY = re.compile(r"[-._a-zA-Z0-9]{1,253}")
 
 
-class ConfigMapTooLargeError(ValueError):
+class ConfigMapTooLargeError(ExpectedError, ValueError):
     """The files do not fit into one ConfigMap, even compressed."""
 
     exit_code = ExitCode.TOO_LARGE

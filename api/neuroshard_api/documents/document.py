@@ -17,21 +17,18 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, SchemaValidator
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
-from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.hints import in_one_line
 
 
-class DocumentError(ValueError):
+class DocumentError(ExpectedError, ValueError):
     """A file or value that people gave us does not follow its schema.
 
     The message names the place (file and field path), what was found there and what to try.
 
     Attributes:
         problems: one sentence per fault, each beginning with the field's path.
-        exit_code: of a command that fails for this reason.
     """
-
-    exit_code: ClassVar[ExitCode] = ExitCode.INVALID_INPUT
 
     def __init__(self, where: str, problems: list[str]) -> None:
         self.where = where

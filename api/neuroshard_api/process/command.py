@@ -4,6 +4,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.missing_package import missing_package
 
@@ -12,8 +13,8 @@ def run_command(run: Callable[[], ExitCode], *, extra: str, out: Path | None = N
     """Run a command and return its exit code.
 
     Args:
-        run: the command. An error with an attribute ``exit_code`` ends it with that code; other errors pass, except
-            those of files and of missing packages.
+        run: the command. An ExpectedError ends it with its exit code; other errors pass, except those of files and of
+            missing packages.
         extra: of this distribution, which brings the packages of the command.
         out: file or folder that the command writes, named in errors of files. If unset: the file of the error.
     """
@@ -24,11 +25,8 @@ def run_command(run: Callable[[], ExitCode], *, extra: str, out: Path | None = N
     except OSError as error:
         place = out or error.filename or "a file"
         return fail(f"{place}: {error.strerror}; hint: choose another place", ExitCode.INVALID_INPUT)
-    except Exception as error:
-        code: ExitCode | None = getattr(error, "exit_code", None)
-        if code is None:
-            raise
-        return fail(str(error), code)
+    except ExpectedError as error:
+        return fail(str(error), error.exit_code)
 
 
 def fail(sentence: str, code: ExitCode) -> ExitCode:

@@ -5,6 +5,7 @@ import json
 import sys
 import traceback
 
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.hints import in_lines
 from neuroshard_api.process.missing_package import missing_package
@@ -26,7 +27,7 @@ PLACE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ERO
 """What is wrong with a disk or with permissions, and not with us."""
 
 
-class CommandError(Exception):
+class CommandError(ExpectedError):
     """What the user can fix: wrong usage, an unwritable place. The message says what is wrong and what to try."""
 
     def __init__(self, message: str, exit_code: ExitCode = ExitCode.INVALID_INPUT) -> None:
@@ -61,16 +62,13 @@ def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
 
 def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
     """Return the exit code and the sentence of an error that people can fix. None: it is a bug of ours."""
-    code = getattr(error, "exit_code", None)  # the errors of each room carry theirs
-    if isinstance(code, ExitCode):
-        return code, str(error)
+    if isinstance(error, ExpectedError):
+        return error.exit_code, str(error)
     if isinstance(error, ModuleNotFoundError):
         return _missing_package(error)
     if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
         return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; hint: choose another place"
-    from neuroshard_api.documents.document import DocumentError
-
-    return (ExitCode.INVALID_INPUT, str(error)) if isinstance(error, DocumentError) else None
+    return None
 
 
 def _missing_package(error: ModuleNotFoundError) -> tuple[ExitCode, str] | None:

@@ -33,8 +33,8 @@ def compare(
     Each is costed by the same cost models and by the simulator of the device, and timed.
     """
     from neuroshard_api.documents.request import Algorithm
+    from neuroshard_api.process.errors import MissingPackageError
     from neuroshard_planner.baselines.torchrec import require_torchrec
-    from neuroshard_planner.errors import MissingPackageError
     from neuroshard_planner.explain.comparison import Comparison, regrets_of
     from neuroshard_planner.explain.comparison import compare as compared
     from neuroshard_report.terminal.comparison import Timed, render_comparison

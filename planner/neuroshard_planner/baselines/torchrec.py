@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DIM_MULTIPLE, Table
+from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_api.sharding.placement_rules import has_means_next_to, sharding_problem
 from neuroshard_costs.shards import FAMILIES
 
-from neuroshard_planner.errors import InfeasibleError, MissingPackageError
+from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import PlanCost
 from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
 
-from neuroshard_planner.errors import InfeasibleError, MissingPackageError
+from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.explain.robustness import Regret, costs_under_other_traffic, regrets
 from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import table_placements, tables_memory

@@ -4,10 +4,11 @@ from importlib.util import find_spec
 from typing import Literal, get_args
 
 from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kernels import DeviceKind
 
 from neuroshard_profiler.backends.base import Backend
-from neuroshard_profiler.errors import MissingPackageError, SettingsError
+from neuroshard_profiler.errors import SettingsError
 
 BackendName = Literal["fbgemm", "torch_native", "simulated"]
 NAMES: tuple[BackendName, ...] = get_args(BackendName)

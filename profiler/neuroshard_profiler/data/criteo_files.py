@@ -1,35 +1,21 @@
 """Criteo's data as batches of ids, by the trainer's own readers: text, also compressed, and the arrays of torchrec."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import islice
 
 import numpy as np
 from neuroshard_api.documents.tables import Table
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
 from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE, LineError, parse_lines
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.samples import Feature, Samples
 from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
-from neuroshard_trainer.errors import MissingPackageError as MissingReaderPackageError
-from neuroshard_trainer.errors import TrainerError
 
 from neuroshard_profiler.data.batches import DataBatch, Jagged, evenly
-from neuroshard_profiler.errors import DataError, MissingPackageError
 
 _ROWS = 2**40
 """Of tables that the trainer's readers take ids modulo of: hashes have 32 bits, so that all of them stay apart."""
-
-
-@contextmanager
-def by_trainers_reader() -> Iterator[None]:
-    """Turn the errors of the trainer's readers into those of the profiler."""
-    try:
-        yield
-    except MissingReaderPackageError as error:
-        raise MissingPackageError(str(error)) from error
-    except TrainerError as error:
-        raise DataError(str(error)) from error
 
 
 class CriteoText:
@@ -47,7 +33,7 @@ class CriteoText:
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with line and column."""
         first_line = 1
-        with by_trainers_reader(), text_of(self._file) as stream:
+        with text_of(self._file) as stream:
             while lines := self._next(stream, num_samples):
                 try:
                     parsed = parse_lines(b"".join(lines))
@@ -82,8 +68,7 @@ class CriteoArrays:
         features = [
             Feature(name=name, table=Table(name=name, num_embeddings=_ROWS, embedding_dim=4)) for name in FEATURES
         ]
-        with by_trainers_reader():
-            self._source = CriteoBinarySource([file], features, num_dense=NUM_DENSE, multi_hot=multi_hot)
+        self._source = CriteoBinarySource([file], features, num_dense=NUM_DENSE, multi_hot=multi_hot)
 
     @property
     def num_samples(self) -> None:
@@ -95,9 +80,7 @@ class CriteoArrays:
 
     def _blocks(self) -> Iterator[DataBatch]:
         for block, size in enumerate(self._source.block_sizes.tolist()):
-            with by_trainers_reader():
-                samples = self._source.take(block, np.arange(size))
-            yield _batch(samples)
+            yield _batch(self._source.take(block, np.arange(size)))
 
 
 def _batch(samples: Samples) -> DataBatch:

@@ -4,12 +4,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile, matching_files
 
 from neuroshard_profiler.data.batches import DataBatch, evenly
-from neuroshard_profiler.data.criteo_files import by_trainers_reader
 from neuroshard_profiler.data.files import ENDS, Format, Reader, format_of, open_data
-from neuroshard_profiler.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,5 +76,4 @@ class DataSet:
 def _files(place: str, data_format: Format | None) -> tuple[DataFile, ...]:
     formats = (data_format,) if data_format else tuple(ENDS)
     suffixes = tuple(dict.fromkeys(end for each in formats for end in ENDS[each]))
-    with by_trainers_reader():
-        return matching_files(place, Path(), suffixes=suffixes, setting="DATA")
+    return matching_files(place, Path(), suffixes=suffixes, setting="DATA")

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 from neuroshard_costs.shards import IndexArray
 from neuroshard_trainer.data.criteo_binary import DENSE_SUFFIX
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import COMPRESSED
 
 from neuroshard_profiler.data.batches import DataBatch, Jagged, evenly
-from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText, by_trainers_reader
-from neuroshard_profiler.errors import DataError
+from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -115,8 +115,7 @@ class ParquetFile:
 
         self._path = path
         try:
-            with by_trainers_reader():
-                self._file = parquet.ParquetFile(path.path or path.open())
+            self._file = parquet.ParquetFile(path.path or path.open())
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path}: is not a Parquet file: {error}; hint: check the path, or give --format"
@@ -203,7 +202,7 @@ class NpzFile:
 
     def __init__(self, path: DataFile, *, features: Sequence[str], session: str | None) -> None:
         try:
-            with by_trainers_reader(), path.open() as stream, np.load(stream, allow_pickle=False) as file:
+            with path.open() as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: is not an NPZ file of plain arrays; hint: write it with numpy.savez") from error

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from neuroshard_api.documents.tables import REUSE_BINS, Table, TableSet, allowed_name
+from neuroshard_api.process.errors import DataError
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_profiler.data.batches import DataBatch, Jagged
-from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.groups import Duplication
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)

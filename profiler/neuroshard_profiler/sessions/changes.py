@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 from neuroshard_costs.shards import FloatArray
 
-from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, identifier
 from neuroshard_profiler.sessions.log import SessionLog
 from neuroshard_profiler.sessions.open_engine import engine

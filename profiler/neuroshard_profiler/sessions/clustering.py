@@ -24,8 +24,9 @@ from neuroshard_api.documents.session_clustering import (
     LogFile,
     SessionClustering,
 )
+from neuroshard_api.process.errors import DataError
 
-from neuroshard_profiler.errors import DataError, SettingsError
+from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.files import make_folder, write_file
 from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSettings, identifier
 from neuroshard_profiler.sessions.log import START, SessionLog

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.repeats import changed_list, listed
 
-from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import ordered_samples
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.log import SessionLog

@@ -9,9 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory, gettempdir
 from typing import TYPE_CHECKING, Any
 
+from neuroshard_api.process.errors import DataError, MissingPackageError, StorageError
 from neuroshard_api.process.missing_package import missing_package
 
-from neuroshard_profiler.errors import DataError, MissingPackageError, SettingsError, StorageError
+from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.sessions.engine import BATCH_ROWS, FILE, identifier, literal
 from neuroshard_profiler.sessions.writer import write_clustered
 

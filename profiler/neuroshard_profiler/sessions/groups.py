@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 from neuroshard_costs.shards import FloatArray
 from neuroshard_trainer.data.files import DataFile
 
-from neuroshard_profiler.errors import DataError
 from neuroshard_profiler.sessions.changes import Changes, count_changes
 from neuroshard_profiler.sessions.constant_lists import require_constant
 from neuroshard_profiler.sessions.engine import EngineSettings

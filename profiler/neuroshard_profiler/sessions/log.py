@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_profiler.errors import DataError
+from neuroshard_api.process.errors import DataError
+
 from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, identifier
 
 if TYPE_CHECKING:

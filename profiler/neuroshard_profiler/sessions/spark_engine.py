@@ -16,9 +16,10 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuroshard_api.process.errors import DataError, ExpectedError, MissingPackageError, StorageError
 from neuroshard_api.process.missing_package import missing_package
 
-from neuroshard_profiler.errors import DataError, MissingPackageError, ProfilerError, SettingsError, StorageError
+from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.sessions.engine import BATCH_ROWS, FILE, ROW
 from neuroshard_profiler.sessions.writer import write_clustered
 
@@ -204,7 +205,7 @@ def _column(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def _sentence(problem: str, *, log: str) -> ProfilerError | None:
+def _sentence(problem: str, *, log: str) -> ExpectedError | None:
     """Return a failure as a sentence; none for one that is a fault of this package."""
     if "No space left" in problem or "Disk quota" in problem:
         return StorageError(

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.torchrec import torchrec_placement
-from neuroshard_planner.errors import InfeasibleError, MissingPackageError
+from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.explain.comparison import compare
 from neuroshard_planner.planning import plan as search
 from neuroshard_planner.plans.checks import plan_problems

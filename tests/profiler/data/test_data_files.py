@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.data.batches import DataBatch
 from neuroshard_profiler.data.files import Format, limited, open_data
-from neuroshard_profiler.errors import DataError
 from pyarrow import parquet
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.data.batches import DataBatch
 from neuroshard_profiler.data.data_set import DataSet
 from neuroshard_profiler.data.statistics import data_statistics
-from neuroshard_profiler.errors import DataError
 from pyarrow import parquet
 
 

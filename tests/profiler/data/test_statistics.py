@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.tables import REUSE_BINS
+from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.backends.lookups import draw_lookups
 from neuroshard_profiler.data.batches import DataBatch, Jagged
 from neuroshard_profiler.data.statistics import data_statistics
-from neuroshard_profiler.errors import DataError
 from support.builders import table
 from support.profiler.profiler_builders import compute_sample
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_profiler.errors import DataError
+from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.sessions.changes import Changes, count_changes
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.groups import candidate_groups

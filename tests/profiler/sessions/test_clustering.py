@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.session_clustering import SessionClustering
-from neuroshard_profiler.errors import DataError, SettingsError, StorageError
+from neuroshard_api.process.errors import DataError, StorageError
+from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.sessions.clustering import ClusteringSettings, cluster_sessions
 from neuroshard_profiler.sessions.duckdb_engine import DuckDb, duckdb_engine
 from neuroshard_profiler.sessions.engine import EngineSettings

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from neuroshard_profiler.errors import DataError
+from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.sessions.constant_lists import require_constant
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.log import open_log
@@ -59,10 +59,10 @@ def test_a_feature_that_the_log_has_not_is_refused(tmp_path: Path) -> None:
 
 def test_training_names_a_change_in_a_row_group_as_statistics_do(tmp_path: Path) -> None:
     """The sentences differ by what declares the feature."""
+    from neuroshard_api.process.errors import DataError
     from neuroshard_trainer.data.files import DataFile
     from neuroshard_trainer.data.parquet import ParquetSource
     from neuroshard_trainer.data.samples import Feature
-    from neuroshard_trainer.errors import DataError as TrainerDataError
     from support.builders import table
 
     path = session_file(tmp_path / "a.parquet", [(1, 1, [1]), (2, 2, [5]), (1, 3, [1, 2])], label=[0, 1, 0])
@@ -75,7 +75,7 @@ def test_training_names_a_change_in_a_row_group_as_statistics_do(tmp_path: Path)
         time_column="time",
         constant=("history",),
     )
-    with pytest.raises(TrainerDataError) as trained:
+    with pytest.raises(DataError) as trained:
         source.take(0, np.array([0]))
     with pytest.raises(DataError) as counted:
         require(path)

@@ -4,7 +4,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from neuroshard_profiler.errors import MissingPackageError, SettingsError
+from neuroshard_api.process.errors import MissingPackageError
+from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
 from neuroshard_profiler.sessions.open_engine import engine
 from neuroshard_profiler.sessions.spark_engine import check_java

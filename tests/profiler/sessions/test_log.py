@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from neuroshard_profiler.errors import DataError
+from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.sessions.log import open_log
 from support.profiler.session_logs import log_file, session_file
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from neuroshard_profiler.errors import DataError
+from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.sessions.changes import count_changes
 from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
 from neuroshard_profiler.sessions.log import open_log

@@ -7,8 +7,8 @@ import torch
 from fbgemm_gpu.quantize_comm import QuantizedCommCodec as FbgemmCodec
 from fbgemm_gpu.split_embedding_configs import SparseType
 from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.communication.codecs import SwitchableCodec, codecs_of, gradient_scale
-from neuroshard_trainer.errors import InputError
 from support.trainer.trainer_builders import plan_of
 
 CPU = torch.device("cpu")

@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker, HostBatch
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
 from neuroshard_trainer.data.source import DecodedBlocks
-from neuroshard_trainer.errors import DataError
 from support import builders
 
 TABLES = (builders.table("number", num_embeddings=100), builders.table("words", num_embeddings=100))

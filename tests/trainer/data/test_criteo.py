@@ -4,12 +4,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_lines import FEATURES
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.line_index import LINES_PER_BLOCK
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.errors import DataError
 from support import builders
 
 TABLES = tuple(builders.table(name, num_embeddings=100) for name in FEATURES)

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.source import BLOCK_SAMPLES
-from neuroshard_trainer.errors import DataError
 from support import builders
 from support.trainer.data_builders import CRITEO_TABLES, criteo_arrays
 

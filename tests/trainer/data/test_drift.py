@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from neuroshard_api.documents.document import validated
 from neuroshard_api.job.training import Data
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.data.collation import BatchMaker, HostBatch
 from neuroshard_trainer.data.drift import drifted_sources, with_statistics
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.synthetic import SyntheticSource
-from neuroshard_trainer.errors import InputError
 from support import builders
 
 TABLES = (

@@ -9,13 +9,13 @@ import fsspec
 import numpy as np
 import pyarrow as pa
 import pytest
+from neuroshard_api.process.errors import DataError, MissingPackageError, StorageError
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.files import DataFile, matching_files
 from neuroshard_trainer.data.line_index import INDEX_SUFFIX
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.unpack import unpacked
-from neuroshard_trainer.errors import DataError, MissingPackageError, StorageError
 from support.trainer.data_builders import CRITEO_TABLES, criteo_text, parquet_file
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

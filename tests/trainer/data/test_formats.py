@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.document import validated
 from neuroshard_api.job.training import Data
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile, matching_files
 from neuroshard_trainer.data.formats import open_source
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.source import SampleSource
-from neuroshard_trainer.errors import DataError
 from support import builders
 
 

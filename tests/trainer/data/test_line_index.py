@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.line_index import INDEX_SUFFIX, LINES_PER_BLOCK, index_of
-from neuroshard_trainer.errors import DataError
 from support.trainer.data_builders import criteo_file, criteo_text
 
 

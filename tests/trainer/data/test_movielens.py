@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.movielens import MovieLensSource
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.errors import DataError
 from support import builders
 from support.trainer.data_builders import MOVIELENS_FILES
 

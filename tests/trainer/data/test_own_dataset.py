@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.own_dataset import OwnDataset
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.errors import DataError
 from support import builders
 from support.trainer.own_datasets import NUM_EVALUATION_SAMPLES, NUM_SAMPLES
 

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.errors import DataError
 from support import builders
 
 TABLES = (builders.table("user", num_embeddings=10), builders.table("words", num_embeddings=10))

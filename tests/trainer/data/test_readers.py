@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from neuroshard_api.process.errors import DataError, PeerLostError
 from neuroshard_cluster.waiting import eventually
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.criteo import CriteoSource
@@ -14,7 +15,6 @@ from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.readers import Readers, start_server
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.errors import DataError, PeerLostError
 from support.processes import has_ended
 from support.trainer.data_builders import CRITEO_TABLES, criteo_file, criteo_line
 from support.trainer.ending_batches import Ending

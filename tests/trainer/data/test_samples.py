@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.data.samples import Jagged, features_of, joined
-from neuroshard_trainer.errors import InputError
 from support import builders
 from support.trainer.trainer_builders import samples
 

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from neuroshard_api.documents.document import validated
 from neuroshard_api.job.training import SESSION_BLOCK_SAMPLES, SyntheticSessions
+from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.repeats import repeated
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.sessions import shuffled_runs
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, require_valid
 from neuroshard_trainer.data.synthetic import SyntheticSource, zipf_ranks
-from neuroshard_trainer.errors import DataError
 from support import builders
 from support.trainer.trainer_builders import TABLES
 

@@ -22,10 +22,10 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.training import DenseOptimizer, Training
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.dense.operators import operators_of
 from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.dense.parallel import prove_dense
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.model.equal_weights import set_equal_weights

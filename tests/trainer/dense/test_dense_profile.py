@@ -13,11 +13,11 @@ from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.dense.operators import operators_of
 from neuroshard_trainer.dense.parallel import split_operators
 from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
-from neuroshard_trainer.errors import InputError
 from support import builders
 from support.trainer.own_models import SAMPLES, described, own_tables
 from torch import nn

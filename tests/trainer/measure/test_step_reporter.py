@@ -14,13 +14,13 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.training import Training
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.dense.optimizers import dense_optimizer, replicated_optimizer
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.work_budget import WorkBudget
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.measure.embedding_timers import Member
 from neuroshard_trainer.measure.prometheus import prometheus_writer
 from neuroshard_trainer.measure.step_reporter import StepReporter, _covered_ms, _own_ms

@@ -12,8 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.dense.optimizers import embedding_sharder
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.model.sharded_model import sharded_model
 from support.trainer.rank_server import joined_ranks
 from torch import nn

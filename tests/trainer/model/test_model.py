@@ -7,7 +7,7 @@ import torch
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.job.model import Model
-from neuroshard_trainer.errors import InputError
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.model.dlrm import RecommendationModel
 from support import builders
 from torch import nn

@@ -6,7 +6,7 @@ import pytest
 import torch
 from neuroshard_api.documents.request import MemorySettings
 from neuroshard_api.documents.tables import DataType, Optimizer
-from neuroshard_trainer.errors import InputError
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.sharding.plan_adapter import require_lasting_gradients
 from support.trainer.trainer_builders import plan_of
 from support.trainer.trainer_models import lookups_of_zero, sharded_model

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_trainer.errors import InputError
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.ranks.agreement import agreed, together
 from support.trainer.rank_server import joined_ranks
 

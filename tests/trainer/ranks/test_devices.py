@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_trainer.errors import InputError
+from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.ranks import devices
 from neuroshard_trainer.ranks.devices import (
     Cuda,

@@ -3,8 +3,9 @@
 import pytest
 import torch
 import torch.distributed as dist
+from neuroshard_api.process.errors import ExpectedError, InputError, PeerLostError
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_trainer.errors import CommunicationError, InputError, PeerLostError, TrainerError
+from neuroshard_trainer.errors import CommunicationError
 from neuroshard_trainer.ranks.failures import lost_peers
 
 SHARED_MEMORY = (
@@ -26,9 +27,9 @@ REMOTE = (
 )
 
 
-def raised(error: Exception, *, trains: bool) -> TrainerError:
+def raised(error: Exception, *, trains: bool) -> ExpectedError:
     """Return the trainer's error for a failure."""
-    with pytest.raises(TrainerError) as found, lost_peers(lambda: "after step 3", trains=lambda: trains):
+    with pytest.raises(ExpectedError) as found, lost_peers(lambda: "after step 3", trains=lambda: trains):
         raise error
     return found.value
 

@@ -24,7 +24,7 @@ import sys
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from neuroshard_trainer.errors import PeerLostError
+from neuroshard_api.process.errors import PeerLostError
 from neuroshard_trainer.ranks.process import joined, lost_peers
 
 folder, steps = Path(sys.argv[1]), int(sys.argv[2])

@@ -10,9 +10,9 @@ from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Pooling, Table
 from neuroshard_api.job.model import Model
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_trainer.dense.optimizers import embedding_sharder
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.sharding.live_sharding import live_kernel, planned_sharding, prove_sharding
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan

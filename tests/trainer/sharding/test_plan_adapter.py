@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kernels import DataType
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.sharding.plan_adapter import read_plan, sharding_plan
 from support import builders
 from support.planner.placements import on_host

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from neuroshard_trainer.errors import StorageError
+from neuroshard_api.process.errors import StorageError
 from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointManifest
 from torch.distributed.checkpoint import state_dict_saver
 

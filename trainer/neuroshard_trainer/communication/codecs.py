@@ -17,12 +17,12 @@ from fbgemm_gpu.quantize_comm import QuantizationContext
 from fbgemm_gpu.quantize_comm import QuantizedCommCodec as FbgemmCodec
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireTypes
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.process.errors import InputError
 from torch import nn
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.types import CommOp, QuantizedCommCodecs
 
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.ranks.clocks import Clock, HostClock, Mark
 
 ALL_TO_ALL = CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL

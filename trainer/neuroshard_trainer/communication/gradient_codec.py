@@ -26,6 +26,7 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.process.errors import InputError
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
@@ -36,7 +37,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed import DistributedModelParallel
 
 from neuroshard_trainer.communication.sparse_gradients import SparseGradients
-from neuroshard_trainer.errors import InputError
 
 WHOLE_STEPS = 2
 """Steps of a process before anything is encoded by bucket: buckets change after the first one."""

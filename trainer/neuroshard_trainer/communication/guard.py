@@ -18,9 +18,9 @@ from neuroshard_api.documents.communication import WireTypes
 from neuroshard_api.documents.gradient_exchange import GradientExchange
 from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
 from neuroshard_api.job.communication import CommunicationGuard, GuardAction
+from neuroshard_api.process.errors import InputError
 
 from neuroshard_trainer.communication.codecs import Codecs
-from neuroshard_trainer.errors import InputError
 
 CHECKS_SUSPENDED = 10
 """Checks that are left out before narrow types are tried once again."""

@@ -11,9 +11,9 @@ from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.job.stage_commands import PROGRESS_FILE
 from neuroshard_api.job.training import ResumePolicy
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.errors import InputError
 
 from neuroshard_trainer.data.readers import start_server
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.ranks.failures import lost_peers
 from neuroshard_trainer.ranks.process import Launched, start_process
@@ -42,7 +42,7 @@ def compare_accuracy(
         The comparison, and whether this is the first rank.
 
     Raises:
-        TrainerError: of the kind that says what to do.
+        ExpectedError: of the kind that says what to do.
     """
     launched = Launched.from_environment()
     inline = job.spec.model.inline_tables(job.metadata.name)

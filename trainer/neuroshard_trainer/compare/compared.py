@@ -13,9 +13,8 @@ from pathlib import Path
 from neuroshard_api.documents.document import Document
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.collector import uncollected_imports
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
-
-from neuroshard_trainer.errors import TrainerError
 
 Compare = Callable[[DLRMTrainingJob, Path, Path], tuple[Document, bool]]
 """Takes the job, where relative paths of its data begin, and a folder for what it writes. Returns the result, and
@@ -50,7 +49,7 @@ def write_compared(options: argparse.Namespace, compare: Callable[[], Compare]) 
         found, is_first = trained(read_job(options.job), data_dir, options.out.resolve().parent)
         if is_first:
             write_file(options.out, found.to_json())
-    except TrainerError as error:
+    except ExpectedError as error:
         sys.stderr.write(f"error: rank {os.environ.get('RANK', '0')}: {error}\n")
         return error.exit_code
     return ExitCode.OK

@@ -43,7 +43,7 @@ def compare(
         The comparison, and whether this is the first rank.
 
     Raises:
-        TrainerError: of the kind that says what to do.
+        ExpectedError: of the kind that says what to do.
     """
     launched = Launched.from_environment()
     inline = job.spec.model.inline_tables(job.metadata.name)

@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.files import DataFile
-from neuroshard_trainer.errors import DataError
 
 _LOCAL_HEADER_BYTES = 30  # of a zip file's member, before its name and extra field
 

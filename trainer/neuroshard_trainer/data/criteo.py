@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE, LineError, parse_lines
 from neuroshard_trainer.data.files import DataFile
@@ -15,7 +16,6 @@ from neuroshard_trainer.data.line_index import LINES_PER_BLOCK, index_of
 from neuroshard_trainer.data.samples import Feature, Jagged, Samples
 from neuroshard_trainer.data.source import DecodedBlocks, require_features
 from neuroshard_trainer.data.unpack import unpacked
-from neuroshard_trainer.errors import DataError
 
 
 def require_criteo(features: Sequence[Feature], *, num_dense: int) -> None:

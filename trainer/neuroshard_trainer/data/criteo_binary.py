@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.arrays import MappedArray, mapped_array, mapped_arrays
@@ -19,7 +20,6 @@ from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, even_blocks
-from neuroshard_trainer.errors import DataError
 
 DENSE_SUFFIX = "_dense.npy"
 _LABELS, _ONE_HOT, _MULTI_HOT = "_labels.npy", "_sparse.npy", "_sparse_multi_hot.npz"

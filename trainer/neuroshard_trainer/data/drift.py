@@ -5,10 +5,10 @@ from dataclasses import replace
 
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.training import Data, SyntheticDrift
+from neuroshard_api.process.errors import InputError
 
 from neuroshard_trainer.data.samples import Feature
 from neuroshard_trainer.data.synthetic import SyntheticSource
-from neuroshard_trainer.errors import InputError
 
 
 def drifted_sources(

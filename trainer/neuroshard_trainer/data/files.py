@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from neuroshard_trainer.errors import DataError, MissingPackageError
+from neuroshard_api.process.errors import DataError, MissingPackageError
 
 _URL = "://"
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.training import Data, DataFormat
+from neuroshard_api.process.errors import DataError, MissingPackageError
 
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
@@ -16,7 +17,6 @@ from neuroshard_trainer.data.samples import Feature
 from neuroshard_trainer.data.source import SampleSource
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.data.unpack import COMPRESSED
-from neuroshard_trainer.errors import DataError, MissingPackageError
 
 DEFAULT_NUM_SAMPLES = 1_000_000
 """Samples of a synthetic epoch where the job names none."""

@@ -15,10 +15,10 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.samples import IndexArray
-from neuroshard_trainer.errors import DataError
 
 INDEX_SUFFIX = ".neuroshard-index"
 LINES_PER_BLOCK = 1024

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, require_features
-from neuroshard_trainer.errors import DataError
 
 FEATURES = ("user_id", "age", "gender", "occupation", "zip_code", "item_id", "release_year", "genre", "title_word")
 """Features there are; genre and title_word have several lookups per sample."""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.arrays import MappedArray, mapped_arrays
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, DecodedBlocks, even_blocks
-from neuroshard_trainer.errors import DataError
 
 DENSE = "dense"
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from neuroshard_api.process.errors import DataError, ExpectedError
 
 from neuroshard_trainer.data.collation import HostBatch, collated, filled
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import require_valid
-from neuroshard_trainer.errors import DataError, TrainerError
 
 
 def dataset_class(name: str) -> Callable[..., Iterable[Any]]:
@@ -106,7 +106,7 @@ class OwnDataset:
                 for _ in range(turn * self.batch_size):
                     next(streams[shard, evaluation], None)
             taken = [sample for _, sample in zip(range(self.batch_size), streams[shard, evaluation], strict=False)]
-        except TrainerError:
+        except ExpectedError:
             raise
         except Exception as error:
             raise DataError(f"spec.data.dataset: {self.name} raised {type(error).__name__}: {error}") from error

@@ -7,6 +7,7 @@ from typing import BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.recent import Recent
@@ -14,7 +15,6 @@ from neuroshard_trainer.data.repeats import changed_list, first_change
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import DecodedBlocks
-from neuroshard_trainer.errors import DataError
 
 _KEPT_FILES = 64
 """Files whose metadata stays in memory: reading it again for each row group costs more than decoding a small one."""

@@ -8,24 +8,24 @@ import os
 import signal
 import threading
 
+from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.host_memory import keep_freed_memory
 from torch.utils.data import Dataset
 
 from neuroshard_trainer.data.collation import HostBatch, Make
-from neuroshard_trainer.errors import TrainerError
 
 
-class Positions(Dataset[HostBatch | TrainerError]):
+class Positions(Dataset[HostBatch | ExpectedError]):
     """Batches by position; an error goes back as a value, for a DataLoader would put a traceback into its message."""
 
     def __init__(self, make: Make) -> None:
         self._make = make
 
-    def __getitem__(self, position: int) -> HostBatch | TrainerError:
+    def __getitem__(self, position: int) -> HostBatch | ExpectedError:
         """Return the batch, or why there is none."""
         try:
             return self._make(position)
-        except TrainerError as error:
+        except ExpectedError as error:
             return error
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 
 import torch
+from neuroshard_api.process.errors import ExpectedError, PeerLostError
 from torch.utils.data import DataLoader
 
 from neuroshard_trainer.data import reader_process
@@ -26,7 +27,6 @@ from neuroshard_trainer.data.ahead import ahead
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import HostBatch, Make
 from neuroshard_trainer.data.reader_process import Positions
-from neuroshard_trainer.errors import PeerLostError, TrainerError
 
 PREFETCHED_BATCHES = 3
 """Batches that each process has ready or in the making."""
@@ -55,7 +55,7 @@ class Readers:
         """Yield the batches at these positions, on a device.
 
         Raises:
-            TrainerError: as the reader raised it.
+            ExpectedError: as the reader raised it.
             PeerLostError: a reader process is gone, or reads longer than the timeout.
         """
         if not positions:
@@ -80,14 +80,14 @@ class Readers:
                 raise
             raise PeerLostError(_lost(str(error))) from error
 
-    def _received(self, found: Iterator[HostBatch | TrainerError]) -> Iterator[Batch]:
+    def _received(self, found: Iterator[HostBatch | ExpectedError]) -> Iterator[Batch]:
         """Yield the readers' batches; where they are not pinned, their memory is mapped here, tensor by tensor."""
         for each in found:
-            if isinstance(each, TrainerError):
+            if isinstance(each, ExpectedError):
                 raise each
             yield Batch.of(each, self.keys)
 
-    def _patient(self, loader: "DataLoader[HostBatch | TrainerError]") -> Iterator[HostBatch | TrainerError]:
+    def _patient(self, loader: "DataLoader[HostBatch | ExpectedError]") -> Iterator[HostBatch | ExpectedError]:
         """Return the loader's batches; a reader that died is noticed within seconds, not after the whole timeout.
 
         With a timeout, torch waits for all of it at once and only then asks whether its processes live.

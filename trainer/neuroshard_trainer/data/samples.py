@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 from neuroshard_api.documents.tables import Table
+from neuroshard_api.process.errors import InputError
 from numpy.typing import NDArray
-
-from neuroshard_trainer.errors import InputError
 
 FloatArray = NDArray[np.float32]
 IndexArray = NDArray[np.int64]

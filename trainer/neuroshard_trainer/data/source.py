@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
+from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.samples import Feature, IndexArray, Samples
-from neuroshard_trainer.errors import DataError
 
 BLOCK_SAMPLES = 4096
 """Samples of a block where the format has no blocks of its own."""

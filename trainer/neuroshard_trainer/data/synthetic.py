@@ -15,12 +15,12 @@ from math import gcd
 import numpy as np
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.training import SyntheticSessions
+from neuroshard_api.process.errors import DataError
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, DecodedBlocks
-from neuroshard_trainer.errors import DataError
 
 ZIPF_EXPONENT = 0.85
 """Skew of tables for which neither they nor their set give one; as the planner's default."""

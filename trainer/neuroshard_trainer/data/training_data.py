@@ -9,6 +9,7 @@ from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker, Make
@@ -21,7 +22,6 @@ from neuroshard_trainer.data.readers import Readers
 from neuroshard_trainer.data.samples import Feature, features_of
 from neuroshard_trainer.data.sessions import Sessions, SessionSource
 from neuroshard_trainer.data.synthetic import SyntheticSource
-from neuroshard_trainer.errors import DataError
 from neuroshard_trainer.ranks.process import Process
 
 COUNTED_SAMPLES = 1024

@@ -10,9 +10,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import BinaryIO, cast
 
+from neuroshard_api.process.errors import DataError, MissingPackageError
+
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.line_index import alone, part_of
-from neuroshard_trainer.errors import DataError, MissingPackageError
 from neuroshard_trainer.files import storage_error
 
 _PIECE_BYTES = 2**24

@@ -5,6 +5,7 @@ import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.training import DenseOptimizer, Training
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, kernel_problem
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import replicated_optimizer_problem
@@ -17,7 +18,6 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from neuroshard_trainer.communication.codecs import Codecs
 from neuroshard_trainer.dense.parallel import by_kind
-from neuroshard_trainer.errors import InputError
 
 EPSILON = 1e-8
 """Added to the roots of Adagrad's sums; FBGEMM's default, which TorchRec's own for dense tables is not."""

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.documents.dense_layout import DenseGroup, DenseLayout, DenseStrategy, PlannedUnit
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.process.errors import InputError
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
@@ -27,7 +28,6 @@ from torchrec.distributed.model_parallel import (
 from torchrec.distributed.types import ShardingEnv
 
 from neuroshard_trainer.dense.operators import operators_of
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.ranks.agreement import agreed
 from neuroshard_trainer.ranks.process import limit_waits
 

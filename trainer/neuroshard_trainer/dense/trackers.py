@@ -11,11 +11,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from neuroshard_api.process.errors import InputError
 from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
-
-from neuroshard_trainer.errors import InputError
 
 if TYPE_CHECKING:
     from torch.distributed._tools.mem_tracker import MemTracker

@@ -5,11 +5,11 @@ from itertools import groupby
 
 from neuroshard_api.documents.dense_profile import DenseOperator, DenseUnit
 from neuroshard_api.documents.tables import DataType
+from neuroshard_api.process.errors import InputError
 from torch import nn
 
 from neuroshard_trainer.dense.operators import operators_of
 from neuroshard_trainer.dense.trackers import ModuleCount
-from neuroshard_trainer.errors import InputError
 
 _DATA_TYPES = {"float32": DataType.FP32, "float16": DataType.FP16, "bfloat16": DataType.BF16}
 _Modules = Sequence[tuple[str, nn.Module]]

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from neuroshard_api.documents.step_report import RankTimes, StepReport
+from neuroshard_api.process.errors import InputError, MissingPackageError
 
-from neuroshard_trainer.errors import InputError, MissingPackageError
 from neuroshard_trainer.files import write_file
 
 _PARTS = [name for name in RankTimes.model_fields if name.endswith("_ms")]

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from neuroshard_trainer.errors import MissingPackageError
+from neuroshard_api.process.errors import MissingPackageError
+
 from neuroshard_trainer.files import storage_error
 
 Show = Callable[[int, Mapping[str, float]], None]

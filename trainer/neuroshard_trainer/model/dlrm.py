@@ -6,6 +6,7 @@ import torch
 from neuroshard_api.documents.tables import Pooling, Table
 from neuroshard_api.job.model import Architecture, Model, WukongLayers
 from neuroshard_api.job.model import CrossNetwork as CrossNetworkSize
+from neuroshard_api.process.errors import InputError
 from torch import nn
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
 from torchrec.modules.embedding_configs import DataType as TorchRecDataType
@@ -14,7 +15,6 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.model.cross_network import CrossNetwork
 from neuroshard_trainer.model.expansion import Expansion
 from neuroshard_trainer.model.wukong import Wukong

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.process.errors import InputError
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -19,7 +20,6 @@ from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardingP
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from neuroshard_trainer.dense.parallel import DenseParallelWrapper, unit_module
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.model.averaged_model import AveragedModel
 from neuroshard_trainer.ranks.agreement import together
 from neuroshard_trainer.ranks.failures import full_memory, is_of_communication

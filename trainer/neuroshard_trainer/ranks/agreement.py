@@ -5,8 +5,7 @@ from typing import Any, TypeVar, cast
 
 import torch.distributed as dist
 from neuroshard_api.documents.document import DocumentError
-
-from neuroshard_trainer.errors import InputError
+from neuroshard_api.process.errors import InputError
 
 T = TypeVar("T")
 

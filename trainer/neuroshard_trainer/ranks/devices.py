@@ -9,9 +9,8 @@ import torch
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.torchrec_plan import ComputeDevice
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.placement_rules import local_size_problem
-
-from neuroshard_trainer.errors import InputError
 
 DeviceChoice = Literal["auto", "cpu", "cuda"]
 DRIVER_VERSION_FILE = Path("/proc/driver/nvidia/version")

@@ -6,8 +6,9 @@ from contextlib import contextmanager
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.process.errors import InputError, PeerLostError
 
-from neuroshard_trainer.errors import CommunicationError, InputError, PeerLostError
+from neuroshard_trainer.errors import CommunicationError
 
 _GLOO = re.compile(
     r"gloo|connection (closed|reset)|broken pipe|timed out|socket|timeout caused pair closure", re.IGNORECASE

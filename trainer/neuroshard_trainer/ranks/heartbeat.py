@@ -16,8 +16,9 @@ from typing import Self
 
 import torch
 import torch.distributed as dist
+from neuroshard_api.process.errors import PeerLostError
 
-from neuroshard_trainer.errors import PeerLostError, StoppedError
+from neuroshard_trainer.errors import StoppedError
 from neuroshard_trainer.ranks.process import new_group
 
 PERIOD_SECONDS = 1.0

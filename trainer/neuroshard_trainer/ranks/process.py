@@ -12,9 +12,9 @@ import torch.distributed as dist
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.job.stage_commands import RUN_ID_VARIABLE
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.host_memory import keep_freed_memory
 
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.ranks.devices import (
     Cuda,
     DeviceChoice,

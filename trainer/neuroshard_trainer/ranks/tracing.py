@@ -15,9 +15,8 @@ from types import TracebackType
 from typing import Self
 
 import torch
+from neuroshard_api.process.errors import InputError
 from torch.profiler import ProfilerActivity, profile, record_function
-
-from neuroshard_trainer.errors import InputError
 
 PREFIX = "neuroshard/"
 _LONGEST_STEPS = 40

@@ -12,6 +12,7 @@ from neuroshard_api.documents.document import Document
 from neuroshard_api.documents.gradient_exchange import GradientExchange
 from neuroshard_api.documents.plan import GivenPlan, Shard
 from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kinds import ComputeKernel
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
@@ -26,7 +27,6 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import get_unwrapped_module
 from torchrec.modules.embedding_configs import dtype_to_data_type
 
-from neuroshard_trainer.errors import InputError
 from neuroshard_trainer.ranks.agreement import agreed
 
 Sharding = Mapping[str, tuple[Shard, ...]]

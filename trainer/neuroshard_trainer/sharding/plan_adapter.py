@@ -16,6 +16,7 @@ from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.tables import DataType as Element
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kernels import kernel_problem
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import placement_problems
@@ -28,8 +29,6 @@ from torchrec.distributed.types import (
     ShardMetadata,
 )
 from torchrec.modules.embedding_configs import DataType
-
-from neuroshard_trainer.errors import InputError
 
 
 def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = None) -> GivenPlan:

@@ -25,13 +25,13 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.documents.document import Document, DocumentError
 from neuroshard_api.documents.progress import GuardRecord
+from neuroshard_api.process.errors import StorageError
 from pydantic import Field
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
 
-from neuroshard_trainer.errors import StorageError
 from neuroshard_trainer.files import disk_full, storage_error, write_file
 
 MANIFEST_FILE = "checkpoint.json"
