@@ -29,7 +29,7 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_profiler.data.batches import DataBatch, Jagged
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
 from neuroshard_profiler.data.statistics import data_statistics
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
@@ -152,7 +152,7 @@ def known_tables(job: Job) -> TableSet:
     names = [table.name for table in job.tables.tables]
     lengths = np.split(batch.lengths.numpy(), len(names))
     values = np.split(batch.values.numpy(), np.cumsum(batch.values_per_feature)[:-1])
-    features = {name: Jagged(ids=ids, lengths=own) for name, ids, own in zip(names, values, lengths, strict=True)}
+    features = {name: FeatureBatch(ids=ids, lengths=own) for name, ids, own in zip(names, values, lengths, strict=True)}
     size = WORLD_SIZE * job.batch_size
     counted = data_statistics(
         [DataBatch(num_samples=size, features=features, sessions=None)], batch_size=size, ids_are_rows=True

@@ -23,7 +23,7 @@ from neuroshard_api.job.communication import CommunicationGuard
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_trainer.communication.codecs import SwitchableCodec, codecs_of
 from neuroshard_trainer.ranks.process import Launched, Process, start_process
-from neuroshard_trainer.run import Places, set_up
+from neuroshard_trainer.run import RunPaths, set_up
 
 from benchmarks.narrow_types import EXAMPLE, WORLD_SIZE, plan_of
 from benchmarks.results_file import write_result
@@ -61,7 +61,7 @@ def training_seconds(job: DLRMTrainingJob, process: Process, folder: Path) -> fl
         plan_file.write_text(plan.to_json())
         folders[0].mkdir()
     torch.distributed.barrier(process.group)
-    loop = set_up(job, plan, Places(plan_file=plan_file, run_dir=folders[0], data_dir=folder), process)
+    loop = set_up(job, plan, RunPaths(plan_file=plan_file, run_dir=folders[0], data_dir=folder), process)
     begin = time.process_time()
     loop.run()
     return time.process_time() - begin

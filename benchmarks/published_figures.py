@@ -18,7 +18,7 @@ from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.simulator import constants
-from neuroshard_costs.simulator.communication import Direction, Network, all_to_all_seconds
+from neuroshard_costs.simulator.communication import Direction, NetworkColumns, all_to_all_seconds
 from neuroshard_costs.simulator.compute import kernel_seconds
 from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_costs.simulator.reductions import reduction_seconds
@@ -82,7 +82,7 @@ def _bus_rate(entry: dict[str, Any]) -> float:
         update={"bandwidth_bytes_per_second": entry["inter_node_bytes_per_second"]}
     )
     topology = topology.model_copy(update={"inter_node": inter_node})
-    network, share = Network.of(topology), 1 - 1 / topology.num_devices
+    network, share = NetworkColumns.of(topology), 1 - 1 / topology.num_devices
     if entry["collective"] == "all_to_all":
         seconds = all_to_all_seconds(
             usual.device,
@@ -154,7 +154,7 @@ def _exchange(entry: dict[str, Any]) -> float:
     def one(direction: Direction) -> float:
         return float(
             DeviceSimulator(device.device).communication_ms(
-                Network.of(_topology(device, devices)),
+                NetworkColumns.of(_topology(device, devices)),
                 max_dim_sum=float(largest),
                 mean_dim_sum=mean,
                 batch_size_per_device=entry["batch"] // devices,

@@ -22,7 +22,7 @@ from typing import Any, Final
 
 import yaml
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.drift_report import Cause, DriftReport, first_change
+from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause, first_change
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.training_comparison import TrainingComparison
@@ -182,7 +182,7 @@ class Scratch:
                     )
                     if drift is None:
                         read = DriftReport.read(train_dir / DRIFT_REPORT_FILE)
-                        drift = read if first_change(read.changes, Cause.INPUTS_DRIFTED) else None
+                        drift = read if first_change(read.changes, SlowdownCause.INPUTS_DRIFTED) else None
                 except DocumentError:
                     continue
         if process.returncode:
@@ -254,7 +254,7 @@ def facts_of(
     note: str,
 ) -> list[str]:
     """Return the lines of what the run itself measured and decided."""
-    change = first_change(drift.changes, Cause.INPUTS_DRIFTED)
+    change = first_change(drift.changes, SlowdownCause.INPUTS_DRIFTED)
     assert change is not None, "the caller checked"
     second = record["history"][1]
     head = HEAD.format(

@@ -22,7 +22,7 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder
 from neuroshard_trainer.measure.step_reporter import StepReporter
 from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.pipeline import Pipeline
+from neuroshard_trainer.pipeline import BatchPipeline
 from neuroshard_trainer.ranks.precision import autocast
 from neuroshard_trainer.ranks.stopping import StepVote
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
@@ -171,7 +171,7 @@ def own_loop(plan: Plan, data: list[Batch], folder: Path) -> Iterator[torch.Tens
             logits = model(batch.dense, batch.lookups)
         return binary_cross_entropy_with_logits(logits.float(), batch.labels)
 
-    pipeline = Pipeline(model, optimizer, loss_of, CPU)
+    pipeline = BatchPipeline(model, optimizer, loss_of, CPU)
     reporter = StepReporter(
         model, folder / PLAN_FILE, write=folder / "step-report.json", samples_per_step=WORLD_SIZE * BATCH_SIZE
     )

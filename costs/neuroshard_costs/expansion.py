@@ -4,7 +4,7 @@ Where it was measured, features, rows, and bytes count each with their own time:
 gradients up row by row, of all features of a group together. Elsewhere it is memory traffic.
 """
 
-from neuroshard_api.documents.bundle import Expansion
+from neuroshard_api.documents.bundle import ExpansionCost
 from neuroshard_api.documents.topology import DeviceType
 
 EXPANSION_PASSES = 5
@@ -14,7 +14,7 @@ MS_PER_SECOND = 1e3
 
 
 def expansion_ms(
-    num_features: int, num_rows: float, num_bytes: float, *, device: DeviceType, measured: Expansion | None
+    num_features: int, num_rows: float, num_bytes: float, *, device: DeviceType, measured: ExpansionCost | None
 ) -> float:
     """Return the milliseconds of both directions.
 

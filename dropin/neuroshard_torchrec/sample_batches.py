@@ -6,7 +6,7 @@ from typing import TypeAlias, TypeGuard
 import numpy as np
 import torch
 from neuroshard_api.process.errors import DataError
-from neuroshard_profiler.data.batches import DataBatch, Jagged
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
 from neuroshard_profiler.data.statistics import DataStatistics, data_statistics
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
@@ -105,9 +105,9 @@ def _counted(tables: Sequence[NamedTable], batch: Sequence[KeyedJaggedTensor], s
     return DataBatch(num_samples=size, features=counted, sessions=np.zeros(size, dtype=np.int64))
 
 
-def _by_sample(parts: Sequence[JaggedTensor]) -> Jagged:
+def _by_sample(parts: Sequence[JaggedTensor]) -> FeatureBatch:
     """Return the features of a table as one: of each sample the ids of the first, then those of the next."""
     lengths = [each.lengths().cpu().numpy().astype(np.int64) for each in parts]
     ids = np.concatenate([each.values().cpu().numpy().astype(np.int64) for each in parts])
     sample = np.concatenate([np.repeat(np.arange(len(each)), each) for each in lengths])
-    return Jagged(lengths=np.sum(lengths, axis=0), ids=ids[np.argsort(sample, kind="stable")])
+    return FeatureBatch(lengths=np.sum(lengths, axis=0), ids=ids[np.argsort(sample, kind="stable")])

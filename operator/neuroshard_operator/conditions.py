@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from neuroshard_api.documents.drift_report import Cause
+from neuroshard_api.documents.drift_report import SlowdownCause
 from neuroshard_api.job.policies import ConditionStatus
 from neuroshard_api.job.status import Condition
 from neuroshard_api.replanning import record as replanning_record
 from neuroshard_api.replanning import support as replanning_support
-from neuroshard_api.replanning.decision import Verdict
+from neuroshard_api.replanning.decision import ReplanVerdict
 
 MESSAGE_CHARACTERS = 4096  # the API takes 32,768; people read one screen
 
@@ -196,48 +196,48 @@ class Reason(StrEnum):
     """
 
     # When steps became slower
-    INPUTS_DRIFTED = Cause.INPUTS_DRIFTED.value
+    INPUTS_DRIFTED = SlowdownCause.INPUTS_DRIFTED.value
     """Of `Steady`, which is False: lookups changed.
 
     `PlanCurrent` has the state of a candidate plan.
     """
-    DEVICE_SLOW = Cause.DEVICE_SLOW.value
+    DEVICE_SLOW = SlowdownCause.DEVICE_SLOW.value
     """Of `Steady`, which is False: some devices of a node compute slower than their peers.
 
     With `spec.replanning.mode: Auto` the workers leave a slow node where that pays; otherwise cordon it and delete its
     pod.
     """
-    NODE_SLOW = Cause.NODE_SLOW.value
+    NODE_SLOW = SlowdownCause.NODE_SLOW.value
     """Of `Steady`, which is False: all devices of a node compute slower than their peers.
 
     As for `DeviceSlow`.
     """
-    COMMUNICATION_SLOW = Cause.COMMUNICATION_SLOW.value
+    COMMUNICATION_SLOW = SlowdownCause.COMMUNICATION_SLOW.value
     """Of `Steady`, which is False: collectives take longer on all ranks.
 
     Look for another tenant of the network, or a link that fell back to a lower speed.
     """
-    EVERYTHING_SLOW = Cause.EVERYTHING_SLOW.value
+    EVERYTHING_SLOW = SlowdownCause.EVERYTHING_SLOW.value
     """Of `Steady`, which is False: all parts of all ranks take longer.
 
     Look for another program on the nodes, or lower clocks.
     """
-    DENSE_SLOW = Cause.DENSE_SLOW.value
+    DENSE_SLOW = SlowdownCause.DENSE_SLOW.value
     """Of `Steady`, which is False: the dense part takes longer; no plan of embedding tables helps.
 
     Look for lower clocks, or a change of the model.
     """
-    DATA_LATE = Cause.DATA_LATE.value
+    DATA_LATE = SlowdownCause.DATA_LATE.value
     """Of `Steady`, which is False: training waits for its batches.
 
     Use more reader processes, or a faster volume.
     """
-    UNEXPLAINED = Cause.UNEXPLAINED.value
+    UNEXPLAINED = SlowdownCause.UNEXPLAINED.value
     """Of `Steady`, which is False: none of the other causes.
 
     `drift-report.json` in the ConfigMap `<job>-report` has the numbers.
     """
-    REPORT_UNUSABLE = Verdict.UNUSABLE_REPORT.value
+    REPORT_UNUSABLE = ReplanVerdict.UNUSABLE_REPORT.value
     """Of `Steady`, which is Unknown: the drift report cannot be read, or its times are not above 0, and nothing is
     decided from them.
 
@@ -257,30 +257,30 @@ class Reason(StrEnum):
     """
     INPUTS_RETURNED = "InputsReturned"
     """Of `PlanCurrent`: the inputs are again those that the plan in force was made for."""
-    NO_BETTER_PLAN = Verdict.NO_BETTER_PLAN.value
+    NO_BETTER_PLAN = ReplanVerdict.NO_BETTER_PLAN.value
     """Of `PlanCurrent`: the plan in force is predicted to cost no more."""
-    GAIN_TOO_SMALL = Verdict.GAIN_TOO_SMALL.value
+    GAIN_TOO_SMALL = ReplanVerdict.GAIN_TOO_SMALL.value
     """Of `PlanCurrent`: the expected gain is below `minGainPercent`, or below twice the price of a restart. While a
     change continues it is planned for again, at growing intervals.
     """
-    BETTER_PLAN_FOUND = Verdict.BETTER_PLAN_FOUND.value
+    BETTER_PLAN_FOUND = ReplanVerdict.BETTER_PLAN_FOUND.value
     """Of `PlanCurrent`, which is False: the candidate pays.
 
     With mode Suggest, or launchPolicy Manual, run the command in the message.
     """
-    COOLING_DOWN = Verdict.COOLING_DOWN.value
+    COOLING_DOWN = ReplanVerdict.COOLING_DOWN.value
     """Of `PlanCurrent`, which is False: the candidate pays, and the last restart is too recent, or its plan was not
     measured yet.
     """
-    BUDGET_SPENT = Verdict.BUDGET_SPENT.value
+    BUDGET_SPENT = ReplanVerdict.BUDGET_SPENT.value
     """Of `PlanCurrent`, which is False: the candidate pays, and `maxReplans` restarts were made, or the last two plans
     brought less than half of their promise.
 
     Raise `spec.replanning.maxReplans`, or approve the candidate by hand.
     """
-    NEAR_END = Verdict.NEAR_END.value
+    NEAR_END = ReplanVerdict.NEAR_END.value
     """Of `PlanCurrent`, which is False: the candidate pays, and less than a tenth of the steps remain."""
-    PRICE_UNKNOWN = Verdict.PRICE_UNKNOWN.value
+    PRICE_UNKNOWN = ReplanVerdict.PRICE_UNKNOWN.value
     """Of `PlanCurrent`, which is False: the candidate may pay, and the price of a restart is unknown: no checkpoint was
     measured yet, or checkpoints are on no volume.
 

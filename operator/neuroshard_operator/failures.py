@@ -32,7 +32,7 @@ _LAST = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cause:
+class FailureCause:
     """The failure that brought a Job down: the first of its pods, not those that it took along."""
 
     pod: str = ""
@@ -70,7 +70,7 @@ class Cause:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
+class FailureVerdict:
     """What is done about a failure, and by which rule."""
 
     action: FailureAction
@@ -82,7 +82,7 @@ class Verdict:
         return self.action is not FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS
 
 
-def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> Cause:
+def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> FailureCause:
     """Return the cause of a Job's failure: from its pods, or where they are gone already from the Job's own condition.
 
     A pod that the cluster took away goes first, since it may end after the peers that it left alone. Then the pods that
@@ -101,7 +101,7 @@ def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> Cause:
     return _cause_in(first)
 
 
-def cause_of_loss(pods: Sequence[ChildPod], message: str, now: datetime) -> Cause:
+def cause_of_loss(pods: Sequence[ChildPod], message: str, now: datetime) -> FailureCause:
     """Return the cause of a restart for nodes that do not answer: the first of their pods. Raises IndexError."""
     pod = min(pods, key=lambda each: each.meta.name)
     return replace(_cause_in(pod), reason=pod.disruption or LOST_NODE, message=message, time=now)
@@ -128,8 +128,8 @@ def was_stopped(job: ChildJob, pods: Iterable[ChildPod]) -> bool:
 
 
 def verdict(
-    policy: FailurePolicy, cause: Cause, *, has_run: bool = True, stopped: bool = False, lost_node: bool = False
-) -> Verdict:
+    policy: FailurePolicy, cause: FailureCause, *, has_run: bool = True, stopped: bool = False, lost_node: bool = False
+) -> FailureVerdict:
     """Return the policy's verdict on a cause: by the first rule that matches, or else by the defaults.
 
     `has_run`: all workers of the attempt were ready at one time. Workers that never met did not fail: one of them
@@ -138,20 +138,20 @@ def verdict(
     """
     for position, rule in enumerate(policy.rules):
         if _matches(rule, cause):
-            return Verdict(action=rule.action, rule=rule.name or f"rules[{position}]")
+            return FailureVerdict(action=rule.action, rule=rule.name or f"rules[{position}]")
     is_pressure = cause.reason == KUBELET_EVICTION and cause.pod_reason != NODE_SHUTDOWN
     if (DISRUPTION, "True") in cause.conditions and not is_pressure:
-        return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for disruptions")
+        return FailureVerdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for disruptions")
     is_late = cause.exit_code == ExitCode.PEER_LOST and not has_run
     excuse = "lost nodes" if lost_node else "stopped workers" if stopped else "late workers" if is_late else ""
     if excuse:
-        return Verdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule=f"default for {excuse}")
+        return FailureVerdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule=f"default for {excuse}")
     if cause.exit_code == ExitCode.INVALID_INPUT:
-        return Verdict(action=FailureAction.FAIL_JOB, rule="default for invalid input")
-    return Verdict(action=FailureAction.RESTART_JOB, rule="default")
+        return FailureVerdict(action=FailureAction.FAIL_JOB, rule="default for invalid input")
+    return FailureVerdict(action=FailureAction.RESTART_JOB, rule="default")
 
 
-def _matches(rule: FailureRule, cause: Cause) -> bool:
+def _matches(rule: FailureRule, cause: FailureCause) -> bool:
     codes = rule.on_exit_codes
     if codes is not None:
         if not cause.exit_code:
@@ -166,9 +166,9 @@ def _end(pod: ChildPod) -> tuple[datetime, str]:
     return ended or _LAST, pod.meta.name
 
 
-def _cause_in(pod: ChildPod) -> Cause:
+def _cause_in(pod: ChildPod) -> FailureCause:
     termination = pod.termination
-    return Cause(
+    return FailureCause(
         pod=pod.meta.name,
         node=pod.node,
         container=termination.container if termination else "",
@@ -181,13 +181,13 @@ def _cause_in(pod: ChildPod) -> Cause:
     )
 
 
-def _recorded_by(job: ChildJob) -> Cause:
+def _recorded_by(job: ChildJob) -> FailureCause:
     outcome = job.outcome
     if outcome is None:
-        return Cause()
+        return FailureCause()
     by_code = _BY_EXIT_CODE.search(outcome.message)
     by_condition = _BY_CONDITION.search(outcome.message)
-    return Cause(
+    return FailureCause(
         pod=by_code["pod"] if by_code else by_condition["pod"] if by_condition else "",
         container=by_code["container"] if by_code else "",
         exit_code=int(by_code["code"]) if by_code else None,

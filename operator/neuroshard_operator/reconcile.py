@@ -41,7 +41,7 @@ from neuroshard_operator.stages.result import StageResult, failed
 from neuroshard_operator.stages.running import run, succeeded
 from neuroshard_operator.stages.slow_nodes import leave_slow_node
 from neuroshard_operator.stages.suspension import suspend
-from neuroshard_operator.stages.training import Training
+from neuroshard_operator.stages.training import TrainingWorkers
 from neuroshard_operator.status import has_ended, new_status, read_status
 
 REJECTED_REQUEUE_S = 30.0
@@ -195,7 +195,7 @@ def _trained(context: Context, planned: Planned, job: ChildJob) -> list[StageRes
     running = run(context, job)
     if running.reason is not Reason.WORKERS_READY:
         return [running]
-    training = Training(context=context, planned=planned, workers=job, drift=drift_of(context, planned))
+    training = TrainingWorkers(context=context, planned=planned, workers=job, drift=drift_of(context, planned))
     steps = steady(context, training.drift)
     elsewhere = leave_slow_node(training)
     if elsewhere is not None:  # one restart at a time: a candidate is decided on in the next attempt

@@ -10,7 +10,7 @@ types do to the accuracy has no price; the trainer measures it.
 
 from collections.abc import Mapping
 
-from neuroshard_api.documents.communication import Communication, CommunicationChoices, WireAlternative, WireTypes
+from neuroshard_api.documents.communication import CommunicationChoices, CommunicationPlan, WireAlternative, WireTypes
 from neuroshard_api.documents.plan import Plan, PlanCost
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.collectives import CollectiveKind
@@ -42,10 +42,10 @@ def encoded_plan(request: PlanRequest, *, costs: CostModel, search: Search) -> P
     """
     assert request.communication is not None, "the request permits types"
     exact = search(request.model_copy(update={"communication": None, "wire": None}))
-    return _Choice(exact, request.communication, costs=costs, search=search).plan()
+    return _WireTypeChoice(exact, request.communication, costs=costs, search=search).plan()
 
 
-class _Choice:
+class _WireTypeChoice:
     """The choice of types for the best plan with exact exchange."""
 
     def __init__(self, exact: Plan, choices: CommunicationChoices, *, costs: CostModel, search: Search) -> None:
@@ -163,7 +163,7 @@ class _Choice:
     def _decided(
         self, found: Plan, chosen: WireTypes, judged: list[WireAlternative], *, reason: str | None = None
     ) -> Plan:
-        communication = Communication(
+        communication = CommunicationPlan(
             chosen=chosen,
             exact_ms=self._exact_ms,
             exact_exchange_ms=exchange_ms(self._exact.predicted),

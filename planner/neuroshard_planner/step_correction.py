@@ -15,7 +15,7 @@ from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
 from neuroshard_api.process.atomic_file import write_whole
 from neuroshard_api.replanning.decision import WARM_UP_STEPS
 from neuroshard_costs.bundle import load_bundle, read_weights, save_bundle
-from neuroshard_costs.fitting.step_calibration import Part, PartFactor, calibration_of, step_factors
+from neuroshard_costs.fitting.step_calibration import CalibratedPart, PartFactor, calibration_of, step_factors
 
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.interop.imported_plan import imported_plan
@@ -34,7 +34,7 @@ class SharedStepsError(CorrectionError):
 
 def corrected(
     bundle: Path, plan: Path, reports: Sequence[Path], out: Path, *, is_priced_by: bool = False
-) -> tuple[BundleManifest, dict[Part, PartFactor]]:
+) -> tuple[BundleManifest, dict[CalibratedPart, PartFactor]]:
     """Write a bundle, or a profile's folder, corrected by a training's steps; return its manifest and the factors.
 
     Args:

@@ -51,14 +51,16 @@ def plan_with_types(request: PlanRequest, *, costs: CostModel, search: Search, i
         RequestError: no permitted type of a table can be trained in the ways that it may be sharded.
         InfeasibleError: the tables do not fit in the narrowest types either.
     """
-    return _Choice(request, costs=costs, search=search).plan(None if incumbent is None else _types_of(incumbent))
+    return _StoredTypeChoice(request, costs=costs, search=search).plan(
+        None if incumbent is None else _types_of(incumbent)
+    )
 
 
 def _types_of(incumbent: Incumbent) -> Types:
     return {table.name: table.data_type for table in incumbent.tables if table.data_type is not None}
 
 
-class _Choice:
+class _StoredTypeChoice:
     """The choice of types for the tables of a request."""
 
     def __init__(self, request: PlanRequest, *, costs: CostModel, search: Search) -> None:

@@ -156,10 +156,10 @@ def collect_compute(
 
     from neuroshard_profiler.budget import budget_progress, parse_budget
     from neuroshard_profiler.profile import checked_backend, measure_compute
-    from neuroshard_profiler.settings import Part, ProfileSettings
+    from neuroshard_profiler.settings import MeasuringProcess, ProfileSettings
 
     settings = ProfileSettings(
-        part=Part.parsed(part),
+        part=MeasuringProcess.parsed(part),
         devices_per_node=job_devices,
         out=out.parent,
         tables_file=tables,

@@ -32,7 +32,7 @@ from neuroshard_profiler.files import write_file
 from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.processes import Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile, require_own_method
-from neuroshard_profiler.settings import Part, ProfileSettings
+from neuroshard_profiler.settings import MeasuringProcess, ProfileSettings
 
 COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
@@ -240,9 +240,9 @@ def _measure_at_once(
     measurers = [
         Measurer(
             command=compute_command(
-                settings, backend_name, Part(index=index, count=count), records, budget_seconds, kind=kind
+                settings, backend_name, MeasuringProcess(index=index, count=count), records, budget_seconds, kind=kind
             ),
-            records=_part_file(records, Part(index=index, count=count)),
+            records=_part_file(records, MeasuringProcess(index=index, count=count)),
             log=records / f"compute-{index}.log",
             resumes=True,
         )
@@ -251,14 +251,14 @@ def _measure_at_once(
     run_measurers(measurers, budget, on_poll=bar.update)
 
 
-def _part_file(records: Path, part: Part) -> Path:
+def _part_file(records: Path, part: MeasuringProcess) -> Path:
     return records / (COMPUTE_FILE if part.count == 1 else f"compute-{part.index}-of-{part.count}.jsonl")
 
 
 def compute_command(
     settings: ProfileSettings,
     backend_name: BackendName,
-    part: Part,
+    part: MeasuringProcess,
     records: Path,
     budget_seconds: float,
     *,

@@ -20,14 +20,14 @@ DEFAULT_BUDGET_SECONDS = 600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
+class MeasuringProcess:
     """One of several measuring processes, each on a separate GPU and with every n-th sample."""
 
     index: int = 0
     count: int = 1
 
     @classmethod
-    def parsed(cls, text: str) -> "Part":
+    def parsed(cls, text: str) -> "MeasuringProcess":
         """Return the part that a text such as ``3/8`` names: the fourth of eight. Raises SettingsError."""
         found = re.fullmatch(r"(\d+)/(\d+)", text)
         if found is None or int(found[1]) >= int(found[2]):
@@ -100,7 +100,7 @@ class ProfileSettings:
     two."""
     meeting: Meeting | None = None
     """Where the other node is met. None: the devices of this node exchange among themselves."""
-    part: Part = Part()
+    part: MeasuringProcess = MeasuringProcess()
     """Of the table sets, where several processes measure them."""
     optimizer: Optimizer | None = None
     """The job's, the only one that is measured. None: all that the backend has."""

@@ -1,12 +1,12 @@
 """What a plan sends in narrow types, and what that gives, in a line."""
 
-from neuroshard_api.documents.communication import Communication, WireTypes
+from neuroshard_api.documents.communication import CommunicationPlan, WireTypes
 from neuroshard_api.documents.gradient_exchange import GradientDecision, GradientExchange
 
 from neuroshard_report.quantities import format_ms
 
 
-def communication_line(wire: WireTypes | None, decided: Communication | None, total_ms: float) -> str:
+def communication_line(wire: WireTypes | None, decided: CommunicationPlan | None, total_ms: float) -> str:
     """Return a line on the types on the wire and their gain."""
     if decided is not None and decided.reason is not None:
         return f"exact: {decided.reason}"

@@ -3,8 +3,8 @@
 import pytest
 from neuroshard_api.documents.communication import (
     WIRE_FORMATS,
-    Communication,
     CommunicationChoices,
+    CommunicationPlan,
     WireType,
     WireTypes,
 )
@@ -12,7 +12,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import MemorySettings, PlanRequest
 from neuroshard_api.documents.tables import DataType
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
-from neuroshard_api.job.communication import Communication as JobCommunication
+from neuroshard_api.job.communication import Communication
 from neuroshard_api.job.plan_request import plan_request
 from pydantic import ValidationError
 from support.builders import data_with, job, plan, request
@@ -90,9 +90,9 @@ def test_all_permitted_pairs_are_tried_but_the_exact_one() -> None:
 def test_a_decision_for_exact_exchange_needs_its_reason() -> None:
     """And one for narrow types has none."""
     with pytest.raises(ValidationError, match="reason: is missing"):
-        Communication(chosen=WireTypes())
+        CommunicationPlan(chosen=WireTypes())
     with pytest.raises(ValidationError, match="reason: is for plans that encode nothing"):
-        Communication(chosen=INT8_FP16, reason="none")
+        CommunicationPlan(chosen=INT8_FP16, reason="none")
 
 
 def asked_of(communication: dict[str, object] | None) -> PlanRequest:
@@ -134,8 +134,8 @@ def test_fixed_types_that_a_batch_does_not_fill_are_named_by_their_field() -> No
 
 def test_by_default_a_job_sends_everything_as_it_is() -> None:
     """Nothing is compressed without being asked for."""
-    assert JobCommunication().choices is None
-    assert JobCommunication().fixed is None
+    assert Communication().choices is None
+    assert Communication().fixed is None
     assert job().spec.training.communication is None
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from hypothesis import given, settings
-from neuroshard_api.documents.communication import Communication, WireType, WireTypes
+from neuroshard_api.documents.communication import CommunicationPlan, WireType, WireTypes
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
 from neuroshard_api.documents.plan import PRICE_FIELDS, GivenPlan, Plan, any_plan
@@ -63,8 +63,8 @@ def test_a_placement_is_what_workers_do_and_no_price() -> None:
     """Other types that travel are another placement; another price, and exchange that stays exact, are not."""
     first = plan()
     dearer = first.model_copy(update={"lower_bound_ms": first.lower_bound_ms / 2})
-    exact = Communication(chosen=WireTypes(), reason="nothing is gained")
-    narrow = Communication(chosen=WireTypes(forward=WireType.FP16))
+    exact = CommunicationPlan(chosen=WireTypes(), reason="nothing is gained")
+    narrow = CommunicationPlan(chosen=WireTypes(forward=WireType.FP16))
     found = [first.model_copy(update={"communication": each}).placement_sha256 for each in (exact, narrow)]
 
     assert dearer.placement_sha256 == first.placement_sha256 == found[0]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus, TrainedPlan
 from neuroshard_api.replanning.decision import (
     LAST_SHARE,
-    Candidate,
-    Decision,
     PlanGain,
+    PricedCandidate,
+    ReplanDecision,
+    ReplanVerdict,
     Restart,
     SlowNode,
-    Verdict,
     decide,
     decide_slow_node,
 )
@@ -29,7 +29,7 @@ from neuroshard_api.replanning.record import (
 )
 
 AUTO = Replanning(mode=ReplanningMode.AUTO)
-PAYS = Candidate(embedding_ms=117.4, incumbent_ms=115.5, predicted_ms=67.8)
+PAYS = PricedCandidate(embedding_ms=117.4, incumbent_ms=115.5, predicted_ms=67.8)
 """Predicted and measured times of a trial: 4 tables on 2 ranks, after the pooling of two of them grew sixfold."""
 
 
@@ -49,7 +49,7 @@ def test_a_candidate_that_pays_is_taken_in_mode_auto() -> None:
     """The gain is half of what is promised, less for the models' error; the price is all that a restart takes."""
     decision = decide(PAYS, restart(), AUTO)
 
-    assert (decision.verdict, decision.acts) == (Verdict.BETTER_PLAN_FOUND, True)
+    assert (decision.verdict, decision.acts) == (ReplanVerdict.BETTER_PLAN_FOUND, True)
     assert decision.gain_ms == pytest.approx(117.4 * (1 - 67.8 / 115.5) * 0.5 / (117.4 / 115.5))
     assert decision.price_ms == pytest.approx(2_900 + 40_000 + 50 * 145)
     assert "50,000 steps; a restart costs 50 s" in decision.message
@@ -78,7 +78,7 @@ def test_predictions_count_by_the_growth_that_they_foresee(
     planned_ms: float | None, reference_ms: float | None, error: float
 ) -> None:
     """A factor that all are off by is not an error; without first steps or their prediction, times are compared."""
-    candidate = Candidate(
+    candidate = PricedCandidate(
         embedding_ms=60.0, incumbent_ms=30.0, predicted_ms=15.0, planned_ms=planned_ms, reference_ms=reference_ms
     )
 
@@ -91,30 +91,30 @@ def test_mode_suggest_restarts_nothing_but_what_the_user_approves() -> None:
     suggested = decide(PAYS, restart(), Replanning())
     approved = decide(PAYS, restart(replans=9), Replanning(), is_approved=True)
 
-    assert (suggested.verdict, suggested.acts) == (Verdict.BETTER_PLAN_FOUND, False)
+    assert (suggested.verdict, suggested.acts) == (ReplanVerdict.BETTER_PLAN_FOUND, False)
     assert approved.acts
 
 
 @pytest.mark.parametrize(
     ("facts", "verdict", "words"),
     [
-        ({"step": 99_900, "num_steps": 100_000}, Verdict.GAIN_TOO_SMALL, "must gain twice that"),
-        ({"step_ms": 2_000.0}, Verdict.GAIN_TOO_SMALL, "below minGainPercent 5"),
-        ({"checkpoint_ms": None}, Verdict.PRICE_UNKNOWN, "no checkpoint and start were measured yet"),
-        ({"start_ms": None}, Verdict.PRICE_UNKNOWN, "no checkpoint and start were measured yet"),
-        ({"keeps_checkpoints": False}, Verdict.PRICE_UNKNOWN, "checkpoints are not kept"),
-        ({"replans": 3}, Verdict.BUDGET_SPENT, "3 of at most 3 restarts"),
-        ({"since_replan_s": 60.0}, Verdict.COOLING_DOWN, "60 s ago, less than 1800 s"),
+        ({"step": 99_900, "num_steps": 100_000}, ReplanVerdict.GAIN_TOO_SMALL, "must gain twice that"),
+        ({"step_ms": 2_000.0}, ReplanVerdict.GAIN_TOO_SMALL, "below minGainPercent 5"),
+        ({"checkpoint_ms": None}, ReplanVerdict.PRICE_UNKNOWN, "no checkpoint and start were measured yet"),
+        ({"start_ms": None}, ReplanVerdict.PRICE_UNKNOWN, "no checkpoint and start were measured yet"),
+        ({"keeps_checkpoints": False}, ReplanVerdict.PRICE_UNKNOWN, "checkpoints are not kept"),
+        ({"replans": 3}, ReplanVerdict.BUDGET_SPENT, "3 of at most 3 restarts"),
+        ({"since_replan_s": 60.0}, ReplanVerdict.COOLING_DOWN, "60 s ago, less than 1800 s"),
         (
             {"outcomes": [PlanGain(promised_percent=40, measured_percent=None)]},
-            Verdict.COOLING_DOWN,
+            ReplanVerdict.COOLING_DOWN,
             "was not measured yet",
         ),
-        ({"step": 95_000}, Verdict.NEAR_END, "5,000 of 100,000 steps remain"),
-        ({"admission_ms": 3_600_000.0}, Verdict.GAIN_TOO_SMALL, "a restart costs 3,650 s"),
+        ({"step": 95_000}, ReplanVerdict.NEAR_END, "5,000 of 100,000 steps remain"),
+        ({"admission_ms": 3_600_000.0}, ReplanVerdict.GAIN_TOO_SMALL, "a restart costs 3,650 s"),
     ],
 )
-def test_what_holds_a_restart_up_is_named(facts: dict[str, Any], verdict: Verdict, words: str) -> None:
+def test_what_holds_a_restart_up_is_named(facts: dict[str, Any], verdict: ReplanVerdict, words: str) -> None:
     """Each obstacle has a verdict of its own, and the numbers in its sentence."""
     decision = decide(PAYS, restart(**facts), AUTO)
 
@@ -127,7 +127,7 @@ def test_a_candidate_that_is_predicted_to_cost_more_is_no_better_plan() -> None:
     for predicted_ms in (115.5, 130.0):
         decision = decide(replace(PAYS, predicted_ms=predicted_ms), restart(), AUTO)
 
-        assert (decision.verdict, decision.acts) == (Verdict.NO_BETTER_PLAN, False)
+        assert (decision.verdict, decision.acts) == (ReplanVerdict.NO_BETTER_PLAN, False)
 
 
 @pytest.mark.parametrize("is_approved", [False, True])
@@ -136,7 +136,7 @@ def test_a_candidate_that_places_everything_as_now_is_never_taken(*, is_approved
     for candidate in (PAYS, replace(PAYS, measured_ms=50.0)):
         decision = decide(replace(candidate, is_in_force=True), restart(), AUTO, is_approved=is_approved)
 
-        assert (decision.verdict, decision.acts) == (Verdict.NO_BETTER_PLAN, False)
+        assert (decision.verdict, decision.acts) == (ReplanVerdict.NO_BETTER_PLAN, False)
         assert "a restart would change nothing" in decision.message
 
 
@@ -166,7 +166,7 @@ def test_a_missed_promise_doubles_the_cooldown_and_two_end_the_restarts() -> Non
     once = decide(PAYS, restart(outcomes=[missed], since_replan_s=2_000.0), AUTO)
     twice = decide(PAYS, restart(outcomes=[missed, missed], since_replan_s=1e6), AUTO)
 
-    assert (once.verdict, twice.verdict) == (Verdict.COOLING_DOWN, Verdict.BUDGET_SPENT)
+    assert (once.verdict, twice.verdict) == (ReplanVerdict.COOLING_DOWN, ReplanVerdict.BUDGET_SPENT)
     assert "less than 3600 s" in once.message
     assert "less than half of what they promised" in twice.message
 
@@ -178,7 +178,7 @@ def test_times_that_cannot_be_are_no_reason_to_restart(field_name: str, wrong: f
     changed: dict[str, Any] = {field_name: wrong}
     decision = decide(replace(PAYS, **changed), restart(), AUTO)
 
-    assert (decision.verdict, decision.acts) == (Verdict.UNUSABLE_REPORT, False)
+    assert (decision.verdict, decision.acts) == (ReplanVerdict.UNUSABLE_REPORT, False)
 
 
 NODE = SlowNode(slow_ms=140.0, peers_ms=100.0, reference_step_ms=120.0, since_step=40_000)
@@ -189,9 +189,9 @@ def test_a_slow_node_is_left_once_the_loss_equals_the_price() -> None:
     begun = decide_slow_node(NODE, restart(step=41_000), AUTO, num_avoided=0, max_avoided=2)
     lost = decide_slow_node(NODE, restart(step=43_000), AUTO, num_avoided=0, max_avoided=2)
 
-    assert (begun.verdict, begun.acts) == (Verdict.GAIN_TOO_SMALL, False)
+    assert (begun.verdict, begun.acts) == (ReplanVerdict.GAIN_TOO_SMALL, False)
     assert "follows once as much was lost" in begun.message
-    assert (lost.verdict, lost.acts) == (Verdict.RESTART_PAYS, True)
+    assert (lost.verdict, lost.acts) == (ReplanVerdict.RESTART_PAYS, True)
     assert "40 % above that of its peers" in lost.message
 
 
@@ -202,22 +202,22 @@ def test_a_slow_node_is_kept_where_the_steps_that_remain_lose_less_than_a_restar
     endless = decide_slow_node(NODE, restart(step=85_000, num_steps=None), AUTO, num_avoided=0, max_avoided=2)
 
     assert (long.acts, endless.acts) == (True, True)
-    assert (short.verdict, short.acts) == (Verdict.GAIN_TOO_SMALL, False)
+    assert (short.verdict, short.acts) == (ReplanVerdict.GAIN_TOO_SMALL, False)
     assert "2,000 steps remain, in which 50 s are to be gained" in short.message
 
 
 @pytest.mark.parametrize(
     ("node", "policy", "avoided", "verdict"),
     [
-        (replace(NODE, slow_ms=120.0), AUTO, 0, Verdict.GAIN_TOO_SMALL),
-        (NODE, AUTO, 2, Verdict.BUDGET_SPENT),
-        (NODE, Replanning(), 0, Verdict.RESTART_PAYS),
-        (NODE, AUTO.model_copy(update={"avoid_slow_nodes": False}), 0, Verdict.RESTART_PAYS),
-        (replace(NODE, peers_ms=0.0), AUTO, 0, Verdict.UNUSABLE_REPORT),
+        (replace(NODE, slow_ms=120.0), AUTO, 0, ReplanVerdict.GAIN_TOO_SMALL),
+        (NODE, AUTO, 2, ReplanVerdict.BUDGET_SPENT),
+        (NODE, Replanning(), 0, ReplanVerdict.RESTART_PAYS),
+        (NODE, AUTO.model_copy(update={"avoid_slow_nodes": False}), 0, ReplanVerdict.RESTART_PAYS),
+        (replace(NODE, peers_ms=0.0), AUTO, 0, ReplanVerdict.UNUSABLE_REPORT),
     ],
     ids=["not so slow", "enough avoided", "Suggest", "not avoided", "unusable"],
 )
-def test_a_slow_node_is_kept(node: SlowNode, policy: Replanning, avoided: int, verdict: Verdict) -> None:
+def test_a_slow_node_is_kept(node: SlowNode, policy: Replanning, avoided: int, verdict: ReplanVerdict) -> None:
     """Below 25 %, where two nodes are avoided, and in mode Suggest."""
     decision = decide_slow_node(node, restart(step=60_000), policy, num_avoided=avoided, max_avoided=2)
 
@@ -233,7 +233,7 @@ class Job:
     replans_s: list[float] = field(default_factory=list)
     outcomes: list[PlanGain] = field(default_factory=list)
 
-    def decide(self, candidate: Candidate, facts: Restart) -> Decision:
+    def decide(self, candidate: PricedCandidate, facts: Restart) -> ReplanDecision:
         """Decide, and take the candidate if that is what is decided; its plan is measured at the next report."""
         since_s = self.now_s - self.replans_s[-1] if self.replans_s else None
         facts = replace(facts, replans=len(self.replans_s), since_replan_s=since_s, outcomes=tuple(self.outcomes))
@@ -254,7 +254,7 @@ class Job:
 ANY_MS = st.one_of(st.floats(1e-3, 1e5), st.sampled_from([0.0, -1.0, float("nan"), float("inf")]))
 REPORTS = st.tuples(
     st.builds(
-        Candidate,
+        PricedCandidate,
         embedding_ms=ANY_MS,
         incumbent_ms=ANY_MS,
         predicted_ms=ANY_MS,
@@ -284,7 +284,7 @@ POLICIES = st.builds(
 
 @given(policy=POLICIES, reports=st.lists(REPORTS, max_size=40))
 def test_no_sequence_of_reports_causes_a_storm_of_restarts(
-    policy: Replanning, reports: list[tuple[Candidate, Restart, float, float | None]]
+    policy: Replanning, reports: list[tuple[PricedCandidate, Restart, float, float | None]]
 ) -> None:
     """Restarts keep maxReplans and the cooldown, need mode Auto and another placement, and spare the last tenth."""
     job = Job(policy=policy)
@@ -327,7 +327,7 @@ def test_a_job_does_not_oscillate_between_two_plans(
         measured[current] = now_ms
         if switches:
             job.measure(100 * (1 - now_ms / costs_ms[other]))
-        candidate = Candidate(
+        candidate = PricedCandidate(
             embedding_ms=now_ms,
             incumbent_ms=now_ms,
             predicted_ms=now_ms * promise,
@@ -355,7 +355,7 @@ def test_a_plan_that_was_left_before_it_was_measured_holds_nothing_up() -> None:
     waits = decide(PAYS, restart(outcomes=in_force, since_replan_s=1e6), AUTO)
     goes_on = decide(PAYS, restart(outcomes=left, since_replan_s=1e6), AUTO)
 
-    assert (waits.verdict, goes_on.verdict) == (Verdict.COOLING_DOWN, Verdict.BETTER_PLAN_FOUND)
+    assert (waits.verdict, goes_on.verdict) == (ReplanVerdict.COOLING_DOWN, ReplanVerdict.BETTER_PLAN_FOUND)
     assert goes_on.acts
 
 
@@ -411,7 +411,7 @@ def test_numbers_beyond_all_measure_stay_within_the_record() -> None:
     """The document of the record can always be written: its integers have 32 and 53 bits."""
     tiny = RECORD.model_copy(update={"history": (FIRST.model_copy(update={"measured_microseconds": 1}), SECOND)})
     measured = with_measured_gain(tiny, plan_hash="B", measured_us=2**53, steps=10**6)
-    worse = decide(Candidate(embedding_ms=1e9, incumbent_ms=1e-300, predicted_ms=1e300), restart(), AUTO)
+    worse = decide(PricedCandidate(embedding_ms=1e9, incumbent_ms=1e-300, predicted_ms=1e300), restart(), AUTO)
     costly = decide(PAYS, restart(checkpoint_ms=1e300), AUTO)
     candidate = CandidatePlan(number=1, since_step=1, start_time=START)
     for decision in (worse, costly):
@@ -454,7 +454,7 @@ def test_a_clock_that_was_set_back_holds_no_candidate_up() -> None:
     """How long the last one was made before is not known then; one that pays stays."""
     before = START - timedelta(days=1)
     failed = CandidatePlan(number=3, since_step=600, start_time=START, verdict="CandidateFailed")
-    paying = failed.model_copy(update={"verdict": Verdict.BETTER_PLAN_FOUND.value})
+    paying = failed.model_copy(update={"verdict": ReplanVerdict.BETTER_PLAN_FOUND.value})
     due = [
         is_candidate_due(candidate, since_step=step, cooldown_s=1_800, now=before)
         for candidate, step in ((failed, 600), (failed, 700), (paying, 700), (paying, 600))

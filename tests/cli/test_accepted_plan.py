@@ -19,7 +19,7 @@ import hashlib, os, pathlib, sys, time
 sys.path[:0] = {paths!r}
 from support import builders
 from support.trainer import training_builders
-from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.drift_report import SlowdownCause, DriftChange, Evidence, StepPart
 run_dir = pathlib.Path(os.environ["NEUROSHARD_RUN_DIR"])
 text = pathlib.Path(os.environ["NEUROSHARD_PLAN"]).read_bytes()
 digest = hashlib.sha256(text).hexdigest()
@@ -30,7 +30,7 @@ reference, times = (
     tuple(builders.rank_times(rank, forward_compute_ms=ms, step_ms=ms + 10.0) for rank in (0, 1)) for ms in (10.0, 90.0)
 )
 evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=10.0, recent_ms=90.0),)
-drifted = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=("t0",), since_step=4_000, evidence=evidence)
+drifted = DriftChange(cause=SlowdownCause.INPUTS_DRIFTED, tables=("t0",), since_step=4_000, evidence=evidence)
 documents = {{
     "progress.json": builders.progress(step=5_000, num_steps=10_000_000),
     "step-report.json": builders.step_report(plan_sha256=digest, ranks=times, first_step=4_900),

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.plan import IncumbentPlan
 from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
 from neuroshard_cli.local.directory import RunDirectory, file_digest
@@ -32,7 +32,9 @@ class Training:
         self.replanning: LocalReplanning | None = None
         embedding_ms = 2 * self.half_ms
         evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
-        change = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=("t0",), since_step=SINCE_STEP, evidence=evidence)
+        change = DriftChange(
+            cause=SlowdownCause.INPUTS_DRIFTED, tables=("t0",), since_step=SINCE_STEP, evidence=evidence
+        )
         rest = dict.fromkeys(
             (
                 "backward_compute_ms",

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.job.replanning import Replanning, ReplanningMode
 from neuroshard_api.process.exit_codes import ExitCode
@@ -37,7 +37,7 @@ import hashlib, os, pathlib, sys, time
 sys.path[:0] = {paths!r}
 from support import builders
 from support.trainer import training_builders
-from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.drift_report import SlowdownCause, DriftChange, Evidence, StepPart
 from neuroshard_api.documents.input_statistics import FeatureStatistics
 from neuroshard_api.documents.plan import Plan
 run_dir = pathlib.Path(os.environ["NEUROSHARD_RUN_DIR"])
@@ -66,7 +66,9 @@ reference, times = (
     for ms in (before_ms, embedding_ms)
 )
 evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
-drifted = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=tuple(sorted(hot)), since_step=4_000, evidence=evidence)
+drifted = DriftChange(
+    cause=SlowdownCause.INPUTS_DRIFTED, tables=tuple(sorted(hot)), since_step=4_000, evidence=evidence
+)
 step = 5_000 if is_first else 6_000
 documents = {{
     "progress.json": builders.progress(step=step, num_steps=10_000_000),
@@ -157,7 +159,7 @@ def test_changes_of_deduplicated_features_alone_are_noted_once_and_not_planned_f
     directory.plan_file.write_text(plan_text(2), encoding="utf-8")
     plan = file_digest(directory.plan_file)
     evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
-    drifted = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=("t0",), since_step=4_000, evidence=evidence)
+    drifted = DriftChange(cause=SlowdownCause.INPUTS_DRIFTED, tables=("t0",), since_step=4_000, evidence=evidence)
     replanning = LocalReplanning(
         directory,
         Replanning(),
@@ -219,7 +221,9 @@ def test_the_record_dates_each_plan_by_its_own_start(tmp_path: Path) -> None:
         for ms in (before.predicted.total_ms, candidate.incumbent.total_ms)
     )
     evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
-    drifted = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=tuple(sorted(hot)), since_step=4_000, evidence=evidence)
+    drifted = DriftChange(
+        cause=SlowdownCause.INPUTS_DRIFTED, tables=tuple(sorted(hot)), since_step=4_000, evidence=evidence
+    )
     for name, document in {
         "progress.json": builders.progress(step=5_000, num_steps=1_000_000_000),
         "step-report.json": builders.step_report(plan_sha256=plan, ranks=recent, first_step=4_900),

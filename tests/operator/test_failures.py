@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from neuroshard_api.job.policies import FailureAction
-from neuroshard_operator.failures import Cause, cause_of, verdict
+from neuroshard_operator.failures import FailureCause, cause_of, verdict
 from neuroshard_operator.observed.objects import ChildJob, ChildPod, JobEnd, Meta, Termination
 from neuroshard_operator.stages.result import log_tail
 from support import builders
@@ -96,16 +96,18 @@ def test_pods_of_another_attempt_are_not_asked() -> None:
 @pytest.mark.parametrize(
     ("cause", "action"),
     [
-        pytest.param(Cause(exit_code=1), "RestartJob", id="a failure restarts"),
-        pytest.param(Cause(exit_code=2), "FailJob", id="wrong input fails"),
-        pytest.param(Cause(exit_code=143, conditions=DISRUPTED), "RestartJobAndIgnoreMaxRestarts", id="a drain"),
+        pytest.param(FailureCause(exit_code=1), "RestartJob", id="a failure restarts"),
+        pytest.param(FailureCause(exit_code=2), "FailJob", id="wrong input fails"),
+        pytest.param(FailureCause(exit_code=143, conditions=DISRUPTED), "RestartJobAndIgnoreMaxRestarts", id="a drain"),
         pytest.param(
-            Cause(exit_code=137, conditions=DISRUPTED, reason="TerminationByKubelet"), "RestartJob", id="an eviction"
+            FailureCause(exit_code=137, conditions=DISRUPTED, reason="TerminationByKubelet"),
+            "RestartJob",
+            id="an eviction",
         ),
-        pytest.param(Cause(), "RestartJob", id="nothing is known"),
+        pytest.param(FailureCause(), "RestartJob", id="nothing is known"),
     ],
 )
-def test_without_rules_the_defaults_decide(cause: Cause, action: str) -> None:
+def test_without_rules_the_defaults_decide(cause: FailureCause, action: str) -> None:
     """Disruptions do not count, wrong input is not tried twice, all else restarts."""
     assert verdict(builders.job().spec.failure_policy, cause).action.value == action
 
@@ -119,11 +121,11 @@ def test_the_first_rule_that_matches_decides() -> None:
     ]
     policy = builders.job(failurePolicy={"rules": rules}).spec.failure_policy
 
-    assert verdict(policy, Cause(exit_code=65)).rule == "bad data"
-    assert verdict(policy, Cause(exit_code=7, conditions=DISRUPTED)).rule == "rules[1]"
-    assert verdict(policy, Cause(exit_code=7)).action is FailureAction.REPLAN_AND_RESTART
-    assert verdict(policy, Cause(exit_code=1)).rule == "default"
-    assert verdict(policy, Cause(exit_code=None)).rule == "default"
+    assert verdict(policy, FailureCause(exit_code=65)).rule == "bad data"
+    assert verdict(policy, FailureCause(exit_code=7, conditions=DISRUPTED)).rule == "rules[1]"
+    assert verdict(policy, FailureCause(exit_code=7)).action is FailureAction.REPLAN_AND_RESTART
+    assert verdict(policy, FailureCause(exit_code=1)).rule == "default"
+    assert verdict(policy, FailureCause(exit_code=None)).rule == "default"
 
 
 @pytest.mark.parametrize(
@@ -137,4 +139,4 @@ def test_the_first_rule_that_matches_decides() -> None:
 )
 def test_a_condition_quotes_the_problem_with_its_hint(log: str, message: str) -> None:
     """The last line alone may be the remedy of an unknown problem."""
-    assert log_tail(Cause(message=log)) == message
+    assert log_tail(FailureCause(message=log)) == message

@@ -7,8 +7,8 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.drift_report import Cause, DriftReport
-from neuroshard_api.replanning.decision import Verdict
+from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
+from neuroshard_api.replanning.decision import ReplanVerdict
 from neuroshard_operator import names
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.observed.results import content_hash
@@ -220,8 +220,8 @@ def test_every_cause_and_verdict_is_the_reason_of_a_condition() -> None:
     """But for the one about slow nodes, which restart the workers and have no condition."""
     values = {each.value for each in Reason}
 
-    assert {each.value for each in Cause} <= values
-    assert {each.value for each in Verdict} - values == {Verdict.RESTART_PAYS.value}
+    assert {each.value for each in SlowdownCause} <= values
+    assert {each.value for each in ReplanVerdict} - values == {ReplanVerdict.RESTART_PAYS.value}
 
 
 def test_a_further_change_is_planned_for_after_the_cooldown() -> None:

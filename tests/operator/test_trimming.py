@@ -6,7 +6,7 @@ import pytest
 from neuroshard_api.documents.config_map import pack_files
 from neuroshard_operator import names
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.results import PlanSummary, ProfileSummary, ReportSummary, Unreadable
+from neuroshard_operator.observed.results import PlanResult, ProfileSummary, ReportSummary, Unreadable
 from support import builders
 from support.operator.operator_world import profile_files
 
@@ -99,7 +99,7 @@ def test_an_empty_result_says_nothing_yet() -> None:
 def test_results_are_read_for_what_they_mean() -> None:
     """A plan, a profile, a report: only what decisions and status need is kept."""
     plan = parsing.config_map_with_data(filled("plan", {"plan.json": builders.plan().to_json().encode()}))
-    assert isinstance(plan.document, PlanSummary)
+    assert isinstance(plan.document, PlanResult)
     assert plan.document.world_size == 4
     assert plan.content_hash == plan.document.hash
     assert isinstance(parsing.config_map_with_data(filled("profile", profile_files())).document, ProfileSummary)

@@ -18,7 +18,7 @@ from neuroshard_profiler.profile import (
     num_measured_at_once,
     num_processes_of,
 )
-from neuroshard_profiler.settings import Part, ProfileSettings
+from neuroshard_profiler.settings import MeasuringProcess, ProfileSettings
 from rich.progress import Progress
 from support.builders import table, table_set
 from support.profiler.profiler_builders import MadeUpBackend, SeenGpus
@@ -54,7 +54,7 @@ def test_each_gpu_gets_a_command_of_its_own(tmp_path: Path, capsys: pytest.Captu
     settings = ProfileSettings(
         out=tmp_path, num_nodes=2, devices_per_node=8, num_processes=8, optimizer=Optimizer.SGD, max_records=80
     )
-    command = compute_command(settings, "torch_native", Part(index=3, count=8), tmp_path, 60.0, kind="cuda")
+    command = compute_command(settings, "torch_native", MeasuringProcess(index=3, count=8), tmp_path, 60.0, kind="cuda")
 
     assert command[command.index("--part") + 1] == "3/8"
     assert command[command.index("--job-devices") + 1] == "16"

@@ -40,14 +40,14 @@ def _run(options: argparse.Namespace) -> None:
 
             from neuroshard_trainer.job_file import read_job
             from neuroshard_trainer.ranks.tracing import TracedSteps
-            from neuroshard_trainer.run import Places, train
+            from neuroshard_trainer.run import RunPaths, train
     except (ImportError, OSError) as error:
         raise missing_torchrec(error) from error
 
     job_file: Path = options.job
     job = read_job(job_file)
     ready_file = os.environ.get(READY_FILE_VARIABLE)
-    places = Places(
+    places = RunPaths(
         plan_file=options.plan,
         run_dir=options.run_dir,
         data_dir=options.data_dir or job_file.resolve().parent,

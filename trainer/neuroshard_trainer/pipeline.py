@@ -20,7 +20,7 @@ from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 Loss = Callable[[Batch], torch.Tensor]
 
 
-class Pipeline:
+class BatchPipeline:
     """Trains on batches that it takes in ahead.
 
     Args:

@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
+class RunPaths:
     """Files and folders of a run."""
 
     plan_file: Path
@@ -87,7 +87,7 @@ class Places:
 
 def train(
     job: DLRMTrainingJob,
-    places: Places,
+    places: RunPaths,
     *,
     device: DeviceChoice = "auto",
     metrics_port: int | None = None,
@@ -130,7 +130,7 @@ def train(
 def set_up(
     job: DLRMTrainingJob,
     plan: GivenPlan,
-    places: Places,
+    places: RunPaths,
     process: Process,
     *,
     metrics_port: int | None = None,

@@ -23,7 +23,7 @@ from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.step_reporter import StepReporter
 from neuroshard_trainer.measure.tensorboard import Show
 from neuroshard_trainer.metrics import DIVERGED_REMEDY, Evaluation
-from neuroshard_trainer.pipeline import Pipeline
+from neuroshard_trainer.pipeline import BatchPipeline
 from neuroshard_trainer.ranks.precision import autocast
 from neuroshard_trainer.ranks.process import Process
 from neuroshard_trainer.ranks.stopping import StepVote, Wish
@@ -97,9 +97,9 @@ class TrainingLoop:
         self._optimizer = StepOptimizer(
             state.model, state.dense_optimizer, state.replicated_optimizer, training, step=schedule.first_step
         )
-        self._pipeline: Pipeline | None = None
+        self._pipeline: BatchPipeline | None = None
         if training.pipeline is TrainPipeline.SPARSE_DIST:
-            self._pipeline = Pipeline(state.model, self._optimizer, self._loss, process.device)
+            self._pipeline = BatchPipeline(state.model, self._optimizer, self._loss, process.device)
         self._progress = _Progress(progress_file, schedule, process)
         self._saved_step: int | None = None
         """Step whose state is saved, or being saved."""

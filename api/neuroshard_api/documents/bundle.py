@@ -94,7 +94,7 @@ class Launch(Value):
     call's time includes it."""
 
 
-class Expansion(Value):
+class ExpansionCost(Value):
     """What copying pooled embeddings to the samples that repeat a list takes, and summing their gradients up."""
 
     feature_ms: tuple[Milliseconds, Milliseconds]
@@ -192,7 +192,7 @@ class BundleManifest(Document):
     training: dict[str, str | int | float] = Field(default_factory=dict)
     """Settings and library versions of the training run, for people."""
     launch: Launch = Launch()
-    expansion: Expansion | None = None
+    expansion: ExpansionCost | None = None
     """None: not measured; then it is priced as memory traffic."""
     codecs: tuple[CodecTimes, ...] = ()
     """Measured types, each once. A type that is not there is priced as memory traffic."""

@@ -166,7 +166,7 @@ class WireAlternative(WireTypes):
         return WireTypes(forward=self.forward, backward=self.backward)
 
 
-class Communication(Value):
+class CommunicationPlan(Value):
     """What a plan sends in narrow types, and what it decided against.
 
     Accuracy is not predicted: the trainer's guard measures it.

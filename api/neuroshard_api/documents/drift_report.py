@@ -13,7 +13,7 @@ from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_api.documents.tables import TableName
 
 
-class Cause(StrEnum):
+class SlowdownCause(StrEnum):
     """Why steps take longer."""
 
     INPUTS_DRIFTED = "InputsDrifted"
@@ -60,7 +60,7 @@ class Evidence(Value):
 class DriftChange(Value):
     """One lasting change and its cause."""
 
-    cause: Cause
+    cause: SlowdownCause
     ranks: tuple[Count, ...] = ()
     """Ranks that the cause is on. Empty: all."""
     tables: tuple[TableName, ...] = ()
@@ -74,12 +74,14 @@ class DriftChange(Value):
 
     @model_validator(mode="after")
     def _tables_for_inputs(self) -> Self:
-        if (self.cause is Cause.INPUTS_DRIFTED) != bool(self.tables):
-            raise ValueError(f"tables: are named for {Cause.INPUTS_DRIFTED} and no other cause, found {self.cause}")
+        if (self.cause is SlowdownCause.INPUTS_DRIFTED) != bool(self.tables):
+            raise ValueError(
+                f"tables: are named for {SlowdownCause.INPUTS_DRIFTED} and no other cause, found {self.cause}"
+            )
         return self
 
 
-def first_change(changes: Sequence[DriftChange], *causes: Cause) -> DriftChange | None:
+def first_change(changes: Sequence[DriftChange], *causes: SlowdownCause) -> DriftChange | None:
     """Return the first change for one of these causes. None: there is none."""
     return next((change for change in changes if change.cause in causes), None)
 

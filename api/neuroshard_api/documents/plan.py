@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from neuroshard_api.documents.bundle import Source
-from neuroshard_api.documents.communication import Communication
+from neuroshard_api.documents.communication import CommunicationPlan
 from neuroshard_api.documents.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.documents.dense_layout import DenseCost, DenseLayout
 from neuroshard_api.documents.document import Document, DocumentError, Value
@@ -292,7 +292,7 @@ class GivenPlan(Document):
     """Groups whose repeats are left out. If unset: every list is sent and looked up."""
     all_lists_ms: Milliseconds | None = None
     """Predicted cost of the best plan on all lists. If unset: no repeats are left out, or the plan has no price."""
-    communication: Communication | None = None
+    communication: CommunicationPlan | None = None
     """Types that were chosen for what travels. If unset: there was no choice."""
     stored_types: StoredTypes | None = None
     """Types that were chosen for the tables; the request has its tables in these. If unset: there was no choice."""

@@ -186,7 +186,7 @@ class DuplicationFactor(Part):
     """Samples over distinct ones, as a decimal number."""
 
 
-class StepCost(Part):
+class StepCostStatus(Part):
     """Time of the embedding part of one step, of the slowest device."""
 
     total_microseconds: Count | None = None
@@ -212,7 +212,7 @@ class StepCost(Part):
     """Samples over distinct ones of the groups whose repeated lists are left out. If unset: there are none."""
 
 
-class PredictedCost(StepCost):
+class PredictedCost(StepCostStatus):
     """What the plan should cost."""
 
     max_device_memory_mib: Annotated[Count | None, Field(alias="maxDeviceMemoryMiB")] = None
@@ -228,7 +228,7 @@ class BestBaseline(Part):
     """Its predicted time, in microseconds."""
 
 
-class MeasuredCost(StepCost):
+class MeasuredCost(StepCostStatus):
     """What the workers measured."""
 
     step_microseconds: Count | None = None

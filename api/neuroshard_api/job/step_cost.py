@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan, Plan
 from neuroshard_api.documents.step_report import MeasuredDuplication, RankTimes, StepReport
-from neuroshard_api.job.status import BestBaseline, DuplicationFactor, MeasuredCost, PredictedCost, StepCost
+from neuroshard_api.job.status import BestBaseline, DuplicationFactor, MeasuredCost, PredictedCost, StepCostStatus
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
 
@@ -89,7 +89,7 @@ def compared_collectives(plan: Plan, report: StepReport) -> tuple[ComparedCollec
     )
 
 
-def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
+def error_percent(predicted: StepCostStatus, measured: StepCostStatus) -> int | None:
     """Return the excess of the measured total over the predicted one.
 
     None: one of them is 0 or not known, or it was measured on another device than it was predicted for.
@@ -101,14 +101,14 @@ def error_percent(predicted: StepCost, measured: StepCost) -> int | None:
     return round(100 * (measured.total_microseconds / predicted.total_microseconds - 1))
 
 
-def is_same_device(predicted: StepCost, measured: StepCost) -> bool | None:
+def is_same_device(predicted: StepCostStatus, measured: StepCostStatus) -> bool | None:
     """Return whether both are of one product; drivers write it with spaces, labels with hyphens. None: not known."""
     if not predicted.source or not measured.source:
         return None
     return _device_of(predicted) == _device_of(measured)
 
 
-def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
+def simulation_note(predicted: StepCostStatus, measured: StepCostStatus) -> str | None:
     """Return the note that any comparison of the two needs. None: both are simulated, or neither is."""
     sources = (predicted.source or "", measured.source or "")
     is_simulated = [source.startswith("simulated:") for source in sources]
@@ -120,7 +120,7 @@ def simulation_note(predicted: StepCost, measured: StepCost) -> str | None:
     )
 
 
-def dense_note(predicted: StepCost, measured: StepCost) -> str:
+def dense_note(predicted: StepCostStatus, measured: StepCostStatus) -> str:
     """Return the dense part's time of both, and how far the measured one is above the predicted one."""
     planned, found = predicted.dense_microseconds, measured.dense_microseconds
     parts = ["not predicted" if planned is None else f"{planned / 1000:.3f} ms predicted at assumed rates"]
@@ -137,7 +137,7 @@ def _factors(groups: Sequence[DeduplicatedGroup | MeasuredDuplication] | None) -
     return tuple(DuplicationFactor(group=each.group[:64], factor=f"{each.factor:.4g}") for each in shown)
 
 
-def _device_of(cost: StepCost) -> str:
+def _device_of(cost: StepCostStatus) -> str:
     """Return the product that a source names."""
     return (cost.source or "").partition(":")[2].replace(" ", "-")
 

@@ -33,7 +33,7 @@ SLOW_SHARE: Final = 0.25
 MS_PER_S: Final = 1000.0
 
 
-class Verdict(StrEnum):
+class ReplanVerdict(StrEnum):
     """What was decided about a candidate plan or a slow node."""
 
     NO_BETTER_PLAN = "NoBetterPlan"
@@ -58,10 +58,10 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Decision:
+class ReplanDecision:
     """What is done about a candidate plan or a slow node, and why."""
 
-    verdict: Verdict
+    verdict: ReplanVerdict
     acts: bool
     """Whether the workers are restarted now."""
     message: str
@@ -146,22 +146,22 @@ class Restart:
         last = self.outcomes[-1].share if self.outcomes else None
         return policy.cooldown_seconds * (2.0 if last is not None and last < MISS else 1.0)
 
-    def obstacle(self, policy: Replanning) -> tuple[Verdict, str] | None:
+    def obstacle(self, policy: Replanning) -> tuple[ReplanVerdict, str] | None:
         """Return the obstacle to a restart that would pay; None: there is none."""
         if self.price_ms is None:
             why = "no checkpoint and start were measured yet" if self.keeps_checkpoints else "checkpoints are not kept"
-            return Verdict.PRICE_UNKNOWN, f"the price of a restart is not known: {why}"
+            return ReplanVerdict.PRICE_UNKNOWN, f"the price of a restart is not known: {why}"
         spent = self._spent_budget(policy)
         if spent is not None:
-            return Verdict.BUDGET_SPENT, spent
+            return ReplanVerdict.BUDGET_SPENT, spent
         cooldown_s = self.cooldown_s(policy)
         if self.since_replan_s is not None and self.since_replan_s < cooldown_s:
             ago = f"the last restart was {self.since_replan_s:.0f} s ago"
-            return Verdict.COOLING_DOWN, f"{ago}, less than {cooldown_s:.0f} s"
+            return ReplanVerdict.COOLING_DOWN, f"{ago}, less than {cooldown_s:.0f} s"
         if self.outcomes and self.outcomes[-1].share is None:
-            return Verdict.COOLING_DOWN, "the plan in force was not measured yet"
+            return ReplanVerdict.COOLING_DOWN, "the plan in force was not measured yet"
         if self.num_steps is not None and self.remaining_steps < LAST_SHARE * self.num_steps:
-            return Verdict.NEAR_END, f"{self.remaining_steps:,} of {self.num_steps:,} steps remain"
+            return ReplanVerdict.NEAR_END, f"{self.remaining_steps:,} of {self.num_steps:,} steps remain"
         return None
 
     def _spent_budget(self, policy: Replanning) -> str | None:
@@ -175,7 +175,7 @@ class Restart:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class PricedCandidate:
     """A plan for changed inputs, next to the plan in force."""
 
     embedding_ms: float
@@ -215,7 +215,9 @@ class Candidate:
         return (self.embedding_ms, self.incumbent_ms, self.predicted_ms, *(ms for ms in known if ms is not None))
 
 
-def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_approved: bool = False) -> Decision:
+def decide(
+    candidate: PricedCandidate, restart: Restart, policy: Replanning, *, is_approved: bool = False
+) -> ReplanDecision:
     """Return the decision about a candidate plan.
 
     Args:
@@ -231,15 +233,17 @@ def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_app
     gain_ms, why = _gain(candidate, restart)
     price_ms = restart.price_ms
 
-    def decided(verdict: Verdict, message: str, *, acts: bool = False) -> Decision:
-        return Decision(verdict=verdict, acts=acts or is_approved, message=message, gain_ms=gain_ms, price_ms=price_ms)
+    def decided(verdict: ReplanVerdict, message: str, *, acts: bool = False) -> ReplanDecision:
+        return ReplanDecision(
+            verdict=verdict, acts=acts or is_approved, message=message, gain_ms=gain_ms, price_ms=price_ms
+        )
 
     if gain_ms <= 0:
-        return decided(Verdict.NO_BETTER_PLAN, why)
+        return decided(ReplanVerdict.NO_BETTER_PLAN, why)
     percent = 100 * gain_ms / restart.step_ms
     gained = f"{why}: expected gain {gain_ms:.3g} ms of a step of {restart.step_ms:.3g} ms ({percent:.1f} %)"
     if percent < policy.min_gain_percent:
-        return decided(Verdict.GAIN_TOO_SMALL, f"{gained}, below minGainPercent {policy.min_gain_percent}")
+        return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{gained}, below minGainPercent {policy.min_gain_percent}")
     if price_ms is not None:
         total_ms = gain_ms * restart.remaining_steps
         gained = (
@@ -247,39 +251,41 @@ def decide(candidate: Candidate, restart: Restart, policy: Replanning, *, is_app
             f"a restart costs {price_ms / MS_PER_S:,.0f} s"
         )
         if total_ms < PRICE_FACTOR * price_ms:
-            return decided(Verdict.GAIN_TOO_SMALL, f"{gained}, and must gain twice that")
+            return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{gained}, and must gain twice that")
     obstacle = restart.obstacle(policy)
     if obstacle is not None:
         verdict, message = obstacle
         return decided(verdict, f"{gained}; {message}")
-    return decided(Verdict.BETTER_PLAN_FOUND, gained, acts=policy.mode is ReplanningMode.AUTO)
+    return decided(ReplanVerdict.BETTER_PLAN_FOUND, gained, acts=policy.mode is ReplanningMode.AUTO)
 
 
-def _in_force(candidate: Candidate) -> Decision | None:
+def _in_force(candidate: PricedCandidate) -> ReplanDecision | None:
     """Return the decision on a plan whose workers would do what they do now. None: they would do something else."""
     if not candidate.is_in_force:
         return None
     why = "for the changed inputs the same placement is the best one found, and a restart would change nothing"
-    return Decision(verdict=Verdict.NO_BETTER_PLAN, acts=False, message=why)
+    return ReplanDecision(verdict=ReplanVerdict.NO_BETTER_PLAN, acts=False, message=why)
 
 
-def _failed(candidate: Candidate) -> Decision | None:
+def _failed(candidate: PricedCandidate) -> ReplanDecision | None:
     """Return the decision on a plan that was given up. None: it was not."""
     if not candidate.has_failed:
         return None
     why = "for the changed inputs the best plan found is one under which the workers failed"
-    return Decision(verdict=Verdict.NO_BETTER_PLAN, acts=False, message=why)
+    return ReplanDecision(verdict=ReplanVerdict.NO_BETTER_PLAN, acts=False, message=why)
 
 
-def _unusable(*times_ms: float) -> Decision | None:
+def _unusable(*times_ms: float) -> ReplanDecision | None:
     """Return the decision on times that cannot be compared. None: all are finite and above 0."""
     if all(isfinite(ms) and ms > 0 for ms in times_ms):
         return None
     found = ", ".join(f"{ms:g}" for ms in times_ms)
-    return Decision(verdict=Verdict.UNUSABLE_REPORT, acts=False, message=f"times must be above 0, found {found} ms")
+    return ReplanDecision(
+        verdict=ReplanVerdict.UNUSABLE_REPORT, acts=False, message=f"times must be above 0, found {found} ms"
+    )
 
 
-def _gain(candidate: Candidate, restart: Restart) -> tuple[float, str]:
+def _gain(candidate: PricedCandidate, restart: Restart) -> tuple[float, str]:
     """Return the expected gain of a step in milliseconds, and how it was found."""
     now_ms = candidate.embedding_ms
     if candidate.measured_ms is not None:
@@ -312,7 +318,7 @@ class SlowNode:
 
 def decide_slow_node(
     node: SlowNode, restart: Restart, policy: Replanning, *, num_avoided: int, max_avoided: int
-) -> Decision:
+) -> ReplanDecision:
     """Return whether the workers start again elsewhere.
 
     How long a node stays slow is not known. So they restart once the loss so far equals the price of a restart: that
@@ -331,21 +337,23 @@ def decide_slow_node(
         f"{max(lost_ms, 0.0) / MS_PER_S:,.0f} s were lost"
     )
 
-    def decided(verdict: Verdict, message: str, *, acts: bool = False) -> Decision:
-        return Decision(verdict=verdict, acts=acts, message=message, gain_ms=gain_ms, price_ms=price_ms)
+    def decided(verdict: ReplanVerdict, message: str, *, acts: bool = False) -> ReplanDecision:
+        return ReplanDecision(verdict=verdict, acts=acts, message=message, gain_ms=gain_ms, price_ms=price_ms)
 
     if excess < SLOW_SHARE:
-        return decided(Verdict.GAIN_TOO_SMALL, f"{why}; less than {100 * SLOW_SHARE:.0f} % are not a reason to restart")
+        return decided(
+            ReplanVerdict.GAIN_TOO_SMALL, f"{why}; less than {100 * SLOW_SHARE:.0f} % are not a reason to restart"
+        )
     against = None if price_ms is None else _against_leaving(restart, gain_ms, lost_ms, price_ms)
     if against is not None:
-        return decided(Verdict.GAIN_TOO_SMALL, f"{why}; {against}")
+        return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{why}; {against}")
     if num_avoided >= max_avoided:
-        return decided(Verdict.BUDGET_SPENT, f"{why}; {num_avoided} nodes are avoided already")
+        return decided(ReplanVerdict.BUDGET_SPENT, f"{why}; {num_avoided} nodes are avoided already")
     obstacle = restart.obstacle(policy)
     if obstacle is not None:
         verdict, message = obstacle
         return decided(verdict, f"{why}; {message}")
-    return decided(Verdict.RESTART_PAYS, why, acts=policy.mode is ReplanningMode.AUTO and policy.avoid_slow_nodes)
+    return decided(ReplanVerdict.RESTART_PAYS, why, acts=policy.mode is ReplanningMode.AUTO and policy.avoid_slow_nodes)
 
 
 def _against_leaving(restart: Restart, gain_ms: float, lost_ms: float, price_ms: float) -> str | None:

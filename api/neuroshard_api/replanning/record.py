@@ -3,9 +3,9 @@
 from datetime import datetime
 from itertools import pairwise
 
-from neuroshard_api.documents.drift_report import Cause
+from neuroshard_api.documents.drift_report import SlowdownCause
 from neuroshard_api.job.replanning import MAX_PLANS_KEPT, CandidatePlan, ReplanningStatus, TrainedPlan
-from neuroshard_api.replanning.decision import WARM_UP_STEPS, Candidate, Decision, PlanGain, Verdict
+from neuroshard_api.replanning.decision import WARM_UP_STEPS, PlanGain, PricedCandidate, ReplanDecision, ReplanVerdict
 
 US_PER_MS = 1000
 MESSAGE_CHARACTERS = 1024
@@ -15,7 +15,7 @@ PLAN_FAILED = "PlanFailed"
 """Reason of a plan that is taken again, since the workers failed under the one after it."""
 CANDIDATE_FAILED = "CandidateFailed"
 """Verdict of a candidate that could not be made."""
-_TRIED_AGAIN = {Verdict.NO_BETTER_PLAN.value, Verdict.GAIN_TOO_SMALL.value, CANDIDATE_FAILED}
+_TRIED_AGAIN = {ReplanVerdict.NO_BETTER_PLAN.value, ReplanVerdict.GAIN_TOO_SMALL.value, CANDIDATE_FAILED}
 """Verdicts that the same change may not keep: it may grow, and a failure may pass."""
 _MAX_DOUBLINGS = 6
 """Of the cooldown between candidates for one change: up to 64 times as long."""
@@ -88,7 +88,7 @@ def next_to_plan_in_force(
     incumbent_ms: float,
     reference_ms: float | None,
     planned_ms: float | None,
-) -> Candidate:
+) -> PricedCandidate:
     """Return a candidate's times next to those of the plan in force.
 
     Args:
@@ -102,7 +102,7 @@ def next_to_plan_in_force(
         planned_ms: of the plan in force, for the inputs that it was made for. None: not known.
     """
     trained = [each for each in record.history if each.placement_hash == placement_hash]
-    return Candidate(
+    return PricedCandidate(
         embedding_ms=measured_us / US_PER_MS,
         incumbent_ms=incumbent_ms,
         predicted_ms=predicted_ms,
@@ -152,7 +152,9 @@ def with_measured_gain(
     return record.model_copy(update={"history": (*record.history[:-1], measured)})
 
 
-def judged(candidate: CandidatePlan, decision: Decision, *, total_ms: float, incumbent_ms: float) -> CandidatePlan:
+def judged(
+    candidate: CandidatePlan, decision: ReplanDecision, *, total_ms: float, incumbent_ms: float
+) -> CandidatePlan:
     """Return a candidate with its predicted times, and with gain and price as they were decided on."""
     gain_ms, price_ms = decision.gain_ms, decision.price_ms
     return candidate.model_copy(
@@ -165,7 +167,7 @@ def judged(candidate: CandidatePlan, decision: Decision, *, total_ms: float, inc
     )
 
 
-def promised_percent(decision: Decision, measured_us: int | None) -> int:
+def promised_percent(decision: ReplanDecision, measured_us: int | None) -> int:
     """Return the expected decrease of the embedding part of a step, in percent; 0 where it is not known."""
     if decision.gain_ms is None or not measured_us:
         return 0
@@ -181,7 +183,7 @@ def _predicted_percent(candidate: CandidatePlan) -> int | None:
 def with_candidate_taken(
     record: ReplanningStatus,
     candidate: CandidatePlan,
-    decision: Decision,
+    decision: ReplanDecision,
     *,
     placement_hash: str,
     in_force: TrainedPlan,
@@ -207,7 +209,7 @@ def with_candidate_taken(
         candidate=candidate.number,
         hash=candidate.hash or "",
         placement_hash=placement_hash,
-        reason=Cause.INPUTS_DRIFTED.value,
+        reason=SlowdownCause.INPUTS_DRIFTED.value,
         message=message,
         start_time=now,
         from_step=from_step,

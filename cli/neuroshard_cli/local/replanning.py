@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan, Plan
     from neuroshard_api.documents.step_report import StepReport
     from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningStatus
-    from neuroshard_api.replanning.decision import Decision, Restart
+    from neuroshard_api.replanning.decision import ReplanDecision, Restart
 
 LOWEST_PRIORITY = 19
 """Of the planner's process: training goes first."""
@@ -146,7 +146,7 @@ class LocalReplanning:
         return (drift, steps) if drift.plan_sha256 == steps.plan_sha256 == plan else (None, None)
 
     def _follow(self, drift: "DriftReport", steps: "StepReport") -> None:
-        from neuroshard_api.documents.drift_report import Cause, first_change
+        from neuroshard_api.documents.drift_report import SlowdownCause, first_change
         from neuroshard_api.job.step_cost import measured_cost
         from neuroshard_api.replanning.record import with_measured_gain
 
@@ -159,7 +159,7 @@ class LocalReplanning:
                 steps=measured.steps,
             )
         )
-        change = first_change(drift.changes, Cause.INPUTS_DRIFTED)
+        change = first_change(drift.changes, SlowdownCause.INPUTS_DRIFTED)
         if change is None:
             return
         candidate = self._record.candidate
@@ -302,7 +302,12 @@ class LocalReplanning:
         )
 
     def _take(
-        self, plan: "Plan", candidate: "CandidatePlan", decision: "Decision", drift: "DriftReport", measured_us: int
+        self,
+        plan: "Plan",
+        candidate: "CandidatePlan",
+        decision: "ReplanDecision",
+        drift: "DriftReport",
+        measured_us: int,
     ) -> None:
         """Decide that the candidate takes the place of the plan. Raises PlanTakenError, always."""
         from neuroshard_api.job.replanning import TrainedPlan

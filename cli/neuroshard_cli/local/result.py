@@ -8,7 +8,7 @@ from neuroshard_cli.local.directory import RunDirectory, file_digest
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.progress import TrainingProgress
-    from neuroshard_api.job.status import BestBaseline, MeasuredCost, StepCost
+    from neuroshard_api.job.status import BestBaseline, MeasuredCost, StepCostStatus
     from neuroshard_api.job.step_cost import ComparedCollective
     from neuroshard_api.sharding.collectives import CollectiveTime
     from rich.console import RenderableType
@@ -24,7 +24,7 @@ class RunResult:
 
     job: str
     num_devices: int
-    predicted: "StepCost | None"
+    predicted: "StepCostStatus | None"
     """None: the plan was given without a price."""
     baseline: "BestBaseline | None"
     measured: "MeasuredCost | None"
@@ -78,7 +78,7 @@ def result_json(result: RunResult) -> str:
     """Return the result as JSON, in the words of a job's status."""
     import json
 
-    def plain(part: "StepCost | BestBaseline | None") -> object:
+    def plain(part: "StepCostStatus | BestBaseline | None") -> object:
         return None if part is None else part.model_dump(mode="json", exclude_none=True)
 
     def way(time: "CollectiveTime") -> dict[str, int]:
@@ -158,17 +158,17 @@ def _notes(result: RunResult) -> list[str]:
     return notes
 
 
-def _times(cost: "StepCost") -> list[str]:
+def _times(cost: "StepCostStatus") -> list[str]:
     return [_ms(microseconds) for microseconds in _microseconds(cost)]
 
 
-def _errors(predicted: "StepCost", measured: "StepCost") -> list[str]:
+def _errors(predicted: "StepCostStatus", measured: "StepCostStatus") -> list[str]:
     """Return the excess of each measured time over the predicted one; empty where nothing was predicted."""
     pairs = zip(_microseconds(predicted), _microseconds(measured), strict=True)
     return [f"{100 * (after / before - 1):+.0f} %" if before and after is not None else "" for before, after in pairs]
 
 
-def _microseconds(cost: "StepCost") -> list[int | None]:
+def _microseconds(cost: "StepCostStatus") -> list[int | None]:
     return [
         cost.compute_microseconds,
         cost.forward_communication_microseconds,

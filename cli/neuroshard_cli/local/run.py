@@ -34,7 +34,7 @@ ANY_PORT = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Profiled:
+class MeasuredModels:
     """Cost models, and the devices that they are for."""
 
     bundle_dir: Path
@@ -72,7 +72,7 @@ class LocalRun:
         write_file(self._directory.job_file, self._job.to_json())
         write_file(self._directory.tables_file, self._tables.to_json())
 
-    def profile(self, given: Path | None) -> Profiled:
+    def profile(self, given: Path | None) -> MeasuredModels:
         """Return cost models of this machine's devices: those given, those bundled, or measured ones.
 
         Raises:
@@ -96,7 +96,7 @@ class LocalRun:
         bundled_bundle(profiler.device_type)
         return self._reused_profile(bundled_root() / profiler.device_type)
 
-    def plan(self, profiled: Profiled) -> "Plan":
+    def plan(self, profiled: MeasuredModels) -> "Plan":
         """Return the job's plan, searched or from an earlier run. Raises StageFailedError."""
         from neuroshard_api.documents.plan import Plan
         from neuroshard_api.job.fallback import may_fall_back
@@ -214,7 +214,7 @@ class LocalRun:
         directory.finish("train", inputs, [path for path in reports if path.exists()])
         self._view.end("train", "done")
 
-    def _reused_profile(self, folder: Path) -> Profiled:
+    def _reused_profile(self, folder: Path) -> MeasuredModels:
         """Take a bundle's folder, or a profiler's with the bundle in it."""
         from neuroshard_api.documents.hardware import Hardware
         from neuroshard_api.documents.presets import load_presets
@@ -226,7 +226,7 @@ class LocalRun:
         self._view.end("profile", "reused", f"{folder}: {manifest.source}")
         beside = bundle_dir.parent / HARDWARE_FILE
         if beside.is_file():
-            return Profiled(bundle_dir=bundle_dir, topology=self._topology(Hardware.read(beside)))
+            return MeasuredModels(bundle_dir=bundle_dir, topology=self._topology(Hardware.read(beside)))
         preset = load_presets().get(manifest.device.name)
         if preset is None:
             raise CommandError(
@@ -235,9 +235,9 @@ class LocalRun:
                 f"`neuroshard profile` wrote, with {HARDWARE_FILE} in it"
             )
         topology = preset.topology(devices_per_node=self.spec.trainer.devices_per_node)
-        return Profiled(bundle_dir=bundle_dir, topology=topology)
+        return MeasuredModels(bundle_dir=bundle_dir, topology=topology)
 
-    def _measured_profile(self, *, is_kept: bool) -> Profiled:
+    def _measured_profile(self, *, is_kept: bool) -> MeasuredModels:
         from neuroshard_api.documents.hardware import Hardware
         from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, profiler_command
 
@@ -269,7 +269,7 @@ class LocalRun:
             self._runner.run("profile", command, {}, within_s=profiler.timeout_seconds)
             self._finish_profile(inputs)
             self._view.end("profile", "done", Hardware.read(hardware_file).source)
-        return Profiled(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
+        return MeasuredModels(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
 
     def _finish_profile(self, inputs: str) -> None:
         from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
@@ -296,7 +296,7 @@ class LocalRun:
         )
         self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
 
-    def _search(self, profiled: Profiled, algorithm: "Algorithm | None") -> None:
+    def _search(self, profiled: MeasuredModels, algorithm: "Algorithm | None") -> None:
         from neuroshard_api.job.plan_request import counts_dense, plan_request
         from neuroshard_api.job.stage_commands import planner_command
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.documents.bundle import Expansion
+from neuroshard_api.documents.bundle import ExpansionCost
 from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_api.documents.tables import DataType
 
@@ -14,7 +14,7 @@ MIN_RECORDS = 6
 """Fewest records that are fitted: three numbers from fewer would follow the noise."""
 
 
-def fitted_expansion(records: Sequence[ProfileRecord]) -> Expansion | None:
+def fitted_expansion(records: Sequence[ProfileRecord]) -> ExpansionCost | None:
     """Return the least relative squares over the records of copies. None: there are fewer than MIN_RECORDS."""
     found = [(each.expansion, each.forward_ms, each.backward_ms) for each in records if each.is_usable]
     measured = [(sample, forward, backward) for sample, forward, backward in found if sample and forward and backward]
@@ -28,4 +28,4 @@ def fitted_expansion(records: Sequence[ProfileRecord]) -> Expansion | None:
         non_negative(design, np.array([times[direction] for _, *times in measured])) for direction in (0, 1)
     )
     feature, row, byte = zip(forward, backward, strict=True)
-    return Expansion(feature_ms=feature, group_row_ms=row, byte_ms=byte)
+    return ExpansionCost(feature_ms=feature, group_row_ms=row, byte_ms=byte)

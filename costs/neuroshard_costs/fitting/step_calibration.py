@@ -32,7 +32,7 @@ Steps = Sequence[RankTimes]
 """Medians of some steps, by rank in the order of the plan's devices."""
 
 
-class Part(NamedTuple):
+class CalibratedPart(NamedTuple):
     """A part of a step that has a factor of its own."""
 
     family: Family | None
@@ -77,7 +77,7 @@ class PartFactor:
         return float(np.mean(self.errors_after))
 
 
-def step_factors(predicted: Sequence[DeviceCost], measured: Sequence[Steps]) -> dict[Part, PartFactor]:
+def step_factors(predicted: Sequence[DeviceCost], measured: Sequence[Steps]) -> dict[CalibratedPart, PartFactor]:
     """Return the factors of the parts that were measured in at least two sets of steps.
 
     Devices with tables in host memory are left out of the lookups, whose times hold the host link; so are backward
@@ -103,7 +103,7 @@ def step_factors(predicted: Sequence[DeviceCost], measured: Sequence[Steps]) -> 
             raise RecordsError(
                 f"steps: are of the ranks {found}, the plan has {len(ranks)} devices; hint: give its reports"
             )
-    logs: dict[Part, list[list[float]]] = {}
+    logs: dict[CalibratedPart, list[list[float]]] = {}
     for steps in measured:
         for part, values in _log_ratios(predicted, steps).items():
             logs.setdefault(part, []).append(values)
@@ -115,7 +115,9 @@ def step_factors(predicted: Sequence[DeviceCost], measured: Sequence[Steps]) -> 
     return factors
 
 
-def calibration_of(factors: Mapping[Part, PartFactor], *, source: str, before: Calibration | None) -> Calibration:
+def calibration_of(
+    factors: Mapping[CalibratedPart, PartFactor], *, source: str, before: Calibration | None
+) -> Calibration:
     """Return the calibration of a bundle whose times are those before, times the factors.
 
     Args:
@@ -149,7 +151,7 @@ def calibration_of(factors: Mapping[Part, PartFactor], *, source: str, before: C
     )
 
 
-def _factor(part: Part, sets: Sequence[Sequence[float]]) -> PartFactor:
+def _factor(part: CalibratedPart, sets: Sequence[Sequence[float]]) -> PartFactor:
     """Return the factor of logarithms of measured over predicted times, by set of steps."""
     medians = [float(np.median(values)) for values in sets]
     fitted = math.exp(float(np.median(medians)))
@@ -172,20 +174,20 @@ def _factor(part: Part, sets: Sequence[Sequence[float]]) -> PartFactor:
     )
 
 
-def _log_ratios(predicted: Sequence[DeviceCost], steps: Steps) -> dict[Part, list[float]]:
+def _log_ratios(predicted: Sequence[DeviceCost], steps: Steps) -> dict[CalibratedPart, list[float]]:
     """Return logarithms of measured over predicted times of each part that has both."""
-    pairs: dict[Part, list[tuple[float, float]]] = {Part(None): []}
+    pairs: dict[CalibratedPart, list[tuple[float, float]]] = {CalibratedPart(None): []}
     for cost, times in zip(predicted, steps, strict=True):
         if not cost.host_link_ms:
-            pairs[Part(None)].append((cost.forward_compute_ms, times.forward_compute_ms))
+            pairs[CalibratedPart(None)].append((cost.forward_compute_ms, times.forward_compute_ms))
             if not cost.dense_update_ms:
-                pairs[Part(None)].append((cost.backward_compute_ms, times.backward_compute_ms))
+                pairs[CalibratedPart(None)].append((cost.backward_compute_ms, times.backward_compute_ms))
     foreseen = [_by_family(cost.collectives) for cost in predicted]
     found = [_by_family(_collectives(times, cost)) for cost, times in zip(predicted, steps, strict=True)]
     for family in set.intersection(*(set(each) for each in (*foreseen, *found))):
         for is_backward in (False, True):
             least = [min(each[family][is_backward] for each in ranks) for ranks in (foreseen, found)]
-            pairs[Part(family, is_backward)] = [(least[0], least[1])]
+            pairs[CalibratedPart(family, is_backward)] = [(least[0], least[1])]
     logs = {
         part: [math.log(measured / planned) for planned, measured in each if planned > 0 and measured > 0]
         for part, each in pairs.items()

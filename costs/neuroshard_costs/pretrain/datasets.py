@@ -43,7 +43,7 @@ from neuroshard_api.documents.tables import REUSE_BINS
 from neuroshard_costs.features import Collectives
 from neuroshard_costs.reuse.shard_arrays import rescaled_counts, zipf_counts
 from neuroshard_costs.shards import COLUMNS, DATA_TYPES, OPTIMIZERS, FloatArray, IndexArray, ShardArrays
-from neuroshard_costs.simulator.communication import Network
+from neuroshard_costs.simulator.communication import NetworkColumns
 from neuroshard_costs.simulator.compute import DEVICE_SECONDS, call_times
 from neuroshard_costs.simulator.device import DeviceSimulator
 
@@ -129,10 +129,10 @@ def compute_samples(preset: DevicePreset, *, num_samples: int, seed: int) -> Com
     wide = _wide_shards(random, set_index, num_samples)
     models = _model_like_shards(random, set_index, num_samples)
     chosen = model_like[set_index]
-    drawn = _Drawn(
+    drawn = _DrawnShards(
         **{
             field.name: np.where(chosen, getattr(models, field.name), getattr(wide, field.name))
-            for field in fields(_Drawn)
+            for field in fields(_DrawnShards)
         }
     )
     shards = _with_reuse(random, drawn)
@@ -174,7 +174,7 @@ def communication_samples(preset: DevicePreset, *, num_samples: int, seed: int) 
     surplus[random.random(num_samples) < 0.1] = 0.0  # noqa: PLR2004
     max_dim_sum = collectives.mean_dim_sum * (1 + surplus)
     simulator = DeviceSimulator(preset.device)
-    network = Network(
+    network = NetworkColumns(
         num_nodes=num_nodes,
         devices_per_node=per_node,
         intra_bandwidth_bytes_per_second=collectives.intra_bandwidth,
@@ -197,7 +197,7 @@ def communication_samples(preset: DevicePreset, *, num_samples: int, seed: int) 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Drawn:
+class _DrawnShards:
     """Shards before their reuse is known."""
 
     num_rows: FloatArray
@@ -211,7 +211,7 @@ class _Drawn:
     is_measured: np.ndarray
 
 
-def _wide_shards(random: np.random.Generator, set_index: IndexArray, num_sets: int) -> _Drawn:
+def _wide_shards(random: np.random.Generator, set_index: IndexArray, num_sets: int) -> _DrawnShards:
     count = len(set_index)
     mixed = (random.random(num_sets) < 0.25)[set_index]  # noqa: PLR2004
     multiple = random.choice([4.0, 8.0, 16.0, 32.0], count)
@@ -221,7 +221,7 @@ def _wide_shards(random: np.random.Generator, set_index: IndexArray, num_sets: i
     bags = batch * _features(random, count, 0.2, MAX_FEATURES)
     few = random.random(count) < 0.25  # noqa: PLR2004
     low, high = np.where(few, MIN_POOLING, _FEW_LOOKUPS), np.where(few, _FEW_LOOKUPS, MAX_POOLING)
-    return _Drawn(
+    return _DrawnShards(
         num_rows=np.round(_log_uniform(random, np.ones(count), MAX_ROWS)),
         num_columns=columns,
         bags=bags,
@@ -234,7 +234,7 @@ def _wide_shards(random: np.random.Generator, set_index: IndexArray, num_sets: i
     )
 
 
-def _model_like_shards(random: np.random.Generator, set_index: IndexArray, num_sets: int) -> _Drawn:
+def _model_like_shards(random: np.random.Generator, set_index: IndexArray, num_sets: int) -> _DrawnShards:
     count = len(set_index)
     large = random.random(count) < 0.3  # noqa: PLR2004
     rows = np.round(_log_uniform(random, np.where(large, 1e5, 1.0), np.where(large, 1e9, 1e5)))
@@ -247,7 +247,7 @@ def _model_like_shards(random: np.random.Generator, set_index: IndexArray, num_s
     batch = np.exp2(random.integers(8, 21, size=num_sets).astype(np.float64))[set_index]
     bags = batch * _features(random, count, 0.1, 16)
     pooling = np.where(many_hot, _log_uniform(random, np.full(count, 0.1), 100.0), 1.0)
-    return _Drawn(
+    return _DrawnShards(
         num_rows=rows,
         num_columns=columns,
         bags=bags,
@@ -270,7 +270,7 @@ def _output_bytes(random: np.random.Generator, num_sets: int) -> FloatArray:
     return random.choice([4.0, 2.0], num_sets, p=[0.6, 0.4])
 
 
-def _with_reuse(random: np.random.Generator, drawn: _Drawn) -> ShardArrays:
+def _with_reuse(random: np.random.Generator, drawn: _DrawnShards) -> ShardArrays:
     """Give every shard the reuse that its Zipf exponent or a drawn histogram implies."""
     lookups = drawn.lookups
     counts = np.empty((len(lookups), REUSE_BINS))

@@ -20,7 +20,7 @@ DIRECTIONS: tuple[Direction, Direction] = ("forward", "backward")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Network:
+class NetworkColumns:
     """Networks of n samples as columns of numbers; every field broadcasts against the others."""
 
     num_nodes: FloatArray
@@ -45,7 +45,7 @@ class Network:
 
 def all_to_all_seconds(
     device: DeviceType,
-    network: Network,
+    network: NetworkColumns,
     *,
     max_dim_sum: Numbers,
     mean_dim_sum: Numbers,

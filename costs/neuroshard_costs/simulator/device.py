@@ -14,7 +14,7 @@ from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.expansion import expansion_ms
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
-from neuroshard_costs.simulator.communication import DIRECTIONS, Direction, Network, Numbers, all_to_all_seconds
+from neuroshard_costs.simulator.communication import DIRECTIONS, Direction, NetworkColumns, Numbers, all_to_all_seconds
 from neuroshard_costs.simulator.compute import set_seconds
 from neuroshard_costs.simulator.dense import matrices_ms
 from neuroshard_costs.simulator.reductions import dense_update_seconds, reduction_seconds
@@ -63,7 +63,7 @@ class DeviceSimulator:
 
     def communication_ms(
         self,
-        network: Network,
+        network: NetworkColumns,
         *,
         max_dim_sum: Numbers,
         mean_dim_sum: Numbers,
@@ -76,7 +76,7 @@ class DeviceSimulator:
         All arguments broadcast. communication.with_start_skew adds what earlier devices wait.
 
         Args:
-            network: see Network.of.
+            network: see NetworkColumns.of.
             max_dim_sum: columns on the device that has most.
             mean_dim_sum: columns per device on average.
             batch_size_per_device: samples of one device.
@@ -98,7 +98,7 @@ class DeviceSimulator:
         """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
         times = [
             self.communication_ms(
-                Network.of(exchange.topology),
+                NetworkColumns.of(exchange.topology),
                 max_dim_sum=max_dim_sums,
                 mean_dim_sum=exchange.mean_dim_sum,
                 batch_size_per_device=exchange.batch_size_per_device,
@@ -111,7 +111,7 @@ class DeviceSimulator:
 
     def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
         """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
-        network = Network.of(reduction.topology)
+        network = NetworkColumns.of(reduction.topology)
         times = [
             reduction_seconds(self.device, network, num_bytes=num_bytes, family=reduction.family, direction=direction)
             for direction in DIRECTIONS

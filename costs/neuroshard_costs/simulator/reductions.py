@@ -19,7 +19,7 @@ from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c
-from neuroshard_costs.simulator.communication import Direction, Network, Numbers
+from neuroshard_costs.simulator.communication import Direction, NetworkColumns, Numbers
 
 SHARP_PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H200")
 """Products whose usual node adds up in its switches (NVLink SHARP)."""
@@ -28,7 +28,7 @@ _LEAST_SHARP_DEVICES = 3  # NCCL does not use it for two
 
 
 def reduction_seconds(
-    device: DeviceType, network: Network, *, num_bytes: Numbers, family: Family, direction: Direction
+    device: DeviceType, network: NetworkColumns, *, num_bytes: Numbers, family: Family, direction: Direction
 ) -> FloatArray:
     """Return the seconds of a family's collectives in one direction, copies included; 0 on a single device.
 
@@ -68,7 +68,7 @@ def dense_update_seconds(device: DeviceType, gradient_bytes: Numbers) -> FloatAr
     return passes / device.memory_bandwidth_bytes_per_second
 
 
-def _ring_rate(network: Network) -> FloatArray:
+def _ring_rate(network: NetworkColumns) -> FloatArray:
     """Return bytes per second of a ring over all devices: it leaves a node over the cards of all its devices."""
     inside = network.intra_bandwidth_bytes_per_second * c.RING_INTRA_NODE_EFFICIENCY
     between = network.devices_per_node * network.inter_bandwidth_bytes_per_second * c.RING_INTER_NODE_EFFICIENCY
@@ -78,12 +78,12 @@ def _ring_rate(network: Network) -> FloatArray:
     return rate
 
 
-def _ring_latency(network: Network) -> FloatArray:
+def _ring_latency(network: NetworkColumns) -> FloatArray:
     steps_inside = (network.devices_per_node - 1) * network.intra_latency_seconds
     return steps_inside + (network.num_nodes - 1) * network.inter_latency_seconds
 
 
-def _node_stages(network: Network, num_bytes: FloatArray) -> FloatArray:
+def _node_stages(network: NetworkColumns, num_bytes: FloatArray) -> FloatArray:
     """Return the seconds of both stages: around the node, and to the same place in the other nodes."""
     per_node, nodes = network.devices_per_node, network.num_nodes
     inside = network.intra_bandwidth_bytes_per_second * c.RING_INTRA_NODE_EFFICIENCY
@@ -93,11 +93,11 @@ def _node_stages(network: Network, num_bytes: FloatArray) -> FloatArray:
     return around + across + _ring_latency(network)
 
 
-def _adds_in_switches(device: DeviceType, network: Network) -> FloatArray:
+def _adds_in_switches(device: DeviceType, network: NetworkColumns) -> FloatArray:
     is_one_node = (network.num_nodes == 1) & (network.devices_per_node >= _LEAST_SHARP_DEVICES)
     adds: FloatArray = is_one_node & (device.product in SHARP_PRODUCTS)
     return adds
 
 
-def _switch_rate(network: Network) -> FloatArray:
+def _switch_rate(network: NetworkColumns) -> FloatArray:
     return network.intra_bandwidth_bytes_per_second * c.SHARP_EFFICIENCY

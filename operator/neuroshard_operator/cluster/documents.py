@@ -10,7 +10,7 @@ from neuroshard_operator.cluster.api import NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.objects import ChildConfigMap
-from neuroshard_operator.observed.results import PlanSummary
+from neuroshard_operator.observed.results import PlanResult
 
 INLINE_BYTES = 16 * 1024
 """Contents up to this size are parsed at once; larger ones in a thread, next to which other jobs go on."""
@@ -94,7 +94,7 @@ class Documents:
     def copied(self, key: JobKey, copy: ChildConfigMap, source: ChildConfigMap) -> None:
         """Keep what a copy says that was just made of a ConfigMap that was read: the same as its source."""
         document = source.document
-        digest = document.hash if isinstance(document, PlanSummary) else ""
+        digest = document.hash if isinstance(document, PlanResult) else ""
         read = replace(copy, is_read=True, content_hash=digest, document=document)
         entry = _Entry(uid=copy.meta.uid, version=copy.meta.resource_version, config_map=read)
         self._read.setdefault(_place(key, copy), {})[copy.meta.name] = entry

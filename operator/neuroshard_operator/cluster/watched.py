@@ -31,7 +31,7 @@ WATCHED = (KIND, "Job", "Pod", "ConfigMap", *OTHER_KINDS)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Profiler:
+class ActiveProfiler:
     """A profiler Job that is not suspended and has not ended."""
 
     uid: str
@@ -49,7 +49,7 @@ class Indices:
     """Profiles that a namespace shares are under an empty job name."""
     objects: Mapping[str, Mapping[JobKey, Collection[ChildObject]]]
     """Indices of the other children, by kind."""
-    profilers: Mapping[tuple[str, str], Collection[Profiler]]
+    profilers: Mapping[tuple[str, str], Collection[ActiveProfiler]]
     """Profilers at work, by namespace and short profile key."""
 
 
@@ -146,7 +146,7 @@ class WatchedObjects:
             self._profilers.drop(job.meta.uid)
             return
         other = OtherProfiler(owner=owner, created=job.meta.created, is_running=job.ready > 0)
-        self._profilers.put(job.meta.uid, (namespace, profile_key), Profiler(uid=job.meta.uid, job=other))
+        self._profilers.put(job.meta.uid, (namespace, profile_key), ActiveProfiler(uid=job.meta.uid, job=other))
 
 
 def _key_of(body: Body) -> JobKey:

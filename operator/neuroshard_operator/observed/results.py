@@ -36,7 +36,7 @@ WEIGHTS_FILE = "weights.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PlanSummary:
+class PlanResult:
     """A plan that can be read."""
 
     hash: str
@@ -132,7 +132,7 @@ class Unreadable:
     problem: str
 
 
-ResultDocument = PlanSummary | ProfileSummary | ReportSummary | Unreadable | None
+ResultDocument = PlanResult | ProfileSummary | ReportSummary | Unreadable | None
 
 
 def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
@@ -164,11 +164,11 @@ def content_hash(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(files[PLAN_FILE]).hexdigest() if PLAN_FILE in files else ""
 
 
-def plan_summary(text: bytes, *, key: str, where: str) -> PlanSummary:
+def plan_summary(text: bytes, *, key: str, where: str) -> PlanResult:
     """Return a summary of a plan. Raises DocumentError."""
     plan = any_plan(parse_data(decoded(text, where=where), where=where, is_json=True), where=where)
     price = plan if isinstance(plan, Plan) else None
-    return PlanSummary(
+    return PlanResult(
         hash=hashlib.sha256(text).hexdigest(),
         algorithm=plan.algorithm.value,
         world_size=plan.num_devices,

@@ -21,7 +21,7 @@ from neuroshard_operator.conditions import MESSAGE_CHARACTERS, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
 from neuroshard_operator.observed.results import ProfileSummary, ReportSummary, Unreadable, model_hash
-from neuroshard_operator.stages.given_models import Profiled
+from neuroshard_operator.stages.given_models import GivenModels
 from neuroshard_operator.stages.input_hashes import takes_given_models
 from neuroshard_operator.stages.planning import PLANNING, Planned
 from neuroshard_operator.stages.profiling import hardware_of, profile_hardware
@@ -29,7 +29,7 @@ from neuroshard_operator.stages.reports import latest
 from neuroshard_operator.stages.result import StageResult, training_goes_on
 from neuroshard_operator.stages.stage_job import follow
 from neuroshard_operator.stages.tables import tables_of
-from neuroshard_operator.stages.training import Training
+from neuroshard_operator.stages.training import TrainingWorkers
 
 CORRECTING = replace(
     PLANNING,
@@ -49,7 +49,7 @@ def taken(context: Context) -> str | None:
     return recorded.corrected_by if is_wanted and recorded is not None else None
 
 
-def cost_models(context: Context) -> tuple[StageResult, Profiled | None]:
+def cost_models(context: Context) -> tuple[StageResult, GivenModels | None]:
     """Return the result of profiling with the cost models, if there are some: corrected ones where they were chosen."""
     step, profiled = profile_hardware(context)
     name = taken(context)
@@ -118,7 +118,7 @@ def _corrects(context: Context, plan_hash: str) -> bool:
     return corrections is not None and corrections.make and not is_done and not takes_given_models(context.spec)
 
 
-def correct(training: Training) -> StageResult:
+def correct(training: TrainingWorkers) -> StageResult:
     """Return the result of correcting the cost models by the steps of the plan in force, once for each plan."""
     context = training.context
     if not _corrects(context, training.plan_hash):
@@ -146,7 +146,7 @@ def correct(training: Training) -> StageResult:
     return replace(training_goes_on(), actions=made.actions, events=made.events, requeue_after_s=made.requeue_after_s)
 
 
-def _begun(training: Training) -> StageResult:
+def _begun(training: TrainingWorkers) -> StageResult:
     """Return the start of the calibrator, where the reports have steady steps that are not the reference's."""
     context, planned = training.context, training.planned
     source = _source(context)
@@ -181,7 +181,7 @@ def _source(context: Context) -> str | None:
     return None if recorded.config_map_ref is None else recorded.config_map_ref.name
 
 
-def _reports_kept(training: Training) -> StageResult:
+def _reports_kept(training: TrainingWorkers) -> StageResult:
     context, drift, report = training.context, training.drift, latest(training.context)
     config_map = context.config_map(names.report(context.name))
     is_steady = drift is not None and drift.headline is None
@@ -199,7 +199,7 @@ def _reports_kept(training: Training) -> StageResult:
     return replace(training_goes_on(), actions=(copy,))
 
 
-def _published(training: Training, result: ChildConfigMap, document: ProfileSummary) -> StageResult:
+def _published(training: TrainingWorkers, result: ChildConfigMap, document: ProfileSummary) -> StageResult:
     """Keep corrected models for later jobs, where no others have a smaller error; then record what came of it."""
     context = training.context
     if document.correction_error is None:
@@ -221,7 +221,7 @@ def _published(training: Training, result: ChildConfigMap, document: ProfileSumm
     return replace(training_goes_on(), actions=(copy,))
 
 
-def _settled(training: Training, name: str | None, message: str, *, error: int | None = None) -> StageResult:
+def _settled(training: TrainingWorkers, name: str | None, message: str, *, error: int | None = None) -> StageResult:
     """Record what came of the correction; each plan has one."""
     message = message[:MESSAGE_CHARACTERS]
     status = CorrectionStatus(

@@ -20,14 +20,14 @@ from neuroshard_operator.stages.tables import missing
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Profiled:
+class GivenModels:
     """Cost models, and the devices and links that they are for."""
 
     bundle: BundleSource
     topology: Topology
 
 
-def given_models(context: Context) -> tuple[StageResult, Profiled | None]:
+def given_models(context: Context) -> tuple[StageResult, GivenModels | None]:
     """Return the cost models that the job names, on the device that they are for."""
     reference, device_type = context.spec.profiler.cost_model_ref, context.spec.profiler.device_type
     if reference is None:
@@ -41,7 +41,7 @@ def given_models(context: Context) -> tuple[StageResult, Profiled | None]:
 
 def _device_of(
     context: Context, reference: CostModelReference, bundle: BundleSource
-) -> tuple[StageResult, Profiled | None]:
+) -> tuple[StageResult, GivenModels | None]:
     """Take the device from the bundle's manifest, which only a ConfigMap shows before a pod mounts it."""
     if reference.config_map_name is None:
         message = (
@@ -69,7 +69,7 @@ def _device_of(
     return _given(context, bundle, name)
 
 
-def _given(context: Context, bundle: BundleSource, device_type: str) -> tuple[StageResult, Profiled | None]:
+def _given(context: Context, bundle: BundleSource, device_type: str) -> tuple[StageResult, GivenModels | None]:
     try:
         topology: Topology = preset(device_type).topology(
             num_nodes=context.spec.trainer.num_nodes, devices_per_node=context.spec.trainer.devices_per_node
@@ -91,7 +91,7 @@ def _given(context: Context, bundle: BundleSource, device_type: str) -> tuple[St
         },
         stage_updates=(StageUpdate(stage=StageName.PROFILING, state=StageState.SKIPPED, message=message),),
     )
-    return step, Profiled(bundle=bundle, topology=topology)
+    return step, GivenModels(bundle=bundle, topology=topology)
 
 
 def _unusable(reason: Reason, message: str) -> StageResult:

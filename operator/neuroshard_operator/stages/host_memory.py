@@ -15,7 +15,7 @@ from neuroshard_api.job.resource import quantity, size_bytes
 from neuroshard_operator import names
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context
-from neuroshard_operator.observed.results import PlanSummary
+from neuroshard_operator.observed.results import PlanResult
 from neuroshard_operator.stages.profiling import hardware_of
 from neuroshard_operator.stages.result import condition
 
@@ -39,7 +39,7 @@ def within_nodes(context: Context, request: PlanRequest) -> PlanRequest:
     return request.model_copy(update={"topology": request.topology.model_copy(update={"host_memory": limited})})
 
 
-def host_memory_available(context: Context, plan: PlanSummary) -> tuple[ConditionUpdate, ...]:
+def host_memory_available(context: Context, plan: PlanResult) -> tuple[ConditionUpdate, ...]:
     """Return whether nodes offer what a plan's tables take of them; nothing where that is not known."""
     permitted, free = context.spec.planner.host_memory_per_node, _free_bytes(context)
     if permitted is None or free is None:

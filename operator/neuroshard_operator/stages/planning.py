@@ -20,8 +20,8 @@ from neuroshard_operator.children.stage_jobs import CandidateInputs, planner_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
-from neuroshard_operator.observed.results import PlanSummary, ReportSummary, Unreadable, model_hash, tables_hash
-from neuroshard_operator.stages.given_models import Profiled
+from neuroshard_operator.observed.results import PlanResult, ReportSummary, Unreadable, model_hash, tables_hash
+from neuroshard_operator.stages.given_models import GivenModels
 from neuroshard_operator.stages.host_memory import host_memory_available, within_nodes
 from neuroshard_operator.stages.input_hashes import fallback_hash
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition
@@ -51,7 +51,7 @@ MOST_RESERVE = 0.9
 class Planned:
     """A plan that the workers can be started under."""
 
-    summary: PlanSummary
+    summary: PlanResult
     name: str
     """The plan's ConfigMap."""
     is_kept: bool
@@ -70,7 +70,7 @@ def planned_already(context: Context, inputs_hash: str) -> tuple[StageResult, Pl
     return None
 
 
-def has_other_tables(context: Context, plan: PlanSummary) -> bool:
+def has_other_tables(context: Context, plan: PlanResult) -> bool:
     """Return whether the user's ConfigMap has tables, and others than the plan was made for.
 
     A plan for measured inputs has lookups of its own: names, rows, columns, and data types count alone.
@@ -83,16 +83,16 @@ def has_other_tables(context: Context, plan: PlanSummary) -> bool:
     return tables_hash(tables) != plan.tables_hash
 
 
-def plan_candidate(context: Context, inputs_hash: str, profiled: Profiled, in_force: CandidateInputs) -> StageResult:
+def plan_candidate(context: Context, inputs_hash: str, profiled: GivenModels, in_force: CandidateInputs) -> StageResult:
     """Return the result of planning while there is no candidate plan: a planner Job, or its end in failure."""
     return _attempt(context, inputs_hash, profiled, None, in_force)
 
 
-def candidate_plan(context: Context, inputs_hash: str) -> PlanSummary | None:
+def candidate_plan(context: Context, inputs_hash: str) -> PlanResult | None:
     """Return the candidate plan that a planner has published, if it is for this job."""
     result = context.config_map(names.result(names.planner_job(context.name, inputs_hash)))
     document = result.document if result else None
-    return document if isinstance(document, PlanSummary) and mismatch(context, document) is None else None
+    return document if isinstance(document, PlanResult) and mismatch(context, document) is None else None
 
 
 def replan_for_tables(context: Context) -> StageResult:
@@ -102,7 +102,7 @@ def replan_for_tables(context: Context) -> StageResult:
     return replace(step, status_fields={"table_changes": (context.status.table_changes or 0) + 1})
 
 
-def make_plan(context: Context, inputs_hash: str, profiled: Profiled) -> StageResult:
+def make_plan(context: Context, inputs_hash: str, profiled: GivenModels) -> StageResult:
     """Return the result of planning while there is no plan: a planner Job, then the fallback's, then the end."""
     step = _attempt(context, inputs_hash, profiled, None, _accepted_inputs(context))
     fallback = context.spec.planner.fallback_algorithm.algorithm
@@ -136,7 +136,7 @@ def _accepted_inputs(context: Context) -> CandidateInputs | None:
     if plan is None or kept is None:
         return None
     document, report = plan.document, kept.document
-    if not isinstance(document, PlanSummary) or not isinstance(report, ReportSummary) or report.statistics_key is None:
+    if not isinstance(document, PlanResult) or not isinstance(report, ReportSummary) or report.statistics_key is None:
         return None
     return CandidateInputs(
         plan=plan.meta.name, plan_key=document.key, inputs=kept.meta.name, inputs_key=report.statistics_key
@@ -165,7 +165,7 @@ def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | N
         and each.meta.owner_uid == context.uid
         and each.meta.labels.get(names.INPUTS_HASH_LABEL) == label
     ]
-    good = [each for each in plans if isinstance(each.document, PlanSummary) and _is_whole(context, each)]
+    good = [each for each in plans if isinstance(each.document, PlanResult) and _is_whole(context, each)]
     forged = [each for each in plans if each not in good]
     actions: list[Action] = [
         Delete(kind="ConfigMap", name=each.meta.name, uid=each.meta.uid) for each in forged if each.meta.deleted is None
@@ -177,7 +177,7 @@ def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | N
     ]
     if good:
         document = good[0].document
-        assert isinstance(document, PlanSummary), "they were chosen so"
+        assert isinstance(document, PlanResult), "they were chosen so"
         return _have(
             context,
             document,
@@ -188,7 +188,7 @@ def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | N
             events=tuple(events),
         )
     result = context.config_map(names.result(names.planner_job(context.name, inputs_hash)))
-    if result is None or not isinstance(result.document, PlanSummary):
+    if result is None or not isinstance(result.document, PlanResult):
         return None
     document = result.document
     problem = mismatch(context, document)
@@ -235,7 +235,7 @@ def _is_whole(context: Context, plan: ChildConfigMap) -> bool:
     )
 
 
-def mismatch(context: Context, plan: PlanSummary, tables: TableSet | None = None) -> tuple[Reason, str] | None:
+def mismatch(context: Context, plan: PlanResult, tables: TableSet | None = None) -> tuple[Reason, str] | None:
     """Return the reason that a plan does not fit this job; None where it fits."""
     world_size = context.spec.trainer.world_size
     if plan.world_size != world_size:
@@ -250,7 +250,7 @@ def mismatch(context: Context, plan: PlanSummary, tables: TableSet | None = None
 
 def _have(
     context: Context,
-    plan: PlanSummary,
+    plan: PlanResult,
     name: str,
     inputs_hash: str,
     *,
@@ -305,7 +305,7 @@ def _have(
 def _attempt(
     context: Context,
     inputs_hash: str,
-    profiled: Profiled,
+    profiled: GivenModels,
     algorithm: Algorithm | None,
     in_force: CandidateInputs | None = None,
 ) -> StageResult:
@@ -329,7 +329,7 @@ def _problem_with(context: Context, result: ChildConfigMap | None) -> str | None
     document = result.document if result else None
     if isinstance(document, Unreadable):
         return document.problem
-    if isinstance(document, PlanSummary):
+    if isinstance(document, PlanResult):
         found = mismatch(context, document)
         return found[1] if found else None
     return None
@@ -340,7 +340,7 @@ def _plans(context: Context, name: str) -> str:
 
 
 def _request(
-    context: Context, inputs_hash: str, profiled: Profiled, algorithm: Algorithm | None
+    context: Context, inputs_hash: str, profiled: GivenModels, algorithm: Algorithm | None
 ) -> Manifest | StageResult:
     """Return the planner's request, or the result that explains why there is none."""
     tables = tables_of(context)
@@ -366,7 +366,7 @@ def _request(
 def _start(
     context: Context,
     inputs_hash: str,
-    profiled: Profiled,
+    profiled: GivenModels,
     algorithm: Algorithm | None,
     in_force: CandidateInputs | None = None,
 ) -> StageResult:

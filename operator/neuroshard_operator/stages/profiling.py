@@ -21,7 +21,7 @@ from neuroshard_operator.context import PATIENCE, Context
 from neuroshard_operator.hardware import hardware_for, on_one_node
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, OtherProfiler
 from neuroshard_operator.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
-from neuroshard_operator.stages.given_models import Profiled, given_models
+from neuroshard_operator.stages.given_models import GivenModels, given_models
 from neuroshard_operator.stages.input_hashes import takes_given_models
 from neuroshard_operator.stages.network import (
     met_before,
@@ -79,7 +79,7 @@ def finds_no_node(context: Context, hardware: HardwareStatus) -> bool:
     return context.now >= own.meta.created + PATIENCE and not any(pod.node for pod in context.pods_of(own))
 
 
-def profile_hardware(context: Context) -> tuple[StageResult, Profiled | None]:
+def profile_hardware(context: Context) -> tuple[StageResult, GivenModels | None]:
     """Return the result of profiling, and the profile once there is one."""
     if takes_given_models(context.spec):
         return given_models(context)
@@ -149,7 +149,7 @@ def profile_needed(context: Context) -> tuple[str, ...]:
 
 def _there(
     context: Context, hardware: HardwareStatus, there: ChildConfigMap, *, cached: bool
-) -> tuple[StageResult, Profiled | None]:
+) -> tuple[StageResult, GivenModels | None]:
     """Take the profile that there is, or remove it where it cannot be used."""
     document = there.document
     if isinstance(document, ProfileSummary):
@@ -172,7 +172,7 @@ def _profile_key(context: Context, hardware: HardwareStatus) -> str:
 
 def _have(
     context: Context, hardware: HardwareStatus, there: ChildConfigMap, document: ProfileSummary, *, cached: bool
-) -> tuple[StageResult, Profiled]:
+) -> tuple[StageResult, GivenModels]:
     recorded = context.status.profile
     if recorded is not None and recorded.config_map_ref and recorded.config_map_ref.name == there.meta.name:
         cached = bool(recorded.cached)
@@ -205,7 +205,7 @@ def _have(
             ),
         ),
     )
-    return step, Profiled(bundle=BundleSource(config_map=there.meta.name), topology=topology)
+    return step, GivenModels(bundle=BundleSource(config_map=there.meta.name), topology=topology)
 
 
 def _set_aside(there: ChildConfigMap, problem: str) -> StageResult:

@@ -9,10 +9,10 @@ launching replaces the workers, which write a checkpoint and resume from it.
 
 from dataclasses import replace
 
-from neuroshard_api.documents.drift_report import Cause, DriftChange, first_change
+from neuroshard_api.documents.drift_report import DriftChange, SlowdownCause, first_change
 from neuroshard_api.job.replanning import CandidatePlan, ReplanningMode, ReplanningStatus
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
-from neuroshard_api.replanning.decision import Decision, Verdict, decide
+from neuroshard_api.replanning.decision import ReplanDecision, ReplanVerdict, decide
 from neuroshard_api.replanning.record import (
     MESSAGE_CHARACTERS,
     is_candidate_due,
@@ -29,15 +29,15 @@ from neuroshard_operator.children.files import inputs_config_map
 from neuroshard_operator.children.stage_jobs import CandidateInputs
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context
-from neuroshard_operator.observed.results import DriftSummary, PlanSummary, ReportSummary
+from neuroshard_operator.observed.results import DriftSummary, PlanResult, ReportSummary
 from neuroshard_operator.stages.corrected_models import cost_models
 from neuroshard_operator.stages.planning import candidate_plan, plan_candidate
 from neuroshard_operator.stages.reports import latest
 from neuroshard_operator.stages.result import StageResult, condition, training_goes_on
-from neuroshard_operator.stages.training import Training
+from neuroshard_operator.stages.training import TrainingWorkers
 
 _RETURNED = "inputs are as the plan in force was made for"
-_CURRENT = {Verdict.NO_BETTER_PLAN, Verdict.GAIN_TOO_SMALL}
+_CURRENT = {ReplanVerdict.NO_BETTER_PLAN, ReplanVerdict.GAIN_TOO_SMALL}
 
 
 def is_planning_candidate(context: Context) -> bool:
@@ -47,7 +47,7 @@ def is_planning_candidate(context: Context) -> bool:
     return candidate is not None and candidate.verdict is None and may_plan
 
 
-def replan(training: Training, *, candidate_hash: str | None) -> StageResult:
+def replan(training: TrainingWorkers, *, candidate_hash: str | None) -> StageResult:
     """Return the result for the drift report of workers that train.
 
     Args:
@@ -87,9 +87,9 @@ def _no_change(context: Context) -> StageResult:
     return replace(training_goes_on(), conditions=(returned,) if shown else ())
 
 
-def _candidate_step(training: Training, drift: DriftSummary, candidate_hash: str | None) -> StageResult:
+def _candidate_step(training: TrainingWorkers, drift: DriftSummary, candidate_hash: str | None) -> StageResult:
     context, candidate = training.context, training.record.candidate
-    change = first_change(drift.changes, Cause.INPUTS_DRIFTED)
+    change = first_change(drift.changes, SlowdownCause.INPUTS_DRIFTED)
     why = unsupported(context.spec)
     if why is not None:
         return _no_change(context) if change is None else _not_planned(change, why)
@@ -109,7 +109,7 @@ def _candidate_step(training: Training, drift: DriftSummary, candidate_hash: str
 
 
 def _further(
-    training: Training, change: DriftChange, candidate: CandidatePlan | None, candidate_hash: str | None
+    training: TrainingWorkers, change: DriftChange, candidate: CandidatePlan | None, candidate_hash: str | None
 ) -> StageResult:
     """Return the start of another candidate, where one can be made for the change."""
     report = latest(training.context)
@@ -129,7 +129,7 @@ def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChan
     return is_candidate_due(candidate, since_step=change.since_step, cooldown_s=cooldown_s, now=context.now)
 
 
-def _asked(training: Training, change: DriftChange) -> StageResult:
+def _asked(training: TrainingWorkers, change: DriftChange) -> StageResult:
     """Record a candidate; the next pass begins to make it."""
     recorded = with_candidate_asked(training.record, since_step=change.since_step, now=training.context.now)
     return replace(training_goes_on(), status_fields={"replanning": recorded}, requeue_after_s=0.1)
@@ -153,7 +153,7 @@ def _superseded(context: Context, candidate: CandidatePlan | None, candidate_has
     )
 
 
-def _planning(training: Training, candidate: CandidatePlan, candidate_hash: str) -> StageResult:
+def _planning(training: TrainingWorkers, candidate: CandidatePlan, candidate_hash: str) -> StageResult:
     """Return the result that makes the candidate: copies of the reports that it is for, and its planner."""
     context, planned = training.context, training.planned
     kept = context.config_map(names.inputs(context.name, candidate.number))
@@ -197,7 +197,7 @@ def _reports_kept(context: Context, candidate: CandidatePlan) -> StageResult:
     return replace(training_goes_on(), conditions=(_unknown(Reason.CANDIDATE_PLANNING, message),), actions=(copy,))
 
 
-def _failed(training: Training, candidate: CandidatePlan, why: str) -> StageResult:
+def _failed(training: TrainingWorkers, candidate: CandidatePlan, why: str) -> StageResult:
     """Record that there is no candidate; training goes on under the plan in force."""
     message = f"no plan was made for the changed inputs: {why}"[:MESSAGE_CHARACTERS]
     failed = candidate.model_copy(update={"verdict": Reason.CANDIDATE_FAILED.value, "message": message})
@@ -212,7 +212,9 @@ def _unknown(reason: Reason, message: str) -> ConditionUpdate:
     return ConditionUpdate(type=ConditionType.PLAN_CURRENT, holds=None, reason=reason, message=message)
 
 
-def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan, found: PlanSummary) -> StageResult:
+def _evaluated(
+    training: TrainingWorkers, drift: DriftSummary, candidate: CandidatePlan, found: PlanResult
+) -> StageResult:
     """Return the verdict about a candidate that was made, and the change to it where it is to be taken."""
     context, measured_us = training.context, training.measured_us
     if measured_us is None or found.total_ms is None or found.incumbent_ms is None:
@@ -243,7 +245,7 @@ def _evaluated(training: Training, drift: DriftSummary, candidate: CandidatePlan
     return _settled(training, priced, Reason(decision.verdict.value), message, is_current=decision.verdict in _CURRENT)
 
 
-def _is_approved(context: Context, found: PlanSummary) -> bool:
+def _is_approved(context: Context, found: PlanResult) -> bool:
     name = names.plan(context.name, found.hash)
     return context.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION) == name
 
@@ -253,7 +255,7 @@ def _command(context: Context, plan_name: str) -> str:
 
 
 def _settled(
-    training: Training, candidate: CandidatePlan, reason: Reason, message: str, *, is_current: bool = True
+    training: TrainingWorkers, candidate: CandidatePlan, reason: Reason, message: str, *, is_current: bool = True
 ) -> StageResult:
     """Record a verdict. Numbers of one that stays are kept: they change with each report."""
     if candidate.verdict == reason.value:
@@ -269,7 +271,9 @@ def _settled(
     )
 
 
-def _taken(training: Training, candidate: CandidatePlan, found: PlanSummary, decision: Decision) -> StageResult:
+def _taken(
+    training: TrainingWorkers, candidate: CandidatePlan, found: PlanResult, decision: ReplanDecision
+) -> StageResult:
     """Record that the candidate is the job's plan from now on; the passes after this one replace the workers."""
     context = training.context
     message = f"plan {candidate.plan_name} takes the place of {training.planned.name}: {decision.message}"

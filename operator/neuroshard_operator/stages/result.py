@@ -8,7 +8,7 @@ from neuroshard_api.process.hints import last_message
 
 from neuroshard_operator.actions import Action, Event
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
-from neuroshard_operator.failures import Cause
+from neuroshard_operator.failures import FailureCause
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,12 +85,12 @@ def worker_conditions(reason: Reason, message: str, *, holds: bool) -> tuple[Con
     )
 
 
-def log_tail(cause: Cause) -> str:
+def log_tail(cause: FailureCause) -> str:
     """Return the last line of a pod's termination message, for our commands the error and its hint."""
     return last_message(cause.message.splitlines())
 
 
-def described(cause: Cause) -> str:
+def described(cause: FailureCause) -> str:
     """Return a failure in a sentence, with the last line of its log."""
     tail = log_tail(cause)
     return f"{cause}: {tail}" if tail else str(cause)

@@ -19,7 +19,7 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
-from neuroshard_operator.failures import Cause, Verdict, cause_of, cause_of_loss, verdict, was_stopped
+from neuroshard_operator.failures import FailureCause, FailureVerdict, cause_of, cause_of_loss, verdict, was_stopped
 from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.stages.pinned import nodes_available
 from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
@@ -196,7 +196,7 @@ def _hang(context: Context, current: ChildJob) -> StageResult | None:
         return None
     if reported(context, last=True):
         return None  # it came since the status was written, as after a pause of the operator
-    cause = Cause(
+    cause = FailureCause(
         reason="NoProgress",
         message=f"no progress was reported since {last:%H:%M:%S} UTC (failurePolicy.progressTimeoutSeconds {limit_s})",
         time=context.now,
@@ -206,7 +206,7 @@ def _hang(context: Context, current: ChildJob) -> StageResult | None:
         noticed = cause_of_loss(evicted, cause.message, context.now)
         decided = verdict(context.spec.failure_policy, noticed, lost_node=True)
         return _ended(context, noticed, decided, healthy_until=last)
-    decided = Verdict(action=FailureAction.RESTART_JOB, rule="progressTimeoutSeconds")
+    decided = FailureVerdict(action=FailureAction.RESTART_JOB, rule="progressTimeoutSeconds")
     return _ended(context, cause, decided, healthy_until=last)
 
 
@@ -232,7 +232,9 @@ def _counted_before(context: Context, healthy: timedelta) -> int:
     return context.status.restarts_count_towards_max or 0
 
 
-def _ended(context: Context, cause: Cause, decided: Verdict, *, healthy_until: datetime | None = None) -> StageResult:
+def _ended(
+    context: Context, cause: FailureCause, decided: FailureVerdict, *, healthy_until: datetime | None = None
+) -> StageResult:
     """Return the result after the workers have failed: another attempt, or the end of the job.
 
     `healthy_until`: when they last trained, where that was before the cause's time.
@@ -258,7 +260,7 @@ def _ended(context: Context, cause: Cause, decided: Verdict, *, healthy_until: d
     return replace(step, status_fields=status_fields, conditions=worker_conditions(reason, message, holds=False))
 
 
-def _plan_before(context: Context, cause: Cause) -> ReplanningStatus | None:
+def _plan_before(context: Context, cause: FailureCause) -> ReplanningStatus | None:
     """Return the record in which the plan before is in force again. None: the plan in force is not in doubt."""
     record = context.status.replanning
     message = f"the workers failed under the plan that was taken, before it was measured: {described(cause)}"
@@ -291,7 +293,7 @@ def restarted_elsewhere(context: Context, message: str, status_fields: Mapping[s
     )
 
 
-def _pause(context: Context, decided: Verdict, counted: int, healthy: timedelta) -> timedelta:
+def _pause(context: Context, decided: FailureVerdict, counted: int, healthy: timedelta) -> timedelta:
     """Return the delay of the next attempt: longer with each failure that counts, and between quick disruptions."""
     if decided.counts:
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S) if counted > 1 else 0.0
@@ -303,7 +305,7 @@ def _pause(context: Context, decided: Verdict, counted: int, healthy: timedelta)
 def _restart(
     context: Context,
     what: str,
-    decided: Verdict,
+    decided: FailureVerdict,
     failure: LastFailure,
     status_fields: dict[str, object],
     *,

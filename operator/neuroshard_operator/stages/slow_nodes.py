@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from neuroshard_api.documents.drift_report import Cause, DriftChange, first_change
+from neuroshard_api.documents.drift_report import DriftChange, SlowdownCause, first_change
 from neuroshard_api.job.replanning import MAX_AVOIDED_NODES, AvoidedNode, ReplanningMode
 from neuroshard_api.replanning.decision import SlowNode, decide_slow_node
 from neuroshard_api.replanning.record import MESSAGE_CHARACTERS
@@ -15,16 +15,16 @@ from neuroshard_operator.conditions import Reason
 from neuroshard_operator.observed.results import DriftSummary
 from neuroshard_operator.stages.result import StageResult
 from neuroshard_operator.stages.running import restarted_elsewhere
-from neuroshard_operator.stages.training import Training
+from neuroshard_operator.stages.training import TrainingWorkers
 
 
-def leave_slow_node(training: Training) -> StageResult | None:
+def leave_slow_node(training: TrainingWorkers) -> StageResult | None:
     """Return the restart of workers away from a slow node. None: no node is slow, or it does not pay to leave it."""
     context, drift = training.context, training.drift
     policy, record = context.spec.replanning, training.record
     if drift is None or policy.mode is not ReplanningMode.AUTO or not policy.avoid_slow_nodes:
         return None
-    change = first_change(drift.changes, Cause.DEVICE_SLOW, Cause.NODE_SLOW)
+    change = first_change(drift.changes, SlowdownCause.DEVICE_SLOW, SlowdownCause.NODE_SLOW)
     node = None if change is None else _node_of(training, change.ranks)
     avoided = slow_nodes(context)
     if change is None or node is None or node in avoided:
@@ -55,7 +55,7 @@ def leave_slow_node(training: Training) -> StageResult | None:
     return replace(step, events=(Event(reason=EventReason.SLOW_NODE, message=message),))
 
 
-def _node_of(training: Training, ranks: Sequence[int]) -> str | None:
+def _node_of(training: TrainingWorkers, ranks: Sequence[int]) -> str | None:
     """Return the node that all of these ranks are on. None: they are on several, or it is not known."""
     context, current = training.context, training.workers
     per_node = context.spec.trainer.devices_per_node

@@ -19,7 +19,7 @@ MS_PER_S: Final = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Training:
+class TrainingWorkers:
     """Workers that train under a plan."""
 
     context: Context

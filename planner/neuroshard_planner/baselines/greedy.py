@@ -11,7 +11,7 @@ from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.greedy_placement import Lane, place
+from neuroshard_planner.search.greedy_placement import GreedyPass, place
 
 Baseline = Callable[[Problem], Placement]
 """Returns a placement that fits. Raises InfeasibleError where the heuristic finds none."""
@@ -82,7 +82,7 @@ def _numbers(problem: Problem) -> tuple[FloatArray, FloatArray, FloatArray]:
 def _greedy(problem: Problem, table_sizes: FloatArray, name: str) -> Placement:
     loads = np.zeros(len(problem.kinds))
     loads[problem.whole] = [table_sizes[list(unit.tables)].sum() for unit in problem.units]
-    placement = place(problem, [Lane(kinds=problem.whole, dim_limit=np.inf, memory_price=0.0)], loads)[0]
+    placement = place(problem, [GreedyPass(kinds=problem.whole, dim_limit=np.inf, memory_price=0.0)], loads)[0]
     if placement is None:
         raise _no_room(name)
     return placement

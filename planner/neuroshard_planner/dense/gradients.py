@@ -53,7 +53,7 @@ def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: Tra
         PlannerError: as the search.
     """
     exact = search(request.model_copy(update={"gradient_choices": None, "gradients": None}))
-    priced = _Choice(exact, choices, costs=costs)
+    priced = _GradientTypeChoice(exact, choices, costs=costs)
     plan, found = exact, priced.decision()
     if found.chosen.carries:
         refusal = None
@@ -64,7 +64,7 @@ def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: Tra
         except InfeasibleError as error:
             refusal = f"no plan fits next to what it carries: {error}"
         else:
-            refusal = _Choice(plan, choices, costs=costs).too_little(found.chosen, exact_ms=priced.step_ms)
+            refusal = _GradientTypeChoice(plan, choices, costs=costs).too_little(found.chosen, exact_ms=priced.step_ms)
         if refusal is not None:
             plan, found = exact, _without_carried(exact, choices, refusal, costs=costs)
     chosen = None if found.chosen is GradientType.FP32 else choices.exchange(found.chosen)
@@ -75,13 +75,13 @@ def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: Tra
 def _without_carried(exact: Plan, choices: GradientChoices, refusal: str, *, costs: TransferModel) -> GradientDecision:
     """Return the decision among the types that carry nothing; the others are refused for one reason."""
     left = choices.model_copy(update={"types": tuple(each for each in choices.types if not each.carries)})
-    found = _Choice(exact, left, costs=costs).decision()
+    found = _GradientTypeChoice(exact, left, costs=costs).decision()
     refused = [GradientAlternative(type=each, refusal=refusal) for each in choices.narrow if each.carries]
     reason = found.reason if left.narrow else refusal
     return found.model_copy(update={"alternatives": (*found.alternatives, *refused), "reason": reason})
 
 
-class _Choice:
+class _GradientTypeChoice:
     def __init__(self, plan: Plan, choices: GradientChoices, *, costs: TransferModel) -> None:
         self._request: PlanRequest = plan.request
         self._has_groups = plan.replication is not None

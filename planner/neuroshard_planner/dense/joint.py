@@ -22,7 +22,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.exchanges import TransferModel
 
-from neuroshard_planner.dense.layouts import Candidate, Layouts
+from neuroshard_planner.dense.layouts import LayoutCandidate, Layouts
 from neuroshard_planner.dense.named_units import divided
 from neuroshard_planner.dense.options import UnitOptions, group_size, groups_of, may_shard
 from neuroshard_planner.errors import InfeasibleError
@@ -101,7 +101,7 @@ def _next_to_tables(
 
 
 def _no_room(
-    request: PlanRequest, smallest: Candidate, *, needed_bytes: int | None, search: Search
+    request: PlanRequest, smallest: LayoutCandidate, *, needed_bytes: int | None, search: Search
 ) -> InfeasibleError | None:
     """Return the error that nothing fits next to the smallest layout, and so to no other. None: something may.
 
@@ -168,12 +168,12 @@ def _least_of_tables(request: PlanRequest) -> int | None:
     return least_capacity(packing, above_bytes=max(1, sum(packing.whole_bytes) // packing.num_devices - 1))
 
 
-def _with(request: PlanRequest, candidate: Candidate) -> PlanRequest:
+def _with(request: PlanRequest, candidate: LayoutCandidate) -> PlanRequest:
     """Return the request with the dense part in a layout."""
     return request.model_copy(update={"dense_memory": None if candidate.is_plain else candidate.memory})
 
 
-def _left_bytes(request: PlanRequest, candidate: Candidate) -> int:
+def _left_bytes(request: PlanRequest, candidate: LayoutCandidate) -> int:
     """Return the bytes that a dense part leaves for shards on each device."""
     return MemoryLedger(_with(request, candidate)).shard_capacity_bytes
 
@@ -184,8 +184,8 @@ def _enough(needed_bytes: int) -> float:
 
 
 def _attempts(
-    request: PlanRequest, candidates: Sequence[Candidate], *, needed_bytes: int | None
-) -> Iterator[Candidate]:
+    request: PlanRequest, candidates: Sequence[LayoutCandidate], *, needed_bytes: int | None
+) -> Iterator[LayoutCandidate]:
     """Yield the fastest candidate that leaves the tables what they need, then a smaller one and the smallest.
 
     Tables by rows, or in host memory, may need less than by columns: where no candidate leaves enough, the smallest is
@@ -199,7 +199,7 @@ def _attempts(
     yield from (candidates[index] for index in dict.fromkeys((last, last // 2, 0)))
 
 
-def _planned(request: PlanRequest, layouts: Layouts, chosen: Candidate, *, search: Search) -> Plan:
+def _planned(request: PlanRequest, layouts: Layouts, chosen: LayoutCandidate, *, search: Search) -> Plan:
     plan = search(_with(request, chosen))
     warnings = list(plan.warnings)
     if _asks_for_shards(request.dense_choices or DenseChoices()) and all(

@@ -19,7 +19,7 @@ MOST_POINTS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class LayoutCandidate:
     """An option for every module of a dense part."""
 
     options: tuple[UnitOption, ...]
@@ -80,7 +80,7 @@ class Layouts:
         self.candidates = self._candidates(by_unit)
         """The frontier, as exact as ``frontier`` finds it; the least memory first, the least time last."""
 
-    def layout(self, chosen: Candidate, *, source: str) -> DenseLayout:
+    def layout(self, chosen: LayoutCandidate, *, source: str) -> DenseLayout:
         """Write a candidate down, with at most MOST_POINTS of the frontier, at even distances."""
         last = len(self.candidates) - 1
         shown = {round(place * last / (MOST_POINTS - 1)) for place in range(MOST_POINTS)}
@@ -98,7 +98,7 @@ class Layouts:
             ),
         )
 
-    def _candidates(self, by_unit: Sequence[Sequence[UnitOption]]) -> tuple[Candidate, ...]:
+    def _candidates(self, by_unit: Sequence[Sequence[UnitOption]]) -> tuple[LayoutCandidate, ...]:
         """Return the frontier by the ledger's memory.
 
         The frontier of sums and maxima counts the largest transients at one moment, which units of different size do
@@ -133,9 +133,9 @@ class Layouts:
             for point in frontier(choices, [unit.repeats for unit in profile.units])
         ]
 
-    def _made(self, choices: Sequence[Sequence[UnitOption]]) -> list[Candidate]:
+    def _made(self, choices: Sequence[Sequence[UnitOption]]) -> list[LayoutCandidate]:
         return [
-            Candidate(options=tuple(options), memory=memory)
+            LayoutCandidate(options=tuple(options), memory=memory)
             for options, memory in zip(choices, self.memory(choices), strict=True)
         ]
 

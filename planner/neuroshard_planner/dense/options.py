@@ -286,7 +286,7 @@ class UnitOptions:
         return self._reductions[key]
 
 
-class _Part(NamedTuple):
+class _GatheredPart(NamedTuple):
     """Parameters that are gathered together, and the work that hides it."""
 
     num_parameters: int
@@ -294,17 +294,17 @@ class _Part(NamedTuple):
     backward_flops: int
 
 
-def _parts(unit: DenseUnit) -> tuple[_Part, ...]:
+def _parts(unit: DenseUnit) -> tuple[_GatheredPart, ...]:
     """Return the parts that a split unit gathers one after the other: its own parameters, then each operator."""
     operators = unit.operators
     assert operators is not None, "only a unit with operators is split"
     # A module whose input others use too has their work in its own: operators may have more than their unit together.
-    own = _Part(
+    own = _GatheredPart(
         unit.own_parameters,
         max(unit.forward_flops - sum(each.forward_flops for each in operators), 0),
         max(unit.backward_flops - sum(each.backward_flops for each in operators), 0),
     )
-    return own, *(_Part(each.num_parameters, each.forward_flops, each.backward_flops) for each in operators)
+    return own, *(_GatheredPart(each.num_parameters, each.forward_flops, each.backward_flops) for each in operators)
 
 
 def _kept_where_checkpointed(unit: DenseUnit) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.communication import Communication, WireType, WireTypes
+from neuroshard_api.documents.communication import CommunicationPlan, WireType, WireTypes
 from neuroshard_api.documents.gradient_exchange import GradientDecision
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
@@ -57,7 +57,7 @@ class DominantTable:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moves:
+class PlanMoves:
     """What the plan moves of the plan in force, under which it was made."""
 
     incumbent_ms: float
@@ -97,11 +97,11 @@ class PlanExplanation:
     """Of the dense part. Empty: it has no layout."""
     trust: str
     """A sentence: the model's error next to the gain over the best baseline."""
-    moves: Moves | None
+    moves: PlanMoves | None
     """If unset: the plan was made without one in force."""
     stored_types: str | None
     """A sentence: the types that were chosen for the tables. None: there was no choice."""
-    communication: Communication | None
+    communication: CommunicationPlan | None
     """Price or refusal of each permitted pair of types on the wire. None: there was no choice."""
     gradients: GradientDecision | None
     """The same of each permitted type of the dense part's gradients. None: there was no choice."""
@@ -147,12 +147,12 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
     )
 
 
-def _moves(plan: Plan) -> Moves | None:
+def _moves(plan: Plan) -> PlanMoves | None:
     before = plan.incumbent
     if before is None:
         return None
     tables = sorted(((each.name, each.num_bytes) for each in before.moved), key=lambda each: -each[1])
-    return Moves(incumbent_ms=before.total_ms, tables=tuple(tables), num_bytes=before.moved_bytes)
+    return PlanMoves(incumbent_ms=before.total_ms, tables=tuple(tables), num_bytes=before.moved_bytes)
 
 
 def _dominant_tables(problem: Problem, placement: Placement, device: int) -> tuple[DominantTable, ...]:

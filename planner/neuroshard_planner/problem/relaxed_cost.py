@@ -15,7 +15,7 @@ import numpy as np
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray
 
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.step_cost import Collective, CollectiveCost
+from neuroshard_planner.problem.step_cost import Collective, CollectiveCurve
 
 _MARGIN = 1e-9  # that keeps two loads apart
 COLLECTIVES = {
@@ -91,7 +91,7 @@ class RelaxedCost:
 class _Hull:
     """The largest convex function below a collective's time, both directions together, between two loads."""
 
-    def __init__(self, cost: CollectiveCost, least: float, most: float, of_some_device: float) -> None:
+    def __init__(self, cost: CollectiveCurve, least: float, most: float, of_some_device: float) -> None:
         """No traffic below ``least`` or above ``most`` is asked for; the peak is ``of_some_device`` or more."""
         most = max(most, least * (1 + _MARGIN), _MARGIN)
         corners = np.append(cost.knots, of_some_device)

@@ -44,7 +44,7 @@ def sharding_types(
     found = []
     for row, unit in enumerate(units):
         devices = everywhere if allowed is None else allowed[row]
-        choices = (_Choice(request, index, unit, devices, with_means, default) for index in unit.tables)
+        choices = (_TableChoice(request, index, unit, devices, with_means, default) for index in unit.tables)
         found.append(frozenset.intersection(*(each.types() for each in choices)))
     return tuple(_with_one_node_type(request, units, found))
 
@@ -139,7 +139,7 @@ def whole_nodes(request: PlanRequest, allowed: BoolArray) -> IndexArray:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _TableChoice:
     """One table of a unit, and the devices that it may be on."""
 
     request: PlanRequest

@@ -92,7 +92,7 @@ _EACH = np.arange(len(Collective))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CollectiveCost:
+class CollectiveCurve:
     """Times of an exchange as non-decreasing functions of its peak traffic, interpolated between knots.
 
     The networks are read once, and made monotone by their running maximum; hence evaluating a placement costs nothing.
@@ -147,13 +147,13 @@ class CollectiveCost:
         return total
 
 
-def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
+def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> CollectiveCurve:
     """Return the cost of the two all-to-alls of pooled embeddings and gradients, by columns."""
     even = sent_exchange(request)
     total = even.mean_dim_sum * request.topology.num_devices
     knots: FloatArray = np.geomspace(even.mean_dim_sum, max(total, even.mean_dim_sum + 1), NUM_KNOTS)
     balanced = [even.of_mean(share * even.mean_dim_sum) for share in _low_shares()]
-    cost = CollectiveCost.of_times(knots, even.times_ms(knots, costs)).below(*_balanced_ms(balanced, costs))
+    cost = CollectiveCurve.of_times(knots, even.times_ms(knots, costs)).below(*_balanced_ms(balanced, costs))
     return cost.plus(added_calls_ms(request, costs))
 
 
@@ -186,7 +186,7 @@ def sent_exchange(request: PlanRequest) -> PooledExchange:
     return encoded_exchange(request).of_mean(mean)
 
 
-def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
+def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> CollectiveCurve:
     """Return the cost of the all-to-all of indices, by bytes; it is not repeated backward.
 
     Every device sends the same and receives what its shards need, so that the device that receives most decides: the
@@ -202,10 +202,10 @@ def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> Collectiv
     low_times[:, BACKWARD] = 0.0
     measured = None if costs.added_collection is None else (costs.added_collection.indices_ms, 0.0)
     added = _of_added(request, low_times[0], measured)
-    return CollectiveCost.of_times(knots, times).below(low, low_times).plus(added)
+    return CollectiveCurve.of_times(knots, times).below(low, low_times).plus(added)
 
 
-def exchange_of_sequence_rows(request: PlanRequest, costs: TransferModel) -> CollectiveCost:
+def exchange_of_sequence_rows(request: PlanRequest, costs: TransferModel) -> CollectiveCurve:
     """Return the cost of the two all-to-alls of row_wise sequences, by columns: lookups of a block times their width.
 
     Every device has a block of each such table. The time is that of an exchange in which all devices have as much as
@@ -213,15 +213,15 @@ def exchange_of_sequence_rows(request: PlanRequest, costs: TransferModel) -> Col
     """
     total = sum(table.embedding_dim * table.num_vectors for table in request.tables.tables if table.is_sequence)
     if not total:
-        return CollectiveCost(knots=np.ones(1), forward=np.zeros(1), backward=np.zeros(1))
+        return CollectiveCurve(knots=np.ones(1), forward=np.zeros(1), backward=np.zeros(1))
     least = LOWEST_SHARE * total / request.topology.num_devices
     knots: FloatArray = np.geomspace(least, total, NUM_SEQUENCE_KNOTS)
     even = pooled_exchange(request)
     _, times = _balanced_ms([replace(even, mean_dim_sum=columns) for columns in knots.tolist()], costs)
-    return CollectiveCost.of_times(knots, times)
+    return CollectiveCurve.of_times(knots, times)
 
 
-def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> CollectiveCost:
+def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> CollectiveCurve:
     """Return the cost of the collectives in which a family's tables are added up, by columns or gradient bytes."""
     tables = request.tables.tables
     if family is Family.REPLICATED:
@@ -231,7 +231,7 @@ def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> 
         traffic_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.output_data_type]
         most = sum(table.embedding_dim * table.num_vectors for table in tables)
     knots: FloatArray = np.geomspace(1.0, max(most, 2), NUM_REDUCTION_KNOTS)
-    return CollectiveCost.of_times(
+    return CollectiveCurve.of_times(
         knots, costs.reduction_ms(knots * traffic_bytes, Reduction(topology=request.topology, family=family))
     )
 
@@ -278,7 +278,7 @@ class StepCost:
         self.least_traffic[Collective.POOLED_EMBEDDINGS] = self._pooled.knots[NUM_LOW_KNOTS]
         self.least_traffic[Collective.INDICES] = self._indices.knots[NUM_LOW_KNOTS]
 
-    def collective(self, collective: Collective) -> CollectiveCost:
+    def collective(self, collective: Collective) -> CollectiveCurve:
         """Return the cost of one collective."""
         return self._indices if collective is Collective.INDICES else self._costs[collective]
 

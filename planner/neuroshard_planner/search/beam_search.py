@@ -15,7 +15,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.problem.step_cost import Collective
-from neuroshard_planner.search.greedy_placement import Lane, place
+from neuroshard_planner.search.greedy_placement import GreedyPass, place
 from neuroshard_planner.search.local_search import joined
 from neuroshard_planner.search.sharding_options import OptionTable
 
@@ -37,12 +37,12 @@ LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor'
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Candidate:
+class BeamState:
     """A state of the outer search with its best placement."""
 
     state: IndexArray
     """[units] position of each unit's option in the option table."""
-    lane: Lane
+    lane: GreedyPass
     placement: Placement
     total_ms: float
     smooth_ms: float
@@ -79,7 +79,7 @@ class SplitSearch:
         self._loads = loads
         self._work_budget = work_budget
         self._generator = np.random.default_rng(problem.request.search.seed)
-        self._judged: list[Candidate] = []
+        self._judged: list[BeamState] = []
         whole = options.largest(options.first)
         placed = whole if fixed is None else np.concatenate((whole, fixed.kinds))
         self._mean_load = float(loads[placed].sum()) / problem.num_devices
@@ -92,7 +92,7 @@ class SplitSearch:
         self.levels = 0
         """Levels of the beam search."""
 
-    def run(self) -> list[Candidate]:
+    def run(self) -> list[BeamState]:
         """Return up to twice the beam's width of candidates of distinct states, cheapest first.
 
         They are worth refining by local search: the cheapest, and those that could be once they are evened out.
@@ -121,7 +121,7 @@ class SplitSearch:
         shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
         return self._promising([*shuffled, *promising], 2 * settings.beam_width)
 
-    def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[Candidate]:
+    def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[BeamState]:
         """Return up to ``count`` proposals worth refining, each placed with every setting of a grid; no beam search."""
         return self._promising(self._best(((state, grid) for state in self._proposals()), NUM_JUDGED), count)
 
@@ -161,14 +161,14 @@ class SplitSearch:
             children.append(child)
         return children
 
-    def _best(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]], count: int) -> list[Candidate]:
+    def _best(self, states: Iterable[tuple[IndexArray, Sequence[tuple[float, float]]]], count: int) -> list[BeamState]:
         """Place every state with every setting of its grid; return the best of distinct states."""
         lanes = [
-            (state, Lane(kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=price))
+            (state, GreedyPass(kinds=kinds, dim_limit=limit * self._mean_dim_sum, memory_price=price))
             for state, kinds, grid in ((state, self._options.shards(state), grid) for state, grid in states)
             for limit, price in grid
         ]
-        found: list[Candidate] = []
+        found: list[BeamState] = []
         for first in range(0, len(lanes), LANES_AT_ONCE):
             batch = lanes[first : first + LANES_AT_ONCE]
             affordable = self._affordable(max(len(lane.kinds) for _, lane in batch))
@@ -184,11 +184,11 @@ class SplitSearch:
         self._judged += found
         return _smoothest(found, count)
 
-    def _shuffled(self, candidate: Candidate) -> Candidate:
+    def _shuffled(self, candidate: BeamState) -> BeamState:
         """Return the cheapest placement of a candidate's shards over many orders, or the candidate itself."""
         lane = candidate.lane
         lanes = [
-            Lane(
+            GreedyPass(
                 kinds=lane.kinds,
                 dim_limit=float(self._generator.choice(SHUFFLED_DIM_LIMITS)) * self._mean_dim_sum,
                 memory_price=lane.memory_price,
@@ -208,7 +208,7 @@ class SplitSearch:
         left = self._work_budget - self._problem.work
         return max(0, PROBES_PER_EVALUATION * left // (num_shards * self._problem.num_devices))
 
-    def _placed(self, lanes: Sequence[tuple[IndexArray, Lane]]) -> list[tuple[IndexArray, Lane, Placement]]:
+    def _placed(self, lanes: Sequence[tuple[IndexArray, GreedyPass]]) -> list[tuple[IndexArray, GreedyPass, Placement]]:
         """Place these lanes side by side; return those that found room, cheapest by additive loads first."""
         placements = place(self._problem, [lane for _, lane in lanes], self._loads, fixed=self._fixed)
         self.placements += len(lanes)
@@ -220,19 +220,19 @@ class SplitSearch:
         order = np.argsort(self._estimates_ms([placement for _, _, placement in fitting]), kind="stable")
         return [fitting[row] for row in order]
 
-    def _judge(self, placed: Sequence[tuple[IndexArray, Lane, Placement]]) -> list[Candidate]:
+    def _judge(self, placed: Sequence[tuple[IndexArray, GreedyPass, Placement]]) -> list[BeamState]:
         """Return the placements with their costs by the networks."""
         levels = self._problem.device_levels([placement for _, _, placement in placed])
         total = self._problem.step_cost.total_ms(levels.max(axis=1))
         smooth = self._problem.step_cost.smooth_ms(levels)
         return [
-            Candidate(state=state, lane=lane, placement=placement, total_ms=total_ms, smooth_ms=smooth_ms)
+            BeamState(state=state, lane=lane, placement=placement, total_ms=total_ms, smooth_ms=smooth_ms)
             for (state, lane, placement), total_ms, smooth_ms in zip(
                 placed, total.tolist(), smooth.tolist(), strict=True
             )
         ]
 
-    def _promising(self, candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+    def _promising(self, candidates: Sequence[BeamState], count: int) -> list[BeamState]:
         """Return the cheapest candidates of distinct states, and those that could be cheapest once evened out.
 
         Few large shards cost less in sum but are harder to even out: greedy placement is bad at it, local
@@ -268,14 +268,14 @@ def _distinct_states(states: Sequence[IndexArray]) -> list[IndexArray]:
     return list({state.tobytes(): state for state in reversed(states)}.values())[::-1]
 
 
-def _smoothest(candidates: Sequence[Candidate], count: int) -> list[Candidate]:
+def _smoothest(candidates: Sequence[BeamState], count: int) -> list[BeamState]:
     """Return the candidates of least smooth cost and distinct states; ties keep their order."""
     return _distinct(sorted(candidates, key=lambda each: each.smooth_ms))[:count]
 
 
-def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _distinct(candidates: Sequence[BeamState]) -> list[BeamState]:
     """Return the first candidate of each state."""
-    first: dict[bytes, Candidate] = {}
+    first: dict[bytes, BeamState] = {}
     for candidate in candidates:
         first.setdefault(candidate.state.tobytes(), candidate)
     return list(first.values())

@@ -13,7 +13,7 @@ from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.local_search import LocalSearch, joined
 from neuroshard_planner.search.opening import GRID
-from neuroshard_planner.search.placed_options import Places
+from neuroshard_planner.search.placed_options import DevicePlaces
 from neuroshard_planner.search.sharding_options import OptionTable
 
 SPLIT_SHARE = 0.8  # of the work, for splits and placing; descents have the rest
@@ -105,7 +105,7 @@ def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Pl
         _, first = np.unique(nodes[own], return_index=True)
         pieces: IndexArray = blocks[own][first]
         pieces = pieces[np.argsort(-loads[pieces], kind="stable")]
-        usable = Places(problem, unit, load, room).nodes(int(kinds.memory_bytes[pieces].max()))
+        usable = DevicePlaces(problem, unit, load, room).nodes(int(kinds.memory_bytes[pieces].max()))
         if len(usable) < len(pieces):
             return None
         chosen = usable[: len(pieces), None] * topology.devices_per_node + np.arange(topology.devices_per_node)

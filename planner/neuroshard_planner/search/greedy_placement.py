@@ -20,7 +20,7 @@ _SECANT_STEP = 0.05  # of the coordinate; ReLU heads are piecewise linear, so a 
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Lane:
+class GreedyPass:
     """One greedy pass."""
 
     kinds: IndexArray
@@ -49,7 +49,7 @@ def tangent(problem: Problem, sums: Float32Array) -> FloatArray:
 
 
 def place(
-    problem: Problem, lanes: Sequence[Lane], loads: FloatArray, *, fixed: Placement | None = None
+    problem: Problem, lanes: Sequence[GreedyPass], loads: FloatArray, *, fixed: Placement | None = None
 ) -> list[Placement | None]:
     """Place each lane's shards in descending order of size, each on the device with the lowest score.
 

@@ -53,7 +53,7 @@ class Variant(NamedTuple):
     host_bytes: int
 
 
-class Assignment(NamedTuple):
+class HostAssignment(NamedTuple):
     """The units in host memory with their forms, and what all units cost by additive loads.
 
     That is the mean device's cost, or the longest shard's time where that is more: the others wait for it.
@@ -105,21 +105,21 @@ class _HostSearch:
         self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
         self._prices = self._reference_prices()
 
-    def assignments(self) -> Iterator[Assignment]:
+    def assignments(self) -> Iterator[HostAssignment]:
         """Yield assignments that fit in the mean, the cheapest first."""
-        found: dict[tuple[tuple[int, bytes], ...], Assignment] = {}
+        found: dict[tuple[tuple[int, bytes], ...], HostAssignment] = {}
         for variants in self._variants():
             for assignment in self._priced(variants):
                 key = tuple((unit, form.kinds.tobytes()) for unit, form in assignment.forms.items())
                 found.setdefault(key, assignment)
         yield from sorted(found.values(), key=lambda each: each.cost_ms)
 
-    def around(self, assignment: Assignment) -> Found | None:
+    def around(self, assignment: HostAssignment) -> Found | None:
         """Return a placement with these units in host memory and all others in device memory. None: none was found."""
         fixed = self._placed(assignment.forms)
         return None if fixed is None else self._completed(fixed)
 
-    def _priced(self, variants: Sequence[Sequence[Variant]]) -> Iterator[Assignment]:
+    def _priced(self, variants: Sequence[Sequence[Variant]]) -> Iterator[HostAssignment]:
         """Yield the units' choices at each price of memory and each limit on a shard, where they fit in the mean."""
         problem, ledger = self._problem, self._problem.memory
         num_devices = problem.num_devices
@@ -142,7 +142,7 @@ class _HostSearch:
                 on_host = {unit: each.form for unit, each in enumerate(chosen) if each.is_on_host}
                 host_bytes = sum(each.host_bytes for each in chosen if each.is_on_host)
                 if on_host and size[rows, picks].sum() <= room_bytes and host_bytes <= host_room:
-                    yield Assignment(on_host, max(cost[rows, picks].sum() / num_devices, alone[rows, picks].max()))
+                    yield HostAssignment(on_host, max(cost[rows, picks].sum() / num_devices, alone[rows, picks].max()))
 
     def _variants(self) -> Iterator[list[list[Variant]]]:
         """Yield the variants of all units for each size of caches; one where no table may be cached."""

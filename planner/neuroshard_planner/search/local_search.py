@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
-from neuroshard_planner.search.moves import NONE, Moves, relocations, splits, swaps
+from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, splits, swaps
 
 NUM_TARGETS = 16  # least loaded devices that a move may use; more find little on the public workloads
 NUM_SOURCE_SHARDS = 64  # shards of the source tried per move, spread evenly over its loads
@@ -78,7 +78,7 @@ class State:
         self.keys: IndexArray = keys[self.order]
         """[n] their unit times the number of devices plus their device, ascending."""
 
-    def apply(self, source: int, moves: Moves, choice: int) -> None:
+    def apply(self, source: int, moves: CandidateMoves, choice: int) -> None:
         """Make one move and bring the two devices up to date."""
         target = int(moves.target[choice])
         coming = [(source, int(moves.source_kind[choice])), (target, int(moves.target_kind[choice]))]
@@ -190,13 +190,13 @@ class LocalSearch:
             differences = np.stack((room, np.zeros_like(room)))
             kinds.append(swaps(self._problem, state, some, targets, size=memory, wanted=differences))
         kinds += self._by_traffic(state, source, some)
-        if self._take_best(state, view, Moves.concatenated(kinds)):
+        if self._take_best(state, view, CandidateMoves.concatenated(kinds)):
             return True
         largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
         return self._take_best(state, view, parts)
 
-    def _by_traffic(self, state: State, source: int, shards: IndexArray) -> list[Moves]:
+    def _by_traffic(self, state: State, source: int, shards: IndexArray) -> list[CandidateMoves]:
         """Return moves of a source's shards to where there is least of the traffic that the source has most of.
 
         Empty where the source bounds a pass. What evens out loads need not even out columns: a wide shard of few
@@ -215,7 +215,7 @@ class LocalSearch:
             relocations(self._problem, state, shards, targets),
         ]
 
-    def _take_best(self, state: State, view: View, moves: Moves) -> bool:
+    def _take_best(self, state: State, view: View, moves: CandidateMoves) -> bool:
         """Take the best of the moves that fit the memory, if it is better than staying."""
         if not len(moves.target):
             return False
@@ -241,7 +241,7 @@ class LocalSearch:
         state.apply(view.source, moves, int(np.lexsort((unevenness, total, ~better))[0]))
         return True
 
-    def _outcome(self, view: View, moves: Moves, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
+    def _outcome(self, view: View, moves: CandidateMoves, levels: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return [c] the plan's cost and [c] the change of its unevenness, given the pair's [2, c, levels + 1]."""
         source, target = levels
         peaks = np.maximum(source, target)
@@ -341,7 +341,7 @@ def _least(total: FloatArray, unevenness: FloatArray, count: int) -> IndexArray:
 
 
 def _after(
-    values: NDArray[Any], state_kinds: IndexArray, per_device: NDArray[Any], source: int, moves: Moves
+    values: NDArray[Any], state_kinds: IndexArray, per_device: NDArray[Any], source: int, moves: CandidateMoves
 ) -> NDArray[Any]:
     """Return [2, c, v] the sums of ``values`` (a row per kind) on the source and on the target after each move."""
     result = np.empty((2, len(moves.target), per_device.shape[1]), dtype=per_device.dtype)

@@ -30,7 +30,7 @@ class PlacedShards(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Moves:
+class CandidateMoves:
     """c candidate moves from one source device: each replaces up to one shard on the source and on the target."""
 
     target: IndexArray
@@ -66,12 +66,12 @@ class Moves:
         )
 
 
-def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> Moves:
+def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> CandidateMoves:
     """Give every move of a shard to a target that holds no shard of the same table."""
     shard, target = _pairs(shards, targets)
     unit = problem.kinds.unit[state.kinds[shard]]
     none = np.full(len(shard), NONE)
-    moves = Moves(
+    moves = CandidateMoves(
         target=target, source_shard=shard, source_kind=none, target_shard=none, target_kind=state.kinds[shard]
     )
     found = shard_on(problem, state, unit, target) == NONE
@@ -88,7 +88,7 @@ def swaps(
     *,
     size: FloatArray,
     wanted: FloatArray,
-) -> Moves:
+) -> CandidateMoves:
     """Give, for each shard and target, the swaps whose difference in size is next to a wanted one.
 
     ``size`` (load or memory) has one entry per placed shard, ``wanted`` [w, targets] w differences per target; the
@@ -123,7 +123,7 @@ def swaps(
     alone |= unit == partner_unit
     if problem.allowed is not None:
         alone &= problem.allowed[unit, target] & problem.allowed[partner_unit, source]
-    moves = Moves(
+    moves = CandidateMoves(
         target=target, source_shard=shard, source_kind=partner_kind, target_shard=partner, target_kind=shard_kind
     )
     return moves if alone.all() else moves.take(alone)
@@ -137,7 +137,7 @@ def splits(
     *,
     load: FloatArray,
     wanted: FloatArray,
-) -> Moves:
+) -> CandidateMoves:
     """Give, for each shard and target, the split that moves about the wanted load to the target.
 
     Columns that come to a device with a shard of the same table are merged into it; then a whole shard may move too.
@@ -171,7 +171,7 @@ def splits(
     staying = _column_kinds(problem, unit[rest > 0], rest[rest > 0])
     source_kind = np.full(len(shard), NONE)
     source_kind[rest > 0] = staying
-    return Moves(
+    return CandidateMoves(
         target=target,
         source_shard=shard,
         source_kind=source_kind,

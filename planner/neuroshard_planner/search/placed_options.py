@@ -57,7 +57,7 @@ class Form(NamedTuple):
         return self._replace(pieces=pieces, kinds=kinds, needed_bytes=int(memory_bytes[pieces].max()))
 
 
-class Places:
+class DevicePlaces:
     """Where the shards of one unit may go: devices and nodes by ascending load without the unit."""
 
     def __init__(self, problem: Problem, unit: int, load: FloatArray, room: FloatArray | IndexArray) -> None:
@@ -161,15 +161,15 @@ class Forms:
             load: [devices] milliseconds without the unit.
             room: [devices] bytes without the unit.
         """
-        yield from self._placed(unit, form, Places(self._problem, unit, load, room))
+        yield from self._placed(unit, form, DevicePlaces(self._problem, unit, load, room))
 
     def options(self, unit: int, load: FloatArray, room: FloatArray | IndexArray) -> Iterator[PlacedOption]:
         """Yield the placements of all forms of a unit that fit; see `placed`."""
-        places = Places(self._problem, unit, load, room)
+        places = DevicePlaces(self._problem, unit, load, room)
         for form in self._of_unit[unit]:
             yield from self._placed(unit, form, places)
 
-    def _placed(self, unit: int, form: Form, places: Places) -> Iterator[PlacedOption]:
+    def _placed(self, unit: int, form: Form, places: DevicePlaces) -> Iterator[PlacedOption]:
         count, size = len(form.pieces), self._shape[1]
         if form.family == COLUMNS:
             devices = places.devices(form.needed_bytes)

@@ -30,12 +30,12 @@ class TorchNativeBackend(TorchBackend):
     def __init__(self, device: TimedDevice) -> None:
         super().__init__(device, ())
 
-    def calls(self, sample: ComputeSample, *, seed: int) -> "_Bags":
+    def calls(self, sample: ComputeSample, *, seed: int) -> "_NativeBags":
         """Make the sample's tables and batches."""
-        return _Bags(sample, seed=seed, device=self.device.torch)
+        return _NativeBags(sample, seed=seed, device=self.device.torch)
 
 
-class _Bags:
+class _NativeBags:
     """One EmbeddingBag per table."""
 
     def __init__(self, sample: ComputeSample, *, seed: int, device: torch.device) -> None:

@@ -16,7 +16,7 @@ from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.records import CollectionSample, CollectionTimes, ProfileRecord
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_trainer.dense.optimizers import embedding_sharder
-from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers, Part
+from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers, TimedPart
 from neuroshard_trainer.measure.step_reporter import MarkedStep, step_times
 from neuroshard_trainer.ranks.clocks import clock_of
 from torch import nn
@@ -37,11 +37,11 @@ _TABLES, _ROWS, _COLUMNS = 8, 50_000, 64
 _WARM_STEPS, _TIMED_STEPS = 4, 20
 _LEARNING_RATE, _GRADIENT = 0.01, 1e-3
 _PARTS = (
-    Part.INPUT_COMMUNICATION,
-    Part.FORWARD_COMPUTE,
-    Part.BACKWARD_COMPUTE,
-    Part.FORWARD_COMMUNICATION,
-    Part.BACKWARD_COMMUNICATION,
+    TimedPart.INPUT_COMMUNICATION,
+    TimedPart.FORWARD_COMPUTE,
+    TimedPart.BACKWARD_COMPUTE,
+    TimedPart.FORWARD_COMMUNICATION,
+    TimedPart.BACKWARD_COMMUNICATION,
 )
 
 
@@ -94,7 +94,7 @@ def collect_collections(
                 )
 
 
-class _Bags(nn.Module):
+class _PooledBags(nn.Module):
     """Pooled embeddings of collections side by side."""
 
     def __init__(self, names: Sequence[Sequence[str]], sample: CollectionSample) -> None:
@@ -126,7 +126,7 @@ class _Trained:
         assert world is not None, "the ranks have met"
         names = [f"t{index}" for index in range(sample.num_tables)]
         members = [names[first::num_collections] for first in range(num_collections)]
-        model = _Bags(members, sample)
+        model = _PooledBags(members, sample)
         sharder = embedding_sharder(Optimizer.ROWWISE_ADAGRAD, learning_rate=_LEARNING_RATE, device=device)
         plans = {
             f"tables.{number}": construct_module_sharding_plan(

@@ -3,7 +3,7 @@
 import numpy as np
 from neuroshard_api.documents.records import CommunicationSample, ProfileRecord
 from neuroshard_api.documents.topology import DeviceType, Topology
-from neuroshard_costs.simulator.communication import Network, with_start_skew
+from neuroshard_costs.simulator.communication import NetworkColumns, with_start_skew
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 from neuroshard_profiler.benches.comm_sampling import CommunicationSpace, communication_sample
@@ -22,7 +22,7 @@ def simulate_communication(
         sample = communication_sample(space, seed=seed, index=index)
         simulator = DeviceSimulator(device, noise=_SIMULATED_NOISE, seed=index)
         transfer_ms = simulator.communication_ms(
-            Network.of(_topology(device, sample)),
+            NetworkColumns.of(_topology(device, sample)),
             max_dim_sum=float(max(sample.embedding_dim_sums)),
             mean_dim_sum=float(np.mean(sample.embedding_dim_sums)),
             batch_size_per_device=float(sample.batch_size_per_device),

@@ -16,10 +16,10 @@ from neuroshard_profiler.errors import (
     UnusableSampleError,
 )
 from neuroshard_profiler.records import RecordsFile
-from neuroshard_profiler.settings import Part
+from neuroshard_profiler.settings import MeasuringProcess
 
 _COMPUTE_STREAM = 0
-_WHOLE = Part()
+_WHOLE = MeasuringProcess()
 MAX_FAILURES_IN_A_ROW = 20
 """Samples differ widely: when that many fail one after the other, the device or its software is at fault."""
 
@@ -30,7 +30,7 @@ def collect_compute(
     file: RecordsFile,
     *,
     budget: Budget,
-    part: Part = _WHOLE,
+    part: MeasuringProcess = _WHOLE,
     seed: int = 0,
     repeats: Repeats | None = None,
     on_record: Callable[[int], None] = lambda _: None,

@@ -100,7 +100,7 @@ def collect_reductions(
             )
             if ranks.agree(is_spent or (max_records is not None and index >= max_records)):
                 break
-            collective = Collective(sample, ranks)
+            collective = TimedCollective(sample, ranks)
             times = ranks.measure_call(collective.run, collective.group, sample.num_devices)
             took[sample.key] = budget.elapsed_seconds - begun
             if file is not None:
@@ -122,7 +122,7 @@ def _sized(sample: ReductionSample) -> tuple[object, int]:
     return sample.key, sample.num_bytes
 
 
-class Collective:
+class TimedCollective:
     """One collective of a module's weights or gradients with the copies around it."""
 
     def __init__(self, sample: ReductionSample, ranks: Ranks) -> None:

@@ -8,7 +8,7 @@ from neuroshard_costs.shards import IndexArray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Jagged:
+class FeatureBatch:
     """One feature of a batch."""
 
     lengths: IndexArray
@@ -22,7 +22,7 @@ class DataBatch:
     """Consecutive samples."""
 
     num_samples: int
-    features: Mapping[str, Jagged]
+    features: Mapping[str, FeatureBatch]
     sessions: IndexArray | None
     """[samples] a number for each session, the same in all batches of a data set. None: the data names none."""
 
@@ -52,9 +52,9 @@ def evenly(batches: Iterable[DataBatch], num_samples: int) -> Iterator[DataBatch
         yield _joined(waiting)
 
 
-def _part(feature: Jagged, first: int, last: int) -> Jagged:
+def _part(feature: FeatureBatch, first: int, last: int) -> FeatureBatch:
     ends = np.concatenate(([0], np.cumsum(feature.lengths)))
-    return Jagged(lengths=feature.lengths[first:last], ids=feature.ids[ends[first] : ends[last]])
+    return FeatureBatch(lengths=feature.lengths[first:last], ids=feature.ids[ends[first] : ends[last]])
 
 
 def _joined(batches: Sequence[DataBatch]) -> DataBatch:
@@ -64,7 +64,7 @@ def _joined(batches: Sequence[DataBatch]) -> DataBatch:
     return DataBatch(
         num_samples=sum(each.num_samples for each in batches),
         features={
-            name: Jagged(
+            name: FeatureBatch(
                 lengths=np.concatenate([each.features[name].lengths for each in batches]),
                 ids=np.concatenate([each.features[name].ids for each in batches]),
             )

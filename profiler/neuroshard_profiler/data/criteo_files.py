@@ -12,7 +12,7 @@ from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.samples import Feature, Samples
 from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
 
-from neuroshard_profiler.data.batches import DataBatch, Jagged, evenly
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, evenly
 
 _ROWS = 2**40
 """Of tables that the trainer's readers take ids modulo of: hashes have 32 bits, so that all of them stay apart."""
@@ -42,7 +42,7 @@ class CriteoText:
                 yield DataBatch(
                     num_samples=len(lines),
                     features={
-                        name: Jagged(
+                        name: FeatureBatch(
                             lengths=present.astype(np.int64),
                             ids=hashes[present].view(np.int64),  # told apart, not looked up: the sign says nothing
                         )
@@ -87,7 +87,7 @@ def _batch(samples: Samples) -> DataBatch:
     return DataBatch(
         num_samples=len(samples),
         features={
-            name: Jagged(lengths=jagged.lengths.astype(np.int64), ids=jagged.values)
+            name: FeatureBatch(lengths=jagged.lengths.astype(np.int64), ids=jagged.values)
             for name, jagged in samples.lookups.items()
         },
         sessions=None,

@@ -11,7 +11,7 @@ from neuroshard_trainer.data.criteo_binary import DENSE_SUFFIX
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import COMPRESSED
 
-from neuroshard_profiler.data.batches import DataBatch, Jagged, evenly
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, evenly
 from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class ParquetFile:
             )
         return session_ids(pa.chunked_array([column]))
 
-    def _jagged(self, name: str, column: "pa.Array") -> Jagged:
+    def _jagged(self, name: str, column: "pa.Array") -> FeatureBatch:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
 
         if pa.types.is_integer(column.type):
@@ -192,7 +192,9 @@ class ParquetFile:
             ids = column.flatten()
         if ids.null_count:
             raise DataError(f"{self._path}: column {name!r}: has lists with empty entries; hint: remove them")
-        return _checked(Jagged(lengths=lengths, ids=np.asarray(ids, dtype=np.int64)), f"{self._path}: column {name!r}")
+        return _checked(
+            FeatureBatch(lengths=lengths, ids=np.asarray(ids, dtype=np.int64)), f"{self._path}: column {name!r}"
+        )
 
 
 class NpzFile:
@@ -234,14 +236,14 @@ class NpzFile:
         yield from evenly([self._samples], num_samples)
 
     @staticmethod
-    def _jagged(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> Jagged:
+    def _jagged(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> FeatureBatch:
         lengths, ids = (_integers(path, f"{name}.{part}", arrays) for part in ("lengths", "values"))
         if (lengths < 0).any() or lengths.sum() != len(ids):
             raise DataError(
                 f"{path}: {name}.lengths: sum to {lengths.sum()}, {name}.values holds {len(ids)} ids"
                 "; hint: write the number of each sample's ids as its length"
             )
-        return _checked(Jagged(lengths=lengths, ids=ids), f"{path}: {name}.values")
+        return _checked(FeatureBatch(lengths=lengths, ids=ids), f"{path}: {name}.values")
 
 
 def _integers(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> IndexArray:
@@ -256,7 +258,7 @@ def _integers(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> In
     return array.astype(np.int64)
 
 
-def _checked(feature: Jagged, where: str) -> Jagged:
+def _checked(feature: FeatureBatch, where: str) -> FeatureBatch:
     if len(feature.ids) and feature.ids.min() < 0:
         place = int(np.argmin(feature.ids))
         raise DataError(

@@ -15,14 +15,14 @@ from neuroshard_api.process.errors import DataError
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
 
-from neuroshard_profiler.data.batches import DataBatch, Jagged
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
 from neuroshard_profiler.sessions.groups import Duplication
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FeatureStatistics:
+class SampledFeature:
     """What a sample says of one feature."""
 
     name: str
@@ -42,7 +42,7 @@ class DataStatistics:
     reuse_batch_size: int
     samples_per_session: float | None
     """Within a batch. None: sessions are not known."""
-    features: tuple[FeatureStatistics, ...]
+    features: tuple[SampledFeature, ...]
 
     def table_set(
         self, *, embedding_dim: int, name: str, source: str, duplication: Duplication | None = None
@@ -130,9 +130,9 @@ def data_statistics(batches: Iterable[DataBatch], *, batch_size: int, ids_are_ro
 
 def _features(
     tallies: Mapping[str, _Tally], num_samples: int, *, ids_are_rows: bool, has_sessions: bool
-) -> tuple[FeatureStatistics, ...]:
+) -> tuple[SampledFeature, ...]:
     return tuple(
-        FeatureStatistics(
+        SampledFeature(
             name=name,
             num_rows=max(1, tally.largest_id + 1 if ids_are_rows else len(tally.seen)),
             pooling_factor=tally.num_lookups / num_samples,
@@ -143,7 +143,7 @@ def _features(
     )
 
 
-def _num_lists(sessions: IndexArray, feature: Jagged) -> int:
+def _num_lists(sessions: IndexArray, feature: FeatureBatch) -> int:
     """Return the distinct pairs of a session and a list of ids; lists differ by the hash of their ids."""
     sample = np.repeat(np.arange(len(feature.lengths)), feature.lengths)
     starts = np.cumsum(feature.lengths) - feature.lengths

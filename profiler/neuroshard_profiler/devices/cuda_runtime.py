@@ -9,7 +9,7 @@ import torch.distributed as dist
 from neuroshard_api.process.gpu_driver import driver_version
 
 
-class Event(Protocol):
+class CudaEvent(Protocol):
     """A point in a stream, as torch.cuda.Event."""
 
     def record(self) -> None:
@@ -84,7 +84,7 @@ class CudaRuntime(Protocol):
         """Memory that nobody has taken."""
         ...
 
-    def event(self) -> Event:
+    def event(self) -> CudaEvent:
         """Return an event with a time."""
         ...
 
@@ -126,9 +126,9 @@ class TorchCuda:
         free, _ = torch.cuda.mem_get_info(self.index)
         return int(free)
 
-    def event(self) -> Event:
+    def event(self) -> CudaEvent:
         """Return an event with a time."""
-        event: Event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch's
+        event: CudaEvent = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch's
         return event
 
     def spin(self, cycles: int) -> None:

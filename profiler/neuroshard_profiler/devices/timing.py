@@ -24,7 +24,7 @@ import numpy as np
 from neuroshard_profiler.backends.base import Repeats, Times
 
 if TYPE_CHECKING:
-    from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, Event
+    from neuroshard_profiler.devices.cuda_runtime import CudaEvent, CudaRuntime
 
 _MS_PER_SECOND = 1000.0
 _FIRST_SPIN_CYCLES = 2**21
@@ -91,7 +91,7 @@ class CudaTimer:
         if self._flushed_bytes > 0:
             self._cuda.flush(self._flushed_bytes)
 
-    def _mark(self) -> "Event":
+    def _mark(self) -> "CudaEvent":
         event = self._cuda.event()
         event.record()
         return event

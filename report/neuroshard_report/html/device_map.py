@@ -40,7 +40,7 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Drawn:
+class _DrawnLane:
     placed: PlacedTable
     shard: Shard
     read_bytes: float
@@ -53,11 +53,11 @@ def read_bytes_per_sample(table: Table, num_columns: int) -> float:
 
 def device_lanes(tables: Sequence[PlacedTable], devices: Sequence[DeviceView]) -> tuple[Lane, ...]:
     """Return one lane for each of these devices, in their order."""
-    by_device: dict[int, list[_Drawn]] = defaultdict(list)
+    by_device: dict[int, list[_DrawnLane]] = defaultdict(list)
     for placed in tables:
         for shard in placed.placement.shards:
             reads = read_bytes_per_sample(placed.table, shard.num_columns) * shard.num_rows
-            drawn = _Drawn(placed=placed, shard=shard, read_bytes=reads / placed.table.num_embeddings)
+            drawn = _DrawnLane(placed=placed, shard=shard, read_bytes=reads / placed.table.num_embeddings)
             by_device[shard.device].append(drawn)
     every = [drawn.read_bytes for drawns in by_device.values() for drawn in drawns]
     heat_of = _HeatScale(low=min(every), high=max(every))
@@ -86,7 +86,7 @@ class _HeatScale:
         return min(NUM_HEATS - 1, max(0, int(position * NUM_HEATS)))
 
 
-def _blocks(drawn: Sequence[_Drawn], heat_of: _HeatScale) -> tuple[Block, ...]:
+def _blocks(drawn: Sequence[_DrawnLane], heat_of: _HeatScale) -> tuple[Block, ...]:
     ordered = sorted(drawn, key=lambda each: -each.read_bytes)
     blocks = [_block(each, heat_of(each.read_bytes)) for each in ordered[:MAX_BLOCKS]]
     rest = ordered[MAX_BLOCKS:]
@@ -98,7 +98,7 @@ def _blocks(drawn: Sequence[_Drawn], heat_of: _HeatScale) -> tuple[Block, ...]:
     return tuple(blocks)
 
 
-def _block(drawn: _Drawn, heat: int) -> Block:
+def _block(drawn: _DrawnLane, heat: int) -> Block:
     shard, table = drawn.shard, drawn.placed.table
     first, last = shard.column_offset, shard.column_offset + shard.num_columns - 1
     weights = shard.num_rows * shard.num_columns * BYTES_PER_ELEMENT[table.data_type]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from neuroshard_api.documents.communication import Communication, WireAlternative, WireTypes
+from neuroshard_api.documents.communication import CommunicationPlan, WireAlternative, WireTypes
 from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -11,7 +11,9 @@ from neuroshard_report.quantities import format_ms
 from neuroshard_report.terminal.tables import TextTable
 
 
-def narrow_tables(communication: Communication | None, gradients: GradientDecision | None) -> Sequence[RenderableType]:
+def narrow_tables(
+    communication: CommunicationPlan | None, gradients: GradientDecision | None
+) -> Sequence[RenderableType]:
     """Return the tables of the decisions that had alternatives, each after an empty line."""
     tables: list[RenderableType] = []
     if communication is not None and communication.alternatives:
@@ -21,7 +23,7 @@ def narrow_tables(communication: Communication | None, gradients: GradientDecisi
     return tables
 
 
-def communication_table(decided: Communication) -> RenderableType:
+def communication_table(decided: CommunicationPlan) -> RenderableType:
     """Return the table of the best exact plan's prices in each permitted pair."""
     table = TextTable(
         columns=("all-to-all in", "exchange ms", "codecs ms", "saves ms", "decision"),
@@ -49,7 +51,7 @@ def _gradient_row(each: GradientAlternative) -> tuple[str, ...]:
     return (each.type.value, *("-" if ms is None else format_ms(ms) for ms in numbers), each.refusal or "chosen")
 
 
-def _exact(decided: Communication) -> tuple[str, ...]:
+def _exact(decided: CommunicationPlan) -> tuple[str, ...]:
     exchange = "-" if decided.exact_exchange_ms is None else format_ms(decided.exact_exchange_ms)
     return (WireTypes().text, exchange, format_ms(0.0), format_ms(0.0), "" if decided.reason is None else "chosen")
 

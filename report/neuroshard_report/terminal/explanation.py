@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from neuroshard_planner.explain.dense import ExplainedUnit
 from neuroshard_planner.explain.memory import OverfullDevice
 from neuroshard_planner.explain.moves import Move
-from neuroshard_planner.explain.plan import Moves, PlanExplanation
+from neuroshard_planner.explain.plan import PlanExplanation, PlanMoves
 from neuroshard_planner.explain.table import AddedPart, Alternative, HostShare, TableExplanation
 from rich.console import Group, RenderableType
 from rich.text import Text
@@ -106,7 +106,7 @@ def _dense_units(units: Sequence[ExplainedUnit]) -> tuple[RenderableType, ...]:
     return "", TextTable(columns=columns, rows=rows, text_columns=(0, 2, 5))
 
 
-def _moves(moves: Moves, total_ms: float) -> str:
+def _moves(moves: PlanMoves, total_ms: float) -> str:
     """Return the moves from the plan in force, with the largest tables."""
     before = f"{format_ms(moves.incumbent_ms)} ms under the plan in force, {format_ms(total_ms)} ms under this one"
     if not moves.tables:

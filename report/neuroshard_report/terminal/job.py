@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from neuroshard_api.job.replanning import ReplanningStatus
-from neuroshard_api.job.status import Status, StepCost
+from neuroshard_api.job.status import Status, StepCostStatus
 from neuroshard_api.job.step_cost import dense_note, simulation_note
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from rich.console import Group, RenderableType
@@ -116,7 +116,7 @@ def _further_plans(record: ReplanningStatus) -> Iterator[str]:
         yield f"plan {plan.hash.removeprefix('sha256:')[:10]} ({plan.reason}): {times}{gain}"
 
 
-def _duplication(predicted: StepCost, measured: StepCost) -> Iterator[str]:
+def _duplication(predicted: StepCostStatus, measured: StepCostStatus) -> Iterator[str]:
     if predicted.expansion_microseconds is not None or measured.expansion_microseconds is not None:
         times = (predicted.expansion_microseconds, measured.expansion_microseconds)
         yield "expansion of repeats: {} ms predicted, {} ms measured, in the totals".format(*map(_ms, times))
@@ -125,7 +125,7 @@ def _duplication(predicted: StepCost, measured: StepCost) -> Iterator[str]:
         yield f"group {each.group}: {found.get(each.group, '?')} samples per distinct list, planned {each.factor}"
 
 
-def _milliseconds(cost: StepCost) -> tuple[str, str, str, str]:
+def _milliseconds(cost: StepCostStatus) -> tuple[str, str, str, str]:
     communication = (cost.forward_communication_microseconds, cost.backward_communication_microseconds)
     total, compute, forward, backward = (
         _ms(part) for part in (cost.total_microseconds, cost.compute_microseconds, *communication)

@@ -10,12 +10,16 @@ from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.errors import RecordsError
-from neuroshard_costs.fitting.step_calibration import Part, Steps, calibration_of, step_factors
+from neuroshard_costs.fitting.step_calibration import CalibratedPart, Steps, calibration_of, step_factors
 from support.builders import device_cost, rank_times
 
-LOOKUPS, FORWARD, BACKWARD = Part(None), Part(Family.COLUMNS), Part(Family.COLUMNS, is_backward=True)
-SUMS = Part(Family.ROWS)
-TRUE = {LOOKUPS: 1.4, FORWARD: 0.5, BACKWARD: 2.0, SUMS: 3.0, Part(Family.ROWS, is_backward=True): 1.0}
+LOOKUPS, FORWARD, BACKWARD = (
+    CalibratedPart(None),
+    CalibratedPart(Family.COLUMNS),
+    CalibratedPart(Family.COLUMNS, is_backward=True),
+)
+SUMS = CalibratedPart(Family.ROWS)
+TRUE = {LOOKUPS: 1.4, FORWARD: 0.5, BACKWARD: 2.0, SUMS: 3.0, CalibratedPart(Family.ROWS, is_backward=True): 1.0}
 RANKS = 4
 
 
@@ -56,8 +60,8 @@ def steps(seed: int = 0, *, noise: float = 0.0, slow: float = 1.0) -> tuple[Rank
                 CollectiveTime(
                     kind=each.kind,
                     family=each.family,
-                    forward_ms=TRUE.get(Part(each.family), 7.0) * each.forward_ms * off() + RANKS - 1 - rank,
-                    backward_ms=TRUE.get(Part(each.family, is_backward=True), 7.0) * each.backward_ms * off()
+                    forward_ms=TRUE.get(CalibratedPart(each.family), 7.0) * each.forward_ms * off() + RANKS - 1 - rank,
+                    backward_ms=TRUE.get(CalibratedPart(each.family, is_backward=True), 7.0) * each.backward_ms * off()
                     + RANKS - 1 - rank,
                 )
                 for each in cost.collectives

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator.communication import (
     Direction,
-    Network,
+    NetworkColumns,
     Numbers,
     all_to_all_seconds,
     with_start_skew,
@@ -32,7 +32,7 @@ def seconds(
     """Return the time of a collective with 8,192 samples per device in FP32, but for the given fields."""
     return all_to_all_seconds(
         device_type(),
-        Network.of(topology(num_devices, num_nodes=num_nodes)),
+        NetworkColumns.of(topology(num_devices, num_nodes=num_nodes)),
         **{"batch_size_per_device": 8192, "bytes_per_element": 4, **fields},
         max_dim_sum=max_dim_sum,
         mean_dim_sum=mean_dim_sum,
@@ -112,7 +112,7 @@ def test_samples_and_networks_broadcast() -> None:
     """One call serves many samples, each with its own topology."""
     found = all_to_all_seconds(
         device_type(),
-        Network(
+        NetworkColumns(
             num_nodes=np.array([1.0, 2.0]),
             devices_per_node=np.array([8.0, 4.0]),
             intra_bandwidth_bytes_per_second=np.array([400e9]),

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from neuroshard_costs.simulator.constants import Constant, Status, constants, markdown_table
+from neuroshard_costs.simulator.constants import Constant, ConstantTrust, constants, markdown_table
 
 PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "device-simulator.md"
 
@@ -21,7 +21,7 @@ def test_every_constant_says_where_it_comes_from(name: str) -> None:
     assert constant > 0
     assert constant.unit
     assert constant.source
-    assert constant.status in Status
+    assert constant.status in ConstantTrust
 
 
 def test_no_number_of_the_simulator_is_outside_the_table() -> None:
@@ -44,4 +44,4 @@ def test_no_number_of_the_simulator_is_outside_the_table() -> None:
 
 def test_a_constant_is_a_number() -> None:
     """It computes like the float that it is."""
-    assert Constant(0.5, "of the peak", Status.ASSUMED, "a test") * 4 == 2.0
+    assert Constant(0.5, "of the peak", ConstantTrust.ASSUMED, "a test") * 4 == 2.0

@@ -8,7 +8,7 @@ from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray
-from neuroshard_costs.simulator.communication import Network
+from neuroshard_costs.simulator.communication import NetworkColumns
 from neuroshard_costs.simulator.device import DeviceSimulator
 from support.builders import device_type, table, table_set, topology
 
@@ -27,7 +27,7 @@ def simulator(**settings: Any) -> DeviceSimulator:
 def collective_ms(device: DeviceSimulator) -> FloatArray:
     """Return the times of three collectives."""
     return device.communication_ms(
-        Network.of(topology(8)),
+        NetworkColumns.of(topology(8)),
         max_dim_sum=np.array([100.0, 200.0, 400.0]),
         mean_dim_sum=100.0,
         batch_size_per_device=8192,

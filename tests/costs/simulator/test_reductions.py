@@ -5,7 +5,7 @@ import pytest
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import Reduction
-from neuroshard_costs.simulator.communication import Network
+from neuroshard_costs.simulator.communication import NetworkColumns
 from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_costs.simulator.reductions import dense_update_seconds, reduction_seconds
 
@@ -76,5 +76,5 @@ def test_columns_are_not_added_up() -> None:
     usual = preset("h100-80gb")
     with pytest.raises(ValueError, match="all_to_all_seconds"):
         reduction_seconds(
-            usual.device, Network.of(usual.topology()), num_bytes=1.0, family=Family.COLUMNS, direction="forward"
+            usual.device, NetworkColumns.of(usual.topology()), num_bytes=1.0, family=Family.COLUMNS, direction="forward"
         )

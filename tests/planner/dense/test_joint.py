@@ -21,7 +21,7 @@ from neuroshard_api.documents.request import MemorySettings, PlanRequest, Search
 from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_planner.dense.joint import joint_plan
-from neuroshard_planner.dense.layouts import MOST_POINTS, Candidate, Layouts
+from neuroshard_planner.dense.layouts import MOST_POINTS, LayoutCandidate, Layouts
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.dense import explained_units
@@ -396,7 +396,7 @@ def test_the_joint_choice_is_within_a_percent_of_every_share_of_the_memory() -> 
         assert found.predicted.total_ms + own <= 1.01 * least + 0.01 * Layouts(profile, options).plain.ms
 
 
-def tables_ms(whole: PlanRequest, candidate: Candidate) -> float:
+def tables_ms(whole: PlanRequest, candidate: LayoutCandidate) -> float:
     """Return the cost of the tables next to a dense part in a layout; infinite where they do not fit."""
     memory = MemorySettings(reserve_fraction=0.05, dense_bytes=candidate.memory.total_bytes)
     try:

@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.greedy_placement import Lane, place, tangent
+from neuroshard_planner.search.greedy_placement import GreedyPass, place, tangent
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of, random_placement, search_requests, shards_of
 
 
-def lane_of(problem: Problem, *, dim_limit: float = np.inf, memory_price: float = 0.0) -> Lane:
+def lane_of(problem: Problem, *, dim_limit: float = np.inf, memory_price: float = 0.0) -> GreedyPass:
     """Return a lane of the whole tables."""
-    return Lane(kinds=problem.whole, dim_limit=dim_limit, memory_price=memory_price)
+    return GreedyPass(kinds=problem.whole, dim_limit=dim_limit, memory_price=memory_price)
 
 
 def exact_memory(*sizes_gib: float, capacity_gib: float, num_devices: int) -> PlanRequest:
@@ -47,7 +47,7 @@ def test_shards_go_in_descending_order_to_the_least_loaded_device() -> None:
 def test_a_shuffle_changes_the_order_and_nothing_else() -> None:
     """The lightest shard goes first; loads are added as they are."""
     problem = problem_of(request(*tables(3), num_devices=2))
-    shuffled = Lane(kinds=problem.whole, dim_limit=np.inf, memory_price=0.0, shuffle=np.array([1.0, 1.0, 100.0]))
+    shuffled = GreedyPass(kinds=problem.whole, dim_limit=np.inf, memory_price=0.0, shuffle=np.array([1.0, 1.0, 100.0]))
 
     (placement,) = place(problem, [shuffled], np.array([3.0, 2.0, 1.0]))
 
@@ -128,7 +128,7 @@ def test_lanes_do_not_touch_each_other(asked: PlanRequest, seed: int) -> None:
         return
     generator = random.Random(seed)  # noqa: S311 - no secret
     lanes = [
-        Lane(
+        GreedyPass(
             kinds=random_placement(problem, generator).kinds,
             dim_limit=generator.choice([10.0, 100.0, np.inf]),
             memory_price=generator.choice([0.0, 1.0]),
@@ -170,7 +170,7 @@ def test_shards_go_beside_those_that_stay() -> None:
     """What a device holds already counts as load, as memory, and as columns."""
     problem = problem_of(request(*tables(3), num_devices=2))
     fixed = Placement(kinds=problem.whole[[0]], devices=np.array([0]))
-    lane = Lane(kinds=problem.whole[[1, 2]], dim_limit=np.inf, memory_price=0.0)
+    lane = GreedyPass(kinds=problem.whole[[1, 2]], dim_limit=np.inf, memory_price=0.0)
 
     (light,) = place(problem, [lane], np.array([0.5, 3.0, 2.0]), fixed=fixed)
     (heavy,) = place(problem, [lane], np.array([9.0, 3.0, 2.0]), fixed=fixed)
@@ -187,7 +187,7 @@ def test_shards_go_beside_those_that_stay() -> None:
 def test_a_lane_without_room_beside_those_that_stay_is_none() -> None:
     """Their memory is taken."""
     problem = problem_of(exact_memory(1.0, 1.0, 1.0, capacity_gib=2.5, num_devices=1))
-    lane = Lane(kinds=problem.whole[[1, 2]], dim_limit=np.inf, memory_price=0.0)
+    lane = GreedyPass(kinds=problem.whole[[1, 2]], dim_limit=np.inf, memory_price=0.0)
     fixed = Placement(kinds=problem.whole[[0]], devices=np.array([0]))
 
     assert place(problem, [lane], np.ones(3))[0] is not None

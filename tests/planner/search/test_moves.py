@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.local_search import State, merged
-from neuroshard_planner.search.moves import NONE, Moves, relocations, shard_on, splits, swaps
+from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, shard_on, splits, swaps
 from support.builders import request, table, tables
 from support.planner.searches import placed, problem_of, random_placement, search_requests, shards_of
 
 Shards = list[tuple[int, int, int]]
 
 
-def outcomes(problem: Problem, placement: Placement, source: int, moves: Moves) -> list[Shards]:
+def outcomes(problem: Problem, placement: Placement, source: int, moves: CandidateMoves) -> list[Shards]:
     """Return the shards as (unit, columns, device) after each move."""
     results = []
     for choice in range(len(moves.target)):
@@ -214,7 +214,7 @@ def test_no_step_breaks_a_constraint_or_loses_a_column(asked: PlanRequest, seed:
     held = np.flatnonzero(state.devices == source)
     load = np.random.default_rng(seed).random(len(state.kinds)) + 0.1
     wanted = np.random.default_rng(seed).random(len(targets)) - 0.2
-    moves = Moves.concatenated(
+    moves = CandidateMoves.concatenated(
         [
             relocations(problem, state, held, targets),
             swaps(problem, state, held, targets, size=load, wanted=wanted[None]),

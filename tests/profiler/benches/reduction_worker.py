@@ -8,7 +8,7 @@ from neuroshard_api.documents.bundle import ReductionKind
 from neuroshard_api.documents.records import ReductionSample
 from neuroshard_api.documents.topology import Link
 from neuroshard_profiler.benches.comm import Ranks
-from neuroshard_profiler.benches.reduction import REDUCTIONS_FILE, SIZES, Collective, collect_reductions
+from neuroshard_profiler.benches.reduction import REDUCTIONS_FILE, SIZES, TimedCollective, collect_reductions
 from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.devices.exchange_timers import ExchangeRepeats, HostExchangeTimer
 
@@ -29,7 +29,7 @@ def main(folder: str) -> None:
             environment={},
             max_records=most,
         )
-    results = {kind: Collective(_sample(kind), ranks) for kind in get_args(ReductionKind)}
+    results = {kind: TimedCollective(_sample(kind), ranks) for kind in get_args(ReductionKind)}
     results["all_gather"].shard.fill_(1.0 + ranks.rank)
     found = {kind: collective.run().tolist() for kind, collective in results.items()}
     if ranks.rank == 0:

@@ -11,7 +11,7 @@ from neuroshard_profiler.benches.sampling import CPU_SPACE
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import DeviceFailedError, DeviceLostError, KernelError, MeasureError
 from neuroshard_profiler.records import RecordsFile
-from neuroshard_profiler.settings import Part
+from neuroshard_profiler.settings import MeasuringProcess
 from support.builders import table_set
 from support.profiler.profiler_builders import MadeUpBackend
 
@@ -103,7 +103,7 @@ def test_parts_measure_together_what_one_process_would(tmp_path: Path) -> None:
     for index in range(2):
         with RecordsFile(tmp_path / f"{index}", source=MadeUpBackend().source) as file:
             budget = Budget(seconds=1e9, max_records=3, clock=lambda: 7.0)
-            collect_compute(MadeUpBackend(), SPACE, file, budget=budget, part=Part(index=index, count=2))
+            collect_compute(MadeUpBackend(), SPACE, file, budget=budget, part=MeasuringProcess(index=index, count=2))
         parts.append(file.records)
 
     assert [parts[0][0], parts[1][0], parts[0][1], parts[1][1], parts[0][2], parts[1][2]] == list(whole)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.tables import REUSE_BINS
 from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.backends.lookups import draw_lookups
-from neuroshard_profiler.data.batches import DataBatch, Jagged
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
 from neuroshard_profiler.data.statistics import data_statistics
 from support.builders import table
 from support.profiler.profiler_builders import compute_sample
@@ -15,7 +15,7 @@ from support.profiler.profiler_builders import compute_sample
 
 def batch(*lists: list[int], sessions: list[int] | None = None) -> DataBatch:
     """Return a batch with one feature, whose lists are given sample by sample."""
-    feature = Jagged(
+    feature = FeatureBatch(
         lengths=np.array([len(each) for each in lists], dtype=np.int64),
         ids=np.array([entry for each in lists for entry in each], dtype=np.int64),
     )
@@ -84,7 +84,7 @@ def test_a_table_set_of_drawn_data_describes_the_data() -> None:
         np.random.default_rng(0),
     )[0]
     data = DataBatch(
-        num_samples=2000, features={"my item": Jagged(lengths=drawn.lengths, ids=drawn.rows)}, sessions=None
+        num_samples=2000, features={"my item": FeatureBatch(lengths=drawn.lengths, ids=drawn.rows)}, sessions=None
     )
     tables = data_statistics([data], batch_size=2000, ids_are_rows=True).table_set(
         embedding_dim=32, name="shop", source="sample"

@@ -2,7 +2,7 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from neuroshard_api.documents.communication import Communication, WireAlternative, WireType, WireTypes
+from neuroshard_api.documents.communication import CommunicationPlan, WireAlternative, WireType, WireTypes
 from neuroshard_api.documents.dense_layout import DenseCost, DenseLayout, DenseMemory, DensePoint, PlannedUnit
 from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
 from neuroshard_api.documents.plan import BaselineCost, Plan
@@ -118,7 +118,7 @@ def test_equal_plans_give_equal_reports(plan: Plan) -> None:
 def test_pairs_of_types_have_a_section_with_the_decision_on_each(plan: Plan) -> None:
     """Price and refusal; a plan that had no choice has none."""
     priced = WireAlternative(forward=WireType.INT8, exchange_ms=1.5, codec_ms=0.1, saved_ms=0.01, refusal="saves <1 %")
-    decided = Communication(
+    decided = CommunicationPlan(
         chosen=WireTypes(), exact_ms=3.0, exact_exchange_ms=2.0, alternatives=(priced,), reason="nothing saves 2 %"
     )
 

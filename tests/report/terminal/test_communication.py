@@ -1,6 +1,6 @@
 """What the terminal says of narrow types."""
 
-from neuroshard_api.documents.communication import Communication, WireAlternative, WireType, WireTypes
+from neuroshard_api.documents.communication import CommunicationPlan, WireAlternative, WireType, WireTypes
 from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
 from neuroshard_report.communication import communication_line
 from neuroshard_report.terminal.communication import narrow_tables
@@ -12,7 +12,7 @@ REFUSED = WireAlternative(forward=WireType.FP8, refusal="forward: TorchRec has n
 REASON = "the all-to-alls take 0.040 ms, 4.0 % of the step"
 
 
-def shown(decided: Communication | None, gradients: GradientDecision | None = None) -> list[str]:
+def shown(decided: CommunicationPlan | None, gradients: GradientDecision | None = None) -> list[str]:
     """Return the lines of the tables."""
     console = Console(width=200, force_terminal=False)
     with console.capture() as capture:
@@ -22,7 +22,7 @@ def shown(decided: Communication | None, gradients: GradientDecision | None = No
 
 def test_chosen_types_are_shown_with_what_they_give() -> None:
     """Before and after, the codecs' part, and what nobody predicted."""
-    decided = Communication(chosen=INT8, exact_ms=3.37, exact_exchange_ms=2.0, alternatives=(PRICED,))
+    decided = CommunicationPlan(chosen=INT8, exact_ms=3.37, exact_exchange_ms=2.0, alternatives=(PRICED,))
 
     assert communication_line(INT8, decided, 2.5) == (
         "all-to-all INT8 forward, FP16 backward: 3.37 -> 2.50 ms, of it codecs 0.100; accuracy is not predicted, the "
@@ -34,7 +34,7 @@ def test_chosen_types_are_shown_with_what_they_give() -> None:
 def test_refused_types_are_shown_with_the_reason() -> None:
     """Each alternative has its own, and the decision one."""
     refused = PRICED.model_copy(update={"refusal": "saves 0.010 ms (1.0 %), below 2 %"})
-    decided = Communication(chosen=WireTypes(), exact_ms=1.0, alternatives=(refused, REFUSED), reason=REASON)
+    decided = CommunicationPlan(chosen=WireTypes(), exact_ms=1.0, alternatives=(refused, REFUSED), reason=REASON)
 
     assert communication_line(None, decided, 1.0) == f"exact: {REASON}"
     lines = shown(decided)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from neuroshard_api.documents.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
+from neuroshard_api.documents.drift_report import DriftChange, DriftReport, Evidence, SlowdownCause, StepPart
 from neuroshard_operator import names
 from neuroshard_operator.observed.results import content_hash
 from support import builders
@@ -13,8 +13,8 @@ from support.trainer import training_builders
 VOLUME: dict[str, Any] = {"checkpoint": {"persistentVolumeClaim": {"claimName": "volume"}}}
 AUTO: dict[str, Any] = {**VOLUME, "replanning": {"mode": "Auto"}}
 EVIDENCE = (Evidence(part=StepPart.COMPUTE, rank=1, reference_ms=2.0, recent_ms=4.0),)
-DRIFTED = DriftChange(cause=Cause.INPUTS_DRIFTED, tables=("t0",), since_step=600, evidence=EVIDENCE)
-SLOW = DriftChange(cause=Cause.NODE_SLOW, ranks=(1,), since_step=600, evidence=EVIDENCE)
+DRIFTED = DriftChange(cause=SlowdownCause.INPUTS_DRIFTED, tables=("t0",), since_step=600, evidence=EVIDENCE)
+SLOW = DriftChange(cause=SlowdownCause.NODE_SLOW, ranks=(1,), since_step=600, evidence=EVIDENCE)
 
 
 def plan_in_force(story: Story) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 from neuroshard_api.documents.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.comparison_request import ComparisonRequest
-from neuroshard_api.documents.drift_report import Cause, DriftChange, DriftReport, Evidence, StepPart
+from neuroshard_api.documents.drift_report import DriftChange, DriftReport, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.step_report import RankTimes
@@ -24,7 +24,7 @@ def drift_report(**fields: Any) -> DriftReport:
         "reference_steps": 200,
         "reference": (builders.rank_times(0), builders.rank_times(1)),
         "recent": (builders.rank_times(0), builders.rank_times(1, step_ms=9.0)),
-        "changes": (DriftChange(cause=Cause.DEVICE_SLOW, ranks=(1,), since_step=600, evidence=(evidence,)),),
+        "changes": (DriftChange(cause=SlowdownCause.DEVICE_SLOW, ranks=(1,), since_step=600, evidence=(evidence,)),),
     }
     return DriftReport(**{**defaults, **fields})
 

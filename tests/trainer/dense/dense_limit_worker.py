@@ -15,7 +15,7 @@ import torch.distributed as dist
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.ranks.process import Process, new_group
-from neuroshard_trainer.run import Places, set_up
+from neuroshard_trainer.run import RunPaths, set_up
 from support.trainer.rank_server import joined_ranks
 
 M_MMAP_THRESHOLD = -3
@@ -37,7 +37,7 @@ def main(folder: str, most_bytes: int, job_file: str, plan_file: str) -> None:
         run_dir = Path(folder, "run")
         run_dir.mkdir(exist_ok=True)
         plan = GivenPlan.read(Path(plan_file))
-        places = Places(plan_file=Path(plan_file), run_dir=run_dir, data_dir=Path(folder))
+        places = RunPaths(plan_file=Path(plan_file), run_dir=run_dir, data_dir=Path(folder))
         loop = set_up(read_job(Path(job_file)), plan, places, process)
         loop.run()
         if process.is_first:

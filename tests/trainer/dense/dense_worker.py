@@ -31,7 +31,7 @@ from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.model.sharded_model import sharded_model
 from neuroshard_trainer.ranks.process import Process, new_group
-from neuroshard_trainer.run import SHARDING_FILE, Places, set_up
+from neuroshard_trainer.run import SHARDING_FILE, RunPaths, set_up
 from neuroshard_trainer.sharding.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
@@ -265,7 +265,7 @@ def train_a_job(folder: Path, job_file: Path, plan_file: Path) -> dict[str, Any]
     process = Process(rank=dist.get_rank(), world_size=dist.get_world_size(), device=CPU, group=new_group(60))
     run_dir = folder / "run"
     run_dir.mkdir(exist_ok=True)
-    places = Places(plan_file=plan_file, run_dir=run_dir, data_dir=folder)
+    places = RunPaths(plan_file=plan_file, run_dir=run_dir, data_dir=folder)
     first_steps = []
     job = read_job(job_file)
     for max_steps in (8, 12):

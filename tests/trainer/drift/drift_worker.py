@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.documents.drift_report import Cause, DriftReport
+from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
 from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.measure.step_reporter import StepReporter
@@ -31,12 +31,12 @@ TABLES = tuple(
 SAMPLES, POOLING, DRIFTED_POOLING = 128, 8, 320
 LEARN_STEPS, FAULT_STEPS, REST_STEPS = 300, 300, 200
 EXPECTED: dict[str, list[list[Any]]] = {
-    "device": [[Cause.DEVICE_SLOW, [1], []]],
-    "exchange": [[Cause.COMMUNICATION_SLOW, [], []]],
-    "inputs": [[Cause.INPUTS_DRIFTED, [1], ["item"]]],
-    "data": [[Cause.DATA_LATE, [0, 1], []]],
-    "dense": [[Cause.DENSE_SLOW, [], []]],
-    "everything": [[Cause.EVERYTHING_SLOW, [], []]],
+    "device": [[SlowdownCause.DEVICE_SLOW, [1], []]],
+    "exchange": [[SlowdownCause.COMMUNICATION_SLOW, [], []]],
+    "inputs": [[SlowdownCause.INPUTS_DRIFTED, [1], ["item"]]],
+    "data": [[SlowdownCause.DATA_LATE, [0, 1], []]],
+    "dense": [[SlowdownCause.DENSE_SLOW, [], []]],
+    "everything": [[SlowdownCause.EVERYTHING_SLOW, [], []]],
 }
 """Causes, ranks, and tables by fault."""
 IN_TURN = tuple(fault for fault in EXPECTED if fault != "everything")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.documents.drift_report import Cause, DriftChange, StepPart
+from neuroshard_api.documents.drift_report import DriftChange, SlowdownCause, StepPart
 from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_trainer.drift.attribution import InputChange, causes
 from support.builders import rank_times
@@ -80,34 +80,39 @@ def found(
 COMPUTE = ("forward", "backward")
 LOOKED_UP_TWICE = InputChange(ranks_of_table={"item": (2,)}, compute_ratios={2: 2.0})
 PLANTED = {
-    "a device": ({2: dict.fromkeys(COMPUTE, 1.6)}, InputChange(ranks_of_table={}), Cause.DEVICE_SLOW, (2,)),
+    "a device": ({2: dict.fromkeys(COMPUTE, 1.6)}, InputChange(ranks_of_table={}), SlowdownCause.DEVICE_SLOW, (2,)),
     "a node": (
         {rank: dict.fromkeys(COMPUTE, 1.6) for rank in (2, 3)},
         InputChange(ranks_of_table={}),
-        Cause.NODE_SLOW,
+        SlowdownCause.NODE_SLOW,
         (2, 3),
     ),
     "communication": (
         everywhere("forward_exchange", "backward_exchange", factor=2.0),
         InputChange(ranks_of_table={}),
-        Cause.COMMUNICATION_SLOW,
+        SlowdownCause.COMMUNICATION_SLOW,
         (),
     ),
-    "a neighbour": (everywhere(*PARTS, factor=2.5), InputChange(ranks_of_table={}), Cause.EVERYTHING_SLOW, ()),
-    "the data": (everywhere("wait", factor=20.0), InputChange(ranks_of_table={}), Cause.DATA_LATE, (0, 1, 2, 3)),
-    "the inputs": ({2: dict.fromkeys(COMPUTE, 2.0)}, LOOKED_UP_TWICE, Cause.INPUTS_DRIFTED, (2,)),
-    "the dense part": (everywhere("dense", factor=1.5), InputChange(ranks_of_table={}), Cause.DENSE_SLOW, ()),
-    "the dense part of a rank": ({1: {"dense": 1.5}}, InputChange(ranks_of_table={}), Cause.DENSE_SLOW, (1,)),
+    "a neighbour": (everywhere(*PARTS, factor=2.5), InputChange(ranks_of_table={}), SlowdownCause.EVERYTHING_SLOW, ()),
+    "the data": (
+        everywhere("wait", factor=20.0),
+        InputChange(ranks_of_table={}),
+        SlowdownCause.DATA_LATE,
+        (0, 1, 2, 3),
+    ),
+    "the inputs": ({2: dict.fromkeys(COMPUTE, 2.0)}, LOOKED_UP_TWICE, SlowdownCause.INPUTS_DRIFTED, (2,)),
+    "the dense part": (everywhere("dense", factor=1.5), InputChange(ranks_of_table={}), SlowdownCause.DENSE_SLOW, ()),
+    "the dense part of a rank": ({1: {"dense": 1.5}}, InputChange(ranks_of_table={}), SlowdownCause.DENSE_SLOW, (1,)),
     "all of a device": (
         {2: dict.fromkeys((*COMPUTE, "dense"), 1.6)},
         InputChange(ranks_of_table={}),
-        Cause.DEVICE_SLOW,
+        SlowdownCause.DEVICE_SLOW,
         (2,),
     ),
     "inputs that take less than they could": (
         {2: dict.fromkeys(COMPUTE, 1.5)},
         LOOKED_UP_TWICE,
-        Cause.INPUTS_DRIFTED,
+        SlowdownCause.INPUTS_DRIFTED,
         (2,),
     ),
 }
@@ -116,19 +121,19 @@ each_cause = pytest.mark.parametrize(("factors", "inputs", "cause", "on"), list(
 
 @each_cause
 def test_each_planted_cause_is_named(
-    factors: dict[int, dict[str, float]], inputs: InputChange, cause: Cause, on: tuple[int, ...]
+    factors: dict[int, dict[str, float]], inputs: InputChange, cause: SlowdownCause, on: tuple[int, ...]
 ) -> None:
     """With its ranks, its first step, and numbers; the waits of the other ranks name nothing."""
     (change,) = found(factors, inputs=inputs)
 
     assert (change.cause, change.ranks, change.since_step) == (cause, on, 700)
-    assert change.tables == (("item",) if cause is Cause.INPUTS_DRIFTED else ())
+    assert change.tables == (("item",) if cause is SlowdownCause.INPUTS_DRIFTED else ())
     assert any(each.recent_ms > each.reference_ms for each in change.evidence)
 
 
 @each_cause
 def test_causes_are_right_in_95_of_100_noisy_reports(
-    factors: dict[int, dict[str, float]], inputs: InputChange, cause: Cause, on: tuple[int, ...]
+    factors: dict[int, dict[str, float]], inputs: InputChange, cause: SlowdownCause, on: tuple[int, ...]
 ) -> None:
     """Each part's median is off by 1 %."""
     named = [found(factors, inputs=inputs, seed=seed, noise=0.01) for seed in range(100)]
@@ -142,7 +147,11 @@ def test_the_confidence_is_the_share_that_the_evidence_accounts_for() -> None:
     device, data = found({**late, 2: {**dict.fromkeys(COMPUTE, 1.6), "wait": 20.0}})
     (unexplained,) = found({1: {"backward": 2.0}})
 
-    assert (device.cause, data.cause, unexplained.cause) == (Cause.DEVICE_SLOW, Cause.DATA_LATE, Cause.UNEXPLAINED)
+    assert (device.cause, data.cause, unexplained.cause) == (
+        SlowdownCause.DEVICE_SLOW,
+        SlowdownCause.DATA_LATE,
+        SlowdownCause.UNEXPLAINED,
+    )
     assert device.confidence == pytest.approx(7.2 / 16.7, abs=0.001)
     assert data.confidence == pytest.approx(9.5 / 16.7, abs=0.001)
     assert unexplained.confidence == 0
@@ -150,7 +159,7 @@ def test_the_confidence_is_the_share_that_the_evidence_accounts_for() -> None:
 
 @each_cause
 def test_a_single_cause_accounts_for_the_change(
-    factors: dict[int, dict[str, float]], inputs: InputChange, cause: Cause, on: tuple[int, ...]
+    factors: dict[int, dict[str, float]], inputs: InputChange, cause: SlowdownCause, on: tuple[int, ...]
 ) -> None:
     """Four fifths under noise of 1 %; a third where a device's dense part, which is no evidence, is slow too."""
     named = [found(factors, inputs=inputs, seed=seed, noise=0.01) for seed in range(20)]
@@ -171,8 +180,11 @@ def test_what_inputs_explain_is_divided_out() -> None:
     two = found({2: dict.fromkeys(COMPUTE, 2.0), 0: dict.fromkeys(COMPUTE, 1.7)}, inputs=LOOKED_UP_TWICE)
     beyond = found({2: dict.fromkeys(COMPUTE, 4.0)}, inputs=LOOKED_UP_TWICE)
 
-    assert [(each.cause, each.ranks) for each in two] == [(Cause.INPUTS_DRIFTED, (2,)), (Cause.DEVICE_SLOW, (0,))]
-    assert [(each.cause, each.ranks) for each in beyond] == [(Cause.DEVICE_SLOW, (2,))]
+    assert [(each.cause, each.ranks) for each in two] == [
+        (SlowdownCause.INPUTS_DRIFTED, (2,)),
+        (SlowdownCause.DEVICE_SLOW, (0,)),
+    ]
+    assert [(each.cause, each.ranks) for each in beyond] == [(SlowdownCause.DEVICE_SLOW, (2,))]
 
 
 def test_an_exchange_of_more_indices_is_drift_of_inputs() -> None:
@@ -182,7 +194,7 @@ def test_an_exchange_of_more_indices_is_drift_of_inputs() -> None:
     (drifted,) = found(factors, inputs=LOOKED_UP_TWICE)
     (slow,) = found(factors)
 
-    assert (drifted.cause, slow.cause) == (Cause.INPUTS_DRIFTED, Cause.COMMUNICATION_SLOW)
+    assert (drifted.cause, slow.cause) == (SlowdownCause.INPUTS_DRIFTED, SlowdownCause.COMMUNICATION_SLOW)
     assert drifted.evidence[0].part is StepPart.INPUT_EXCHANGE
 
 
@@ -190,7 +202,7 @@ def test_a_rank_that_is_slow_in_one_direction_is_not_a_slow_device() -> None:
     """A device that computes slower does so forward and backward."""
     (change,) = found({1: {"backward": 2.0}})
 
-    assert change.cause is Cause.UNEXPLAINED
+    assert change.cause is SlowdownCause.UNEXPLAINED
 
 
 FACTORS = st.dictionaries(
@@ -204,7 +216,7 @@ def test_inputs_are_never_the_cause_while_they_are_the_same(
     factors: dict[int, dict[str, float]], seed: int, noise: float
 ) -> None:
     """A new plan must not follow from a slow machine."""
-    assert all(each.cause is not Cause.INPUTS_DRIFTED for each in found(factors, seed=seed, noise=noise))
+    assert all(each.cause is not SlowdownCause.INPUTS_DRIFTED for each in found(factors, seed=seed, noise=noise))
 
 
 @settings(max_examples=50, deadline=None)

@@ -16,10 +16,10 @@ from neuroshard_trainer.drift.detector import (
     RECENT_STEPS,
     REFERENCE_STEPS,
     WARM_UP_STEPS,
-    Change,
+    AlarmRule,
     DetectorState,
-    Rule,
     ShiftDetector,
+    Slowdown,
 )
 from numpy.typing import NDArray
 
@@ -53,7 +53,7 @@ def slower(times: NDArray[np.float64], factor: float, begin: int, end: int | Non
     return times
 
 
-def changes(times: Sequence[float] | NDArray[np.float64], detector: ShiftDetector | None = None) -> list[Change]:
+def changes(times: Sequence[float] | NDArray[np.float64], detector: ShiftDetector | None = None) -> list[Slowdown]:
     """Return the alarms of a series."""
     detector = detector or ShiftDetector()
     found = [detector.add(step, float(value)) for step, value in enumerate(times)]
@@ -65,7 +65,7 @@ def test_stationary_noise_is_answered_fast(factor: float, within: int) -> None:
     """The median delay of 20 series keeps to the aim, and the change is dated within as many steps."""
     found = [changes(slower(noise(seed, 4000), factor, CHANGE_STEP)) for seed in range(20)]
 
-    assert all(len(each) == 1 and each[0].rule is Rule.FAST for each in found)
+    assert all(len(each) == 1 and each[0].rule is AlarmRule.FAST for each in found)
     assert np.median([each[0].found_step - CHANGE_STEP for each in found]) <= within
     assert np.median([abs(each[0].since_step - CHANGE_STEP) for each in found]) <= within / 2
 
@@ -87,7 +87,7 @@ def test_with_pauses_a_change_must_last() -> None:
     for seed in range(10):
         (found,) = changes(with_pauses(slower(noise(seed, 4000), 1.10, CHANGE_STEP)))
 
-        assert found.rule is Rule.HELD
+        assert found.rule is AlarmRule.HELD
         assert CHANGE_STEP < found.found_step <= CHANGE_STEP + 250
         assert abs(found.since_step - CHANGE_STEP) <= 25
 
@@ -111,7 +111,7 @@ def test_the_first_burst_after_stationary_noise_turns_the_fast_rule_off() -> Non
 
     (found,) = changes(times, detector)
 
-    assert (found.rule, detector.change) == (Rule.FAST, None)
+    assert (found.rule, detector.change) == (AlarmRule.FAST, None)
     assert found.since_step == pytest.approx(3000, abs=5)
 
 
@@ -250,7 +250,7 @@ def test_missing_steps_are_no_change() -> None:
     assert change.since_step == pytest.approx(7 * 2000, abs=7 * 5)
 
 
-def first_alarm(times: NDArray[np.float64]) -> tuple[Rule, int] | None:
+def first_alarm(times: NDArray[np.float64]) -> tuple[AlarmRule, int] | None:
     """Return rule and step of the first alarm as the rules are written down, each step from all steps before it."""
     usual = times[WARM_UP_STEPS:PREPARED]
     middle = float(np.median(usual))
@@ -269,14 +269,14 @@ def first_alarm(times: NDArray[np.float64]) -> tuple[Rule, int] | None:
         )
         held = held + 1 if is_slow else 0
         if held >= HELD_STEPS:
-            return Rule.HELD, PREPARED + index
+            return AlarmRule.HELD, PREPARED + index
         blocks = z[: (index + 1) // 25 * 25].reshape(-1, 25)[-44:]
         is_small = since < 1.05 * middle - 2 * 1.2533 * deviation / math.sqrt(RECENT_STEPS)
         if total >= 25 and len(blocks) == 44 and not is_small:
             judged = blocks[:40]
             is_even = statistics.pstdev(np.median(judged, axis=1).tolist()) <= 1.5 * 1.2533 / 5
             if is_even and (np.abs(judged) > 4).sum() <= 2:
-                return Rule.FAST, PREPARED + index
+                return AlarmRule.FAST, PREPARED + index
         if total >= 25 and summed >= RECENT_STEPS and is_small:
             total, summed = 0.0, 0
     return None
@@ -325,7 +325,7 @@ def test_the_reference_outlives_a_restart() -> None:
 
     assert second.reference == first.reference
     (change,) = [each for each in found if each is not None]
-    assert change.rule is Rule.HELD
+    assert change.rule is AlarmRule.HELD
     assert change.found_step <= 2000 + WARM_UP_STEPS + RECENT_STEPS + HELD_STEPS
 
 

@@ -5,7 +5,7 @@ from neuroshard_api.documents.input_statistics import FeatureStatistics, InputSt
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.replication import GroupLayout, Replication
-from neuroshard_trainer.drift.placement import Placement
+from neuroshard_trainer.drift.placement import FeaturePlacement
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan
 from support.trainer import training_builders
@@ -16,11 +16,11 @@ SHOP = builders.table("shop", num_embeddings=100, embedding_dim=32)
 WORLD_SIZE = 4
 
 
-def placement() -> Placement:
+def placement() -> FeaturePlacement:
     """Return a placement by columns, by rows, and of copies."""
     topology = builders.topology(WORLD_SIZE)
     request = PlanRequest(tables=builders.table_set(USER, ITEM, SHOP), topology=topology)
-    return Placement.of(
+    return FeaturePlacement.of(
         given_plan(request, by_columns(USER, (0, 8), (1, 24)), by_rows(ITEM, topology), everywhere(SHOP, topology))
     )
 
@@ -67,7 +67,7 @@ def test_every_group_computes_a_table_for_its_own_batches(
     request = PlanRequest(tables=builders.table_set(USER, ITEM, SHOP), topology=group, optimizer=Optimizer.SGD)
     replication = Replication(num_groups=2, layout=layout, devices_per_node=2)
     plan = given_plan(request, by_columns(USER, (1, 32)), by_rows(ITEM, group), everywhere(SHOP, group))
-    placed = Placement.of(plan.model_copy(update={"replication": replication}))
+    placed = FeaturePlacement.of(plan.model_copy(update={"replication": replication}))
 
     found = placed.input_change(
         statistics(viewer=1, owner=1, item=1, shop=1), statistics("viewer", viewer=2, owner=1, item=1, shop=1)
@@ -103,7 +103,7 @@ def test_lookups_where_there_were_none_explain_any_time() -> None:
 
 def test_without_a_plan_every_rank_may_hold_the_table() -> None:
     """A feature then is a table of its own, by a name that documents allow."""
-    unknown = Placement.unknown(["a b"], world_size=2, ranks_per_node=2)
+    unknown = FeaturePlacement.unknown(["a b"], world_size=2, ranks_per_node=2)
 
     found = unknown.input_change(statistics(**{"a b": 1}), statistics("a b", **{"a b": 2}))
 

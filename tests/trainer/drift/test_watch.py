@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from neuroshard_api.documents.drift_report import Cause, DriftReport
+from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import DeduplicatedGroup
 from neuroshard_trainer.data.synthetic import zipf_ranks
@@ -110,7 +110,7 @@ class Training:
         return {path.name for path in self.folder.iterdir()} - {"plan.json"}
 
 
-def named(report: DriftReport | None) -> list[tuple[Cause, tuple[int, ...], tuple[str, ...]]]:
+def named(report: DriftReport | None) -> list[tuple[SlowdownCause, tuple[int, ...], tuple[str, ...]]]:
     """Return causes, ranks, and tables."""
     assert report is not None
     return [(change.cause, change.ranks, change.tables) for change in report.changes]
@@ -125,7 +125,7 @@ def test_a_slow_rank_is_named_with_the_step_since_when(tmp_path: Path, caplog: p
         *_, last = training.run(800, 1100, compute=1.5)
 
     assert all(each is not None and not each.changes for each in usual)
-    assert named(last) == [(Cause.DEVICE_SLOW, (1,), ())]
+    assert named(last) == [(SlowdownCause.DEVICE_SLOW, (1,), ())]
     assert last is not None
     assert abs(last.changes[0].since_step - 800) <= 20
     assert last.slowdown == pytest.approx(0.2, abs=0.02)
@@ -140,8 +140,8 @@ def test_changed_inputs_that_explain_the_slow_down_are_named_with_their_tables(t
     training.run(0, 800)
     reports = training.run(800, 1200, compute=1.8, pooling=12)
 
-    assert {tuple(named(report)) for report in reports} <= {(), ((Cause.INPUTS_DRIFTED, (1,), ("item",)),)}
-    assert named(reports[-1]) == [(Cause.INPUTS_DRIFTED, (1,), ("item",))]
+    assert {tuple(named(report)) for report in reports} <= {(), ((SlowdownCause.INPUTS_DRIFTED, (1,), ("item",)),)}
+    assert named(reports[-1]) == [(SlowdownCause.INPUTS_DRIFTED, (1,), ("item",))]
     statistics = InputStatistics.read(tmp_path / "input-statistics.json")
     assert statistics.changed_features == ("item",)
     by_feature = {each.feature: each for each in statistics.features}
@@ -180,7 +180,7 @@ def test_slow_steps_of_a_restart_are_compared_with_the_first_start(tmp_path: Pat
     Training(tmp_path).run(0, 800)
     *_, last = Training(tmp_path, seed=1).run(800, 1200, dense=1.5)
 
-    assert [cause for cause, _, _ in named(last)] == [Cause.DENSE_SLOW]
+    assert [cause for cause, _, _ in named(last)] == [SlowdownCause.DENSE_SLOW]
     assert last is not None
     assert last.reference_first_step == 50
 
@@ -216,7 +216,7 @@ def test_batches_of_another_size_after_a_restart_are_learned_again(
 
     assert "batches differ in size" in caplog.text
     assert not any(each.changes for each in learning if each is not None)
-    assert named(last) == [(Cause.DEVICE_SLOW, (1,), ())]
+    assert named(last) == [(SlowdownCause.DEVICE_SLOW, (1,), ())]
 
 
 def test_writing_keeps_to_the_budget(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_the_cause_of_a_change_is_named_whatever_was_spent(tmp_path: Path) -> No
 
     assert len(reported) == 1
     assert reported[0] <= 2
-    assert named(slow[reported[0]]) == [(Cause.DEVICE_SLOW, (1,), ())]
+    assert named(slow[reported[0]]) == [(SlowdownCause.DEVICE_SLOW, (1,), ())]
     assert slow[reported[0] + 1 :] == [None] * (9 - reported[0])
 
 
@@ -319,7 +319,7 @@ def test_own_batches_without_lookups_are_passed_over(tmp_path: Path) -> None:
     *_, last = training.run(800, 1100, compute=1.5)
 
     assert "input-statistics.json" not in training.files
-    assert named(last) == [(Cause.DEVICE_SLOW, (1,), ())]
+    assert named(last) == [(SlowdownCause.DEVICE_SLOW, (1,), ())]
 
 
 def test_the_price_of_a_restart_is_in_the_report(tmp_path: Path) -> None:

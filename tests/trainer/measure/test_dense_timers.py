@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from neuroshard_trainer.measure.dense_timers import DenseTimers
-from neuroshard_trainer.measure.embedding_timers import Member, Part
+from neuroshard_trainer.measure.embedding_timers import Member, TimedPart
 from neuroshard_trainer.measure.step_reporter import _dense_times
 from neuroshard_trainer.ranks.clocks import CudaClock, Mark
 from support.profiler.cuda_events import SimulatedGpu
@@ -28,7 +28,7 @@ def test_passes_last_from_the_input_to_the_last_gradient(group: Any) -> None:
         gpu.queue(8.0)
         wait_for_unshard()
 
-    def add(part: Part, _family: Member, begin: Mark, end: Mark) -> None:
+    def add(part: TimedPart, _family: Member, begin: Mark, end: Mark) -> None:
         found[part] += int(clock.read_ms([begin, end])[1])
 
     shards.wait_for_unshard = wait
@@ -40,18 +40,22 @@ def test_passes_last_from_the_input_to_the_last_gradient(group: Any) -> None:
     gpu.queue(64.0)  # the loss is in neither pass
     torch.autograd.backward(output.sum())
 
-    assert found == {Part.DENSE_FORWARD: 1 + 8, Part.DENSE_BACKWARD: 8 + 2, Part.DENSE_COLLECTIVES: 8 + 8}
+    assert found == {
+        TimedPart.DENSE_FORWARD: 1 + 8,
+        TimedPart.DENSE_BACKWARD: 8 + 2,
+        TimedPart.DENSE_COLLECTIVES: 8 + 8,
+    }
 
 
 def test_no_moment_counts_twice() -> None:
     """Lookups are in no part of the dense passes, and collectives in neither pass."""
     spans = {
-        Part.DENSE_FORWARD: [(0.0, 10.0)],
-        Part.DENSE_BACKWARD: [(12.0, 30.0)],
-        Part.DENSE_COLLECTIVES: [(2.0, 4.0), (25.0, 35.0)],
+        TimedPart.DENSE_FORWARD: [(0.0, 10.0)],
+        TimedPart.DENSE_BACKWARD: [(12.0, 30.0)],
+        TimedPart.DENSE_COLLECTIVES: [(2.0, 4.0), (25.0, 35.0)],
     }
 
     found = _dense_times(spans, without=[(5.0, 6.0), (14.0, 15.0), (34.0, 35.0)])
 
     assert found == {"dense_forward_ms": 7.0, "dense_backward_ms": 12.0, "dense_collectives_ms": 11.0}
-    assert _dense_times({**spans, Part.DENSE_BACKWARD: []}, without=[]) == {}, "an evaluation has no such passes"
+    assert _dense_times({**spans, TimedPart.DENSE_BACKWARD: []}, without=[]) == {}, "an evaluation has no such passes"

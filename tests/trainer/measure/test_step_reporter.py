@@ -25,7 +25,7 @@ from neuroshard_trainer.measure.embedding_timers import Member
 from neuroshard_trainer.measure.prometheus import prometheus_writer
 from neuroshard_trainer.measure.step_reporter import StepReporter, _covered_ms, _own_ms
 from neuroshard_trainer.model.dlrm import TABLES_PATH
-from neuroshard_trainer.pipeline import Pipeline
+from neuroshard_trainer.pipeline import BatchPipeline
 from neuroshard_trainer.ranks.clocks import CudaClock
 from neuroshard_trainer.sharding.live_sharding import prove_sharding
 from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
@@ -167,7 +167,7 @@ def test_a_pipelined_step_has_all_its_parts(tmp_path: Path, group: Any) -> None:
     reporter = StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append)
     training = Training()
     dense = dense_optimizer(model, training, tables_path=TABLES_PATH)
-    pipeline = Pipeline(
+    pipeline = BatchPipeline(
         model,
         StepOptimizer(model, dense, None, training, step=0),
         lambda each: model(each.dense, each.lookups).sum(),
@@ -231,7 +231,7 @@ def test_every_collective_of_a_mixed_plan_is_named(tmp_path: Path, group: Any, *
         return model(each.dense, each.lookups).sum()  # type: ignore[no-any-return] # torchrec, untyped
 
     if pipelined:
-        list(reporter.pipelined(batches, Pipeline(model, optimizer, loss, torch.device("cpu")).progress))
+        list(reporter.pipelined(batches, BatchPipeline(model, optimizer, loss, torch.device("cpu")).progress))
     else:
         for each in reporter.steps(batches):
             optimizer.zero_grad()
@@ -298,7 +298,7 @@ def test_the_expansion_of_repeats_is_a_part_of_its_own(tmp_path: Path, group: An
         return model(*each.inputs).sum()  # type: ignore[no-any-return] # torchrec, untyped
 
     if pipelined:
-        list(reporter.pipelined(batches, Pipeline(model, optimizer, loss, torch.device("cpu")).progress))
+        list(reporter.pipelined(batches, BatchPipeline(model, optimizer, loss, torch.device("cpu")).progress))
     else:
         for each in reporter.steps(batches):
             optimizer.zero_grad()

@@ -33,7 +33,7 @@ from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
 from neuroshard_trainer.model.sharded_model import sharded_model
-from neuroshard_trainer.pipeline import Pipeline
+from neuroshard_trainer.pipeline import BatchPipeline
 from neuroshard_trainer.sharding.live_sharding import prove_sharding
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
@@ -132,7 +132,7 @@ def trained(plan: GivenPlan, *, pipelined: bool) -> tuple[list[torch.Tensor], di
 
     batches = iter([batch(step, plan.deduplication or ()) for step in range(STEPS)])
     if pipelined:
-        pipeline = Pipeline(model, stepping, loss_of, CPU)
+        pipeline = BatchPipeline(model, stepping, loss_of, CPU)
         losses = [pipeline.progress(batches) for _ in range(STEPS)]
     else:
         losses = []

@@ -25,7 +25,7 @@ from neuroshard_trainer.dense.optimizers import embedding_sharder, replicated_op
 from neuroshard_trainer.model.averaged_model import AveragedModel
 from neuroshard_trainer.model.sharded_model import sharded_model
 from neuroshard_trainer.ranks.process import Process, new_group
-from neuroshard_trainer.run import Places, set_up
+from neuroshard_trainer.run import RunPaths, set_up
 from neuroshard_trainer.sharding.live_sharding import prove_sharding
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from neuroshard_trainer.state.checkpoint import CheckpointManifest
@@ -145,7 +145,7 @@ def train_with_seldom_averages(folder: Path, layout: GroupLayout) -> dict[str, l
     )
     process = Process(rank=rank, world_size=dist.get_world_size(), device=CPU, group=new_group(60))
     (folder / "run").mkdir(exist_ok=True)
-    places = Places(plan_file=write_plan(folder, plan, f"plan-{rank}.json"), run_dir=folder / "run", data_dir=folder)
+    places = RunPaths(plan_file=write_plan(folder, plan, f"plan-{rank}.json"), run_dir=folder / "run", data_dir=folder)
     loop = set_up(DLRMTrainingJob.from_data(job), plan, places, process)
     model, begin_save = loop._state.model, loop._saver.begin
     assert isinstance(model, AveragedModel)

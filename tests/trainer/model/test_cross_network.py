@@ -1,16 +1,16 @@
 """The cross network layer by layer, next to TorchRec's, which keeps all layers' weights in one module."""
 
 import torch
-from neuroshard_trainer.model.cross_network import CrossNetwork, saved_name
+from neuroshard_trainer.model.cross_network import CrossLayers, saved_name
 from torchrec.modules.crossnet import LowRankCrossNet
 
 COLUMNS, LAYERS, RANK = 12, 3, 4
 
 
-def pair() -> tuple[CrossNetwork, LowRankCrossNet]:
+def pair() -> tuple[CrossLayers, LowRankCrossNet]:
     """Return both, drawn from the same seed."""
     torch.manual_seed(5)
-    ours = CrossNetwork(COLUMNS, LAYERS, low_rank=RANK)
+    ours = CrossLayers(COLUMNS, LAYERS, low_rank=RANK)
     torch.manual_seed(5)
     return ours, LowRankCrossNet(COLUMNS, LAYERS, low_rank=RANK)
 
@@ -36,7 +36,7 @@ def test_state_dicts_have_torchrecs_names_in_both_directions() -> None:
     """Checkpoints of earlier releases go on, and exported models keep their names."""
     ours, theirs = pair()
     assert ours.state_dict().keys() == theirs.state_dict().keys()
-    other = CrossNetwork(COLUMNS, LAYERS, low_rank=RANK)
+    other = CrossLayers(COLUMNS, LAYERS, low_rank=RANK)
 
     other.load_state_dict(theirs.state_dict())
     theirs.load_state_dict(ours.state_dict())

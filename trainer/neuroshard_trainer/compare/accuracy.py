@@ -17,7 +17,7 @@ from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.ranks.failures import lost_peers
 from neuroshard_trainer.ranks.process import Launched, start_process
-from neuroshard_trainer.run import Places, set_up
+from neuroshard_trainer.run import RunPaths, set_up
 from neuroshard_trainer.sharding.plan_adapter import read_plan, require_lasting_gradients
 
 EXACT, NARROW = "exact", "narrow"
@@ -63,7 +63,7 @@ def compare_accuracy(
         for seed in range(job.spec.training.seed, job.spec.training.seed + seeds):
             accuracies, suspended = {}, False
             for form, (each, file) in forms.items():
-                places = Places(plan_file=file, run_dir=run_dir / f"{form}-{seed}", data_dir=data_dir)
+                places = RunPaths(plan_file=file, run_dir=run_dir / f"{form}-{seed}", data_dir=data_dir)
                 places.run_dir.mkdir(exist_ok=True)
                 loop = set_up(_with_seed(job, seed, steps), each, places, process)
                 metrics = loop.run()

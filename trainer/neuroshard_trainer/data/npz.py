@@ -20,7 +20,7 @@ DENSE = "dense"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Part:
+class _NpzFile:
     """One file."""
 
     labels: MappedArray
@@ -69,12 +69,12 @@ class NpzSource(DecodedBlocks):
         part, within = self._within(block)
         return f"{part.labels.file} sample {within * BLOCK_SAMPLES + row}"
 
-    def _within(self, block: int) -> tuple[_Part, int]:
+    def _within(self, block: int) -> tuple[_NpzFile, int]:
         part = int(np.searchsorted(self._first_block, block, side="right")) - 1
         return self._parts[part], block - int(self._first_block[part])
 
 
-def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, label: str) -> _Part:
+def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, label: str) -> _NpzFile:
     """Return a file's arrays. Raises DataError where one lacks or does not fit the others."""
     arrays = mapped_arrays(file)
 
@@ -104,7 +104,7 @@ def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, labe
     values = {feature.name: array(f"{feature.name}.values", np.integer, 1) for feature in features}
     lengths = {feature.name: array(f"{feature.name}.lengths", np.integer, 1) for feature in features}
     begins = {name: _begins(lengths[name], values[name], count) for name in values}
-    return _Part(labels=labels, dense=dense, values=values, lengths=lengths, begins=begins)
+    return _NpzFile(labels=labels, dense=dense, values=values, lengths=lengths, begins=begins)
 
 
 def _begins(lengths: MappedArray, values: MappedArray, count: int) -> IndexArray:

@@ -13,7 +13,7 @@ LISTED_IDS = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Change:
+class ListChange:
     """A list that differs from the one before it in its session."""
 
     feature: str
@@ -27,7 +27,7 @@ class Change:
     """The same of the list before it."""
 
 
-def first_change(features: Mapping[str, Jagged], sessions: IndexArray) -> Change | None:
+def first_change(features: Mapping[str, Jagged], sessions: IndexArray) -> ListChange | None:
     """Return a list that changes within a session, of the first feature with one; None: all are constant.
 
     Args:
@@ -43,7 +43,7 @@ def first_change(features: Mapping[str, Jagged], sessions: IndexArray) -> Change
         changed = np.flatnonzero(continues & ~repeated([feature if is_stored else feature.take(order)]))
         if changed.size:
             row, before = int(order[changed[0]]), int(order[changed[0] - 1])
-            return Change(
+            return ListChange(
                 feature=name,
                 row=row,
                 row_before=before,

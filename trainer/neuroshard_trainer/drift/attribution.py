@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from neuroshard_api.documents.drift_report import Cause, DriftChange, Evidence, StepPart
+from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.step_report import RankTimes
 
 from neuroshard_trainer.drift.detector import MIN_SHIFT
@@ -94,21 +94,23 @@ def causes(
         *pattern.data_late(),
     ]
     found = found or pattern.dense_slow_somewhere()
-    numbers = [(Cause.UNEXPLAINED, (), [step, *pattern.compute.values(), pattern.output_exchange, pattern.dense])]
+    numbers = [
+        (SlowdownCause.UNEXPLAINED, (), [step, *pattern.compute.values(), pattern.output_exchange, pattern.dense])
+    ]
     return tuple(
         DriftChange(
             cause=cause,
             ranks=tuple(ranks),
-            tables=tuple(sorted(inputs.ranks_of_table)) if cause is Cause.INPUTS_DRIFTED else (),
+            tables=tuple(sorted(inputs.ranks_of_table)) if cause is SlowdownCause.INPUTS_DRIFTED else (),
             since_step=since_step,
             evidence=tuple(each.evidence for each in evidence),
-            confidence=0.0 if cause is Cause.UNEXPLAINED else _accounted_share(evidence, step),
+            confidence=0.0 if cause is SlowdownCause.UNEXPLAINED else _accounted_share(evidence, step),
         )
         for cause, ranks, evidence in (found or numbers)
     )
 
 
-_Found = list[tuple[Cause, Sequence[int], list[_Ratio]]]
+_Found = list[tuple[SlowdownCause, Sequence[int], list[_Ratio]]]
 
 
 class _Pattern:
@@ -160,9 +162,9 @@ class _Pattern:
             if self._explained(rank) >= 1 + self.min_shift and self.rest[rank].excess <= EXPLAINED_WITHIN
         ]
         if explained:
-            return [(Cause.INPUTS_DRIFTED, explained, [self.compute[rank] for rank in explained])]
+            return [(SlowdownCause.INPUTS_DRIFTED, explained, [self.compute[rank] for rank in explained])]
         if holders and not slow and self._is_up(self.input_exchange):
-            return [(Cause.INPUTS_DRIFTED, holders, [self.input_exchange])]
+            return [(SlowdownCause.INPUTS_DRIFTED, holders, [self.input_exchange])]
         return []
 
     def everything_slow(self) -> _Found:
@@ -173,7 +175,7 @@ class _Pattern:
             return []
         if has_dense and self.dense.excess < max(self.min_shift, ALIKE_SHARE * self.step.excess):
             return []
-        return [(Cause.EVERYTHING_SLOW, (), [*self.compute.values(), self.dense, self.output_exchange])]
+        return [(SlowdownCause.EVERYTHING_SLOW, (), [*self.compute.values(), self.dense, self.output_exchange])]
 
     def ranks_slow(self, ranks_per_node: int) -> _Found:
         """Find ranks that compute slower than their peers, forward and backward."""
@@ -188,7 +190,7 @@ class _Pattern:
             return []
         nodes = {rank // ranks_per_node for rank in slow}
         is_node = len(slow) == ranks_per_node > 1 and len(nodes) == 1
-        cause = Cause.NODE_SLOW if is_node else Cause.DEVICE_SLOW
+        cause = SlowdownCause.NODE_SLOW if is_node else SlowdownCause.DEVICE_SLOW
         return [(cause, slow, [self.compute[rank] for rank in slow])]
 
     def communication_slow(self) -> _Found:
@@ -197,11 +199,11 @@ class _Pattern:
         if not self.inputs.ranks_of_table:
             exchanges.append(self.input_exchange)
         slow = [each for each in exchanges if self._is_up(each)]
-        return [(Cause.COMMUNICATION_SLOW, (), slow)] if slow else []
+        return [(SlowdownCause.COMMUNICATION_SLOW, (), slow)] if slow else []
 
     def dense_slow(self) -> _Found:
         """Find a dense part that takes longer on every rank; asked where no rank's lookups are slow."""
-        return [(Cause.DENSE_SLOW, (), [self.dense])] if self._is_up(self.dense) else []
+        return [(SlowdownCause.DENSE_SLOW, (), [self.dense])] if self._is_up(self.dense) else []
 
     def dense_slow_somewhere(self) -> _Found:
         """Find ranks whose dense part takes longer; asked where there is no other cause.
@@ -211,12 +213,12 @@ class _Pattern:
         if any(map(self._is_up, self.rest.values())):
             return []
         slow = [rank for rank, ratio in self.dense_of_rank.items() if self._is_up(ratio)]
-        return [(Cause.DENSE_SLOW, slow, [self.dense_of_rank[rank] for rank in slow])] if slow else []
+        return [(SlowdownCause.DENSE_SLOW, slow, [self.dense_of_rank[rank] for rank in slow])] if slow else []
 
     def data_late(self) -> _Found:
         """Find ranks that wait for their batches."""
         late = [rank for rank, wait in self.waits.items() if self._is_material(wait)]
-        return [(Cause.DATA_LATE, late, [self.waits[rank] for rank in late])] if late else []
+        return [(SlowdownCause.DATA_LATE, late, [self.waits[rank] for rank in late])] if late else []
 
     def _explained(self, rank: int) -> float:
         return self.inputs.compute_ratios.get(rank, 1.0) if self.inputs.ranks_of_table else 1.0

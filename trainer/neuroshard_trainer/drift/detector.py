@@ -49,17 +49,17 @@ _ROUNDING: Final = 1e-9
 """Share by which a median of two values may be rounded up, and more."""
 
 
-class Rule(StrEnum):
+class AlarmRule(StrEnum):
     """What raised an alarm."""
 
     HELD = "held"
     FAST = "fast"
 
 
-class Change(Value):
+class Slowdown(Value):
     """A lasting slow-down."""
 
-    rule: Rule
+    rule: AlarmRule
     since_step: int
     """First step of the change, as the cumulative sum dates it."""
     found_step: int
@@ -92,7 +92,7 @@ class DetectorState(Value):
     had_burst: bool = False
     rejected: int = 0
     noise: NoiseState = NoiseState()
-    change: Change | None = None
+    change: Slowdown | None = None
 
 
 class ShiftDetector:
@@ -129,7 +129,7 @@ class ShiftDetector:
         self._warm_up_left = WARM_UP_STEPS
         self._forget_recent()
 
-    def add(self, step: int, value: float) -> Change | None:
+    def add(self, step: int, value: float) -> Slowdown | None:
         """Take in the time of a step.
 
         Steps may be missing. A step that is not after the last one is that of a training resumed from an earlier
@@ -239,7 +239,7 @@ class ShiftDetector:
         self._noise.add_all(deviations)
         return True
 
-    def _compare(self, step: int, value: float, reference: Reference) -> Change | None:
+    def _compare(self, step: int, value: float, reference: Reference) -> Slowdown | None:
         deviations = (value - reference.median) / reference.deviation
         self._recent.add(value)
         self._noise.add(deviations)
@@ -252,7 +252,7 @@ class ShiftDetector:
             self._end_change(step, ratio, self.change)
             return None
         if self._held >= HELD_STEPS:
-            rule = Rule.HELD
+            rule = AlarmRule.HELD
         elif self._total < SUM_LIMIT:
             return None
         elif self._is_small(reference):
@@ -260,12 +260,12 @@ class ShiftDetector:
                 self._begin_sum(step)
             return None
         elif self.is_noise_stationary:
-            rule = Rule.FAST
+            rule = AlarmRule.FAST
         else:
             return None
         assert self._zero_step is not None
         self._after_alarm = 0
-        self.change = Change(rule=rule, since_step=min(self._zero_step + 1, step), found_step=step)
+        self.change = Slowdown(rule=rule, since_step=min(self._zero_step + 1, step), found_step=step)
         return self.change
 
     def _sum_after(self, reference: Reference) -> Callable[[float, float], float]:
@@ -301,11 +301,11 @@ class ShiftDetector:
         error = MEDIAN_INEFFICIENCY * reference.deviation / sqrt(RECENT_STEPS)
         return since < (1 + self._min_shift) * reference.median - CLEAR_ERRORS * error
 
-    def _end_change(self, step: int, ratio: float | None, change: Change) -> None:
+    def _end_change(self, step: int, ratio: float | None, change: Slowdown) -> None:
         """End a change whose steps are as fast as the reference again; one that the fast rule alone saw was a burst."""
         if ratio is None or self._after_alarm < RECENT_STEPS or ratio >= 1 + self._min_shift / 2:
             return
-        if change.rule is Rule.FAST and self._after_alarm < RECENT_STEPS + HELD_STEPS:
+        if change.rule is AlarmRule.FAST and self._after_alarm < RECENT_STEPS + HELD_STEPS:
             self._had_burst = True
         self.change = None
         self._held = 0

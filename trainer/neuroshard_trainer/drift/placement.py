@@ -14,7 +14,7 @@ from neuroshard_trainer.drift.attribution import InputChange
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Placement:
+class FeaturePlacement:
     """The ranks of features' tables."""
 
     table_of_feature: Mapping[str, str]

@@ -28,11 +28,11 @@ from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, INPUT_STATISTIC
 from numpy.typing import NDArray
 
 from neuroshard_trainer.drift.attribution import UNCHANGED_INPUTS, causes
-from neuroshard_trainer.drift.detector import REFERENCE_STEPS, WARM_UP_STEPS, Change, ShiftDetector
+from neuroshard_trainer.drift.detector import REFERENCE_STEPS, WARM_UP_STEPS, ShiftDetector, Slowdown
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.input_statistics import HELD_SAMPLES
 from neuroshard_trainer.drift.input_watch import InputWatch
-from neuroshard_trainer.drift.placement import Placement
+from neuroshard_trainer.drift.placement import FeaturePlacement
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.ranks.run_identity import RunIdentity
@@ -119,7 +119,7 @@ class DriftWatch:
         self._world_size = world_size
         self._local_world_size = local_world_size
         self._conditions = conditions
-        self._placement: Placement | None = None
+        self._placement: FeaturePlacement | None = None
         self._named: frozenset[tuple[object, ...]] = frozenset()
         """Causes and ranks that were logged."""
         self.checkpoint_ms: float | None = None
@@ -132,7 +132,7 @@ class DriftWatch:
         self._reference_first_step = None if state is None else state.reference_first_step
         self._first_step: int | None = None
         """Of this start. None: none was measured yet."""
-        self._reported: Change | None = None
+        self._reported: Slowdown | None = None
         """The change that the last report named a cause of; until then a report is written whatever was spent."""
         self.inputs = InputWatch(run, reference=None if state is None else state.inputs)
         """Of this rank's batches."""
@@ -249,15 +249,15 @@ class DriftWatch:
             inputs=inputs,
         )
 
-    def _placed(self, inputs: InputStatistics | None) -> Placement:
+    def _placed(self, inputs: InputStatistics | None) -> FeaturePlacement:
         if self._placement is not None:
             return self._placement
         try:
-            self._placement = Placement.of(any_plan(read_data(self._plan_file), where=str(self._plan_file)))
+            self._placement = FeaturePlacement.of(any_plan(read_data(self._plan_file), where=str(self._plan_file)))
         except DocumentError:
             features = [] if inputs is None else [each.feature for each in inputs.features]
             world = {"world_size": self._world_size, "ranks_per_node": self._local_world_size}
-            return Placement.unknown(features, **world)
+            return FeaturePlacement.unknown(features, **world)
         return self._placement
 
     def _log(self, report: DriftReport) -> None:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.autograd import Variable
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from neuroshard_trainer.measure.embedding_timers import Add, Part
+from neuroshard_trainer.measure.embedding_timers import Add, TimedPart
 from neuroshard_trainer.ranks.clocks import Clock, Mark
 
 _COLLECTIVE_CALLS = ("unshard", "wait_for_unshard", "post_backward")
@@ -50,7 +50,7 @@ class DenseTimers:
         self._forward_began = self._clock.mark()
 
     def _end_forward(self, _module: nn.Module, _inputs: object, output: object) -> None:
-        self._add(Part.DENSE_FORWARD, None, self._forward_began, self._clock.mark())
+        self._add(TimedPart.DENSE_FORWARD, None, self._forward_began, self._clock.mark())
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.register_hook(self._begin_backward)  # type: ignore[no-untyped-call] # torch's
 
@@ -61,11 +61,11 @@ class DenseTimers:
 
     def _end_compute(self) -> None:
         self._computed = self._clock.mark()
-        self._add(Part.DENSE_BACKWARD, None, self._backward_began, self._computed)
+        self._add(TimedPart.DENSE_BACKWARD, None, self._backward_began, self._computed)
         Variable._execution_engine.queue_callback(self._end_wait)  # noqa: SLF001 - behind those that wait
 
     def _end_wait(self) -> None:
-        self._add(Part.DENSE_COLLECTIVES, None, self._computed, self._clock.mark())
+        self._add(TimedPart.DENSE_COLLECTIVES, None, self._computed, self._clock.mark())
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
@@ -74,7 +74,7 @@ class DenseTimers:
             try:
                 return call(*arguments, **named)
             finally:
-                self._add(Part.DENSE_COLLECTIVES, None, begun, self._clock.mark())
+                self._add(TimedPart.DENSE_COLLECTIVES, None, begun, self._clock.mark())
 
         return timed
 

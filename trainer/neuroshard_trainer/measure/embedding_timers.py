@@ -45,7 +45,7 @@ from neuroshard_trainer.ranks.clocks import Clock, Mark
 from neuroshard_trainer.sharding.live_sharding import sharded_collections
 
 
-class Part(StrEnum):
+class TimedPart(StrEnum):
     """A part of a step, by its field of RankTimes."""
 
     INPUT_COMMUNICATION = "input_communication_ms"
@@ -59,9 +59,9 @@ class Part(StrEnum):
     DENSE_COLLECTIVES = "dense_collectives_ms"
 
 
-COMPUTE = (Part.FORWARD_COMPUTE, Part.BACKWARD_COMPUTE)
-COMMUNICATION = (Part.INPUT_COMMUNICATION, Part.FORWARD_COMMUNICATION, Part.BACKWARD_COMMUNICATION)
-DENSE = (Part.DENSE_FORWARD, Part.DENSE_BACKWARD, Part.DENSE_COLLECTIVES)
+COMPUTE = (TimedPart.FORWARD_COMPUTE, TimedPart.BACKWARD_COMPUTE)
+COMMUNICATION = (TimedPart.INPUT_COMMUNICATION, TimedPart.FORWARD_COMMUNICATION, TimedPart.BACKWARD_COMMUNICATION)
+DENSE = (TimedPart.DENSE_FORWARD, TimedPart.DENSE_BACKWARD, TimedPart.DENSE_COLLECTIVES)
 
 
 Member: TypeAlias = Family | Literal[CollectiveKind.SYNC] | None
@@ -71,7 +71,7 @@ Member: TypeAlias = Family | Literal[CollectiveKind.SYNC] | None
 class Interval(NamedTuple):
     """One part's begin and end. A tuple, since a step makes dozens."""
 
-    part: Part
+    part: TimedPart
     family: Member
     begin: Mark
     end: Mark
@@ -114,7 +114,7 @@ class EmbeddingTimers:
         collected, self._intervals = self._intervals or [], None
         return collected
 
-    def add(self, part: Part, family: Member, begin: Mark, end: Mark) -> None:
+    def add(self, part: TimedPart, family: Member, begin: Mark, end: Mark) -> None:
         """Take in an interval, if it is within ``start`` and ``stop``."""
         if self._intervals is not None:
             self._intervals.append(Interval(part, family, begin, end))
@@ -123,16 +123,16 @@ class EmbeddingTimers:
         self._update_began = self._clock.mark()
 
     def _end_update(self, *_: object) -> None:
-        self.add(Part.BACKWARD_COMPUTE, Family.REPLICATED, self._update_began, self._clock.mark())
+        self.add(TimedPart.BACKWARD_COMPUTE, Family.REPLICATED, self._update_began, self._clock.mark())
 
     def _begin_sync(self) -> None:
         self._sync_began = self._clock.mark()
 
     def _end_sync(self) -> None:
-        self.add(Part.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, self._sync_began, self._clock.mark())
+        self.add(TimedPart.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, self._sync_began, self._clock.mark())
 
 
-Add = Callable[[Part, Member, Mark, Mark], None]
+Add = Callable[[TimedPart, Member, Mark, Mark], None]
 
 
 class _CollectionHooks:
@@ -159,7 +159,7 @@ class _CollectionHooks:
 
     def _leave_input_dist(self, *_: object) -> None:
         if self._entered is not None:
-            self._add(Part.INPUT_COMMUNICATION, None, self._entered, self._clock.mark())
+            self._add(TimedPart.INPUT_COMMUNICATION, None, self._entered, self._clock.mark())
             self._entered = None
         dists = self._collection._output_dists  # noqa: SLF001
         if dists is not self._hooked_dists:
@@ -204,14 +204,14 @@ class _LookupHooks:
 
     def _end_lookup(self, *_: object) -> None:
         self._lookup_ended = self._clock.mark()
-        self._add(Part.FORWARD_COMPUTE, self.family, self._lookup_began, self._lookup_ended)
+        self._add(TimedPart.FORWARD_COMPUTE, self.family, self._lookup_began, self._lookup_ended)
 
     def _watch_backward(self, _module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
         if output.grad_fn is not None:
             output.grad_fn.register_prehook(self._begin_backward)
 
     def _end_dist(self, pooled: torch.Tensor) -> torch.Tensor:
-        self._add(Part.FORWARD_COMMUNICATION, self.family, self._lookup_ended, self._clock.mark())
+        self._add(TimedPart.FORWARD_COMMUNICATION, self.family, self._lookup_ended, self._clock.mark())
         self._gradient_there = None
         if pooled.requires_grad:
             pooled.register_hook(self._take_gradient)  # type: ignore[no-untyped-call] # torch's
@@ -223,11 +223,11 @@ class _LookupHooks:
     def _begin_backward(self, *_: object) -> None:
         self._backward_began = self._clock.mark()
         if self._gradient_there is not None:
-            self._add(Part.BACKWARD_COMMUNICATION, self.family, self._gradient_there, self._backward_began)
+            self._add(TimedPart.BACKWARD_COMMUNICATION, self.family, self._gradient_there, self._backward_began)
             self._gradient_there = None
 
     def _end_backward(self, *_: object) -> None:
-        self._add(Part.BACKWARD_COMPUTE, self.family, self._backward_began, self._clock.mark())
+        self._add(TimedPart.BACKWARD_COMPUTE, self.family, self._backward_began, self._clock.mark())
 
     def _watch_all_reduce(self, weights: nn.Parameter) -> None:
         """Have DistributedDataParallel's wait at the end of the backward pass marked.
@@ -255,7 +255,7 @@ class _LookupHooks:
         self._wait_began = self._clock.mark()
 
     def _end_wait(self) -> None:
-        self._add(Part.BACKWARD_COMMUNICATION, self.family, self._wait_began, self._clock.mark())
+        self._add(TimedPart.BACKWARD_COMMUNICATION, self.family, self._wait_began, self._clock.mark())
 
 
 class _ExpansionHooks:
@@ -273,7 +273,7 @@ class _ExpansionHooks:
         self._forward_began = self._clock.mark()
 
     def _end_forward(self, module: Expansion, _inputs: object, pooled: Mapping[str, torch.Tensor]) -> None:
-        self._add(Part.EXPANSION, None, self._forward_began, self._clock.mark())
+        self._add(TimedPart.EXPANSION, None, self._forward_began, self._clock.mark())
         for node in module.nodes(pooled):
             node.register_prehook(self._begin_backward)
             node.register_hook(self._end_backward)
@@ -282,4 +282,4 @@ class _ExpansionHooks:
         self._backward_began = self._clock.mark()
 
     def _end_backward(self, *_: object) -> None:
-        self._add(Part.EXPANSION, None, self._backward_began, self._clock.mark())
+        self._add(TimedPart.EXPANSION, None, self._backward_began, self._clock.mark())

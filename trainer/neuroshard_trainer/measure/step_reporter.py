@@ -47,7 +47,7 @@ from neuroshard_trainer.measure.embedding_timers import (
     EmbeddingTimers,
     Interval,
     Member,
-    Part,
+    TimedPart,
 )
 from neuroshard_trainer.ranks.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.ranks.run_identity import RunIdentity
@@ -60,11 +60,11 @@ MS_PER_SECOND = 1000.0
 BYTES_PER_KIB = 1024
 T = TypeVar("T")
 R = TypeVar("R")
-_Key = str | tuple[Part, Member]
+_Key = str | tuple[TimedPart, Member]
 StepTimes = dict[_Key, float]
 """Milliseconds by field of RankTimes, and of each communication's parts by family."""
 _NO_TIMES: StepTimes = dict.fromkeys(TIMES, 0.0)
-_SYNC: _Key = (Part.BACKWARD_COMMUNICATION, CollectiveKind.SYNC)
+_SYNC: _Key = (TimedPart.BACKWARD_COMMUNICATION, CollectiveKind.SYNC)
 _KINDS: Mapping[Member, CollectiveKind] = {
     None: CollectiveKind.INDICES,
     Family.COLUMNS: CollectiveKind.ALL_TO_ALL,
@@ -259,7 +259,7 @@ class StepReporter:
         medians = {key: median(each.get(key, 0.0) for each in times) for key in times[-1] if key != _SYNC}
         if any(_SYNC in each for each in times):  # in every so many steps, so that its mean is what a step pays
             medians[_SYNC] = mean(each.get(_SYNC, 0.0) for each in times)
-            medians[Part.BACKWARD_COMMUNICATION.value] += medians[_SYNC]
+            medians[TimedPart.BACKWARD_COMMUNICATION.value] += medians[_SYNC]
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["collectives"] = _collectives(medians)
         own["peak_memory_bytes"] = peak_memory_bytes(self._device)
@@ -346,13 +346,13 @@ def step_times(clock: Clock, step: MarkedStep) -> StepTimes:
     begin_ms, step_end_ms, *ends = clock.read_ms([step.begin, step.end, *(mark for pair in pairs for mark in pair)])
     ends_of_pairs = list(zip(ends[::2], ends[1::2], strict=True))
     waits, intervals = ends_of_pairs[: len(step.waits)], ends_of_pairs[len(step.waits) :]
-    spans: dict[Part, dict[Member, list[tuple[float, float]]]] = {part: {} for part in Part}
+    spans: dict[TimedPart, dict[Member, list[tuple[float, float]]]] = {part: {} for part in TimedPart}
     for interval, span in zip(step.intervals, intervals, strict=True):
         spans[interval.part].setdefault(interval.family, []).append(span)
     computing = [span for part in COMPUTE for family in spans[part].values() for span in family]
     times: StepTimes = {
         part.value: _covered_ms([span for family in spans[part].values() for span in family])
-        for part in (*COMPUTE, Part.EXPANSION)
+        for part in (*COMPUTE, TimedPart.EXPANSION)
     }
     families: StepTimes = {}
     for part in COMMUNICATION:
@@ -367,13 +367,13 @@ def step_times(clock: Clock, step: MarkedStep) -> StepTimes:
 
 
 def _dense_times(
-    spans: Mapping[Part, Sequence[tuple[float, float]]], *, without: Sequence[tuple[float, float]]
+    spans: Mapping[TimedPart, Sequence[tuple[float, float]]], *, without: Sequence[tuple[float, float]]
 ) -> StepTimes:
     """Return the parts of the dense part's passes; none where there was no backward pass to time."""
-    if not spans[Part.DENSE_BACKWARD]:
+    if not spans[TimedPart.DENSE_BACKWARD]:
         return {}
-    collectives = spans[Part.DENSE_COLLECTIVES]
-    taken = {part: without if part is Part.DENSE_COLLECTIVES else [*without, *collectives] for part in DENSE}
+    collectives = spans[TimedPart.DENSE_COLLECTIVES]
+    taken = {part: without if part is TimedPart.DENSE_COLLECTIVES else [*without, *collectives] for part in DENSE}
     return {part.value: _covered_ms(spans[part], without=taken[part]) for part in DENSE}
 
 
@@ -397,7 +397,7 @@ def _collectives(medians: Mapping[_Key, float]) -> tuple[CollectiveTime, ...]:
     for family, kind in _KINDS.items():
         ways = {part: medians[part, family] for part in COMMUNICATION if (part, family) in medians}
         if ways:
-            backward_ms = ways.pop(Part.BACKWARD_COMMUNICATION, 0.0)
+            backward_ms = ways.pop(TimedPart.BACKWARD_COMMUNICATION, 0.0)
             found.append(
                 CollectiveTime(
                     kind=kind,

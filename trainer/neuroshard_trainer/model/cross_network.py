@@ -30,7 +30,7 @@ class CrossLayer(nn.Module):
         return first * (linear(linear(x, self.down), self.up) + self.bias) + x
 
 
-class CrossNetwork(nn.Module):
+class CrossLayers(nn.Module):
     """Low-rank cross layers, one after the other."""
 
     def __init__(self, num_columns: int, num_layers: int, *, low_rank: int) -> None:

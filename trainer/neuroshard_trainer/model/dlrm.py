@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from neuroshard_api.documents.tables import Pooling, Table
-from neuroshard_api.job.model import Architecture, Model, WukongLayers
-from neuroshard_api.job.model import CrossNetwork as CrossNetworkSize
+from neuroshard_api.job.model import Architecture, CrossNetwork, Model, WukongLayers
 from neuroshard_api.process.errors import InputError
 from torch import nn
 from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
@@ -15,7 +14,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.model.cross_network import CrossNetwork
+from neuroshard_trainer.model.cross_network import CrossLayers
 from neuroshard_trainer.model.expansion import Expansion
 from neuroshard_trainer.model.wukong import Wukong
 
@@ -106,11 +105,11 @@ class _DotProducts(nn.Module):
 class _CrossNetwork(nn.Module):
     """Low-rank cross layers over all features side by side."""
 
-    def __init__(self, widths: Mapping[str, int], width: int, size: CrossNetworkSize) -> None:
+    def __init__(self, widths: Mapping[str, int], width: int, size: CrossNetwork) -> None:
         super().__init__()
         self.out_features = width + sum(widths.values())
         self._keys = list(widths)
-        self.interaction = CrossNetwork(self.out_features, size.num_layers, low_rank=size.low_rank_dim)
+        self.interaction = CrossLayers(self.out_features, size.num_layers, low_rank=size.low_rank_dim)
 
     def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return shape (samples, out_features)."""
