@@ -19,7 +19,7 @@ from neuroshard_api.documents.plan import (
 )
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.records import ComputeSample, ProfileRecord
-from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.request import PlanRequest, SearchSettings
 from neuroshard_api.documents.session_clustering import (
     ClusteredColumn,
     ClusteredWindow,
@@ -36,6 +36,8 @@ from neuroshard_api.sharding.kinds import ShardingType
 
 GIB = 2**30
 GB_PER_SECOND = 1e9
+QUICK = SearchSettings(work_budget=3000)
+"""A tenth of the search that small sets have by default: for tests that judge no plan's quality."""
 
 
 def data_with(document: Document, path: str, value: object) -> dict[str, Any]:
@@ -102,8 +104,9 @@ def host_memory(bytes_per_node: int = 2**40, *, gb_per_second: float = 60.0) -> 
 
 
 def request(*members: Table, num_devices: int = 4, **fields: Any) -> PlanRequest:
-    """Return a request for these tables (or four equal ones) on ``num_devices`` devices of one node."""
-    return PlanRequest(**{"tables": table_set(*members), "topology": topology(num_devices), **fields})
+    """Return a quickly searched request for these tables (or four equal ones) on ``num_devices`` devices of a node."""
+    defaults = {"tables": table_set(*members), "topology": topology(num_devices), "search": QUICK}
+    return PlanRequest(**{**defaults, **fields})
 
 
 def error_report(**fields: Any) -> ErrorReport:

@@ -69,8 +69,13 @@ def test_a_free_search_finds_at_least_what_a_limit_on_shards_would() -> None:
     """Local search alone ends among a hundred narrow shards, dearer than a third as many."""
     bundle = bundled_bundle("h100-80gb")
 
-    free = plan(dcnv2(constraints=Constraints(sharding_types=BY_COLUMNS)), bundle=bundle)
-    limited = plan(dcnv2(constraints=Constraints(sharding_types=BY_COLUMNS, max_shards_per_table=4)), bundle=bundle)
+    free, limited = (
+        plan(dcnv2(constraints=limits, search=SearchSettings()), bundle=bundle)
+        for limits in (
+            Constraints(sharding_types=BY_COLUMNS),
+            Constraints(sharding_types=BY_COLUMNS, max_shards_per_table=4),
+        )
+    )
 
     assert free.predicted.total_ms <= limited.predicted.total_ms * 1.0005
     assert sum(len(each.shards) for each in free.tables) < 60
