@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.communication import CommunicationChoices, WireType, WireTypes
 from neuroshard_api.documents.plan import Plan
@@ -18,6 +18,7 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost
 from neuroshard_planner.problem.problem import Problem
 from support import builders
+from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import planned
 
@@ -177,7 +178,7 @@ def test_passes_of_codecs_count_as_much_as_values_go_through_them() -> None:
     assert backward > forward + scaled_ms  # the division by the number of devices is a copy more
 
 
-@settings(max_examples=4)
+@generated(2, 4)
 @given(
     num_nodes=st.sampled_from([1, 2]),
     dims=st.lists(st.sampled_from([16, 64, 128, 256]), min_size=4, max_size=6),

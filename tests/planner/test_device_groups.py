@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, SearchSettings, TableConstraints
@@ -18,6 +18,7 @@ from neuroshard_planner.explain.plan import explain_plan
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support.builders import GIB, host_memory, request, table, tables, topology
+from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import planned
 
@@ -115,7 +116,7 @@ def test_groups_that_leave_a_table_no_type_are_left_out() -> None:
     assert plan_problems(planned(asked(constraints=limits))) == []
 
 
-@settings(max_examples=10)
+@generated(3, 10)
 @given(
     rows=st.lists(st.integers(100, 2_000_000), min_size=1, max_size=4),
     every=st.sampled_from([1, 4, 100]),

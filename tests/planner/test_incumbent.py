@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.documents.tables import Pooling
@@ -15,6 +15,7 @@ from neuroshard_planner.plans.moved_bytes import moved_bytes, priced_ms
 from neuroshard_planner.search.migration import Incumbent
 from support.builders import GIB, request, table, tables
 from support.builders import plan as plan_builder
+from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import assert_valid, planned, search_requests
 
@@ -77,7 +78,7 @@ def test_a_higher_price_moves_less() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None)
+@generated(4, 12)
 @given(asked=search_requests())
 def test_no_plan_costs_more_than_the_one_in_force(asked: PlanRequest) -> None:
     """Beyond the search's tolerance, whatever is asked for and whatever drifts; equal arguments give equal plans."""

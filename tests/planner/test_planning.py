@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.request import (
@@ -26,6 +26,7 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support.builders import GIB, device_type, request, table, tables, topology
+from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import assert_valid, placed, planned, problem_of, search_requests
 from support.processes import printed_with_threads
@@ -91,7 +92,7 @@ def test_a_processor_of_more_threads_finds_the_same_plan() -> None:
     assert json.loads(found.pop())["bundle"]["name"] == "h100-80gb-simulated"
 
 
-@settings(max_examples=50)
+@generated(12, 50)
 @given(asked=search_requests())
 def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     """Tables are covered once within constraints and memory, no baseline is cheaper, and the bound is below."""
@@ -119,7 +120,7 @@ def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     assert cost.total_ms <= cheapest * (1 + 1e-6)
 
 
-@settings(max_examples=30)
+@generated(8, 30)
 @given(asked=search_requests())
 def test_scoring_the_written_plan_again_gives_its_cost(asked: PlanRequest) -> None:
     """The document alone says what it costs."""
@@ -146,7 +147,7 @@ def test_scoring_the_written_plan_again_gives_its_cost(asked: PlanRequest) -> No
     assert problem.total_ms([placed(problem, *shards)])[0] == pytest.approx(found.predicted.total_ms, rel=1e-5)
 
 
-@settings(max_examples=12)
+@generated(4, 12)
 @given(asked=search_requests(), factor=st.sampled_from([1.01, 2.0, 50.0]))
 def test_more_memory_never_makes_a_request_infeasible(asked: PlanRequest, factor: float) -> None:
     """What fits small devices fits larger ones."""

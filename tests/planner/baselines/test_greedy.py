@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.problem import Placement, Problem
 from support.builders import GIB, request, table, tables, topology
+from support.depth import generated
 from support.planner.searches import problem_of, search_requests, shards_of
 
 GREEDY = [algorithm for algorithm in BASELINES if algorithm is not Algorithm.RANDOM]
@@ -83,7 +84,7 @@ def test_a_baseline_without_room_says_that_it_never_splits(algorithm: Algorithm)
         BASELINES[algorithm](problem)
 
 
-@settings(max_examples=60)
+@generated(20, 60)
 @given(asked=search_requests())
 def test_every_baseline_places_whole_units_within_memory_or_raises(asked: PlanRequest) -> None:
     """Over random requests."""

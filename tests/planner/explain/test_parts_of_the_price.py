@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan, TablePlacement
 from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
@@ -20,6 +20,7 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.iterated import Found
 from support.builders import host_memory, request, table, tables, topology
+from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_columns, on_host, random_placement
 
@@ -59,7 +60,7 @@ def assert_every_sum_is_the_price(plan: Plan, problem: Problem, placement: Place
     assert sum(filter(None, parts)) * MICROSECOND == pytest.approx(plan.predicted.total_ms, abs=2 * MICROSECOND)
 
 
-@settings(max_examples=20, deadline=None)
+@generated(7, 20)
 @given(
     seed=st.integers(0, 10**6),
     pipeline=st.sampled_from(Pipeline),
@@ -90,7 +91,7 @@ def test_every_sum_of_parts_is_the_price(
     assert_every_sum_is_the_price(plan, problem, placement)
 
 
-@settings(max_examples=20, deadline=None)
+@generated(7, 20)
 @given(
     seed=st.integers(0, 10**6),
     pipeline=st.sampled_from(Pipeline),
@@ -132,7 +133,7 @@ def test_every_sum_of_parts_is_the_price_in_groups_of_devices(
     assert_every_sum_is_the_price(plan, problem, placement)
 
 
-@settings(max_examples=10, deadline=None)
+@generated(4, 10)
 @given(seed=st.integers(0, 10**6), compute_peak=st.sampled_from(ComputePeak))
 def test_what_a_table_adds_by_parts_is_the_price_less_that_of_the_others(seed: int, compute_peak: ComputePeak) -> None:
     """Whatever its family and those of the others: kernels, collectives, and dense updates, each once."""

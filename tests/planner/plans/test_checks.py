@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import BaselineCost, GivenPlan, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
@@ -15,6 +15,7 @@ from neuroshard_planner.plans.checks import plan_problems, require_sound
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from support import builders
+from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node
 
@@ -293,7 +294,7 @@ def test_plans_of_every_algorithm_have_no_problems(algorithm: Algorithm) -> None
     forbidden=st.sampled_from([(), (0,), (1, 2)]),
     group_size=st.integers(0, 3),
 )
-@settings(max_examples=12)
+@generated(5, 12)
 def test_every_plan_of_the_search_has_no_problems(
     *,
     widths: list[int],

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.plan import Plan, TablePlacement
@@ -32,6 +32,7 @@ from neuroshard_report.html.page import render_html
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
 from support.builders import request, table, topology
+from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_columns, by_rows, everywhere, grid, on_node, random_placement
 from support.planner.searches import planned, problem_of
@@ -102,7 +103,7 @@ def test_a_grid_of_one_block_is_a_table_by_the_rows_of_a_node() -> None:
     )
 
 
-@settings(max_examples=40, deadline=None)
+@generated(15, 40)
 @given(seed=st.integers(0, 10**6), pipeline=st.sampled_from(list(Pipeline)))
 def test_the_cost_never_falls_when_a_table_is_added(seed: int, pipeline: Pipeline) -> None:
     """Whatever the families: sums grow, peaks rise, and the objective rises with both."""
@@ -117,7 +118,7 @@ def test_the_cost_never_falls_when_a_table_is_added(seed: int, pipeline: Pipelin
     assert (np.diff(costs) >= -1e-6 * costs[1:]).all()
 
 
-@settings(max_examples=40, deadline=None)
+@generated(15, 40)
 @given(seed=st.integers(0, 10**6))
 def test_placements_of_every_family_are_written_down_and_read_back(seed: int) -> None:
     """The tables are ones that TorchRec runs, and give the placement that they came from."""
@@ -138,7 +139,7 @@ def test_placements_of_every_family_are_written_down_and_read_back(seed: int) ->
     assert [problem for problem in placement_problems(tables, asked) if "names" not in problem] == []
 
 
-@settings(max_examples=25, deadline=None)
+@generated(10, 25)
 @given(seed=st.integers(0, 10**6))
 def test_a_search_never_counts_less_memory_than_the_ledger(seed: int) -> None:
     """It counts every block of rows as the first, and all moments of a step together."""

@@ -16,6 +16,7 @@ from neuroshard_costs.shards import FloatArray
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, Collective, StepCost, exchange_of_indices
 from neuroshard_planner.workload_store import read_workload
 from support.builders import request, table, tables
+from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import placed, problem_of
 
@@ -131,6 +132,7 @@ def test_an_index_has_eight_bytes_and_a_length_four() -> None:
 
 @pytest.mark.parametrize("pipeline", list(Pipeline))
 @pytest.mark.parametrize("compute_peak", list(ComputePeak))
+@generated(25, 100)
 @given(data=st.data())
 def test_the_cost_never_falls_when_a_peak_rises(
     pipeline: Pipeline, compute_peak: ComputePeak, data: st.DataObject

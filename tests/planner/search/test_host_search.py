@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
@@ -14,6 +14,7 @@ from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, host_memory, request, table, tables, topology
+from support.depth import generated
 from support.planner.searches import planned, used_bytes
 
 from benchmarks.tasks import workload_request
@@ -132,7 +133,7 @@ def test_a_co_located_table_cannot_be_bound_to_the_host() -> None:
         planned(asked(member, table("other", colocation_group="pair"), kernels=(DIRECT,)))
 
 
-@settings(max_examples=8)
+@generated(3, 8)
 @given(
     rows=st.lists(st.integers(1000, 200_000_000), min_size=1, max_size=5),
     pooling=st.sampled_from([1.0, 30.0]),

@@ -3,11 +3,12 @@
 import re
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, PlannerError
 from support.builders import GIB, request, table, tables, topology
+from support.depth import generated
 from support.planner.searches import assert_valid, planned, search_requests
 
 WHOLE = Constraints(sharding_types=(ShardingType.TABLE_WISE,))
@@ -136,7 +137,7 @@ def test_the_message_names_what_binds_and_its_remedies_work(asked: PlanRequest, 
         assert_valid(each, planned(each))
 
 
-@settings(max_examples=15)
+@generated(5, 15)
 @given(asked=search_requests())
 def test_every_remedy_works(asked: PlanRequest) -> None:
     """Over random infeasible requests."""

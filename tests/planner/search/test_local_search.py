@@ -5,7 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest, TableConstraints
@@ -15,6 +15,7 @@ from neuroshard_planner.problem.step_cost import TRAFFIC, Collective
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged
 from support.builders import request, table, tables, topology
+from support.depth import generated
 from support.planner.searches import MIB, perturbation, placed, problem_of, random_placement, search_requests, shards_of
 
 UNLIMITED = 10**9
@@ -99,7 +100,7 @@ def test_shards_of_a_table_on_one_device_are_merged_first() -> None:
     assert merged(problem, found) is found
 
 
-@settings(max_examples=50)
+@generated(15, 50)
 @given(asked=search_requests(), seed=st.integers(0, 9999))
 def test_merging_keeps_every_tables_columns_on_every_device(asked: PlanRequest, seed: int) -> None:
     """Only the number of shards falls."""
@@ -119,7 +120,7 @@ def test_merging_keeps_every_tables_columns_on_every_device(asked: PlanRequest, 
     assert len(found.kinds) == len(columns(start))
 
 
-@settings(max_examples=60)
+@generated(20, 60)
 @given(asked=search_requests(), seed=st.integers(0, 9999), budget=st.sampled_from([1, 30, 2000]))
 def test_improving_never_costs_more_and_never_leaves_the_memory(asked: PlanRequest, seed: int, budget: int) -> None:
     """Whatever the start and the budget; a perturbation in between keeps the memory and the tables too."""

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import Calibration
 from neuroshard_api.documents.request import (
@@ -25,10 +25,11 @@ from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
 from support.builders import request, table, tables, topology
+from support.depth import generated
 from support.planner.searches import placed, planned, problem_of, random_placement, search_requests
 
 
-@settings(max_examples=50)
+@generated(15, 50)
 @given(asked=search_requests(), seed=st.integers(0, 9999))
 def test_no_random_split_on_random_devices_costs_less(asked: PlanRequest, seed: int) -> None:
     """Whether or not it fits the memory."""
@@ -41,7 +42,7 @@ def test_no_random_split_on_random_devices_costs_less(asked: PlanRequest, seed: 
 
 
 @pytest.mark.parametrize("exponent", [1.0, 0.7, 1.3])
-@settings(max_examples=15)
+@generated(5, 15)
 @given(asked=search_requests(), seed=st.integers(0, 9999))
 def test_no_random_split_costs_less_under_trained_networks(exponent: float, asked: PlanRequest, seed: int) -> None:
     """Under a bundle, also where a calibration bends its times: mixed types, both pipelines, and both peaks."""
@@ -165,7 +166,7 @@ def test_fewer_tables_than_devices_cost_the_exchange_of_a_whole_one(types: tuple
     assert FamilyBounds(problem).least_ms > float(exchange.total_ms(np.array(256.0)))
 
 
-@settings(max_examples=10)
+@generated(4, 10)
 @given(asked=search_requests(), factors=st.lists(st.floats(1.0, 20.0), min_size=2, max_size=4))
 def test_the_bound_of_a_set_of_families_does_not_grow_with_the_limit(asked: PlanRequest, factors: list[float]) -> None:
     """A lower limit leaves fewer shards; where it leaves a family none, no plan has exactly these families."""

@@ -5,7 +5,7 @@ from itertools import chain
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, Constraints, MemorySettings, PlanRequest, TableConstraints
@@ -25,6 +25,7 @@ from neuroshard_planner.search.mixed_search import NUM_WHOLE, MixedSearch
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
+from support.depth import generated
 from support.planner.searches import planned, problem_of, search_requests
 
 from benchmarks.exhaustion import least_ms
@@ -205,14 +206,14 @@ def test_shards_by_columns_are_represented_as_without_other_types() -> None:
     assert np.array_equal(mixed.kinds.representation[by_columns], alone.kinds.representation)
 
 
-@settings(max_examples=20)
+@generated(6, 20)
 @given(asked=search_requests(types=None))
 def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     """Valid within constraints and memory, no dearer than by columns, the bound below, and the same a second time."""
     check_promises(asked)
 
 
-@settings(max_examples=20)
+@generated(4, 20)
 @given(asked=search_requests(types=None))
 def test_so_does_every_plan_that_is_searched_as_those_of_large_sets_are(asked: PlanRequest) -> None:
     """Two tables are many enough."""
@@ -323,7 +324,7 @@ def test_a_table_bound_to_rows_is_by_rows_where_whole_tables_leave_it_no_room(ty
     assert found.predicted.total_ms >= found.lower_bound_ms
 
 
-@settings(max_examples=8)
+@generated(3, 8)
 @given(seed=st.integers(0, 2**16))
 def test_no_plan_breaks_a_constraint_where_memory_is_tight(seed: int) -> None:
     """Each table is sharded in a way that it may be, or nothing fits."""

@@ -4,13 +4,14 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.local_search import State, merged
 from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, shard_on, splits, swaps
 from support.builders import request, table, tables
+from support.depth import generated
 from support.planner.searches import placed, problem_of, random_placement, search_requests, shards_of
 
 Shards = list[tuple[int, int, int]]
@@ -199,7 +200,7 @@ def test_a_shard_is_found_by_unit_and_device() -> None:
     assert found.tolist() == [1, NONE, 2, 0, NONE]
 
 
-@settings(max_examples=60)
+@generated(20, 60)
 @given(asked=search_requests(), seed=st.integers(0, 9999))
 def test_no_step_breaks_a_constraint_or_loses_a_column(asked: PlanRequest, seed: int) -> None:
     """Over random placements, sources, loads and wants."""

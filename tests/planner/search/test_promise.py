@@ -3,15 +3,16 @@
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_planner.search.promise import most_promising, promised_ms
 from support.builders import request, table, tables, topology
+from support.depth import generated
 from support.planner.searches import placed, problem_of, random_placement, search_requests
 
 
-@settings(max_examples=40, deadline=None)
+@generated(15, 40)
 @given(asked=search_requests(), seed=st.integers(0, 10**6))
 def test_no_placement_costs_less_than_it_promises(asked: PlanRequest, seed: int) -> None:
     """Nor does any other of the same shards: the mean device has what all have, and some device the largest shard."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import TableSet
@@ -13,6 +13,7 @@ from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.marginal_placement import marginal_placement
 from neuroshard_planner.search.published_beam import halved, published_beam, published_work
 from support.builders import request, table, tables
+from support.depth import generated
 from support.planner.searches import problem_of, search_requests, shards_of
 
 from benchmarks.reference_search import reference_search
@@ -128,7 +129,7 @@ def test_halves_keep_to_the_constraints() -> None:
     assert cut == [[1, 1, 1, 2]]
 
 
-@settings(max_examples=25, deadline=None)
+@generated(8, 25)
 @given(search_requests(), st.integers(0, 2000))
 def test_its_placements_keep_columns_memory_and_devices(asked: PlanRequest, work: int) -> None:
     """Whatever the request and however little work there is."""
