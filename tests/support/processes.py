@@ -21,16 +21,18 @@ def has_ended(pid: int) -> bool:
 def printed_with_threads(code: str) -> set[str]:
     """Return the outputs of a program in two processes, one whose BLAS may take one thread and one with two.
 
-    Both have the kernels for Haswell where OpenBLAS knows them: of those the digits depend on how rows are dealt out.
+    Each hashes text with a different seed. Both have the kernels for Haswell where OpenBLAS knows them: of those the
+    digits depend on how rows are dealt out.
     """
     kernels = {"PYTHONPATH": os.pathsep.join([TESTS, *filter(None, sys.path)]), "OPENBLAS_CORETYPE": "Haswell"}
+    numbers = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED")
     return {
         subprocess.run(
             [sys.executable, "-c", code],
-            env={**os.environ, **kernels, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads},
+            env={**os.environ, **kernels, **dict.fromkeys(numbers, number)},
             capture_output=True,
             text=True,
             check=True,
         ).stdout
-        for threads in ("1", "2")
+        for number in ("1", "2")
     }
