@@ -222,7 +222,7 @@ def test_types_are_priced_though_the_exact_plan_avoids_all_to_alls() -> None:
         batch_size_per_device=8192,
         constraints=Constraints(sharding_types=tuple(ShardingType)),
         communication=choices,
-        search=SearchSettings(work_budget=1000),
+        search=SearchSettings(work_budget=300),
     )
     exact, plan = planned(without_choice(request)), planned(request)
 

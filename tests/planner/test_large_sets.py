@@ -35,7 +35,7 @@ def test_a_table_of_two_terabytes_fits_on_64_devices_by_rows_alone() -> None:
         planned(asked.model_copy(update={"constraints": Constraints(sharding_types=(TW, CW))}))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_thousand_tables_of_22_terabytes_fit_on_512_devices() -> None:
     """Sizes over three orders of magnitude, 43 GB of weights on the mean device."""
     members = [

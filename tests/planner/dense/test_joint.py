@@ -28,12 +28,14 @@ from neuroshard_planner.explain.dense import explained_units
 from neuroshard_planner.planning import plan
 from neuroshard_planner.plans.checks import plan_problems
 from support.builders import GIB, dense_profile, request, table, tables, topology
+from support.depth import depth
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import planned
 
 MEMBERS = tables(8, num_embeddings=40_000_000, embedding_dim=128)
 """Eight tables of 19 GiB: two on each of four devices."""
 LAYERS = 16
+LEAST = SearchSettings(work_budget=300)
 
 
 def profile_of(
@@ -67,8 +69,8 @@ def profile_of(
 
 
 def asked(profile: DenseProfile, members: tuple[Table, ...] = MEMBERS, **fields: Any) -> PlanRequest:
-    """Return a request for four devices with a small budget of work."""
-    defaults = {"search": SearchSettings(work_budget=2000), "memory": MemorySettings(reserve_fraction=0.05)}
+    """Return a request for four devices with a very small budget of work."""
+    defaults = {"search": LEAST, "memory": MemorySettings(reserve_fraction=0.05)}
     return request(*members, **{**defaults, **fields}).with_dense(profile, where="dense.json")
 
 
@@ -80,7 +82,7 @@ def test_what_fits_is_replicated_and_placed_as_with_the_same_bytes_given() -> No
 
     given = request(
         *MEMBERS,
-        search=SearchSettings(work_budget=2000),
+        search=LEAST,
         memory=MemorySettings(reserve_fraction=0.05, dense_bytes=small.total_bytes),
     )
     assert found.dense is None
@@ -373,15 +375,16 @@ def test_a_request_with_the_memory_of_a_layout_needs_the_layout() -> None:
     assert [problem.partition(":")[0] for problem in problems] == ["dense"]
 
 
+@pytest.mark.deep
 def test_the_joint_choice_is_within_a_percent_of_every_share_of_the_memory() -> None:
     """Over eight layouts at even distances of the frontier, each with a search of the tables next to it."""
     rng = random.Random(5)  # noqa: S311 - draws test data
-    for _ in range(2):
+    for _ in range(depth(1, 2)):
         members = tuple(
             table(f"t{index}", num_embeddings=rng.randint(10, 30) * 1_000_000, embedding_dim=128) for index in range(12)
         )
         profile = profile_of(members, num_parameters=rng.randint(3, 5) * 2**25)
-        whole = asked(profile, members)
+        whole = asked(profile, members, search=SearchSettings(work_budget=2000))
         costs = ExactCosts(whole.topology.device)
         options = UnitOptions(profile, whole.topology, costs=costs, choices=DenseChoices(), groups=(DenseGroup.NODE,))
         candidates = Layouts(profile, options).candidates

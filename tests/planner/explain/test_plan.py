@@ -4,13 +4,15 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.plan import BaselineCost, Plan
-from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints, PlanRequest
+from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
 from neuroshard_planner.planning import plan as search
 from support import builders
 from support.planner.exact_costs import ExactCosts
+
+LEAST = SearchSettings(work_budget=300)
 
 
 def explained(request: PlanRequest, **changes: Any) -> tuple[Plan, PlanExplanation]:
@@ -23,7 +25,9 @@ def explained(request: PlanRequest, **changes: Any) -> tuple[Plan, PlanExplanati
 def request_of(**fields: Any) -> PlanRequest:
     """Return six tables of which one has most lookups."""
     members = [builders.table(f"t{index}", embedding_dim=64, pooling_factor=2.0) for index in range(5)]
-    return builders.request(*members, builders.table("hot", embedding_dim=64, pooling_factor=400.0), **fields)
+    return builders.request(
+        *members, builders.table("hot", embedding_dim=64, pooling_factor=400.0), **{"search": LEAST, **fields}
+    )
 
 
 def test_the_terms_are_the_step() -> None:

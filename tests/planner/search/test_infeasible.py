@@ -137,7 +137,7 @@ def test_the_message_names_what_binds_and_its_remedies_work(asked: PlanRequest, 
         assert_valid(each, planned(each))
 
 
-@generated(5, 15)
+@generated(3, 15)
 @given(asked=search_requests())
 def test_every_remedy_works(asked: PlanRequest) -> None:
     """Over random infeasible requests."""

@@ -25,8 +25,8 @@ from neuroshard_planner.search.mixed_search import NUM_WHOLE, MixedSearch
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
-from support.depth import generated
-from support.planner.searches import planned, problem_of, search_requests
+from support.depth import depth, generated
+from support.planner.searches import DEEP, planned, problem_of, search_requests
 
 from benchmarks.exhaustion import least_ms
 from benchmarks.optimality import drawn_request, drawn_tables
@@ -47,6 +47,7 @@ def random_request(seed: int) -> PlanRequest:
         batch_size_per_device=rng.choice((512, 8192)),
         optimizer=rng.choice((Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD)),
         constraints=Constraints(sharding_types=ALL),
+        search=DEEP,
     )
 
 
@@ -67,10 +68,11 @@ def families_of(found: Plan) -> set[ShardingType]:
     return {each.sharding_type for each in found.tables}
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("first", range(0, 12, SEEDS_PER_TEST))
 def test_it_finds_the_best_of_all_plans_of_small_problems(first: int) -> None:
     """Five percent above the best of all at most, nearly always at it; the bound is never above the best."""
-    gaps = [gap_to_best(seed) for seed in range(first, first + SEEDS_PER_TEST)]
+    gaps = [gap_to_best(seed) for seed in range(first, first + depth(3, SEEDS_PER_TEST))]
 
     assert max(gaps) <= 0.05
     assert np.median(gaps) <= 0.001
@@ -206,7 +208,7 @@ def test_shards_by_columns_are_represented_as_without_other_types() -> None:
     assert np.array_equal(mixed.kinds.representation[by_columns], alone.kinds.representation)
 
 
-@generated(6, 20)
+@generated(4, 20)
 @given(asked=search_requests(types=None))
 def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
     """Valid within constraints and memory, no dearer than by columns, the bound below, and the same a second time."""

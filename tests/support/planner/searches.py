@@ -27,9 +27,12 @@ from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.sharding_options import OptionTable
 from support import builders
+from support.depth import depth
 from support.planner.exact_costs import ExactCosts
 
 MIB = 2**20
+DEEP = SearchSettings() if depth(0, 1) else builders.QUICK
+"""For tests that judge a plan: quick in `make test`, the default settings in `make test-long`."""
 
 
 def problem_of(request: PlanRequest) -> Problem:
