@@ -1,7 +1,6 @@
 """What the drop-in's tests share."""
 
 import importlib.util
-import warnings
 from pathlib import Path
 
 import pytest
@@ -9,11 +8,6 @@ from support.trainer.torchrec_marks import mark_torchrec
 
 HAS_TORCHREC = importlib.util.find_spec("torchrec") is not None
 collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]
-if HAS_TORCHREC:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        import torch.distributed.optim  # noqa: F401
-        import torchrec.distributed  # noqa: F401
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

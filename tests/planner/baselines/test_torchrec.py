@@ -21,7 +21,6 @@ from support.planner.exact_costs import ExactCosts
 needs_torchrec = [
     pytest.mark.torchrec,
     pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="torchrec is not installed"),
-    pytest.mark.filterwarnings("ignore"),  # torchrec's own warnings are not ours to mend
 ]
 
 

@@ -21,7 +21,6 @@ from support.planner.placements import by_rows, everywhere, grid, on_host, on_no
 pytestmark = [
     pytest.mark.torchrec,
     pytest.mark.skipif(importlib.util.find_spec("torchrec") is None, reason="torchrec is not installed"),
-    pytest.mark.filterwarnings("ignore"),  # torchrec's own warnings are not ours to mend
     pytest.mark.timeout(400),
 ]
 
