@@ -10,6 +10,17 @@ HAS_TORCHREC = importlib.util.find_spec("torchrec") is not None
 collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]
 
 
+@pytest.fixture(autouse=True)
+def quick_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search with a small budget: no test here judges a plan, and the drop-in has no setting for it."""
+    from neuroshard_planner import planning
+
+    monkeypatch.setattr(planning, "LEAST_WORK", 1000)
+    monkeypatch.setattr(planning, "LEAST_WORK_PER_DEVICE", 0)
+    monkeypatch.setattr(planning, "MOST_ROUNDS", 0)
+    monkeypatch.setattr(planning, "published_work", lambda _: 0)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests of this folder."""
     mark_torchrec(items, Path(__file__).parent)
