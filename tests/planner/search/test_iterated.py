@@ -1,6 +1,5 @@
 """Courses, perturbations, and when the search has nothing to do."""
 
-import time
 from typing import Any
 
 import numpy as np
@@ -21,11 +20,10 @@ from benchmarks.tasks import workload_request
 
 def test_one_device_has_one_plan_at_once() -> None:
     """Nothing can be cut or moved, so a thousand tables take no search, and the plan is its own lower bound."""
-    started = time.process_time()
-
     found = planned(request(*tables(1000, num_embeddings=1000), num_devices=1))
 
-    assert time.process_time() - started < 1.0
+    assert found.search.placements == 1
+    assert found.search.evaluations == planned(request(*tables(10), num_devices=1)).search.evaluations
     assert found.gap == 0.0
     assert not found.search.budget_exhausted
     assert {len(each.shards) for each in found.tables} == {1}
