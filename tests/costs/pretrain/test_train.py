@@ -1,35 +1,46 @@
 """Specification of pre-training, on runs of a few hundred samples."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.presets import preset
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.features import compute_features
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork
 from neuroshard_costs.pretrain.datasets import communication_samples, compute_samples
-from neuroshard_costs.pretrain.models import ComputeModel, moments
-from neuroshard_costs.pretrain.tasks import CommunicationTask
-from neuroshard_costs.pretrain.train import PLOT_FILE, PretrainSettings, pretrain
 from rich.progress import Progress
 
 pytestmark = pytest.mark.torch
 
-TINY = PretrainSettings(
-    num_compute_samples=100,
-    num_communication_samples=200,
-    compute_epochs=2,
-    communication_epochs=2,
-    compute_hidden=(8,),
-    num_demands=6,
-    num_units=4,
-    communication_hidden=(8,),
-)
 PARITY_SETS = 10_000
+
+
+def tiny(out: Path, progress: Progress | None = None, *, seed: int = 0) -> BundleManifest:
+    """Train small networks in a few epochs."""
+    from neuroshard_costs.pretrain.train import PretrainSettings, pretrain
+
+    settings = PretrainSettings(
+        num_compute_samples=100,
+        num_communication_samples=200,
+        compute_epochs=2,
+        communication_epochs=2,
+        compute_hidden=(8,),
+        num_demands=6,
+        num_units=4,
+        communication_hidden=(8,),
+        seed=seed,
+    )
+    return pretrain(preset("h100-80gb"), out, settings, progress)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, BundleManifest]:
+    """Return the folder and the manifest of a run that was not killed."""
+    out = tmp_path_factory.mktemp("whole") / "bundle"
+    return out, tiny(out)
 
 
 class Killed(Exception):  # noqa: N818 - what happens, not an error
@@ -50,40 +61,45 @@ class KilledProgress(Progress):
             raise Killed
 
 
-def test_a_run_writes_a_bundle_with_its_errors(tmp_path: Path) -> None:
+def test_a_run_writes_a_bundle_with_its_errors(whole: tuple[Path, BundleManifest]) -> None:
     """The manifest states source, ranges, hold-out error by groups, settings and versions."""
-    manifest = pretrain(preset("h100-80gb"), tmp_path / "bundle", TINY)
+    import torch
+    from neuroshard_costs.pretrain.train import PLOT_FILE
+
+    bundle, manifest = whole
     compute = manifest.networks[0]
 
-    assert load_bundle(tmp_path / "bundle").manifest == manifest
+    assert load_bundle(bundle).manifest == manifest
     assert manifest.source == "simulated:NVIDIA-H100-80GB-HBM3"
     assert compute.hold_out.num_samples == 10
     assert set(compute.hold_out.mape_by) == {"num_tables", "data_types", "mean_dim", "kind"}
     assert compute.validity["embedding_dim"].high == 512
     assert manifest.training["torch"] == torch.__version__
-    assert (tmp_path / "bundle" / PLOT_FILE).read_bytes()[:4] == b"\x89PNG"
-    assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+    assert (bundle / PLOT_FILE).read_bytes()[:4] == b"\x89PNG"
+    assert [path.name for path in bundle.parent.iterdir()] == ["bundle"]
 
 
 @pytest.mark.parametrize("epochs", [1, 6], ids=["compute", "backward"])
-def test_a_resumed_run_gives_the_same_bundle(tmp_path: Path, epochs: int) -> None:
+def test_a_resumed_run_gives_the_same_bundle(tmp_path: Path, epochs: int, whole: tuple[Path, BundleManifest]) -> None:
     """Wherever a run is killed, the next one ends with the same bytes as a run that was not."""
     with pytest.raises(Killed):
-        pretrain(preset("h100-80gb"), tmp_path / "a", TINY, KilledProgress(epochs))
-    assert pretrain(preset("h100-80gb"), tmp_path / "a", TINY) == pretrain(preset("h100-80gb"), tmp_path / "b", TINY)
+        tiny(tmp_path / "a", KilledProgress(epochs))
+    assert tiny(tmp_path / "a") == whole[1]
 
 
 def test_checkpoints_of_other_settings_are_not_continued(tmp_path: Path) -> None:
     """A run that was killed and started with another seed begins again."""
-    other = replace(TINY, seed=1)
     with pytest.raises(Killed):
-        pretrain(preset("h100-80gb"), tmp_path / "a", TINY, KilledProgress(1))
+        tiny(tmp_path / "a", KilledProgress(1))
 
-    assert pretrain(preset("h100-80gb"), tmp_path / "a", other) == pretrain(preset("h100-80gb"), tmp_path / "b", other)
+    assert tiny(tmp_path / "a", seed=1) == tiny(tmp_path / "b", seed=1)
 
 
 def test_numpy_computes_what_torch_computes() -> None:
     """On 10,000 random sets of 1 to 20 shards the relative difference stays below 1e-4."""
+    import torch
+    from neuroshard_costs.pretrain.models import ComputeModel, moments
+
     random = np.random.default_rng(0)
     pool = compute_samples(preset("h100-80gb"), num_samples=200, seed=5).shards
     features = compute_features(pool)
@@ -107,6 +123,9 @@ def test_numpy_computes_what_torch_computes() -> None:
 
 def test_numpy_computes_what_torch_computes_for_all_to_alls() -> None:
     """The same for 10,000 collectives of 2 to 1,024 devices."""
+    import torch
+    from neuroshard_costs.pretrain.tasks import CommunicationTask
+
     samples = communication_samples(preset("h100-80gb"), num_samples=PARITY_SETS, seed=5)
     every = np.arange(PARITY_SETS)
     torch.manual_seed(0)
