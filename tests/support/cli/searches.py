@@ -1,0 +1,8 @@
+"""Searches of tests that do not judge how good a plan is: few evaluations, and a plan within a moment."""
+
+QUICK_WORK = 3_000
+
+
+def quick(num_devices: int) -> tuple[str, ...]:
+    """Return the options of a quick search for H100s; give further ones after them."""
+    return ("--devices", str(num_devices), "--device-type", "h100-80gb", "--work-budget", str(QUICK_WORK))
