@@ -13,6 +13,7 @@ from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.interop.imported_plan import imported_plan
 from support import builders
+from support.cli.searches import quick
 from support.trainer import training_builders
 
 BUNDLE = bundled_root() / "h100-80gb"
@@ -30,8 +31,7 @@ class Training:
         self.plan = folder / "plan.json"
         constraints = folder / "constraints.json"
         constraints.write_text(Constraints(sharding_types=(ShardingType.TABLE_WISE,)).to_json())
-        arguments = ("--devices", "2", "--device-type", "h100-80gb", "--constraints", constraints)
-        result = neuroshard("plan", tables, *arguments, "--out", self.plan)
+        result = neuroshard("plan", tables, *quick(2), "--constraints", constraints, "--out", self.plan)
         assert result.code == 0, result.err
         self.planned = Plan.read(self.plan)
         self.steps = training_builders.slower_ranks(self.planned, SLOWER)

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.request import Algorithm
+from support.cli.searches import quick
 
-OPTIONS = ("criteo-kaggle", "--devices", "4", "--device-type", "h100-80gb")
+OPTIONS = ("criteo-kaggle", *quick(4))
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch and torchrec, where they are installed
 def test_all_algorithms_are_compared(neuroshard: Any) -> None:
     """Cheapest first and marked; both costs say where they come from."""
@@ -20,7 +20,6 @@ def test_all_algorithms_are_compared(neuroshard: Any) -> None:
     assert "(simulated:" in result.out
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of torch and torchrec, where they are installed
 def test_the_comparison_is_json_for_machines(neuroshard: Any) -> None:
     """One object per algorithm: its costs by device, or the problem why it has none."""

@@ -3,13 +3,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.cli.searches import quick
 
 
 @pytest.fixture
 def plan(neuroshard: Any, tmp_path: Path) -> Path:
     """Write a plan of a bundled workload, in which the table t20 is split."""
     path = tmp_path / "plan.json"
-    neuroshard("plan", "mlperf-dlrm-dcnv2", "--devices", "8", "--device-type", "h100-80gb", "--out", path)
+    neuroshard("plan", "mlperf-dlrm-dcnv2", *quick(8), "--out", path)
     return path
 
 

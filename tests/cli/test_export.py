@@ -2,11 +2,13 @@ import json
 from pathlib import Path
 from typing import Any
 
+from support.cli.searches import quick
+
 
 def test_a_plan_becomes_a_sharding_plan(neuroshard: Any, tmp_path: Path) -> None:
     """Every table stands in it, with a rank for each of its shards."""
     plan, exported = tmp_path / "plan.json", tmp_path / "sharding_plan.json"
-    neuroshard("plan", "criteo-kaggle", "--devices", "4", "--device-type", "h100-80gb", "--out", plan)
+    neuroshard("plan", "criteo-kaggle", *quick(4), "--out", plan)
     to_stdout = neuroshard("export", plan, "--format", "torchrec")
     to_file = neuroshard("export", plan, "--module-path", "model.ebc", "-o", exported)
 
@@ -33,7 +35,7 @@ def test_tables_of_several_modules_are_exported_by_module(neuroshard: Any, tmp_p
         for path in ("users", "items")
     ]
     tables.write_text(json.dumps({"schema_version": "table-set/v1", "tables": members}))
-    neuroshard("plan", tables, "--devices", "4", "--device-type", "h100-80gb", "--out", plan)
+    neuroshard("plan", tables, *quick(4), "--out", plan)
     exported, refused = neuroshard("export", plan), neuroshard("export", plan, "--module-path", "model.ebc")
 
     assert {path: list(each) for path, each in json.loads(exported.out)["modules"].items()} == {

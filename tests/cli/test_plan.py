@@ -13,37 +13,42 @@ from neuroshard_costs.bundle import bundled_root
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.planning import plan as search
 from support.builders import dense_operators, dense_profile, table, table_set
+from support.cli.searches import quick
 
-DEVICES = ("--devices", "8", "--device-type", "h100-80gb")
+DEVICES = quick(8)
 
 
-@pytest.fixture
-def tables(tmp_path: Path) -> Path:
-    """Write a set of twelve tables of several sizes."""
+def written(folder: Path, count: int) -> Path:
+    """Write a set of that many tables of several sizes."""
     members = [
         table(f"t{index}", num_embeddings=10 ** (2 + index % 6), embedding_dim=32 * (1 + index % 4))
-        for index in range(12)
+        for index in range(count)
     ]
-    path = tmp_path / "tables.json"
+    path = folder / "tables.json"
     path.write_text(table_set(*members).to_json())
     return path
 
 
+@pytest.fixture
+def tables(tmp_path: Path) -> Path:
+    """Write a set of twelve tables."""
+    return written(tmp_path, 12)
+
+
+@pytest.fixture
+def few_tables(tmp_path: Path) -> Path:
+    """Write a set of three tables, for requests that are searched for many times or in vain."""
+    return written(tmp_path, 3)
+
+
 def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
-    """The command of the README: the summary, every device, and where the numbers come from."""
+    """The output has the summary, every device, and where the numbers come from."""
     result = neuroshard("plan", "mlperf-dlrm-dcnv2", *DEVICES)
 
     assert (result.code, result.err) == (0, "")
     assert "simulated:" in result.out
     assert "above the lower bound" in result.out
     assert sum(line.startswith(f"{device}  ") for line in result.out.splitlines() for device in range(8)) == 8
-
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    sample = re.search(r"^    model      .*?(?=^    \.\.\.$)", readme, re.MULTILINE | re.DOTALL)
-    assert sample is not None
-    assert result.out.startswith("".join(f"{line.strip()}\n" for line in sample[0].splitlines())), (
-        "paste README's sample again"
-    )
 
 
 def test_a_report_shows_the_plan_under_other_traffic(neuroshard: Any, tables: Path) -> None:
@@ -147,7 +152,6 @@ BROKEN = {
     "another document": (json.dumps({"schema_version": "plan/v2"}), 2, "schema_version"),
     "truncated": (json.dumps(GOOD)[:-20], 2, "is not complete JSON"),
     "not an object": ("[1, 2]", 2, "must hold a mapping"),
-    "a trillion rows": (_with(num_embeddings=10**12), 3, "'a'"),
     "larger than all devices": (_with(num_embeddings=10**10, embedding_dim=128), 3, "'a'"),
 }
 
@@ -227,13 +231,13 @@ def test_a_dense_profile_of_something_else_is_one_sentence(
     assert words in result.err
 
 
-def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: Any, tables: Path) -> None:
+def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: Any, few_tables: Path) -> None:
     """Each names the units, what they need, and that their times are simulated."""
-    dense, plan, report = (tables.with_name(name) for name in ("dense.json", "plan.json", "report.html"))
-    dense.write_text(dense_profile(*TableSet.read(tables).tables).to_json())
+    dense, plan, report = (few_tables.with_name(name) for name in ("dense.json", "plan.json", "report.html"))
+    dense.write_text(dense_profile(*TableSet.read(few_tables).tables).to_json())
     choices = ("--dense-policy", "shard", "--dense-units", "over_arch=zero3", "--dense-checkpointing", "always")
 
-    result = neuroshard("plan", tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
+    result = neuroshard("plan", few_tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
     explained = neuroshard("explain", plan)
 
     assert (result.code, explained.code) == (0, 0)
@@ -249,16 +253,16 @@ def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: A
     assert neuroshard("validate", plan).code == 0
 
 
-def test_a_split_unit_is_in_summary_explanation_and_report(neuroshard: Any, tables: Path) -> None:
+def test_a_split_unit_is_in_summary_explanation_and_report(neuroshard: Any, few_tables: Path) -> None:
     """In words: its operators are gathered one after the other."""
-    dense, plan, report = (tables.with_name(name) for name in ("dense.json", "plan.json", "report.html"))
-    counted = dense_profile(*TableSet.read(tables).tables)
+    dense, plan, report = (few_tables.with_name(name) for name in ("dense.json", "plan.json", "report.html"))
+    counted = dense_profile(*TableSet.read(few_tables).tables)
     (unit,) = counted.units
     unit = unit.model_copy(update={"operators": dense_operators(unit.num_parameters // 2, "0", "2")})
     dense.write_text(counted.model_copy(update={"units": (unit,)}).to_json())
     choices = ("--dense-units", "over_arch=zero3", "--dense-splitting", "always")
 
-    result = neuroshard("plan", tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
+    result = neuroshard("plan", few_tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
     explained = neuroshard("explain", plan)
 
     assert (result.code, explained.code) == (0, 0)
@@ -422,9 +426,9 @@ def test_host_memory_takes_what_device_memory_does_not(neuroshard: Any, tmp_path
     assert [each.compute_kernel.is_on_host for each in Plan.read(out).tables] == [True, False]
 
 
-def test_a_limit_that_nothing_fits_is_infeasible(neuroshard: Any) -> None:
-    """98 GiB of tables do not fit eight times 2 GiB."""
-    result = neuroshard("plan", "mlperf-dlrm-dcnv2", *DEVICES, "--max-memory", "10GiB")
+def test_a_limit_that_nothing_fits_is_infeasible(neuroshard: Any, few_tables: Path) -> None:
+    """Three tables of 16 MB do not fit eight times 1 MiB."""
+    result = neuroshard("plan", few_tables, *DEVICES, "--max-memory", "1MiB")
 
     assert (result.code, result.out) == (3, "")
 

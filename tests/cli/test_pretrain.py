@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 from neuroshard_costs.bundle import load_bundle
+from support.cli.searches import quick
 
 TINY = ("--device-type", "h100-80gb", "--samples", "300", "--epochs", "1")
 
@@ -15,9 +16,7 @@ def test_a_bundle_is_trained(neuroshard: Any, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     out = tmp_path / "bundle"
     trained = neuroshard("pretrain", *TINY, "--out", out)
-    planned = neuroshard(
-        "plan", "criteo-kaggle", "--devices", "2", "--device-type", "h100-80gb", "--bundle", out, "--json"
-    )
+    planned = neuroshard("plan", "criteo-kaggle", *quick(2), "--bundle", out, "--json")
 
     assert (trained.code, trained.err) == (0, f"bundle written to {out}\n")
     assert "simulated:" in trained.out

@@ -5,12 +5,13 @@ from typing import Any
 from neuroshard_api.documents.plan import Plan
 from neuroshard_report.html.page import render_html
 from support.builders import rank_times, step_report
+from support.cli.searches import quick
 
 
 def test_a_plan_becomes_a_page(neuroshard: Any, tmp_path: Path) -> None:
     """On stdout, or in a file that stderr names for people."""
     plan, page = tmp_path / "plan.json", tmp_path / "report.html"
-    neuroshard("plan", "mlperf-dlrm-v1", "--devices", "4", "--device-type", "h100-80gb", "--out", plan)
+    neuroshard("plan", "mlperf-dlrm-v1", *quick(4), "--out", plan)
     to_stdout = neuroshard("report", plan)
     to_file = neuroshard("report", plan, "-o", page)
 
@@ -30,7 +31,7 @@ def test_a_missing_plan_is_a_sentence(neuroshard: Any, tmp_path: Path) -> None:
 def test_a_step_report_adds_the_measured_dense_part(neuroshard: Any, tmp_path: Path) -> None:
     """One of another plan is refused."""
     plan, steps = tmp_path / "plan.json", tmp_path / "step-report.json"
-    neuroshard("plan", "mlperf-dlrm-v1", "--devices", "2", "--device-type", "h100-80gb", "--out", plan)
+    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", plan)
     passes = {"dense_forward_ms": 1.0, "dense_backward_ms": 2.0, "dense_collectives_ms": 0.5}
     ranks = (rank_times(0, **passes), rank_times(1))
     own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest(), ranks=ranks)

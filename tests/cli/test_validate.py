@@ -10,13 +10,14 @@ from neuroshard_api.documents.records import CodecSample, ProfileRecord
 from neuroshard_api.documents.request import Constraints
 from neuroshard_costs.bundle import bundled_root
 from support.builders import bundle_manifest, job, job_data, request, table_set, topology
+from support.cli.searches import quick
 
 
 @pytest.fixture
 def plan(neuroshard: Any, tmp_path: Path) -> Path:
     """Write a plan of a bundled workload."""
     path = tmp_path / "plan.json"
-    neuroshard("plan", "criteo-kaggle", "--devices", "4", "--device-type", "h100-80gb", "--out", path)
+    neuroshard("plan", "criteo-kaggle", *quick(4), "--out", path)
     return path
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from neuroshard_api.documents.request import Constraints
+from neuroshard_api.documents.request import Constraints, SearchSettings
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.planning import plan as search
 from support import builders
+from support.cli.searches import QUICK_WORK
 
 BUNDLED = {"policy": "Never", "deviceType": "h100-80gb"}
 TRAINER = """
@@ -38,11 +39,13 @@ class Runs:
     def write(self, *, script: str = TRAINER, trainer: dict[str, Any] | None = None, **spec: Any) -> Path:
         """Write the job with this script as its trainer."""
         (self.folder / "trainer.py").write_text(script, encoding="utf-8")
-        own = {"command": [sys.executable, "trainer.py"], "numProcPerNode": 2, **(trainer or {})}
+        own = {
+            "profiler": BUNDLED,
+            "planner": {"workBudget": QUICK_WORK} | spec.pop("planner", {}),
+            "trainer": {"command": [sys.executable, "trainer.py"], "numProcPerNode": 2, **(trainer or {})},
+        }
         path = self.folder / "job.yaml"
-        path.write_text(
-            yaml.safe_dump(builders.job_data(**({"profiler": BUNDLED, "trainer": own} | spec))), encoding="utf-8"
-        )
+        path.write_text(yaml.safe_dump(builders.job_data(**(own | spec))), encoding="utf-8")
         return path
 
     def run(self, *options: object, **spec: Any) -> Any:
@@ -65,7 +68,8 @@ def plan_text(num_devices: int) -> str:
     tables = builders.job().spec.model.inline_tables("job")
     assert tables is not None
     columns = Constraints(sharding_types=(ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE))
-    request = builders.request(*tables.tables, num_devices=num_devices, constraints=columns)
+    settings = SearchSettings(work_budget=QUICK_WORK)
+    request = builders.request(*tables.tables, num_devices=num_devices, constraints=columns, search=settings)
     return search(request, bundle=load_bundle(bundled_root() / "h100-80gb")).to_json()
 
 
