@@ -7,8 +7,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-
-pytestmark = pytest.mark.processes
+from support.cli.searches import quick
 
 JOB = """
 apiVersion: training.neuroshard.dev/v1alpha1
@@ -25,7 +24,7 @@ spec:
   trainer: {numProcPerNode: 2}
   data: {numSamples: 4096}
 """
-DEVICES = ("--devices", "2", "--device-type", "h100-80gb", "--batch-size", "32", "--optimizer", "sgd")
+DEVICES = (*quick(2), "--batch-size", "32", "--optimizer", "sgd")
 
 
 @pytest.fixture
@@ -42,6 +41,7 @@ def folder(tmp_path: Path, neuroshard: Any) -> Path:
     return tmp_path
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
 @pytest.mark.timeout(600)
@@ -72,6 +72,7 @@ def test_a_job_trains_under_two_plans_in_turns(neuroshard: Any, folder: Path) ->
 SCRIPTS = Path(__file__).parents[2] / "examples" / "torchrec"
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
 @pytest.mark.timeout(600)
@@ -100,35 +101,38 @@ def test_a_script_trains_under_two_plans_in_turns(
     assert "<polyline" in (tmp_path / "rounds.svg").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("none.py", "ours.json", "greedy.json"), "none.py: there is no such file\nhint: give a job or a script"),
-        (("idle.py", "ours.json", "other.json"), "other.json: is for 4 devices, and ours.json for 2\nhint: give plans"),
-        (("idle.py", "nodes.json", "nodes.json"), "nodes.json: is for 4 devices on nodes of 2; this command starts a"),
-        (("idle.py", "ours.json", "tables.csv"), "tables.csv"),
-        (("idle.py", "ours.json"), "PLAN: found 1\nhint: give two plans or more"),
-        (("idle.py", "ours.json", "greedy.json", "--data-dir", "."), "--data-dir: belongs to a job"),
-        (("idle.py", "ours.json", "greedy.json", "--arguments", "'"), "--arguments: No closing quotation"),
-        (("job.yaml", "ours.json", "greedy.json", "--arguments", "x"), "--arguments: belong to a script"),
-    ],
-    ids=["script", "devices", "nodes", "no-plan", "one", "data", "quotation", "job"],
+REFUSED = (
+    (("none.py", "ours.json", "greedy.json"), "none.py: there is no such file\nhint: give a job or a script"),
+    (("idle.py", "ours.json", "other.json"), "other.json: is for 4 devices, and ours.json for 2\nhint: give plans"),
+    (("idle.py", "nodes.json", "nodes.json"), "nodes.json: is for 4 devices on nodes of 2; this command starts a"),
+    (("idle.py", "ours.json", "tables.csv"), "tables.csv"),
+    (("idle.py", "ours.json"), "PLAN: found 1\nhint: give two plans or more"),
+    (("idle.py", "ours.json", "greedy.json", "--data-dir", "."), "--data-dir: belongs to a job"),
+    (("idle.py", "ours.json", "greedy.json", "--arguments", "'"), "--arguments: No closing quotation"),
+    (("job.yaml", "ours.json", "greedy.json", "--arguments", "x"), "--arguments: belong to a script"),
+    (("job.yaml", "ours.json"), "PLAN: found 1\nhint: give two plans or more"),
+    (("job.yaml", "ours.json", "other.json"), "other.json: is for 4 devices, the job has 2"),
+    (("job.yaml", "ours.json", "tables.csv"), "tables.csv"),
 )
-def test_scripts_and_plans_that_cannot_run_are_named(
-    neuroshard: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
-) -> None:
-    """Before anything is started."""
+"""Arguments of the command, and words of its error."""
+
+
+def test_arguments_that_cannot_run_are_named(neuroshard: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command names them before it starts anything."""
     monkeypatch.chdir(folder)
     (folder / "idle.py").write_text("")
-    for name, size in (("other", ("4",)), ("nodes", ("4", "--nodes", "2"))):
-        options = ("--devices", *size, "--device-type", "h100-80gb", "--out", f"{name}.json")
-        assert neuroshard("plan", "tables.csv", *options).code == 0
-    result = neuroshard("compare-training", *arguments)
+    for name, nodes in (("other", ()), ("nodes", ("--nodes", "2"))):
+        assert neuroshard("plan", "tables.csv", *quick(4), *nodes, "--out", f"{name}.json").code == 0
+    results = [(words, message, neuroshard("compare-training", *words)) for words, message in REFUSED]
 
-    assert (result.code, result.out) == (2, "")
-    assert message in result.err
+    assert [
+        (words, result)
+        for words, message, result in results
+        if (result.code, result.out) != (2, "") or message not in result.err
+    ] == []
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
 @pytest.mark.parametrize(
@@ -144,26 +148,4 @@ def test_a_script_without_a_result_is_an_error(
     result = neuroshard("compare-training", folder / "idle.py", folder / "ours.json", folder / "greedy.json")
 
     assert (result.code, result.out) == (code, "")
-    assert message in result.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("ours.json",), "PLAN: found 1\nhint: give two plans or more"),
-        (("ours.json", "other.json"), "other.json: is for 4 devices, the job has 2"),
-        (("ours.json", "tables.csv"), "tables.csv"),
-    ],
-    ids=["one", "devices", "no-plan"],
-)
-def test_plans_that_are_not_for_the_job_are_named(
-    neuroshard: Any, folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], message: str
-) -> None:
-    """Before anything is started."""
-    monkeypatch.chdir(folder)
-    wider = ("--devices", "4", "--device-type", "h100-80gb", "--out", "other.json")
-    assert neuroshard("plan", "tables.csv", *wider).code == 0
-    result = neuroshard("compare-training", "job.yaml", *arguments)
-
-    assert (result.code, result.out) == (2, "")
     assert message in result.err
