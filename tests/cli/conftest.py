@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from neuroshard_cli.main import run
 from support.cli.local_runs import Runs
+from support.cli.stages import PLACE, CalledStages
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,14 @@ def neuroshard(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neuroshard: Command) -> Runs:
-    """Runs in a folder of their own."""
+def process_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neuroshard: Command) -> Runs:
+    """Runs in a folder of their own, with a process for each stage."""
     monkeypatch.chdir(tmp_path)
     return Runs(tmp_path, neuroshard)
+
+
+@pytest.fixture
+def runs(process_runs: Runs, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    """Runs in a folder of their own, which call planner and profiler in this process."""
+    monkeypatch.setattr(PLACE, CalledStages())
+    return process_runs

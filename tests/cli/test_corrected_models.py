@@ -73,7 +73,6 @@ def profile(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.slow
 def test_a_later_run_plans_with_what_this_one_measured(runs: Runs, profile: Path) -> None:
     """Its predicted cost of the same plan is what the steps took."""
     first = runs.run("--bundle", profile, script=TRAINER)
@@ -87,7 +86,6 @@ def test_a_later_run_plans_with_what_this_one_measured(runs: Runs, profile: Path
     assert after.predicted.total_ms == pytest.approx(SLOWER * before.predicted.total_ms, rel=0.02)
 
 
-@pytest.mark.slow
 def test_steps_that_became_slower_correct_nothing(runs: Runs, profile: Path) -> None:
     """The reason is in the last lines, and the run succeeds."""
     environment: dict[str, Any] = {"env": [{"name": "SLOW", "value": "yes"}]}
@@ -156,7 +154,6 @@ def test_corrections_of_other_users_are_not_taken(tmp_path: Path, monkeypatch: p
     assert take_corrected_models(RunDirectory(tmp_path / "new"), "same") is None
 
 
-@pytest.mark.slow
 def test_a_second_run_of_the_same_tables_measures_nothing_again(runs: Runs, neuroshard: Any) -> None:
     """It plans with what the first one measured and corrected, says from where, and is finished after that."""
     profiler = {"backend": "Simulated", "deviceType": "h100-80gb", "budgetSeconds": 2}

@@ -33,18 +33,18 @@ drift = (run_dir.parent.parent / "drift.json").read_text()
 NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
 
 
-def test_a_run_ends_with_predicted_beside_measured(runs: Runs) -> None:
+def test_a_run_ends_with_predicted_beside_measured(process_runs: Runs) -> None:
     """The costs are in the words of a job's status, each with its source."""
-    result = runs.run("--json")
+    result = process_runs.run("--json")
 
     found = json.loads(result.out)
-    plan = Plan.read(runs.run_dir / "plan.json")
+    plan = Plan.read(process_runs.run_dir / "plan.json")
     assert result.code == ExitCode.OK
     assert found["predicted"]["totalMicroseconds"] == round(1000 * plan.predicted.total_ms)
     assert found["predicted"]["source"] == "simulated:NVIDIA-H100-80GB-HBM3"
     assert found["measured"]["totalMicroseconds"] == 5000
     assert found["errorPercent"] == round(100 * (5000 / found["predicted"]["totalMicroseconds"] - 1))
-    assert json.loads((runs.run_dir / "result.json").read_text(encoding="utf-8")) == found
+    assert json.loads((process_runs.run_dir / "result.json").read_text(encoding="utf-8")) == found
 
 
 def test_the_table_at_the_end_is_for_people(runs: Runs) -> None:
@@ -218,9 +218,11 @@ def test_a_failed_stage_is_tried_again(runs: Runs) -> None:
     assert "train: reused" not in result.err
 
 
-def test_a_stage_beyond_its_deadline_is_ended(runs: Runs) -> None:
+def test_a_stage_beyond_its_deadline_is_ended(process_runs: Runs) -> None:
     """The deadline of the job's file holds here too; the code is that of a failed stage, not of wrong input."""
-    result = runs.run(planner={"timeoutSeconds": 1, "workBudget": 10**9}, model={"embeddingTables": many_tables(400)})
+    result = process_runs.run(
+        planner={"timeoutSeconds": 1, "workBudget": 10**9}, model={"embeddingTables": many_tables(400)}
+    )
 
     assert result.code == ExitCode.JOB_FAILED
     assert "the stage plan did not end within 1 s, its timeoutSeconds" in result.err
