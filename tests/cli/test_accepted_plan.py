@@ -8,46 +8,33 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.plan import IncumbentPlan, Plan
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
+from support import builders
 from support.cli.local_runs import Runs
+from support.cli.stages import PLACE, CalledStages
+from support.trainer import training_builders
 
 TABLES = [{"name": f"t{index}", "numEmbeddings": 1_000, "embeddingDim": 16, "poolingFactor": "4"} for index in range(2)]
 TRAINER = """
 import hashlib, os, pathlib, sys, time
-sys.path[:0] = {paths!r}
-from support import builders
-from support.trainer import training_builders
-from neuroshard_api.documents.drift_report import SlowdownCause, DriftChange, Evidence, StepPart
 run_dir = pathlib.Path(os.environ["NEUROSHARD_RUN_DIR"])
 text = pathlib.Path(os.environ["NEUROSHARD_PLAN"]).read_bytes()
 digest = hashlib.sha256(text).hexdigest()
 (run_dir / "starts").open("a").write(digest + "\\n")
 if b'"incumbent"' in text:
     sys.exit(0)
-reference, times = (
-    tuple(builders.rank_times(rank, forward_compute_ms=ms, step_ms=ms + 10.0) for rank in (0, 1)) for ms in (10.0, 90.0)
-)
-evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=10.0, recent_ms=90.0),)
-drifted = DriftChange(cause=SlowdownCause.INPUTS_DRIFTED, tables=("t0",), since_step=4_000, evidence=evidence)
-documents = {{
-    "progress.json": builders.progress(step=5_000, num_steps=10_000_000),
-    "step-report.json": builders.step_report(plan_sha256=digest, ranks=times, first_step=4_900),
-    "drift-report.json": training_builders.drift_report(
-        plan_sha256=digest, last_step=5_000, reference=reference, recent=times, changes=(drifted,),
-        checkpoint_ms=1.0, start_ms=1.0,
-    ),
-}}
-for name, document in documents.items():
-    (run_dir / name).write_text(document.to_json())
-record, deadline = run_dir.parent / "replanning.json", time.monotonic() + 60
+for name in ("progress.json", "step-report.json", "drift-report.json"):
+    report = (run_dir.parent.parent / "reports" / name).read_text()
+    (run_dir / "unfinished").write_text(report.replace("0" * 64, digest))
+    (run_dir / "unfinished").replace(run_dir / name)
+record = run_dir.parent / "replanning.json"
 while "BetterPlanFound" not in record.read_text():
-    if time.monotonic() > deadline:
-        sys.exit(3)
-    time.sleep(0.1)
+    time.sleep(0.05)
 """
-"""Reports inputs that drifted under the first plan, until it is stopped or the candidate is suggested; ends at once
+"""Gives the reports of the test under the first plan, until it is stopped or the candidate is suggested; ends at once
 under the other plan."""
 WRITES = ("replanning.json", "plan.json", "plan.html", "state.json")
 """Files that acceptance replaces, in this order."""
@@ -59,15 +46,45 @@ class KilledError(BaseException):
 
 def spec(**fields: Any) -> dict[str, Any]:
     """Return the spec of all runs' job."""
-    script = TRAINER.format(paths=[str(Path(__file__).parents[1])])
-    return {"script": script, "model": {"embeddingTables": TABLES}, "replanning": {"mode": "Auto"}, **fields}
+    return {"script": TRAINER, "model": {"embeddingTables": TABLES}, "replanning": {"mode": "Auto"}, **fields}
+
+
+@pytest.fixture
+def drifting_runs(runs: Runs) -> Runs:
+    """Runs whose trainer reports inputs that drifted."""
+    reference, times = (
+        tuple(builders.rank_times(rank, forward_compute_ms=ms, step_ms=ms + 10.0) for rank in (0, 1))
+        for ms in (10.0, 90.0)
+    )
+    evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=10.0, recent_ms=90.0),)
+    drifted = DriftChange(cause=SlowdownCause.INPUTS_DRIFTED, tables=("t0",), since_step=4_000, evidence=evidence)
+    of_any_plan: dict[str, Any] = {"plan_sha256": "0" * 64}
+    documents = {
+        "progress.json": builders.progress(step=5_000, num_steps=10_000_000),
+        "step-report.json": builders.step_report(**of_any_plan, ranks=times, first_step=4_900),
+        "drift-report.json": training_builders.drift_report(
+            **of_any_plan,
+            last_step=5_000,
+            reference=reference,
+            recent=times,
+            changes=(drifted,),
+            checkpoint_ms=1.0,
+            start_ms=1.0,
+        ),
+    }
+    (runs.folder / "reports").mkdir()
+    for name, document in documents.items():
+        (runs.folder / "reports" / name).write_text(document.to_json(), encoding="utf-8")
+    return runs
 
 
 @pytest.fixture(scope="module")
 def judged_next(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run that is planned, and has a candidate next to its plan, with its record."""
     made = Runs(tmp_path_factory.mktemp("planned"), lambda *arguments: run([str(each) for each in arguments]))
-    assert made.run(**spec(launchPolicy="PlanOnly")) == ExitCode.OK
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(PLACE, CalledStages())
+        assert made.run(**spec(launchPolicy="PlanOnly")) == ExitCode.OK
     in_force = (made.run_dir / "plan.json").read_text(encoding="utf-8")
     plan = Plan.from_json(in_force, where="plan.json")
     # The two devices are alike: the same shards on the other one have the same price, and are another placement.
@@ -118,41 +135,41 @@ def kill(runs: Runs, judged_next: Path, monkeypatch: pytest.MonkeyPatch, *, at: 
 
 
 def test_a_run_killed_before_any_write_of_an_acceptance_comes_to_the_same_end(
-    runs: Runs, judged_next: Path, monkeypatch: pytest.MonkeyPatch
+    drifting_runs: Runs, judged_next: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same command trains under the candidate, counts one restart, and searches no plan."""
     candidate = (judged_next / "candidate.json").read_text(encoding="utf-8")
     for killed_at, name in enumerate(WRITES):
-        kill(runs, judged_next, monkeypatch, at=killed_at)
-        result, found = runs.run(**spec()), record(runs)
+        kill(drifting_runs, judged_next, monkeypatch, at=killed_at)
+        result, found = drifting_runs.run(**spec()), record(drifting_runs)
 
         assert result.code == ExitCode.OK, (name, result.err)
-        assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == candidate, name
+        assert (drifting_runs.run_dir / "plan.json").read_text(encoding="utf-8") == candidate, name
         assert "plan: reused" in result.err, name
         assert (found["replans"], found["accepted"], len(found["history"])) == (1, 1, 2), name
-        assert runs.starts[-1] == digest_of(candidate), name
+        assert drifting_runs.starts[-1] == digest_of(candidate), name
 
 
 def test_a_run_killed_once_it_recorded_an_acceptance_resumes_under_the_candidate_in_mode_off(
-    runs: Runs, judged_next: Path, monkeypatch: pytest.MonkeyPatch
+    drifting_runs: Runs, judged_next: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Off makes no further plans, and keeps the one that was taken: nothing is searched again."""
     candidate = (judged_next / "candidate.json").read_text(encoding="utf-8")
     for killed_at, name in list(enumerate(WRITES))[1:]:
-        kill(runs, judged_next, monkeypatch, at=killed_at)
-        result = runs.run(**spec(launchPolicy="PlanOnly", replanning={"mode": "Off"}))
+        kill(drifting_runs, judged_next, monkeypatch, at=killed_at)
+        result = drifting_runs.run(**spec(launchPolicy="PlanOnly", replanning={"mode": "Off"}))
 
         assert result.code == ExitCode.OK, (name, result.err)
         assert "plan: reused" in result.err, name
-        assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == candidate, name
+        assert (drifting_runs.run_dir / "plan.json").read_text(encoding="utf-8") == candidate, name
 
 
-def test_with_launch_policy_manual_a_candidate_is_suggested_alone(runs: Runs, judged_next: Path) -> None:
+def test_with_launch_policy_manual_a_candidate_is_suggested_alone(drifting_runs: Runs, judged_next: Path) -> None:
     """As in a cluster: --approve is for the plan that the user looked at, and for none that is made later."""
-    shutil.copytree(judged_next, runs.run_dir)
-    result = runs.run("--approve", **spec(launchPolicy="Manual"))
+    shutil.copytree(judged_next, drifting_runs.run_dir)
+    result = drifting_runs.run("--approve", **spec(launchPolicy="Manual"))
 
     assert result.code == ExitCode.OK, result.err
-    assert record(runs)["candidate"]["verdict"] == "BetterPlanFound"
-    assert (len(runs.starts), "replans" in record(runs)) == (1, False)
+    assert record(drifting_runs)["candidate"]["verdict"] == "BetterPlanFound"
+    assert (len(drifting_runs.starts), "replans" in record(drifting_runs)) == (1, False)
     assert "BetterPlanFound: for the changed inputs" in result.err
