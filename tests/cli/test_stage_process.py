@@ -16,6 +16,13 @@ from support.processes import has_ended
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
 DEAF = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WAITS}"
+INTERRUPTS_AGAIN = """import os, signal
+signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getppid(), signal.SIGINT))
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
+"""Does not stop when asked, and has the command interrupted a second time."""
 HAS_A_CHILD = f"""import subprocess, sys
 child = subprocess.Popen([sys.executable, "-c", {DEAF!r}], start_new_session=True)
 print(child.pid, flush=True)
@@ -98,15 +105,10 @@ def test_a_second_ctrl_c_does_not_wait(
     stage: Callable[..., int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that does not stop when asked is killed at once."""
-    interrupt = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    monkeypatch.setattr(stage_process, "GRACE_S", 60.0)
-
-    def twice() -> None:
-        interrupt.start()
-        os.kill(os.getpid(), signal.SIGINT)
+    monkeypatch.setattr(stage_process, "GRACE_S", 600.0)
 
     with pytest.raises(KeyboardInterrupt):
-        stage(DEAF, look=once_ready(tmp_path, twice))
+        stage(INTERRUPTS_AGAIN, look=once_ready(tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT)))
 
 
 def test_children_in_other_sessions_are_ended_too(
