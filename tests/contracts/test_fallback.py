@@ -1,6 +1,5 @@
 """The operator and ``neuroshard run`` plan with the fallback algorithm after the same failures of the planner."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,10 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
 from neuroshard_operator import names
 from support.cli.local_runs import Runs
+from support.cli.stages import PLACE, TIMES_OUT, CalledStages
 from support.operator.operator_process import Story
 
-TIMES_OUT = "times out"
 FALLBACK = "DimGreedy"
-TIMEOUT_S = 15  # enough for the fallback, which starts another Python
-AMPLE_S = 100
 OUTCOMES = (
     (TIMES_OUT, True),
     (ExitCode.INTERNAL_ERROR, True),
@@ -29,12 +26,6 @@ OUTCOMES = (
     (ExitCode.CLUSTER, False),
 )
 """How the first planner ends, and whether the fallback plans then."""
-
-FIRST_FAILS = """#!/bin/sh
-if [ ! -e {mark} ]; then touch {mark}; {end}; fi
-exec {python} "$@"
-"""
-"""A Python whose first start ends as it is asked to; every later one is the real one."""
 
 
 @pytest.mark.parametrize(("outcome", "falls_back"), OUTCOMES, ids=[str(outcome) for outcome, _ in OUTCOMES])
@@ -50,23 +41,16 @@ def test_the_operator_falls_back(outcome: str | int, *, falls_back: bool) -> Non
     assert (story.status["stage"] == "Failed") is not falls_back
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("outcome", "falls_back"), OUTCOMES, ids=[str(outcome) for outcome, _ in OUTCOMES])
 def test_a_local_run_falls_back(
     outcome: str | int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, falls_back: bool
 ) -> None:
     """The plan is the fallback algorithm's after the same failures, and the run fails after the same others."""
-    python = tmp_path / "python"
-    end = f"exit {outcome}" if isinstance(outcome, int) else "exec tail -f /dev/null"
-    python.write_text(FIRST_FAILS.format(mark=tmp_path / "started", end=end, python=sys.executable))
-    python.chmod(0o755)
-    runs = Runs(tmp_path, lambda *arguments: run([str(argument) for argument in arguments]))
-    timeout_s = AMPLE_S if isinstance(outcome, int) else TIMEOUT_S
-    path = runs.write(planner={"fallbackAlgorithm": FALLBACK, "timeoutSeconds": timeout_s})
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr(PLACE, CalledStages(first_planner=outcome))
+    runs = Runs(tmp_path, lambda *arguments: run([str(argument) for argument in arguments]))
 
-    code = runs.neuroshard("run", path, "--run-dir", runs.run_dir)
+    code = runs.run(planner={"fallbackAlgorithm": FALLBACK})
 
     if falls_back:
         assert code == ExitCode.OK
