@@ -1,10 +1,10 @@
 """The operator of today under the definition of tomorrow: today's, with one more defaulted field in any place."""
 
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from support import builders
@@ -13,10 +13,11 @@ ROOT = Path(__file__).parents[2]
 NEW = "fieldOfTheNextRelease"
 
 
+@cache
 def definition() -> dict[str, Any]:
     """Return the schema of the spec as it is installed."""
-    crd = yaml.safe_load((ROOT / "crds" / "dlrmtrainingjobs.yaml").read_text(encoding="utf-8"))
-    [version] = crd["spec"]["versions"]
+    text = (ROOT / "crds" / "dlrmtrainingjobs.yaml").read_text(encoding="utf-8")
+    [version] = yaml.load(text, Loader=yaml.CSafeLoader)["spec"]["versions"]
     schema: dict[str, Any] = version["schema"]["openAPIV3Schema"]["properties"]["spec"]
     return schema
 
@@ -42,17 +43,18 @@ def with_defaults(schema: dict[str, Any], value: Any, place: tuple[str, ...]) ->
     return filled | ({NEW: {"enabled": True}} if not place else {})
 
 
-@pytest.mark.parametrize("place", sorted(objects(definition())), ids=".".join)
-def test_a_new_field_anywhere_leaves_every_other_field_as_it_is(place: tuple[str, ...]) -> None:
+def test_a_new_field_anywhere_leaves_every_other_field_as_it_is() -> None:
     """The API server fills it into every stored job; the operator reads the same job, and can name the field."""
     data = builders.job_data(trainer={"numNodes": 2})
-    schema = definition()
-    today = {**data, "spec": with_defaults(schema, data["spec"], ("-",))}
-    tomorrow = {**data, "spec": with_defaults(schema, data["spec"], place)}
+    places = sorted(objects(definition()))
+    today = {**data, "spec": with_defaults(definition(), data["spec"], ("-",))}
     expected = DLRMTrainingJob.from_stored_data(today)
-    read = DLRMTrainingJob.from_stored_data(tomorrow)
-
+    assert len(places) > 30
     assert expected.unknown == ()
-    assert read.job == expected.job
-    is_present = today["spec"] != tomorrow["spec"]
-    assert read.unknown == ((".".join(("spec", *place, NEW)),) if is_present else ())
+
+    for place in places:
+        tomorrow = {**data, "spec": with_defaults(definition(), data["spec"], place)}
+        read = DLRMTrainingJob.from_stored_data(tomorrow)
+        is_present = today["spec"] != tomorrow["spec"]
+        assert read.job == expected.job, place
+        assert read.unknown == ((".".join(("spec", *place, NEW)),) if is_present else ()), place
