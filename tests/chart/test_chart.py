@@ -61,11 +61,17 @@ def run_helm(verb: str, values: Values, *flags: str) -> "subprocess.CompletedPro
     return subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
 
 
-def rendered(values: Values | None = None, *flags: str) -> list[dict[str, Any]]:
+def rendered(values: Values | None = None) -> list[dict[str, Any]]:
     """Return the objects that the chart installs with these values."""
-    done = run_helm("template", values or {}, *flags)
+    return rendered_text(json.dumps(values or {}))
+
+
+@functools.cache
+def rendered_text(values: str) -> list[dict[str, Any]]:
+    """Return the objects that the chart installs with values in JSON."""
+    done = run_helm("template", json.loads(values))
     assert done.returncode == 0, done.stderr
-    return [each for each in yaml.safe_load_all(done.stdout) if each]
+    return [each for each in yaml.load_all(done.stdout, Loader=yaml.CSafeLoader) if each]
 
 
 def one(objects: Sequence[dict[str, Any]], kind: str, name: str = NAME) -> dict[str, Any]:

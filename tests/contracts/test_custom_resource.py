@@ -25,9 +25,8 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
         yield from fields(field.get("items", {}), f"{path}.{name}[]")
 
 
-SCHEMA: dict[str, Any] = yaml.safe_load(CRD.read_text(encoding="utf-8"))["spec"]["versions"][0]["schema"][
-    "openAPIV3Schema"
-]
+DEFINITION = yaml.load(CRD.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+SCHEMA: dict[str, Any] = DEFINITION["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 FIELDS = dict(fields(SCHEMA))
 
 
