@@ -14,6 +14,7 @@ from neuroshard_api.documents.config_map import (
     unpack_files,
 )
 from neuroshard_api.documents.document import UNPACKED_LIMIT_BYTES, DocumentError
+from support.depth import generated
 
 NAMES = st.from_regex(r"[a-z][a-z0-9.]{0,8}[a-z](/[a-z]{1,8})?", fullmatch=True).filter(
     lambda name: not name.endswith(".gz")
@@ -21,6 +22,7 @@ NAMES = st.from_regex(r"[a-z][a-z0-9.]{0,8}[a-z](/[a-z]{1,8})?", fullmatch=True)
 NOISE = hashlib.shake_256(b"noise").digest(LIMIT_BYTES)
 
 
+@generated(20, 100)
 @given(st.dictionaries(NAMES, st.binary() | st.text().map(str.encode), max_size=5))
 @example({"a.bin": NOISE})
 @example({"plan.json": b'{"device": 1}' * 100_000, "bundle/weights.safetensors": NOISE[:1000]})

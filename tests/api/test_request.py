@@ -1,20 +1,22 @@
 """Plan requests, constraints and search settings."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import Constraints, PlanRequest
 from support.builders import data_with, request, table, topology
+from support.depth import generated
 from support.strategies import constraints, requests
 
 
+@generated(20, 50)
 @given(requests)
-@settings(max_examples=50)
 def test_any_request_survives_json(asked: PlanRequest) -> None:
     """Reading what was written gives an equal value."""
     assert PlanRequest.from_json(asked.to_json()) == asked
 
 
+@generated(30, 100)
 @given(constraints)
 def test_any_constraints_survive_json(limits: Constraints) -> None:
     """Reading what was written gives an equal value."""

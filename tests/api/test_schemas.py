@@ -4,20 +4,21 @@ import importlib
 import json
 import pkgutil
 import re
-import subprocess
-import sys
+from functools import cache
 from pathlib import Path
 
 import neuroshard_api
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
+from neuroshard_api.documents import schemas
 from neuroshard_api.documents.document import Document, parse_data
 from neuroshard_api.documents.run_document import RunDocument
 from neuroshard_api.documents.schemas import DOCUMENTS, schema_file_name, schema_text
 from neuroshard_api.documents.table_files import parse_csv
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
+text_of = cache(schema_text)
 each_kind = pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: document.schema_name)
 
 
@@ -27,6 +28,7 @@ def examples(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", text, flags=re.DOTALL | re.MULTILINE)
 
 
+@cache
 def example_data() -> list[dict[str, object]]:
     """Return every example document of the reference as plain data."""
     texts = [(text, False) for text in examples("yaml")] + [(text, True) for text in examples("json")]
@@ -54,13 +56,13 @@ def test_the_committed_schema_is_current(document: type[Document]) -> None:
     """After a change of a model: make schemas."""
     committed = REFERENCE / "schemas" / schema_file_name(document)
 
-    assert committed.read_text(encoding="utf-8") == schema_text(document)
+    assert committed.read_text(encoding="utf-8") == text_of(document)
 
 
 @each_kind
 def test_a_schema_is_valid_json_schema(document: type[Document]) -> None:
     """Editors can use it."""
-    Draft202012Validator.check_schema(json.loads(schema_text(document)))
+    Draft202012Validator.check_schema(json.loads(text_of(document)))
 
 
 def test_no_schema_is_left_over() -> None:
@@ -68,9 +70,10 @@ def test_no_schema_is_left_over() -> None:
     assert {path.name for path in (REFERENCE / "schemas").iterdir()} == set(map(schema_file_name, DOCUMENTS))
 
 
-def test_the_command_writes_all_schemas(tmp_path: Path) -> None:
+def test_the_command_writes_all_schemas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file set is complete in one run."""
-    subprocess.run([sys.executable, "-m", "neuroshard_api.documents.schemas", tmp_path / "new"], check=True)
+    monkeypatch.setattr(schemas, "schema_text", text_of)
+    schemas.write_schemas(tmp_path / "new")
 
     assert len(list((tmp_path / "new").iterdir())) == len(DOCUMENTS)
 
@@ -83,7 +86,7 @@ def test_the_reference_shows_a_valid_example(document: type[Document]) -> None:
     assert shown
     for data in shown:
         document.from_data(data)
-        Draft202012Validator(json.loads(schema_text(document))).validate(data)
+        Draft202012Validator(json.loads(text_of(document))).validate(data)
 
 
 def test_the_reference_shows_a_valid_csv() -> None:

@@ -1,5 +1,6 @@
 """Exported plans as JSON; nothing here needs torch."""
 
+from functools import cache
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_host, on_node
 
 
+@cache
 def plan_of(**fields: Any) -> Plan:
     """Return a plan for one heavy and two light tables on two nodes of two devices."""
     members = [
