@@ -34,8 +34,8 @@ class BareApi:
         self._pki = Authority(folder / "pki")
         self._api: subprocess.Popen[bytes] | None = None
         self._etcd: subprocess.Popen[bytes] | None = None
-        self.port = _free_port()
-        self._etcd_port = _free_port()
+        self._held = _held_port(), _held_port()
+        self.port, self._etcd_port = (held.getsockname()[1] for held in self._held)
 
     @property
     def kubectl(self) -> Kubectl:
@@ -71,6 +71,8 @@ class BareApi:
         """Kill both."""
         _kill(self._api)
         _kill(self._etcd)
+        for held in self._held:
+            held.close()
 
     def token(self, namespace: str, service_account: str) -> str:
         """Return a token of a service account, which must exist."""
@@ -91,6 +93,7 @@ class BareApi:
             f"--advertise-client-urls={client}",
             f"--listen-peer-urls={peer}",
             "--unsafe-no-fsync",
+            "--socket-reuse-port",
         ]
 
     def _api_flags(self) -> list[str]:
@@ -98,6 +101,7 @@ class BareApi:
             f"--etcd-servers=http://{LOCALHOST}:{self._etcd_port}",
             f"--secure-port={self.port}",
             f"--bind-address={LOCALHOST}",
+            "--permit-port-sharing",
             f"--tls-cert-file={self._pki.path('kube-apiserver', 'crt')}",
             f"--tls-private-key-file={self._pki.path('kube-apiserver', 'key')}",
             f"--client-ca-file={self._pki.certificate}",
@@ -137,8 +141,9 @@ def _kill(process: "subprocess.Popen[bytes] | None") -> None:
         process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind((LOCALHOST, 0))
-        port: int = free.getsockname()[1]
-        return port
+def _held_port() -> socket.socket:
+    """Return a socket that keeps a free port, also while its server restarts: only one that shares it can take it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind((LOCALHOST, 0))
+    return held
