@@ -52,18 +52,24 @@ RUNNING: Mapping[str, Any] = {
 }
 
 
-@pytest.fixture
-def kubectl(bare_api: BareApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubectl]:
-    """A client for a new namespace of a cluster that knows the resource, and KUBECONFIG for the command under test."""
+@pytest.fixture(scope="module")
+def cluster_with_jobs(bare_api: BareApi) -> Kubectl:
+    """A client for a cluster that knows the resource."""
     bare_api.kubectl.apply(CRD.read_text())
     eventually(
-        "jobs are served", lambda: bare_api.kubectl("get", "dlrmtrainingjobs"), within_s=20, accept=lambda _: True
+        "jobs are served", lambda: bare_api.kubectl("get", "dlrmtrainingjobs"), within_s=100, accept=lambda _: True
     )
+    return bare_api.kubectl
+
+
+@pytest.fixture
+def kubectl(cluster_with_jobs: Kubectl, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kubectl]:
+    """A client for a new namespace, and KUBECONFIG for the command under test."""
     name = f"jobs-{uuid.uuid4().hex[:8]}"
-    bare_api.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    monkeypatch.setenv("KUBECONFIG", str(bare_api.kubectl.kubeconfig))
-    yield bare_api.kubectl.in_namespace(name)
-    bare_api.kubectl.delete("namespace", name, "--wait=false")
+    cluster_with_jobs.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+    monkeypatch.setenv("KUBECONFIG", str(cluster_with_jobs.kubeconfig))
+    yield cluster_with_jobs.in_namespace(name)
+    cluster_with_jobs.delete("namespace", name, "--wait=false")
 
 
 def submitted(kubectl: Kubectl, status: Mapping[str, Any] | None = None, **spec: Any) -> str:

@@ -1,53 +1,84 @@
 """``neuroshard publish`` against a real API server, and against none."""
 
 import base64
+import contextlib
 import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kubernetes import client, config
 from neuroshard_cluster.bare_api import BareApi
-from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.waiting import eventually
 
 pytestmark = pytest.mark.slow
 ROLE_RULES = [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["result"], "verbs": ["patch"]}]
-WITHIN_S = 20.0
+WITHIN_S = 100.0
+"""Ends a hang."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Account:
+    """A namespace, the folder of its service account, and a client with every right there."""
+
+    namespace: str
+    folder: Path
+    api: Any
+
+    def create_result(self) -> None:
+        """Make the ConfigMap that the service account may fill, as the operator makes it."""
+        with contextlib.suppress(client.ApiException):
+            self.api.delete_namespaced_config_map("result", self.namespace)
+        made = {"metadata": {"name": "result", "labels": {"of": "operator"}}}
+        self.api.create_namespaced_config_map(self.namespace, made)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """How the publisher ended, and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
     """What a container has of the cluster: its service account's folder and two variables, and a ConfigMap to fill."""
 
-    kubectl: Kubectl
+    account: Account
     service_account: Path
     environment: dict[str, str]
+    neuroshard: Callable[..., Any]
 
-    def argv(self, *words: object) -> list[str]:
-        """Return the command line of the publisher."""
-        account = ["--config-map", "result", "--service-account", self.service_account]
-        return [str(Path(sys.executable).with_name("neuroshard")), "publish", *map(str, [*account, *words])]
+    def words(self, *words: object) -> list[str]:
+        """Return the command line of the publisher, without the program."""
+        return ["publish", "--config-map", "result", "--service-account", str(self.service_account), *map(str, words)]
 
-    def publish(self, *words: object) -> "subprocess.CompletedProcess[str]":
-        """Run the publisher to its end."""
-        return subprocess.run(
-            self.argv(*words), env=self.environment, capture_output=True, text=True, check=False, timeout=60
-        )
+    def publish(self, *words: object) -> Done:
+        """Run the publisher to its end, in this process."""
+        with pytest.MonkeyPatch.context() as patched:
+            for name, value in self.environment.items():
+                patched.setenv(name, value)
+            result = self.neuroshard(*self.words(*words))
+        return Done(returncode=result.code, stdout=result.out, stderr=result.err)
 
     @contextmanager
     def started(self, *words: object) -> Iterator["subprocess.Popen[str]"]:
         """Run the publisher next to the block, and to its end after it."""
+        argv = [str(Path(sys.executable).with_name("neuroshard")), *self.words(*words)]
         pipe = subprocess.PIPE
-        process = subprocess.Popen(self.argv(*words), env=self.environment, stdout=pipe, stderr=pipe, text=True)
+        process = subprocess.Popen(argv, env=os.environ | self.environment, stdout=pipe, stderr=pipe, text=True)
         try:
             yield process
             process.communicate(timeout=WITHIN_S)
@@ -57,7 +88,10 @@ class Pod:
 
     def result(self) -> dict[str, Any]:
         """Return the ConfigMap."""
-        return self.kubectl.get("configmap", "result")
+        api = self.account.api
+        read = api.read_namespaced_config_map("result", self.account.namespace)
+        found: dict[str, Any] = api.api_client.sanitize_for_serialization(read)
+        return found
 
     def wait_for(self, data: dict[str, str]) -> None:
         """Wait until the ConfigMap holds exactly this text."""
@@ -69,34 +103,34 @@ class Pod:
         )
 
 
-@pytest.fixture
-def pod(bare_api: BareApi, tmp_path: Path) -> Iterator[Pod]:
+@pytest.fixture(scope="module")
+def account(bare_api: BareApi, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Account]:
     """A namespace with a service account that may patch the one ConfigMap `result`, as the operator makes them."""
     name = f"publish-{uuid.uuid4().hex[:8]}"
-    bare_api.kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    kubectl = bare_api.kubectl.in_namespace(name)
-    rbac = "rbac.authorization.k8s.io"
+    admin: Any = config.new_client_from_config(str(bare_api.kubectl.kubeconfig))  # type: ignore[no-untyped-call]
+    core, rbac = client.CoreV1Api(admin), client.RbacAuthorizationV1Api(admin)
+    writer = {"metadata": {"name": "writer"}}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "writer"}
     subject = {"kind": "ServiceAccount", "name": "writer", "namespace": name}
-    kubectl.apply(
-        {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "writer"}},
-        {"apiVersion": f"{rbac}/v1", "kind": "Role", "metadata": {"name": "writer"}, "rules": ROLE_RULES},
-        {
-            "apiVersion": f"{rbac}/v1",
-            "kind": "RoleBinding",
-            "metadata": {"name": "writer"},
-            "roleRef": {"apiGroup": rbac, "kind": "Role", "name": "writer"},
-            "subjects": [subject],
-        },
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "result", "labels": {"of": "operator"}}},
-    )
-    account = tmp_path / "serviceaccount"
-    account.mkdir()
-    (account / "token").write_text(bare_api.token(name, "writer"))
-    (account / "namespace").write_text(name)
-    (account / "ca.crt").write_bytes(bare_api.authority.read_bytes())
-    environment = os.environ | {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(bare_api.port)}
-    yield Pod(kubectl=kubectl, service_account=account, environment=environment)
-    bare_api.kubectl.delete("namespace", name, "--wait=false")
+    with contextlib.closing(admin):
+        core.create_namespace({"metadata": {"name": name}})
+        core.create_namespaced_service_account(name, writer)
+        rbac.create_namespaced_role(name, writer | {"rules": ROLE_RULES})
+        rbac.create_namespaced_role_binding(name, writer | {"roleRef": role, "subjects": [subject]})
+        folder = tmp_path_factory.mktemp("serviceaccount")
+        (folder / "token").write_text(bare_api.token(name, "writer"))
+        (folder / "namespace").write_text(name)
+        (folder / "ca.crt").write_bytes(bare_api.authority.read_bytes())
+        yield Account(namespace=name, folder=folder, api=core)
+        core.delete_namespace(name)
+
+
+@pytest.fixture
+def pod(account: Account, bare_api: BareApi, neuroshard: Callable[..., Any]) -> Pod:
+    """A pod of the service account, and an empty ConfigMap."""
+    account.create_result()
+    address = {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": str(bare_api.port)}
+    return Pod(account=account, service_account=account.folder, environment=address, neuroshard=neuroshard)
 
 
 def shell(script: str) -> Sequence[str]:
@@ -291,11 +325,7 @@ def test_a_restart_of_the_api_server_loses_nothing(pod: Pod, bare_api: BareApi, 
 def test_an_api_server_that_stays_away_is_told(pod: Pod, tmp_path: Path) -> None:
     """After the time that was asked for; while watched, the command's own exit code survives."""
     (tmp_path / "out").write_text("measured")
-    away = Pod(
-        kubectl=pod.kubectl,
-        service_account=pod.service_account,
-        environment=pod.environment | {"KUBERNETES_SERVICE_PORT": "1"},
-    )
+    away = replace(pod, environment=pod.environment | {"KUBERNETES_SERVICE_PORT": "1"})
     done = away.publish("--from", tmp_path / "out", "--retry", "0", "--", "true")
     watched = away.publish(
         "--from", tmp_path / "out", "--retry", "0", "--watch", "--every", "0.1", "--", "sleep", "0.5"
@@ -319,10 +349,13 @@ def test_another_config_map_is_refused(pod: Pod, tmp_path: Path) -> None:
 def test_an_api_server_that_is_not_the_clusters_gets_no_token(pod: Pod, tmp_path: Path) -> None:
     """Its certificate must be of the authority that the kubelet mounted."""
     (tmp_path / "out").write_text("x")
+    account = tmp_path / "account"
+    shutil.copytree(pod.service_account, account)
     other = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    files = ["-keyout", "/dev/null", "-out", str(pod.service_account / "ca.crt"), "-subj", "/CN=other"]
+    files = ["-keyout", "/dev/null", "-out", str(account / "ca.crt"), "-subj", "/CN=other"]
     subprocess.run([*other, *files], check=True, capture_output=True)
-    done = pod.publish("--from", tmp_path / "out", "--retry", "0", "--", "true")
+    away = replace(pod, service_account=account)
+    done = away.publish("--from", tmp_path / "out", "--retry", "0", "--", "true")
 
     assert done.returncode == 8
     assert "certificate verify failed" in done.stderr
