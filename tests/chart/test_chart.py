@@ -58,7 +58,7 @@ def run_helm(verb: str, values: Values, *flags: str) -> "subprocess.CompletedPro
     release = [] if verb == "lint" else ["shop"]
     argv = [helm(), verb, *release, str(CHART), "--values=-", f"--namespace={NAMESPACE}", *flags]
     text = json.dumps({**GIVEN, **values})
-    return subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=100)
 
 
 def rendered(values: Values | None = None) -> list[dict[str, Any]]:
@@ -126,7 +126,7 @@ def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: Ba
 
     kubectl("create", "--filename=-", stdin=config_map("aws-auth"))
     delete = ("delete", "configmap", "aws-auth", "--dry-run=server")
-    eventually("the policy works", lambda: refusal(*delete), within_s=30)
+    eventually("the policy works", lambda: refusal(*delete), within_s=100)
 
     assert "only objects with the label" in refusal(*delete)
     assert "only objects with the label" in refusal("label", "configmap", "aws-auth", "a=b")
@@ -167,7 +167,7 @@ def test_the_installation_that_a_page_tells_works(page: str) -> None:
     """It names every value that has no default, and no value or option that does not exist."""
     [command] = re.findall(r"^    helm install (.*)$", shell_text(page), flags=re.MULTILINE)
     argv = [helm(), "template", *command.split()]
-    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False, timeout=100)
 
     assert done.returncode == 0, done.stderr
     assert "kind: Deployment" in done.stdout

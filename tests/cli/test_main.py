@@ -17,7 +17,7 @@ COMMAND = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
 
 
 def _process(*arguments: str, **settings: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=60, **settings)  # type: ignore[call-overload,no-any-return]
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, check=False, timeout=100, **settings)  # type: ignore[call-overload,no-any-return]
 
 
 def test_version_is_the_distributions(neuroshard: Callable[..., Any]) -> None:
@@ -47,7 +47,7 @@ def test_help_needs_no_library_of_numbers_or_documents() -> None:
         "unwanted = ('numpy', 'pydantic', 'rich', 'ssl', 'torch', 'jinja2', 'neuroshard_cli.commands.plan')\n"
         "print([name for name in unwanted if name in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
 
     assert found.stdout.splitlines()[-1] == "[]"
 
@@ -60,7 +60,7 @@ def test_a_plan_without_a_report_imports_only_what_it_uses(tmp_path: Path) -> No
         f"import sys\nfrom neuroshard_cli.main import run\nassert run({arguments!r}) == 0\n"
         "print([name for name in ('torch', 'scipy', 'jinja2', 'ssl', 'numpy.ma') if name in sys.modules])"
     )
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=100)
 
     assert found.stdout.splitlines()[-1] == "[]"
 
@@ -122,7 +122,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     found = subprocess.run(
-        [*COMMAND, "workloads", "--json"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        [*COMMAND, "workloads", "--json"], stdout=writer, stderr=subprocess.PIPE, text=True, check=False, timeout=100
     )
     os.close(writer)
 
@@ -134,7 +134,7 @@ def test_a_full_disk_behind_stdout_is_a_sentence() -> None:
     """As `neuroshard workloads > file` on a full disk."""
     with Path("/dev/full").open("w") as full:
         found = subprocess.run(
-            [*COMMAND, "workloads"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+            [*COMMAND, "workloads"], stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=100
         )
 
     assert found.returncode == 2
@@ -151,7 +151,7 @@ def test_ctrl_c_ends_with_130(tmp_path: Path) -> None:
         tables.open("w"),  # opens only when the command has begun to read
     ):
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=100)
 
     assert process.returncode == 130
     assert err == "error: interrupted\n"

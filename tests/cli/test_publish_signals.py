@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from neuroshard_operator.children.pods import publishing
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(60)]
-WITHIN_S = 30.0
+pytestmark = pytest.mark.slow
+WITHIN_S = 100.0
+"""Ends a hang."""
 STOPS_ITSELF = "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"
 """Python imports it as sitecustomize before it runs anything else."""
 OLD_ENV = """#!/bin/sh

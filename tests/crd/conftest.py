@@ -30,5 +30,5 @@ def jobs(bare_api: BareApi) -> Iterator[Jobs]:
             conditions = extensions.read_custom_resource_definition(name).status.conditions or []
             return any(each.type == "Established" and each.status == "True" for each in conditions)
 
-        eventually("the resource is served", established, within_s=30)
+        eventually("the resource is served", established, within_s=100)
         yield Jobs(api)

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc").exists(), reason="looks at pro
 
 def look_until(supervisor: Supervisor, state: Callable[[], bool]) -> None:
     """Let the supervisor look until a state is reached."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 100
     while not state():
         assert time.monotonic() < deadline
         supervisor.look()
