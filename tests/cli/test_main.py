@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from neuroshard_cli.command_list import ENTRIES, CommandEntry
 from neuroshard_cli.main import run
+from support.cli.searches import quick
 
 COMMAND = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
 
@@ -55,7 +56,7 @@ def test_help_needs_no_library_of_numbers_or_documents() -> None:
 def test_a_plan_without_a_report_imports_only_what_it_uses(tmp_path: Path) -> None:
     """A template engine would take a fifth of the start of a small plan, TLS and masked arrays a tenth."""
     (tmp_path / "tables.csv").write_text("name,num_embeddings,embedding_dim,pooling_factor\na,1000,64,1\nb,9,4,2\n")
-    arguments = ["plan", str(tmp_path / "tables.csv"), "--devices", "2", "--device-type", "h100-80gb"]
+    arguments = ["plan", str(tmp_path / "tables.csv"), *quick(2)]
     program = (
         f"import sys\nfrom neuroshard_cli.main import run\nassert run({arguments!r}) == 0\n"
         "print([name for name in ('torch', 'scipy', 'jinja2', 'ssl', 'numpy.ma') if name in sys.modules])"
@@ -162,10 +163,8 @@ def test_output_that_the_terminal_cannot_show_is_replaced(tmp_path: Path) -> Non
     tables = tmp_path / "tables.json"
     table = {"name": "t", "num_embeddings": 100, "embedding_dim": 8}
     tables.write_text(json.dumps({"schema_version": "table-set/v1", "name": "μοντέλο", "tables": [table]}))
-    found = _process(
-        "plan", str(tables), "--devices", "2", "--device-type", "h100-80gb",
-        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
-    )  # fmt: skip
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    found = _process("plan", str(tables), *quick(2), env=environment)
 
     assert (found.returncode, found.stderr) == (0, "")
     assert "???????, 1 table" in found.stdout

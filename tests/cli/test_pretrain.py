@@ -9,7 +9,7 @@ TINY = ("--device-type", "h100-80gb", "--samples", "300", "--epochs", "1")
 
 
 @pytest.mark.torch
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of torch and matplotlib
 def test_a_bundle_is_trained(neuroshard: Any, tmp_path: Path) -> None:
     """The smallest run: a bundle that plans, labelled as simulated, and its error is printed."""
