@@ -1,19 +1,25 @@
-"""Processes that measure: starts them at once, waits for their end, and starts one again that lost its device."""
+"""Processes that measure: starts them at once, waits for their end, and starts one again that lost its device.
+
+Processes may take as long as they need while they record or print something. On a busy machine the start alone takes
+minutes, so a limit of the whole time would end profiles that make progress. Processes that hang are found by their
+silence.
+"""
 
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from neuroshard_api.process.errors import PeerLostError
 from neuroshard_api.process.exit_codes import ExitCode
 
-from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import MeasureError
 
-GRACE_SECONDS = 120.0  # to start and to end
+SILENT_SECONDS = 600.0
+"""Maximum time without a record or a line of output. The longest silence is the start: importing torch and FBGEMM took
+42 s on two cores with a load of 25."""
 KILL_AFTER_SECONDS = 45.0
 """Torchrun itself kills its processes 30 s after SIGTERM."""
 _POLL_SECONDS = 0.2
@@ -38,6 +44,32 @@ class Measurer:
 
 
 @dataclass(kw_only=True, slots=True)
+class _Silence:
+    """Time since a file in the folders of some processes grew."""
+
+    folders: Sequence[Path]
+    clock: Callable[[], float]
+    newest: str = ""
+    """Name of the file that grew last; empty before one does."""
+    _sizes: Mapping[Path, int] = field(init=False)
+    _grown_at: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._sizes, self._grown_at = self._found(), self.clock()
+
+    def seconds(self) -> float:
+        """Return the seconds since the last growth that was seen."""
+        now, sizes = self.clock(), self._found()
+        grown = [path.name for path, size in sizes.items() if size != self._sizes.get(path)]
+        if grown:
+            self._sizes, self._grown_at, self.newest = sizes, now, grown[-1]
+        return now - self._grown_at
+
+    def _found(self) -> Mapping[Path, int]:
+        return {path: path.stat().st_size for folder in self.folders for path in sorted(folder.iterdir())}
+
+
+@dataclass(kw_only=True, slots=True)
 class _Running:
     measurer: Measurer
     process: subprocess.Popen[bytes]
@@ -50,31 +82,34 @@ class _Running:
 
 def run_measurers(
     measurers: Sequence[Measurer],
-    budget: Budget,
     *,
     on_poll: Callable[[int], None],
-    grace_seconds: float = GRACE_SECONDS,
+    silent_seconds: float = SILENT_SECONDS,
     kill_after_seconds: float = KILL_AFTER_SECONDS,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Run all at once and wait for their end.
 
     Args:
-        measurers: run side by side.
-        budget: they end with it by themselves; a process that runs far longer is terminated.
-        grace_seconds: to start and to end, in addition to the budget.
+        measurers: run side by side; each ends by itself when its budget is spent.
         on_poll: called every 0.2 s with the number of records.
+        silent_seconds: maximum time in which no file next to their records and logs grows; then they are terminated.
         kill_after_seconds: from SIGTERM on; a stopped process does not end by it.
+        clock: seconds.
 
     Raises:
         PeerLostError: one ended since the other node did not come, or went.
-        MeasureError: one failed or did not end; with the end of its log. The others are terminated.
+        MeasureError: one failed or hangs; with the end of its log. The others are terminated.
     """
     running = [_start(each) for each in measurers]
+    folders = list(dict.fromkeys(path.parent for each in measurers for path in (each.records, each.log)))
+    silence = _Silence(folders=folders, clock=clock)
     try:
         while running:
-            if budget.elapsed_seconds >= budget.seconds + grace_seconds:
-                raise _failure(running[0].measurer, "did not end in time")
             running = [left for each in running if (left := _left(each)) is not None]
+            if running and silence.seconds() >= silent_seconds:
+                since = silence.newest or "its start"
+                raise _failure(running[0].measurer, f"has written nothing for {silent_seconds:.0f} s since {since}")
             on_poll(sum(each.num_records for each in measurers))
             time.sleep(_POLL_SECONDS if running else 0.0)
     finally:

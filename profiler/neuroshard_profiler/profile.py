@@ -248,7 +248,7 @@ def _measure_at_once(
         )
         for index in range(count)
     ]
-    run_measurers(measurers, budget, on_poll=bar.update)
+    run_measurers(measurers, on_poll=bar.update)
 
 
 def _part_file(records: Path, part: MeasuringProcess) -> Path:

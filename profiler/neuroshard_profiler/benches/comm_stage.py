@@ -11,16 +11,13 @@ from rich.progress import Progress
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.benches.comm_sampling import CommunicationSpace
 from neuroshard_profiler.benches.comm_simulated import simulate_communication
-from neuroshard_profiler.benches.expansion import has_repeats
 from neuroshard_profiler.budget import Budget, BudgetBar
 from neuroshard_profiler.errors import SettingsError
-from neuroshard_profiler.processes import GRACE_SECONDS, Measurer, run_measurers
+from neuroshard_profiler.processes import SILENT_SECONDS, Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.settings import ProfileSettings
 
 COMMUNICATION_LOG = "communication.log"
-_COLLECTIONS_SECONDS = 180.0
-"""Limit of measuring collections, in addition to the budget; on two busy cores it takes about 30 s."""
 
 
 def measure_communication(
@@ -49,9 +46,7 @@ def measure_communication(
         command = _ranks_command(settings, backend, path, budget)
         measurer = Measurer(command=command, records=path, log=path.with_name(COMMUNICATION_LOG))
         meets_within_s = settings.meeting.within_seconds if settings.meeting else 0.0
-        collections_s = _COLLECTIONS_SECONDS if has_repeats(settings.tables()) else 0.0
-        grace_seconds = GRACE_SECONDS + meets_within_s + collections_s
-        run_measurers([measurer], budget, on_poll=bar.update, grace_seconds=grace_seconds)
+        run_measurers([measurer], on_poll=bar.update, silent_seconds=SILENT_SECONDS + meets_within_s)
 
 
 def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budget: Budget) -> list[str]:

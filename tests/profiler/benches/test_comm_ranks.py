@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 import pytest
 from neuroshard_costs.fitting.records import read_records
-from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import MeasureError
 from neuroshard_profiler.processes import Measurer, run_measurers
 from support.trainer.rank_server import RankServer
@@ -56,12 +55,12 @@ def test_a_rank_that_is_killed_loses_the_exchange_in_flight_only(tmp_path: Path)
                         process.kill()
 
     with pytest.raises(MeasureError, match=r"(?s)a process that measures ended with 1; .*exitcode\s*: -9"):
-        run_measurers([measurer], Budget(seconds=240), on_poll=kill)
+        run_measurers([measurer], on_poll=kill)
     assert children() <= others
     before = read_records(measurer.records)
     more = ["--max-records", str(len(before) + 2)]
 
-    run_measurers([replace(measurer, command=[*measurer.command, *more])], Budget(seconds=240), on_poll=lambda _: None)
+    run_measurers([replace(measurer, command=[*measurer.command, *more])], on_poll=lambda _: None)
 
     records = read_records(measurer.records)
     assert records[: len(before)] == before
