@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.job.stage_commands import (
+    ANY_PORT,
     dense_command,
     planner_command,
     profiler_command,
@@ -126,3 +127,10 @@ def test_a_port_may_be_given_instead_of_the_jobs() -> None:
     environment = torchrun_environment(builders.job(), host="localhost", run_id="job-0", port=41000)
 
     assert environment["PET_RDZV_ENDPOINT"] == "localhost:41000"
+
+
+def test_any_port_is_chosen_by_torchrun() -> None:
+    """A port that is looked for here and bound there could be taken by another program in between."""
+    environment = torchrun_environment(builders.job(), host="localhost", run_id="job-0", port=ANY_PORT)
+
+    assert (environment["PET_RDZV_BACKEND"], environment["PET_RDZV_ENDPOINT"]) == ("c10d", "localhost:0")

@@ -44,6 +44,8 @@ RUN_ID_VARIABLE = "TORCHELASTIC_RUN_ID"
 SHUTDOWN_VARIABLE = "PET_SHUTDOWN_TIMEOUT"
 """Environment of torchrun: seconds from SIGTERM until it kills its processes. An older torch waits 30 s."""
 
+ANY_PORT = 0
+"""Of torchrun's store: a free one."""
 GRACE_SECONDS = 300
 """Time for a checkpoint from the request to stop until the kill, where a job's pod template sets none."""
 _LAUNCHER_ENDS_WITHIN_S = 15
@@ -167,24 +169,26 @@ def torchrun_environment(
 ) -> Mapping[str, str]:
     """Return torchrun's settings as the environment variables that it reads.
 
-    The rendezvous is static: node 0 holds the store, whichever node starts first waits for the others, and after the
-    start no launcher depends on another one. Each node but the first also needs its number in NODE_RANK_VARIABLE.
-    torchrun restarts nothing itself: a restart of all workers is decided and counted by what started them.
+    Between nodes the rendezvous is static: node 0 holds the store, whichever node starts first waits for the others,
+    and after the start no launcher depends on another one. Each node but the first also needs its number in
+    NODE_RANK_VARIABLE. torchrun restarts nothing itself: a restart of all workers is decided and counted by what
+    started them.
 
     Args:
         job: its world size and rendezvous.
         host: of node 0.
         run_id: sets workers of different attempts apart.
-        port: of the store. If unset: the job's.
+        port: of the store. If unset: the job's. ANY_PORT: torchrun binds a free one, which only a single node finds.
         grace_seconds: between the request to stop and the kill of a node's worker.
     """
     rendezvous, trainer = job.spec.rendezvous, job.spec.trainer
+    own_port = rendezvous.port if port is None else port
     return {
         "PET_NNODES": str(trainer.num_nodes),
         "PET_NPROC_PER_NODE": str(trainer.devices_per_node),
         "PET_MAX_RESTARTS": "0",
-        "PET_RDZV_BACKEND": "static",
-        "PET_RDZV_ENDPOINT": f"{host}:{port or rendezvous.port}",
+        "PET_RDZV_BACKEND": "c10d" if own_port == ANY_PORT else "static",
+        "PET_RDZV_ENDPOINT": f"{host}:{own_port}",
         "PET_RDZV_ID": run_id,
         "PET_RDZV_CONF": f"timeout={rendezvous.timeout_seconds}",
         SHUTDOWN_VARIABLE: str(shutdown_seconds(grace_seconds)),

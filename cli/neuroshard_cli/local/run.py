@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from neuroshard_cli.local.replanning import LocalReplanning
 
 STAGES = ("profile", "plan", "train")
-ANY_PORT = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -179,7 +178,7 @@ class LocalRun:
 
         Args:
             data_dir: where relative paths of spec.data begin.
-            port: of the rendezvous; None: the job's if it is free, else any.
+            port: of the rendezvous. None: any free one.
 
         Raises:
             StageFailedError: the trainer failed.
@@ -328,7 +327,7 @@ class LocalRun:
         while True:
             try:
                 look = (lambda: None) if replanning is None else replanning.look
-                self._run_trainer(data_dir, self._rendezvous_port(port), look)
+                self._run_trainer(data_dir, port, look)
             except PlanTakenError as taken:
                 assert replanning is not None, "it has raised"
                 replanning.accept()
@@ -403,9 +402,16 @@ class LocalRun:
             note=self._view.say,
         )
 
-    def _run_trainer(self, data_dir: Path, port: int, look: Callable[[], None]) -> None:
-        from neuroshard_api.job.stage_commands import torchrun_environment, trainer_command, worker_environment
+    def _run_trainer(self, data_dir: Path, port: int | None, look: Callable[[], None]) -> None:
+        from neuroshard_api.job.stage_commands import (
+            ANY_PORT,
+            torchrun_environment,
+            trainer_command,
+            worker_environment,
+        )
 
+        if port is not None:
+            _require_free(port)
         directory = self._directory
         plan_file, run_dir = str(directory.plan_file), str(directory.train_dir)
         command = trainer_command(
@@ -420,29 +426,27 @@ class LocalRun:
         environment = {
             **own,
             **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=str(data_dir)),
-            **torchrun_environment(self._job, host="localhost", port=port, run_id=self._job.metadata.name),
+            **torchrun_environment(
+                self._job,
+                host="localhost",
+                port=ANY_PORT if port is None else port,
+                run_id=self._job.metadata.name,
+            ),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         }
         self._runner.run("train", command, environment, look=look)
 
-    def _rendezvous_port(self, asked: int | None) -> int:
-        wanted = self.spec.rendezvous.port if asked is None else asked
-        try:
-            return _bound_port(wanted)
-        except OSError as error:
-            if asked is None:
-                return _bound_port(ANY_PORT)
-            raise CommandError(
-                f"--port {asked}: is in use by another program; hint: choose another one, or leave the option out"
-            ) from error
 
-
-def _bound_port(port: int) -> int:
-    """Return a port that was free a moment ago. Raises OSError where it is in use."""
+def _require_free(port: int) -> None:
+    """Raise CommandError, before torchrun would, if another program has a port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("localhost", port))
-        return int(probe.getsockname()[1])
+        try:
+            probe.bind(("localhost", port))
+        except OSError as error:
+            raise CommandError(
+                f"--port {port}: is in use by another program; hint: choose another one, or leave the option out"
+            ) from error
 
 
 def _summary(plan: "GivenPlan") -> str:
