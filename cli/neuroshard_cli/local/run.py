@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.request import Algorithm, PlanRequest
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.documents.topology import Topology
+    from neuroshard_api.job.preparation import Planner, Profiler
 
     from neuroshard_cli.local.replanning import LocalReplanning
 
@@ -265,7 +266,7 @@ class LocalRun:
                 out_dir=str(out),
                 python=sys.executable,
             )
-            self._runner.run("profile", command, {}, within_s=profiler.timeout_seconds)
+            self._runner.run("profile", command, {}, within_s=_limit_s(profiler))
             self._finish_profile(inputs)
             self._view.end("profile", "done", Hardware.read(hardware_file).source)
         return MeasuredModels(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
@@ -293,7 +294,7 @@ class LocalRun:
             device=request.topology.device,
             python=sys.executable,
         )
-        self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
+        self._runner.run("plan", command, {}, within_s=_limit_s(self.spec.planner))
 
     def _search(self, profiled: MeasuredModels, algorithm: "Algorithm | None") -> None:
         from neuroshard_api.job.plan_request import counts_dense, plan_request
@@ -308,7 +309,7 @@ class LocalRun:
             dense_file=str(self._directory.dense_file) if counts_dense(self.spec) else None,
             python=sys.executable,
         )
-        self._runner.run("plan", command, {}, within_s=self.spec.planner.timeout_seconds)
+        self._runner.run("plan", command, {}, within_s=_limit_s(self.spec.planner))
 
     def _report(self, plan: "Plan", bundle_dir: Path | None) -> None:
         """Write the plan's page; without its cost models, as of a given plan, nothing about other traffic."""
@@ -435,6 +436,14 @@ class LocalRun:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         }
         self._runner.run("train", command, environment, look=look)
+
+
+def _limit_s(stage: "Profiler | Planner") -> float | None:
+    """Return the timeoutSeconds that the job sets. None: it sets none.
+
+    The default keeps pods from holding devices of a cluster; a busy machine takes longer and does no harm.
+    """
+    return stage.timeout_seconds if "timeout_seconds" in stage.model_fields_set else None
 
 
 def _require_free(port: int) -> None:

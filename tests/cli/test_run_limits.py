@@ -1,0 +1,36 @@
+"""Specification of how long the stages of ``neuroshard run`` may take."""
+
+from typing import Any
+
+import pytest
+from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
+from support.cli.local_runs import Runs
+
+SIMULATED = {"backend": "Simulated", "deviceType": "h100-80gb", "budgetSeconds": 5}
+
+
+@pytest.mark.parametrize(
+    ("spec", "limit_s"),
+    [
+        ({"profiler": SIMULATED}, None),
+        ({"profiler": {**SIMULATED, "timeoutSeconds": 60}}, 60),
+        ({"planner": {"workBudget": 10}}, None),
+        ({"planner": {"timeoutSeconds": 60}}, 60),
+    ],
+    ids=["a profile", "a limited profile", "a plan", "a limited plan"],
+)
+def test_a_stage_has_the_limit_that_its_job_sets(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, spec: dict[str, Any], limit_s: float | None
+) -> None:
+    """The default of a pod is none here: a machine that is busy takes longer, and holds no device of a cluster."""
+    limits: list[float | None] = []
+
+    def run(_runner: StageRunner, stage: str, *_: object, within_s: float | None = None, **_others: object) -> None:
+        limits.append(within_s)
+        raise StageFailedError(f"the stage {stage} was not started")
+
+    monkeypatch.setattr(StageRunner, "run", run)
+    result = runs.run(**spec)
+
+    assert "was not started" in result.err
+    assert limits == [limit_s]
