@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.job.training_job import KIND
 from neuroshard_operator import names
+from support.depth import generated
 from support.operator.operator_process import JOB, KEY, TWO_NODES, OperatorProcess
 from support.operator.operator_world import World
 
@@ -74,9 +74,8 @@ STAGE: Sequence[Callable[[Life], None]] = (
 """About one stage of a job."""
 
 
-@pytest.mark.slow
+@generated(30, 150)
 @given(data=st.data(), moment=st.integers(0, 2 * len(STAGE)), restarts=st.booleans(), is_seen=st.booleans())
-@settings(max_examples=150, derandomize=True, deadline=None)
 def test_a_job_survives_the_loss_of_any_children_at_any_moment(
     data: st.DataObject, moment: int, *, restarts: bool, is_seen: bool
 ) -> None:

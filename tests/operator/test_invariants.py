@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 from neuroshard_operator import names
 from neuroshard_operator.observed.results import content_hash
+from support.depth import depth
 from support.operator.operator_process import JOB, KEY, OperatorProcess
 from support.operator.operator_world import CrashError, World, is_finished, owners
 
@@ -393,9 +394,8 @@ class Histories(RuleBasedStateMachine):
 
 
 @pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.timeout(600)
 def test_the_invariants_hold_in_every_history() -> None:
     """Thousands of steps in random order: lagging watches, killed operators, failing pods, meddling hands."""
-    run_state_machine_as_test(
-        Histories, settings=settings(max_examples=80, stateful_step_count=40, derandomize=True, deadline=None)
-    )
+    run_state_machine_as_test(Histories, settings=settings(max_examples=depth(15, 80), stateful_step_count=40))

@@ -7,10 +7,11 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_operator import names
 from support import builders
+from support.depth import generated
 from support.operator.operator_process import Story
 from support.operator.replanning_story import AUTO, DRIFTED, SLOW, VOLUME, candidate, plan_in_force, replaced, report
 
@@ -239,7 +240,7 @@ def test_a_report_without_a_rank_moves_no_workers() -> None:
     assert "replanning" not in story.status
 
 
-@settings(max_examples=15, deadline=None)
+@generated(4, 15)
 @given(reports=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([60, 900, 4_000])), min_size=5, max_size=25))
 def test_no_sequence_of_reports_restarts_a_job_too_often(reports: Sequence[tuple[int, int]]) -> None:
     """Changes that come and go, each at another step: never more than maxReplans restarts, each after the cooldown."""
