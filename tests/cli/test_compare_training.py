@@ -7,7 +7,10 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from support import builders
 from support.cli.searches import quick
+from support.planner.placements import by_columns, given_plan
+from support.trainer.trainer_builders import write_plan
 
 JOB = """
 apiVersion: training.neuroshard.dev/v1alpha1
@@ -27,17 +30,29 @@ spec:
 DEVICES = (*quick(2), "--batch-size", "32", "--optimizer", "sgd")
 
 
+TABLES = (
+    builders.table("user", num_embeddings=1000, embedding_dim=16),
+    builders.table("item", num_embeddings=500, embedding_dim=16, pooling_factor=3.5),
+    builders.table("city", num_embeddings=50, embedding_dim=8),
+)
+
+
+def write_whole(folder: Path, name: str, *, num_devices: int = 2, num_nodes: int = 1) -> None:
+    """Write a plan of whole tables, which no search made."""
+    request = builders.request(*TABLES, topology=builders.topology(num_devices, num_nodes=num_nodes))
+    whole = (by_columns(each, (index % num_devices, each.embedding_dim)) for index, each in enumerate(TABLES))
+    write_plan(folder, given_plan(request, *whole), f"{name}.json")
+
+
 @pytest.fixture
-def folder(tmp_path: Path, neuroshard: Any) -> Path:
-    """Write a job and two plans of it: the search's, and a baseline's."""
+def folder(tmp_path: Path) -> Path:
+    """Write a job and two plans of it."""
     (tmp_path / "job.yaml").write_text(JOB)
     (tmp_path / "tables.csv").write_text(
         "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\nitem,500,16,3.5\ncity,50,8,1\n"
     )
-    for name, algorithm in (("ours", "neuroshard"), ("greedy", "random")):
-        plan = tmp_path / f"{name}.json"
-        options = ("--algorithm", algorithm, "--out", plan)
-        assert neuroshard("plan", tmp_path / "tables.csv", *DEVICES, *options).code == 0
+    for name in ("ours", "greedy"):
+        write_whole(tmp_path, name)
     return tmp_path
 
 
@@ -48,6 +63,9 @@ def folder(tmp_path: Path, neuroshard: Any) -> Path:
 def test_a_job_trains_under_two_plans_in_turns(neuroshard: Any, folder: Path) -> None:
     """On real processes: one table, one plot, and losses that differ by rounding alone."""
     out, plot = folder / "found.json", folder / "rounds.svg"
+    for name, algorithm in (("ours", "neuroshard"), ("greedy", "random")):
+        options = ("--algorithm", algorithm, "--out", folder / f"{name}.json")
+        assert neuroshard("plan", folder / "tables.csv", *DEVICES, *options).code == 0
     result = neuroshard(
         *("compare-training", folder / "job.yaml", folder / "ours.json", folder / "greedy.json"),
         *("--rounds", 2, "--steps", 2, "--out", out, "--plot", plot),
@@ -121,8 +139,8 @@ def test_arguments_that_cannot_run_are_named(neuroshard: Any, folder: Path, monk
     """The command names them before it starts anything."""
     monkeypatch.chdir(folder)
     (folder / "idle.py").write_text("")
-    for name, nodes in (("other", ()), ("nodes", ("--nodes", "2"))):
-        assert neuroshard("plan", "tables.csv", *quick(4), *nodes, "--out", f"{name}.json").code == 0
+    write_whole(folder, "other", num_devices=4)
+    write_whole(folder, "nodes", num_devices=4, num_nodes=2)
     results = [(words, message, neuroshard("compare-training", *words)) for words, message in REFUSED]
 
     assert [
@@ -135,6 +153,7 @@ def test_arguments_that_cannot_run_are_named(neuroshard: Any, folder: Path, monk
 @pytest.mark.processes
 @pytest.mark.slow
 @pytest.mark.torchrec
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("script", "code", "message"),
     [("", 2, "idle.py: ended without a comparison"), ("raise SystemExit(4)", 4, "the training ended with 4")],
