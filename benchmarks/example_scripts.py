@@ -117,7 +117,7 @@ def replace_planner(script: ModuleType, planner: Callable[..., Any]) -> None:
 def join_alone() -> None:
     """Set what torchrun sets, for one process."""
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", "29517")
+    os.environ.setdefault("MASTER_PORT", "0")  # any free one
 
 
 class _AbsentPackage(ModuleType):

@@ -8,7 +8,6 @@ reads it as it reads a user's.
 
 import argparse
 import os
-import socket
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,10 +83,7 @@ def trained(
     place.mkdir()
     (place / "plan.json").write_text(plan.model_copy(update={"deduplication": groups}).to_json())
     (place / "job.yaml").write_text(yaml.safe_dump(job_of(tables, folder / "clustered", seed=seed, run=run)))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": port}
+    ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": 0}  # any free one
     os.environ.update({name: str(value) for name, value in ranks.items()} | {"MASTER_ADDR": "127.0.0.1"})
     code = trainer([str(place / "job.yaml"), "--plan", str(place / "plan.json"), "--run-dir", str(place / "run")])
     dist.destroy_process_group()

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import socket
 import subprocess
 import warnings
 from collections.abc import Callable, Iterator
@@ -55,20 +54,10 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Train a job in ``run`` below the test's folder; keyword arguments change its spec."""
     import torch.distributed as dist
     from neuroshard_trainer.__main__ import main
-    from support.trainer.trainer_builders import job_data, plan_of, write_job, write_plan
+    from support.trainer.trainer_builders import ALONE, job_data, plan_of, write_job, write_plan
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for name, value in {
-        "RANK": 0,
-        "LOCAL_RANK": 0,
-        "WORLD_SIZE": 1,
-        "LOCAL_WORLD_SIZE": 1,
-        "MASTER_PORT": port,
-    }.items():
-        monkeypatch.setenv(name, str(value))
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
     write_plan(tmp_path, plan_of())
 
     def train(*options: str, run_dir: str = "run", **spec: Any) -> Any:

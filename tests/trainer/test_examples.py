@@ -1,6 +1,5 @@
 """The examples are trained, shortened to a few rows, steps, and narrow layers, on data files of ten samples."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.__main__ import main
 from support.trainer.data_builders import MOVIELENS_FILES, criteo_arrays, criteo_file
-from support.trainer.trainer_builders import plan_of, write_job, write_plan
+from support.trainer.trainer_builders import ALONE, plan_of, write_job, write_plan
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("0*.yaml"))
@@ -67,14 +66,8 @@ def write_data(folder: Path, tables: list[Table]) -> None:
 
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, job: dict[str, Any], workload: str) -> ExitCode:
     """Train a job on ten samples, under a plan for its tables."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    for name, value in {"RANK": 0, "LOCAL_RANK": 0, "MASTER_PORT": port}.items():
-        monkeypatch.setenv(name, str(value))
-    for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
-        monkeypatch.setenv(name, "1")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
     tables = tables_of(job, workload)
     write_data(folder, tables)
     plan = write_plan(folder, plan_of(tables=tables, batch_size_per_device=BATCH_SIZE))

@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from support import builders
 from support.planner.exact_costs import ExactCosts
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
 from support.trainer.rank_server import RankServer
-from support.trainer.trainer_builders import TABLES, Cuts, job_data, plan_of, write_job, write_plan
+from support.trainer.trainer_builders import ALONE, TABLES, Cuts, job_data, plan_of, write_job, write_plan
 
 from benchmarks.process_family import kill_family
 
@@ -163,19 +162,8 @@ def lines_until(started: "subprocess.Popen[str]", pattern: str) -> Sequence[str]
 
 def run_alone(monkeypatch: pytest.MonkeyPatch, arguments: Sequence[str]) -> None:
     """Train in this process, as the only rank."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    world = {
-        "RANK": 0,
-        "LOCAL_RANK": 0,
-        "WORLD_SIZE": 1,
-        "LOCAL_WORLD_SIZE": 1,
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": port,
-    }
-    for name, value in world.items():
-        monkeypatch.setenv(name, str(value))
+    for name, value in ALONE.items():
+        monkeypatch.setenv(name, value)
     try:
         assert main(arguments) == ExitCode.OK
     finally:
@@ -206,7 +194,7 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     """From one rank to two under a cut plan, stopped, and back to one: the numbers of a run that was never stopped."""
     run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir="run", maxSteps=7))
     with monkeypatch.context() as clean:
-        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        for name in ALONE:
             clean.delenv(name)
         arguments = options(tmp_path, cuts=TWO_PROCESSES["repeated-rank"], world_size=2, run_dir="run")
         ready = tmp_path / "ready"

@@ -109,6 +109,17 @@ def samples(count: int, features: Sequence[str], *, num_rows: int = 7, seed: int
     )
 
 
+ALONE = {
+    "RANK": "0",
+    "LOCAL_RANK": "0",
+    "WORLD_SIZE": "1",
+    "LOCAL_WORLD_SIZE": "1",
+    "MASTER_ADDR": "127.0.0.1",
+    "MASTER_PORT": "0",
+}
+"""What torchrun tells the only process of a training. The store takes any free port, since nobody else looks for it."""
+
+
 @contextmanager
 def process_group_of_one() -> Iterator[Any]:
     """Make this process a group of one, as torchrun makes many; yields the group."""

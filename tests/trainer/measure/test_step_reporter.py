@@ -17,6 +17,7 @@ from neuroshard_api.job.training import Training
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
+from neuroshard_cluster.ports import quiet_port
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.dense.optimizers import dense_optimizer, replicated_optimizer
 from neuroshard_trainer.drift.drift_state import DriftState
@@ -353,12 +354,9 @@ def test_what_follows_the_end_of_a_step_is_not_counted(tmp_path: Path, group: An
 
 def test_prometheus_sees_the_report(tmp_path: Path) -> None:
     """In seconds, by rank and part; the file is written as well."""
-    import socket
     from urllib.request import urlopen
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = quiet_port()
     times: dict[str, Any] = dict.fromkeys((name for name in RankTimes.model_fields if name.endswith("_ms")), 250.0)
     report = StepReport(
         source="cpu:test", plan_sha256="0" * 64, first_step=10, num_steps=5, ranks=(RankTimes(rank=0, **times),)
