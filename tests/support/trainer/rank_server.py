@@ -153,6 +153,13 @@ def joined_ranks() -> Iterator[None]:
     dist.destroy_process_group()
 
 
+def shorten_heartbeat(timeout_seconds: float = 5.0) -> None:
+    """Let this process notice a silent rank sooner than a training does, and end itself sooner after it."""
+    from neuroshard_trainer.ranks import heartbeat
+
+    heartbeat.TIMEOUT_SECONDS, heartbeat.GRACE_SECONDS = timeout_seconds, 0.5
+
+
 def run_script(path: str, *arguments: str) -> None:
     """Run a script as its user would. For a group's target."""
     sys.argv = [path, *arguments]

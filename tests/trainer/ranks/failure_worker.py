@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from neuroshard_trainer.__main__ import main as train
+from support.trainer.rank_server import shorten_heartbeat
 
 
 def main(arguments: Sequence[str], lost: int, moment: str, call: int, failure: Mapping[str, Any]) -> int:
@@ -24,9 +25,10 @@ def main(arguments: Sequence[str], lost: int, moment: str, call: int, failure: M
         lost: the rank that fails.
         moment: ``module:Class.function``; it fails when it calls this.
         call: at which of its calls, from 1.
-        failure: ``signal`` that it sends to itself, or None, with which the tensors of the call become NaN; and
-            ``file``, where the time of the loss is written.
+        failure: ``signal`` that it sends to itself, or None, with which the tensors of the call become NaN; ``file``,
+            where the time of the loss is written; and, unless 5 s, ``heartbeat_seconds`` that a rank may be silent.
     """
+    shorten_heartbeat(failure.get("heartbeat_seconds", 5.0))
     if int(os.environ["RANK"]) == lost:
         _lose_at_moment(moment, call, failure["signal"], Path(failure["file"]))
     return train(arguments)

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import torch.distributed as dist
 from neuroshard_trainer.ranks.heartbeat import Heartbeat
-from support.trainer.rank_server import joined_ranks
+from support.trainer.rank_server import joined_ranks, shorten_heartbeat
 
 POLL_S = 0.01
 
 
 def lose(folder: str, lost: int, number: int) -> None:
     """Beat; the lost rank sends itself the signal once the other one waits, and writes down when."""
+    shorten_heartbeat()
     waits, lost_file = Path(folder, "waits"), Path(folder, "lost")
     dist.init_process_group("gloo")
     with Heartbeat(lambda: "after step 7"):
