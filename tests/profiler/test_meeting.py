@@ -1,7 +1,6 @@
 """Specification of a profile over two nodes, with real processes that exchange over gloo."""
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -10,46 +9,60 @@ import pytest
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_cluster.ports import quiet_port
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.__main__ import main
 from support.builders import table_set
 
-pytestmark = pytest.mark.processes
-
 ENOUGH_RECORDS = "26"
 """For the fit of both directions; no more are measured."""
 
 
-def free_endpoint() -> str:
-    """Return an address of this machine that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def started(out: Path, *, node_rank: int, endpoint: str, meet_within: str = "60s") -> "subprocess.Popen[str]":
-    """Start the profiler of one of two nodes with one process each, of a job of four such nodes."""
+def command(out: Path, *, endpoint: str, meet_within: str = "300s") -> list[str]:
+    """Return the arguments of one of two nodes with one process each, of a job of four such nodes."""
     tables = out.with_suffix(".json")
     tables.write_text(table_set().to_json(), encoding="utf-8")
-    command = [sys.executable, "-m", "neuroshard_profiler", "profile", "--out", str(out), "--tables", str(tables)]
-    command += ["--backend", "torch_native", "--device", "cpu", "--optimizer", "sgd", "--batch-size", "256"]
-    command += ["--nodes", "4", "--devices-per-node", "1", "--procs", "1"]
-    command += ["--budget", "5s", "--max-records", ENOUGH_RECORDS, "--meet", endpoint, "--meet-within", meet_within]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PET_NODE_RANK": str(node_rank)}
-    return subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    arguments = ["profile", "--out", str(out), "--tables", str(tables)]
+    arguments += ["--backend", "torch_native", "--device", "cpu", "--optimizer", "sgd", "--batch-size", "256"]
+    arguments += ["--nodes", "4", "--devices-per-node", "1", "--procs", "1"]
+    return [
+        *arguments,
+        "--budget",
+        "5s",
+        "--max-records",
+        ENOUGH_RECORDS,
+        "--meet",
+        endpoint,
+        "--meet-within",
+        meet_within,
+    ]
 
 
+@pytest.mark.processes
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_a_profile_over_two_nodes_has_the_measured_link_between_them(tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_a_profile_over_two_nodes_has_the_measured_link_between_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Node 0 writes all of it, its peer nothing; the level inside a node, which nothing passed over, is empty."""
-    endpoint = free_endpoint()
-    nodes = [started(tmp_path / f"node-{rank}", node_rank=rank, endpoint=endpoint) for rank in range(2)]
-    errors = [node.communicate(timeout=280)[1] for node in nodes]
-    assert [node.returncode for node in nodes] == [ExitCode.OK, ExitCode.OK], errors
+    endpoint = f"127.0.0.1:{quiet_port()}"
     out, peer = tmp_path / "node-0", tmp_path / "node-1"
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    node_1 = subprocess.Popen(
+        [sys.executable, "-m", "neuroshard_profiler", *command(peer, endpoint=endpoint)],
+        env={**os.environ, "PET_NODE_RANK": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        monkeypatch.setenv("PET_NODE_RANK", "0")
+        assert main(command(out, endpoint=endpoint)) == ExitCode.OK
+        error = node_1.communicate()[1]
+    finally:
+        node_1.kill()
+    assert node_1.returncode == ExitCode.OK, error
     hardware = Hardware.read(out / "hardware.json")
     samples = [record.communication for record in read_records(out / "records" / "communication.jsonl")]
 
@@ -66,17 +79,20 @@ def test_a_profile_over_two_nodes_has_the_measured_link_between_them(tmp_path: P
     assert not list(peer.glob("**/*.json*"))
 
 
+@pytest.mark.processes
 @pytest.mark.torch
 @pytest.mark.slow
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize("node_rank", [0, 1])
-def test_a_node_whose_peer_does_not_come_ends_with_a_lost_peer(tmp_path: Path, node_rank: int) -> None:
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("node_rank", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_a_node_whose_peer_does_not_come_ends_with_a_lost_peer(
+    tmp_path: Path, node_rank: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Within the time that it was given, and before it measures anything."""
-    node = started(tmp_path / "node", node_rank=node_rank, endpoint=free_endpoint(), meet_within="2s")
-    error = node.communicate(timeout=100)[1]
+    monkeypatch.setenv("PET_NODE_RANK", str(node_rank))
+    arguments = command(tmp_path / "node", endpoint=f"127.0.0.1:{quiet_port()}", meet_within="2s")
 
-    assert node.returncode == ExitCode.PEER_LOST, error
-    assert "did not meet at 127.0.0.1:" in error
+    assert main(arguments) == ExitCode.PEER_LOST
+    assert "did not meet at 127.0.0.1:" in capsys.readouterr().err
     assert not list((tmp_path / "node").glob("**/*.jsonl"))
 
 

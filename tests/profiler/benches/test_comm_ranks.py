@@ -2,7 +2,6 @@
 
 import sys
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -12,7 +11,7 @@ from neuroshard_profiler.errors import MeasureError
 from neuroshard_profiler.processes import Measurer, run_measurers
 from support.trainer.rank_server import RankServer
 
-pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 @pytest.mark.torchrec  # of the server of the ranks
@@ -33,14 +32,13 @@ def test_two_nodes_measure_the_network_between_them(tmp_path: Path, ranks: RankS
     assert all(min(record.device_ms) > 0 for record in records)
 
 
-def test_a_rank_that_is_killed_loses_the_exchange_in_flight_only(tmp_path: Path) -> None:
+@pytest.mark.torchrec  # of the server of the ranks
+def test_a_rank_that_is_killed_loses_the_exchange_in_flight_only(tmp_path: Path, ranks: RankServer) -> None:
     """Although it is the one that records: the profile ends with the log's last lines, and the same command resumes."""
+    collect = ["collect-comm", "--device", "cpu", "--budget", "1h", "--out", str(tmp_path / "communication.jsonl")]
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
     measurer = Measurer(
-        command=[
-            *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"),
-            *("-m", "neuroshard_profiler", "collect-comm", "--device", "cpu", "--budget", "1h"),
-            *("--out", str(tmp_path / "communication.jsonl")),
-        ],
+        command=[*torchrun, "-m", "neuroshard_profiler", *collect],
         records=tmp_path / "communication.jsonl",
         log=tmp_path / "communication.log",
     )
@@ -60,7 +58,7 @@ def test_a_rank_that_is_killed_loses_the_exchange_in_flight_only(tmp_path: Path)
     before = read_records(measurer.records)
     more = ["--max-records", str(len(before) + 2)]
 
-    run_measurers([replace(measurer, command=[*measurer.command, *more])], on_poll=lambda _: None)
+    ranks.succeed("neuroshard_profiler.__main__:main", [*collect, *more], folder=tmp_path, count=2)
 
     records = read_records(measurer.records)
     assert records[: len(before)] == before
