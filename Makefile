@@ -63,7 +63,7 @@ test-processes: $(DEV) ## Run the tests that start several processes which profi
 
 .PHONY: test-long
 test-long: $(DEV) test-torchrec-1.8 test-spark ## Run what is long and rarely breaks: more generated cases, an older TorchRec, Spark
-	$(PYTEST) --long --timeout 600 -m "(long or deep) and not (e2e or scale or chaos or processes)"
+	$(PYTEST) --long --timeout 600 -m "(long or deep) and not (e2e or scale or chaos)"
 
 .PHONY: test-torchrec-1.8
 test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM
