@@ -364,7 +364,7 @@ def test_the_process_of_a_follower_ends_on_sigterm(tmp_path: Path) -> None:
         eventually("the follower waits", lambda: "trying again" in log.read_text(), within_s=60)
         follower.send_signal(signal.SIGTERM)
 
-        assert follower.wait(timeout=20) == 0, log.read_text()
+        assert follower.wait(timeout=60) == 0, log.read_text()
     finally:
         follower.kill()
         follower.wait()

@@ -114,7 +114,6 @@ def test_the_others_end_when_one_fails(tmp_path: Path) -> None:
         os.kill(int(pid_file.read_text()), 0)
 
 
-@pytest.mark.timeout(60)
 def test_a_stopped_process_is_killed_when_another_fails(tmp_path: Path) -> None:
     """SIGTERM waits for a process that does not run; the profile does not."""
     pid_file = tmp_path / "pid"

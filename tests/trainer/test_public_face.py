@@ -24,4 +24,4 @@ def test_other_names_are_refused_as_python_does() -> None:
 def test_the_package_alone_imports_no_torch() -> None:
     """Reader processes import the package without paying for torch."""
     check = "import sys, neuroshard_trainer; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", check], check=True)

@@ -45,7 +45,6 @@ def test_every_device_has_an_equal_part() -> None:
 
 
 @pytest.mark.processes
-@pytest.mark.timeout(120)
 def test_ranks_measure_the_collectives_of_two_nodes(tmp_path: Path, ranks: RankServer) -> None:
     """A stopped profile resumes, nothing is measured twice, and what was measured has times for the price."""
     ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=4, per_node=2)

@@ -53,12 +53,12 @@ def test_a_spin_has_an_end() -> None:
 
 def test_on_a_cpu_the_hosts_clock_counts_from_the_ranks_own_start() -> None:
     """Waiting for the barrier and for the offset is not part of it."""
-    elapsed_ms = HostExchangeTimer().time_ms(lambda: None, lambda: None, offset_ms=5.0)
     start = time.perf_counter()
-    HostExchangeTimer().time_ms(lambda: None, lambda: None, offset_ms=5.0)
+    # Other programs may take the processor in one call, and hardly in all.
+    elapsed_ms = min(HostExchangeTimer().time_ms(lambda: None, lambda: None, offset_ms=5.0) for _ in range(5))
 
     assert elapsed_ms < 4.0
-    assert time.perf_counter() - start >= 0.005
+    assert time.perf_counter() - start >= 5 * 0.005
 
 
 @pytest.mark.parametrize(("free_gib", "expected"), [(72, 2**31), (8, 2**30)])
