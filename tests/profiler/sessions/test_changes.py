@@ -6,13 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.sessions.changes import Changes, count_changes
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.groups import candidate_groups
 from neuroshard_profiler.sessions.log import open_log
+from support.depth import generated
 from support.profiler.session_logs import log_file, session_file
 
 SETTINGS = EngineSettings(memory_mib=128)
@@ -54,7 +55,7 @@ def test_a_null_list_equals_an_empty_one(tmp_path: Path) -> None:
     assert changes(path, "history").factor(["history"]) == 2.0
 
 
-@settings(max_examples=15, deadline=None)
+@generated(5, 15)
 @given(
     samples=st.lists(
         st.tuples(st.integers(0, 2), st.integers(-3, 3), st.lists(st.integers(0, 1), max_size=2), st.integers(0, 1)),
@@ -90,7 +91,7 @@ def test_features_of_equal_changes_are_a_group(tmp_path: Path) -> None:
     assert [(each.features, each.factor) for each in groups] == [(("user", "history"), 8.0), (("basket",), 2.0)]
 
 
-@settings(max_examples=15, deadline=None)
+@generated(5, 15)
 @given(
     rows=st.lists(st.tuples(*[st.integers(0, 1)] * 4), min_size=4, max_size=40),
 )

@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.session_clustering import SessionClustering
 from neuroshard_api.process.errors import DataError, StorageError
@@ -18,6 +18,7 @@ from neuroshard_profiler.sessions.log import open_log
 from neuroshard_profiler.sessions.windows import parse_windows
 from neuroshard_profiler.sessions.writer import write_clustered
 from pyarrow import parquet
+from support.depth import generated
 from support.profiler.session_logs import StoppedError, clustered, files_of, log_file, rows_of, session_file
 
 
@@ -74,7 +75,7 @@ def test_timestamps_have_windows_of_durations(tmp_path: Path, unit: str, zone: s
     assert rows_of(path) == rows_of(*(tmp_path / "out" / each.file for each in report.windows))
 
 
-@settings(max_examples=8, deadline=None)
+@generated(3, 8)
 @given(
     samples=st.lists(
         st.tuples(st.integers(0, 4), st.integers(-15, 25), st.lists(st.integers(0, 3), max_size=3)),

@@ -22,6 +22,7 @@ from neuroshard_trainer.drift.detector import (
     Slowdown,
 )
 from numpy.typing import NDArray
+from support.depth import generated
 
 STEP_MS = 20.0
 CHANGE_STEP = 3000
@@ -133,7 +134,7 @@ def test_a_constant_series_raises_no_alarm(value: float, num_steps: int) -> None
 FAULTS = st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -5.0])
 
 
-@settings(max_examples=40, deadline=None)
+@generated(10, 40)
 @given(
     st.integers(0, 1000),
     st.sampled_from(
@@ -282,7 +283,7 @@ def first_alarm(times: NDArray[np.float64]) -> tuple[AlarmRule, int] | None:
     return None
 
 
-@settings(max_examples=8, deadline=None)
+@generated(3, 8)
 @given(
     st.integers(0, 10_000),
     st.sampled_from([1.0, 1.04, 1.06, 1.1, 1.3]),
