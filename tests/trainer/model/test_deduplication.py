@@ -36,7 +36,7 @@ def deduplicating(
 
 @pytest.mark.processes
 @pytest.mark.slow
-@pytest.mark.parametrize("num_nodes", [1, 2])
+@pytest.mark.parametrize("num_nodes", [pytest.param(1, marks=pytest.mark.long), 2])
 def test_training_without_repeats_computes_what_training_on_all_lists_does(
     tmp_path: Path, ranks: RankServer, num_nodes: int
 ) -> None:
