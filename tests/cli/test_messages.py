@@ -1,13 +1,13 @@
-"""The whole printed error of typical broken inputs, as files in ``messages``: a change of words is seen in review."""
+"""The whole printed error of typical broken inputs, in one file: a change of words is seen in review."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.golden import Golden
+from support.golden import Golden, sections
 
-MESSAGES = Path(__file__).parent / "messages"
+MESSAGES = Path(__file__).parent / "messages.txt"
 TABLE = {"name": "a", "num_embeddings": 1000, "embedding_dim": 32}
 DEVICES = ("--devices", "8", "--device-type", "h100-80gb")
 
@@ -38,20 +38,18 @@ BROKEN: dict[str, tuple[tuple[str, ...], str]] = {
 """The command, and the text of the first file that it names; empty: there is none."""
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_an_error_is_printed_as_its_file_says(
-    neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden, name: str
+def test_errors_are_printed_as_in_the_file(
+    neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    """What is wrong and where, and on a line of its own the remedy."""
-    command, text = BROKEN[name]
-    monkeypatch.chdir(tmp_path)
-    if text:
-        file = next(word for word in command if Path(word).suffix)
-        Path(file).write_text(text, encoding="utf-8")
+    """Each error says what is wrong and where, and on a line of its own the remedy."""
+    texts = {}
+    for name, (command, text) in BROKEN.items():
+        folder = tmp_path / name
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        if text:
+            file = next(word for word in command if Path(word).suffix)
+            Path(file).write_text(text, encoding="utf-8")
+        texts[name] = neuroshard(*command).err
 
-    golden(MESSAGES / f"{name}.txt", neuroshard(*command).err)
-
-
-def test_each_file_has_its_input() -> None:
-    """None is left behind by an input that is gone."""
-    assert {path.stem for path in MESSAGES.iterdir()} == set(BROKEN)
+    golden(MESSAGES, sections(texts))
