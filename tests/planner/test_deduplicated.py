@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.plan import GivenPlan, Plan, PlanCost
-from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
@@ -31,7 +31,8 @@ def history(name: str, factor: float, group: str | None = None, **fields: Any) -
 def asked(*members: Table, **fields: Any) -> PlanRequest:
     """Return a request that may leave out the repeats of every group."""
     tables = builders.table_set(*members, *builders.tables(4), session_run=8)
-    return builders.request(tables=tables, deduplicate=tables.duplication_groups, **fields)
+    defaults = {"deduplicate": tables.duplication_groups, "search": SearchSettings(work_budget=500)}
+    return builders.request(tables=tables, **{**defaults, **fields})
 
 
 def on_all_lists(request: PlanRequest) -> Plan:
@@ -41,7 +42,7 @@ def on_all_lists(request: PlanRequest) -> Plan:
 
 def test_a_plan_leaves_out_repeats_that_cost_more_than_their_expansion() -> None:
     """It says which, in which form, and what that saves; and it is sound and survives JSON."""
-    request = asked(history("seen", 8.0, "user"), history("bought", 8.0, "user"))
+    request = asked(history("seen", 8.0, "user"), history("bought", 8.0, "user"), search=builders.QUICK)
 
     plan = planned(request)
 

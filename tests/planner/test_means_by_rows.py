@@ -47,7 +47,7 @@ def hot_next_to(*others: str, **fields: Any) -> PlanRequest:
         for name in others
         for index in range(4)
     ]
-    search = SearchSettings(work_budget=600)
+    search = SearchSettings(work_budget=200)
     return request(HOT.model_copy(update={"collection": "users"}), *cold, constraints=EVERY, search=search, **fields)
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.request import Algorithm, PlanRequest, SearchSettings
 from neuroshard_planner.explain.comparison import compare
 from neuroshard_planner.planning import plan as search
 from support import builders
@@ -18,7 +18,7 @@ def request_of(num_tables: int = 9, **fields: Any) -> PlanRequest:
         builders.table(f"t{index}", embedding_dim=128 if index % 2 else 64, pooling_factor=1.0 + 3 * index)
         for index in range(num_tables)
     ]
-    return builders.request(*members, **fields)
+    return builders.request(*members, **{"search": SearchSettings(work_budget=300), **fields})
 
 
 def test_the_neural_search_costs_no_more_than_any_baseline() -> None:

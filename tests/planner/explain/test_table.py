@@ -17,6 +17,8 @@ from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support import builders
 from support.planner.exact_costs import ExactCosts
 
+LEAST = SearchSettings(work_budget=300)
+
 
 def planned(request: PlanRequest) -> tuple[Plan, ExactCosts]:
     """Return a plan and what it was made with."""
@@ -27,7 +29,7 @@ def planned(request: PlanRequest) -> tuple[Plan, ExactCosts]:
 def request_of(**fields: Any) -> PlanRequest:
     """Return seven tables of rising load on three devices."""
     members = [builders.table(f"t{index}", embedding_dim=64, pooling_factor=2.0 + 5 * index) for index in range(7)]
-    return builders.request(*members, num_devices=3, **{"constraints": by_columns(), **fields})
+    return builders.request(*members, num_devices=3, **{"constraints": by_columns(), "search": LEAST, **fields})
 
 
 def by_columns(**fields: Any) -> Constraints:
