@@ -108,7 +108,8 @@ def account(bare_api: BareApi, tmp_path_factory: pytest.TempPathFactory) -> Iter
     """A namespace with a service account that may patch the one ConfigMap `result`, as the operator makes them."""
     name = f"publish-{uuid.uuid4().hex[:8]}"
     admin: Any = config.new_client_from_config(str(bare_api.kubectl.kubeconfig))  # type: ignore[no-untyped-call]
-    core, rbac = client.CoreV1Api(admin), client.RbacAuthorizationV1Api(admin)
+    core: Any = client.CoreV1Api(admin)
+    rbac: Any = client.RbacAuthorizationV1Api(admin)
     writer = {"metadata": {"name": "writer"}}
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "writer"}
     subject = {"kind": "ServiceAccount", "name": "writer", "namespace": name}
