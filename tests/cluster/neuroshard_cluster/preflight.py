@@ -1,11 +1,13 @@
 """Checks, before anything is built, what the machine must offer; names all that is missing, and the remedy."""
 
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from neuroshard_cluster.cgroups import hierarchies
+from neuroshard_cluster.commands import run
 from neuroshard_cluster.components import CORE
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import Home
@@ -23,6 +25,7 @@ TOOLS = {
     "conntrack": "conntrack",
 }
 IMAGE_TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap", "setpriv": "util-linux", "apt-get": "apt"}
+GO_LINE = re.compile(r"^go (\S+)$", re.MULTILINE)
 GIB = 2**30
 # What a first build writes, as measured in docs/guides/testing.md: programs and Go's caches; the base with one image;
 # all layers and archives of the images with PyTorch, which share them.
@@ -105,10 +108,26 @@ def _require_root() -> None:
 
 
 def _require_go(*, needed: bool) -> None:
-    if needed and shutil.which("go") is None:
-        raise HostError(
-            "the programs are built from Go modules, and there is no `go` on PATH; install Go 1.26 or newer"
-        )
+    if not needed:
+        return
+    wanted = wanted_go()
+    name = ".".join(map(str, wanted))
+    if shutil.which("go") is None:
+        raise HostError(f"the programs are built from Go modules, and there is no `go` on PATH; install Go {name}")
+    found = run(["go", "env", "GOVERSION"]).strip()
+    if go_version(found.removeprefix("go")) < wanted:
+        raise HostError(f"the programs need Go {name} (found {found}); install it")
+
+
+def wanted_go() -> tuple[int, ...]:
+    """Return the newest version of Go that a component's go.mod asks for."""
+    texts = ((component.folder / "go.mod").read_text() for component in CORE)
+    return max(go_version(found[1]) for text in texts if (found := GO_LINE.search(text)))
+
+
+def go_version(text: str) -> tuple[int, ...]:
+    """Return the numbers at the start of a version, such as 1.26.6 of `1.26.6 X:nodwarf5`."""
+    return tuple(int(number) for number in re.findall(r"\d+", text.split(maxsplit=1)[0]))
 
 
 def _require_kernel() -> None:

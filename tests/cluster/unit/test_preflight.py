@@ -3,6 +3,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from neuroshard_cluster import preflight
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.preflight import GIB, check_host, needed_bytes, require_disk, require_tools
@@ -46,6 +47,17 @@ def test_tools_for_images_are_not_asked_for_without_images(tmp_path: Path, monke
         check_host(Home(root=tmp_path), images=[])
 
     assert "not on PATH" not in str(raised.value)
+
+
+def test_a_go_that_is_too_old_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own message would come after minutes, or it would try to fetch another one."""
+    monkeypatch.setattr(shutil, "which", lambda tool: tool)
+    monkeypatch.setattr(preflight, "run", lambda _: "go1.25.9 X:nodwarf5\n")
+
+    with pytest.raises(HostError, match=r"need Go 1\.\d+\.\d+ \(found go1\.25\.9 X:nodwarf5\); install it"):
+        check_host(Home(root=tmp_path), images=[])
+
+    assert preflight.go_version("1.26.10") > preflight.go_version("1.26.6")
 
 
 def test_a_small_disk_is_named_before_the_build(tmp_path: Path) -> None:
