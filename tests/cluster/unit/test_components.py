@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_cluster import components
-from neuroshard_cluster.components import ALL, COREDNS, KUBERNETES, Component
+from neuroshard_cluster.components import ALL, COREDNS, CRICTL, ETCD, KUBERNETES, KUEUE, Component, program_of
 from neuroshard_cluster.folders import Home
 
 
@@ -15,6 +15,16 @@ def test_every_component_is_pinned(component: Component) -> None:
 def test_kubernetes_programs_are_told_their_version() -> None:
     """A client refuses a server that does not know its version."""
     assert f"gitVersion={KUBERNETES.version}" in KUBERNETES.go_flags[-1]
+
+
+@pytest.mark.parametrize(
+    ("component", "program"), [(ETCD, "server"), (KUEUE, "kueue"), (COREDNS, "coredns"), (CRICTL, "crictl")]
+)
+def test_a_program_is_named_by_go_after_its_package(component: Component, program: str) -> None:
+    """A major version at the end of a module's path is no name."""
+    [package] = component.binaries.values()
+
+    assert program_of(package) == program
 
 
 def test_what_is_built_is_not_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
