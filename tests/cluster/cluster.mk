@@ -5,12 +5,21 @@ CLUSTER ?= auto
 CLUSTER_NAME ?= dev
 NODES ?= 3
 IMAGES ?= probe
+ADDONS ?=
 CLUSTER_ENV = PYTHONPATH=tests/cluster
 CLUSTER_COMMAND = $(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster --name $(CLUSTER_NAME) --provider $(CLUSTER)
 
 .PHONY: cluster-up
 cluster-up: $(DEV) ## A Kubernetes of NODES=3 nodes with mocked GPUs on this machine
 	$(CLUSTER_COMMAND) up --nodes $(NODES) --images $(IMAGES)
+
+.PHONY: cluster-host
+cluster-host: $(DEV) ## Check what CLUSTER=local needs of this machine: rights, packages, Go, kernel, disk
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster host --images $(IMAGES)
+
+.PHONY: cluster-build
+cluster-build: $(DEV) ## Build what CLUSTER=local needs to come up, and ADDONS="kueue kwok" if given; start nothing
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster build --images $(IMAGES) --addons $(ADDONS)
 
 .PHONY: cluster-packages
 cluster-packages: ## Install Debian's packages for CLUSTER=local, where they are missing (root)

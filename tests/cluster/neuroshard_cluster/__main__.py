@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 
 from neuroshard_cluster import gpus
 from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.components import KUEUE, KWOK
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.folders import Home, default_home
 from neuroshard_cluster.images import IMAGES
 from neuroshard_cluster.local import LocalCluster
+from neuroshard_cluster.preflight import check_host
 from neuroshard_cluster.providers import PROVIDERS, open_cluster, require_test_context
 
+ADDONS = {component.name: component for component in (KUEUE, KWOK)}
 DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")
 
 
@@ -58,6 +61,11 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     up = verbs.add_parser("up", help="bring the cluster up")
     up.add_argument("--nodes", type=int, default=3)
     up.add_argument("--images", nargs="*", choices=IMAGES, default=[], help="what every node gets")
+    host = verbs.add_parser("host", help="check what the local provider needs of this machine")
+    host.add_argument("--images", nargs="*", choices=IMAGES, default=[])
+    build = verbs.add_parser("build", help="build what `up` of the local provider needs, and start nothing")
+    build.add_argument("--images", nargs="*", choices=IMAGES, default=[])
+    build.add_argument("--addons", nargs="*", choices=ADDONS, default=[], help="what tests put on top of a cluster")
     verbs.add_parser("down", help="remove every trace of the cluster")
     verbs.add_parser("status", help="show nodes, GPUs and memory")
     node = verbs.add_parser("node", help="change a node")
@@ -72,8 +80,21 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
+def prepare(arguments: argparse.Namespace, home: Home) -> None:
+    """Check this machine for the local provider, or build what its clusters need."""
+    if arguments.verb == "host":
+        check_host(home, images=arguments.images)
+    else:
+        images = [IMAGES[name] for name in arguments.images]
+        addons = [ADDONS[name] for name in arguments.addons]
+        LocalCluster(arguments.name, home).build(images=images, addons=addons, say=say)
+
+
 def act(arguments: argparse.Namespace, home: Home) -> None:
     """Run the command."""
+    if arguments.verb in ("host", "build"):
+        prepare(arguments, home)
+        return
     cluster = open_cluster(arguments.name, provider=arguments.provider, home=home)
     if arguments.verb not in ("up", "down"):
         require_test_context(cluster.kubectl.kubeconfig, home)

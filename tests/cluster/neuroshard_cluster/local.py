@@ -11,12 +11,14 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from signal import Signals
 
 from neuroshard_cluster import components, control_plane, gpus, network
 from neuroshard_cluster.cgroups import SYSTEM, Owner
 from neuroshard_cluster.commands import python_module, run, succeeds
+from neuroshard_cluster.components import Component
 from neuroshard_cluster.dns import await_dns, install_dns
 from neuroshard_cluster.dockerfiles import ImageBuilder
 from neuroshard_cluster.errors import UnknownError
@@ -79,18 +81,13 @@ class LocalCluster:
             HostError: The machine cannot run it.
             TimedOutError: It did not come up; its folder is left for a look.
         """
-        check_host(self._home, images=[image.name for image in images])
+        archives = self.build(images=images, say=say)
         with self._home.locked(self.name):
-            for component in components.CORE:
-                components.built(component, self._home, say=say)
-            archives = [self.build_image(image, say=say) for image in images]
             if self._runs():
                 self.load_images(archives)
                 say(f"cluster {self.name} was up already")
                 return
             self._remove()
-            for archive in self._store.add([*system_images(self._home), *archives]):
-                say(f"imported {archive.name}")
             began = time.monotonic()
             self._start_control_plane()
             names = [self._start_node(index, gpus.POOLS[gpus.DEFAULT_POOL]) for index in range(1, nodes + 1)]
@@ -102,6 +99,25 @@ class LocalCluster:
             await_dns(self.kubectl)
             (self._folder / "ready").touch()
             say(f"{nodes} nodes Ready in {time.monotonic() - began:.1f} s")
+
+    def build(self, *, images: Sequence[Image], addons: Sequence[Component] = (), say: Say) -> list[Path]:
+        """Build the programs of all clusters and of `addons`, and meanwhile the images; return the images' archives.
+
+        Images wait for downloads and the disk, programs for the processor.
+
+        Raises:
+            HostError: The machine cannot run a cluster.
+            CommandError: A build failed.
+        """
+        check_host(self._home, images=[image.name for image in images])
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            needed = (*components.CORE, *addons)
+            programs = pool.submit(lambda: [components.built(each, self._home, say=say) for each in needed])
+            archives = [self.build_image(image, say=say) for image in images]
+            programs.result()
+        for archive in self._store.add([*system_images(self._home), *archives]):
+            say(f"imported {archive.name}")
+        return archives
 
     def down(self) -> None:
         """Remove every trace of the cluster, whatever state it is in. Harmless when there is none."""
