@@ -10,7 +10,7 @@ from typing import Any
 from neuroshard_cluster.commands import run
 
 Object = dict[str, Any]  # a Kubernetes object as JSON has it
-CALL_TIMEOUT_S = 120.0
+CALL_TIMEOUT_S = 900.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
