@@ -88,23 +88,36 @@ run-workflow: $(DEV) ## Run the shell steps of a workflow here, one by one: WORK
 # The images of the rooms; those with PyTorch take some minutes to build, and 5 GB each.
 ROOM_IMAGES = operator planner profiler trainer
 E2E_CLUSTER ?= e2e
+E2E_TESTS ?= tests/e2e
+E2E_IMAGES ?= $(ROOM_IMAGES)
 CHAOS_SECONDS ?= 900
+# Each lane has its own cluster: E2E_CLUSTER, E2E_CLUSTER-b, ...
+LANES ?= 1
+E2E_CLUSTERS = $(E2E_CLUSTER) $(addprefix $(E2E_CLUSTER)-,$(wordlist 2,$(LANES),a b c d))
+comma := ,
+empty :=
+E2E_SUITE = $(BIN)/python -m pytest --cluster $(subst $(empty) $(empty),$(comma),$(strip $(E2E_CLUSTERS))) \
+	--cluster-provider $(CLUSTER) -n $(LANES:1=0) --dist loadgroup --table
+
+.PHONY: e2e-up
+e2e-up: $(DEV) ## The clusters of the end-to-end tests: one for each of LANES=1
+	for name in $(E2E_CLUSTERS); do $(MAKE) cluster-up CLUSTER_NAME=$$name IMAGES="$(E2E_IMAGES)"; done
+
+.PHONY: e2e-down
+e2e-down: $(DEV) ## Remove every trace of them
+	for name in $(E2E_CLUSTERS); do $(MAKE) cluster-down CLUSTER_NAME=$$name; done
 
 .PHONY: e2e
-e2e: $(DEV) ## The end-to-end tests on a cluster of their own, which stays up
-	$(MAKE) cluster-up CLUSTER_NAME=$(E2E_CLUSTER) IMAGES="$(ROOM_IMAGES)"
-	$(BIN)/python -m pytest tests/e2e --cluster $(E2E_CLUSTER) --cluster-provider $(CLUSTER) --table
+e2e: e2e-up ## The end-to-end tests on clusters of their own, which stay up; LANES=2 runs two tests at a time
+	$(E2E_SUITE) $(E2E_TESTS)
 
 .PHONY: chaos
-chaos: $(DEV) ## Kill at random under 30 jobs at once for CHAOS_SECONDS=900, on the same cluster
-	$(MAKE) cluster-up CLUSTER_NAME=$(E2E_CLUSTER) IMAGES="$(ROOM_IMAGES)"
-	$(BIN)/python -m pytest tests/e2e/test_chaos.py --cluster $(E2E_CLUSTER) --cluster-provider $(CLUSTER) \
-		--chaos-seconds $(CHAOS_SECONDS)
+chaos: e2e-up ## Kill at random under 30 jobs at once for CHAOS_SECONDS=900, on the same cluster
+	$(E2E_SUITE) tests/e2e/test_chaos.py --chaos-seconds $(CHAOS_SECONDS)
 
 .PHONY: e2e-long
-e2e-long: $(DEV) ## The end-to-end tests that wait for minutes: nodes that die under a real trainer, a late image, and more
-	$(MAKE) cluster-up CLUSTER_NAME=$(E2E_CLUSTER) IMAGES="$(ROOM_IMAGES)"
-	$(BIN)/python -m pytest tests/e2e -m long --cluster $(E2E_CLUSTER) --cluster-provider $(CLUSTER) --long --table
+e2e-long: e2e-up ## The end-to-end tests that wait for minutes: nodes that die under a real trainer, a late image, and more
+	$(E2E_SUITE) tests/e2e -m long --long
 
 .PHONY: demo-cluster
 demo-cluster: $(DEV) ## A job from kubectl apply to Succeeded on a cluster with mocked GPUs, which stays up

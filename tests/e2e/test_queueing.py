@@ -12,7 +12,7 @@ from neuroshard_cluster.gpus import RESOURCE
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("kueue"), pytest.mark.usefixtures("operator")]
 VERSION = "kueue.x-k8s.io/v1beta1"
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 PRIORITIES = {"low": 1, "high": 1000}
@@ -62,10 +62,10 @@ def queue(request: pytest.FixtureRequest, cluster: Cluster, namespace: Namespace
     cluster.kubectl.apply(*queues(namespace.name))
     yield "queue"
     # Jobs and queues first, while Kueue is still there to let go of them.
-    namespace.kubectl("delete", jobs.KIND, "--all", "--timeout=90s")
-    namespace.kubectl("wait", "--for=delete", "workloads", "--all", "--timeout=90s")
+    namespace.kubectl("delete", jobs.KIND, "--all", "--timeout=600s")
+    namespace.kubectl("wait", "--for=delete", "workloads", "--all", "--timeout=600s")
     namespace.kubectl("delete", "localqueue", "--all")
-    cluster.kubectl("delete", "clusterqueue", namespace.name, "--timeout=90s")
+    cluster.kubectl("delete", "clusterqueue", namespace.name, "--timeout=600s")
 
 
 def queued(name: str, script: str, queue: str, priority: str, *, nodes: int = 1) -> Object:

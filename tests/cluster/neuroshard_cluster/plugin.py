@@ -1,7 +1,8 @@
 """The pytest plug-in of every suite that needs a cluster: fixtures, marks, and failures that explain themselves.
 
 Tests that need a cluster are deselected unless `--cluster NAME` names one that was made for tests, and those that wait
-for minutes unless `--long` asks for them.
+for minutes unless `--long` asks for them. Each worker of pytest-xdist has its own cluster (`--cluster NAME,NAME`), so a
+test may break its cluster while another one runs.
 """
 
 import contextlib
@@ -10,15 +11,16 @@ import re
 import sys
 import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from neuroshard_cluster import diagnosis
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.bare_api import bare_api as run_bare_api
 from neuroshard_cluster.cluster import Cluster
-from neuroshard_cluster.errors import ClusterError, HostError
+from neuroshard_cluster.errors import ClusterError, HostError, UnknownError
 from neuroshard_cluster.folders import Home, default_home
 from neuroshard_cluster.held import Row, readable, report
 from neuroshard_cluster.kubectl import Kubectl
@@ -31,10 +33,14 @@ MARKS = {
     "long": "waits for minutes; runs with --long only",
 }
 NAMESPACE_CHARACTERS = 40
+ENDS_WITHIN_S = 1800
+"""Limit of a test that needs a cluster, unless it has a longer one; it only ends a hang."""
 CLUSTER = pytest.StashKey[Cluster]()
 TABLE = pytest.StashKey[list[Row]]()
 BEGAN_S = pytest.StashKey[float]()
 WHERE = pytest.StashKey["Namespace"]()
+ROW = "held"
+"""Name of a report's attribute: the row of its test."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +55,11 @@ class Namespace:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the options, all of them optional."""
     group = parser.getgroup("cluster", "tests that need a Kubernetes cluster")
-    group.addoption("--cluster", default="", help="the test cluster to run against; without it such tests are left out")
+    group.addoption(
+        "--cluster",
+        default="",
+        help="the test cluster, or one for each worker (-n 2 --cluster a,b); without it such tests are left out",
+    )
     group.addoption("--cluster-provider", default="auto", choices=PROVIDERS)
     group.addoption("--artifacts", type=Path, default=Path("build/artifacts"), help="where failed tests leave a folder")
     group.addoption("--chaos-seconds", type=float, default=60.0, help="how long processes are killed at random")
@@ -65,12 +75,47 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "pod_security(level): the namespace's Pod Security, restricted if not said")
     config.stash[TABLE] = []
     config.stash[BEGAN_S] = time.monotonic()
-    name = config.getoption("--cluster")
-    if name:
+    config.pluginmanager.register(Table(rows=config.stash[TABLE]))
+    if config.getoption("--cluster"):
+        names = config.getoption("--cluster").split(",")
         try:
+            name = cluster_of(names, workers=len(config.getoption("tx", []) or []), worker=_worker(config))
             config.stash[CLUSTER] = _running_cluster(name, config.getoption("--cluster-provider"), default_home())
         except ClusterError as error:
             raise pytest.UsageError(str(error)) from error
+
+
+def cluster_of(names: Sequence[str], *, workers: int, worker: int) -> str:
+    """Return the cluster of a worker of pytest-xdist; the first one for the process that hands out the tests.
+
+    Raises:
+        UnknownError: There are fewer clusters than workers.
+    """
+    if workers > len(names):
+        raise UnknownError(
+            f"{workers} workers would share {len(names)} clusters (found --cluster {','.join(names)})"
+            "\nhint: name a cluster for each worker, as in -n 2 --cluster a,b"
+        )
+    return names[worker]
+
+
+def _worker(config: pytest.Config) -> int:
+    """Return the number of this worker, which pytest-xdist calls gw0, gw1, ..."""
+    workerinput: Mapping[str, str] = getattr(config, "workerinput", {"workerid": "gw0"})
+    return int(workerinput["workerid"].removeprefix("gw"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
+class Table:
+    """Collects the rows of all workers where the tests are handed out."""
+
+    rows: list[Row]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Take the row that came with a report."""
+        row: Mapping[str, Any] = getattr(report, ROW, {})
+        if row:
+            self.rows.append(Row(**row))
 
 
 def _running_cluster(name: str, provider: str, home: Home) -> Cluster:
@@ -81,11 +126,17 @@ def _running_cluster(name: str, provider: str, home: Home) -> Cluster:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the marked tests out when there is no cluster for them, and those that take minutes unless asked for."""
+    """Leave the marked tests out when there is no cluster for them, and those that take minutes unless asked for.
+
+    The others get a limit that fits a busy machine.
+    """
     left_out = set() if CLUSTER in config.stash else MARKS.keys() - {"long"}
     if not config.getoption("--long"):
         left_out |= {"long"}
     unable = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
+    for item in items:
+        if any(item.get_closest_marker(mark) for mark in MARKS) and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(ENDS_WITHIN_S))
     if unable:
         config.hook.pytest_deselected(items=unable)
         items[:] = [item for item in items if item not in unable]
@@ -143,7 +194,7 @@ def pytest_runtest_makereport(
         reason = made.longrepr[2].removeprefix("Skipped: ") if isinstance(made.longrepr, tuple) else ""
         test = readable(item.nodeid)
         row = Row(test=test, sentence=sentence, outcome=made.outcome, seconds=made.duration, reason=reason)
-        item.config.stash[TABLE].append(row)
+        setattr(made, ROW, dataclasses.asdict(row))  # pytest-xdist carries a report's plain attributes
     if made.failed and WHERE in item.stash:
         where = item.stash[WHERE]
         diagnosis.collect(where.kubectl, item.config.stash[CLUSTER].audit_log, where.artifacts)
@@ -156,6 +207,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if not config.getoption("--table"):
         return
     terminalreporter.section("what holds on this cluster")
+    config.stash[TABLE].sort(key=lambda row: row.test)
     for row in config.stash[TABLE]:
         terminalreporter.write_line(row.line)
     file: Path | None = config.getoption("--table-file")
