@@ -113,11 +113,16 @@ e2e: e2e-up ## The end-to-end tests on clusters of their own, which stay up; LAN
 
 .PHONY: chaos
 chaos: e2e-up ## Kill at random under 30 jobs at once for CHAOS_SECONDS=900, on the same cluster
-	$(E2E_SUITE) tests/e2e/test_chaos.py --chaos-seconds $(CHAOS_SECONDS)
+	$(E2E_SUITE) tests/e2e/test_chaos.py --long --chaos-seconds $(CHAOS_SECONDS)
 
 .PHONY: e2e-long
 e2e-long: e2e-up ## The end-to-end tests that wait for minutes: nodes that die under a real trainer, a late image, and more
-	$(E2E_SUITE) tests/e2e -m long --long
+	$(E2E_SUITE) tests/e2e tests/cluster/checks -m long --long
+
+.PHONY: cluster-long
+cluster-long: ## What .ci/run leaves out of the cluster's part: e2e-long, chaos in it, the workflows, and kind's node image
+	$(MAKE) lint-workflows kind-image
+	$(MAKE) e2e-long E2E_IMAGES="probe $(ROOM_IMAGES)"
 
 .PHONY: demo-cluster
 demo-cluster: $(DEV) ## A job from kubectl apply to Succeeded on a cluster with mocked GPUs, which stays up

@@ -12,7 +12,7 @@ from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
 from neuroshard_cluster.workloads import condition, job, pod_spec
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 FAKE_NODES = 200
 ON_KWOK: dict[str, Any] = {
@@ -21,17 +21,16 @@ ON_KWOK: dict[str, Any] = {
 }
 
 
-@pytest.mark.timeout(400)
 def test_kwok_runs_two_hundred_nodes(cluster: Cluster, home: Home, namespace: Namespace) -> None:
     """Simulated: kwok keeps 200 nodes with GPUs Ready, and a Job's pods on them complete."""
     addons.install_kwok(cluster, home, say=print)
     nodes = [addons.fake_node(f"fake-{number}", POOLS["h200"]) for number in range(FAKE_NODES)]
     cluster.kubectl.create(*nodes)
     try:
-        cluster.kubectl("wait", "--for=condition=Ready", "node", "--selector=type=kwok", "--timeout=120s")
+        cluster.kubectl("wait", "--for=condition=Ready", "node", "--selector=type=kwok", "--timeout=600s")
         template = pod_spec("wait", gpus=8, **ON_KWOK)
         namespace.kubectl.create(job("wide", template, completions=FAKE_NODES, parallelism=FAKE_NODES))
-        namespace.kubectl("wait", "--for=condition=Complete", "job/wide", "--timeout=120s")
+        namespace.kubectl("wait", "--for=condition=Complete", "job/wide", "--timeout=600s")
     finally:
         cluster.kubectl("delete", "--raw", "/api/v1/nodes?labelSelector=type%3Dkwok")
 
@@ -78,7 +77,6 @@ def kueue(cluster: Cluster, home: Home) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("kueue")
-@pytest.mark.timeout(600)
 def test_kueue_admits_holds_and_preempts(cluster: Cluster, namespace: Namespace) -> None:
     """Kueue admits a Job within its quota, holds the next, and preempts the first for a more important one."""
     cluster.kubectl.apply(*queues(namespace.name, gpus=8))
@@ -97,17 +95,17 @@ def test_kueue_admits_holds_and_preempts(cluster: Cluster, namespace: Namespace)
 
     try:
         submit("first", "low")
-        eventually("the first is admitted", lambda: not suspended("first"), within_s=60)
+        eventually("the first is admitted", lambda: not suspended("first"))
         submit("second", "low")
-        eventually("the second has a workload", lambda: len(namespace.kubectl.list("workloads")) == 2, within_s=60)
+        eventually("the second has a workload", lambda: len(namespace.kubectl.list("workloads")) == 2)
         assert suspended("second")
         submit("urgent", "high")
-        eventually("the urgent one is admitted", lambda: not suspended("urgent"), within_s=60)
-        eventually("the first is suspended", lambda: suspended("first"), within_s=60)
+        eventually("the urgent one is admitted", lambda: not suspended("urgent"))
+        eventually("the first is suspended", lambda: suspended("first"))
         assert condition(namespace.kubectl.get("job", "first"), "Suspended")
     finally:
         # While Kueue is still there: it keeps a workload, and so the namespace, until it has let go of it.
         namespace.kubectl("delete", "jobs", "--all")
-        eventually("no workload is left", lambda: not namespace.kubectl.list("workloads"), within_s=60)
+        eventually("no workload is left", lambda: not namespace.kubectl.list("workloads"))
         cluster.kubectl.delete("localqueue", "queue", f"--namespace={namespace.name}")
         cluster.kubectl.delete("clusterqueue", namespace.name)
