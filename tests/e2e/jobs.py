@@ -9,21 +9,20 @@ from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_cluster.gpus import RESOURCE
 from neuroshard_cluster.images import PLANNER
 from neuroshard_cluster.kubectl import Kubectl, Object
-from neuroshard_cluster.waiting import eventually
+from neuroshard_cluster.waiting import WITHIN_S, eventually
 
 KIND = "dlrmtrainingjob"
 JOB_LABEL = "training.neuroshard.dev/job-name"
 ROLE_LABEL = "training.neuroshard.dev/role"
 INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 DEVICE = "h200-141gb"
-STAGE_WITHIN_S = 240.0
 TABLES = [
     {"name": "users", "numEmbeddings": 20000, "embeddingDim": 32},
     {"name": "goods", "numEmbeddings": 5000, "embeddingDim": 32, "poolingFactor": 3},
     {"name": "shops", "numEmbeddings": 1000, "embeddingDim": 32},
     {"name": "words", "numEmbeddings": 8000, "embeddingDim": 32, "poolingFactor": 5},
 ]
-SIMULATED = {"backend": "Simulated", "deviceType": DEVICE, "budgetSeconds": 5, "timeoutSeconds": 300}
+SIMULATED = {"backend": "Simulated", "deviceType": DEVICE, "budgetSeconds": 5, "timeoutSeconds": 900}
 BUNDLED = {"policy": "Never", "deviceType": DEVICE}
 """No profiler: the cost models that come with the planner."""
 
@@ -63,6 +62,16 @@ def script_job(name: str, script: str, *, gpus: int = 1, nodes: int = 1, **spec:
     return training_job(name, **{"profiler": BUNDLED, "trainer": trainer, **spec})
 
 
+HELD = "until [ -e /tmp/finish ]; do sleep 0.5; done"
+"""Script of a worker that runs until `finish`, however long a busy machine takes for what the test does meanwhile."""
+
+
+def finish(kubectl: Kubectl, name: str) -> None:
+    """Let the running workers of a job whose script is `HELD` exit with 0."""
+    for pod in workers(kubectl, name).values():
+        kubectl("exec", pod["metadata"]["name"], "--container=trainer", "--", "touch", "/tmp/finish")  # noqa: S108
+
+
 def spread(name: str) -> dict[str, Any]:
     """Return the affinity that puts a job's workers on different nodes."""
     labels = {"matchLabels": {JOB_LABEL: name, ROLE_LABEL: "worker"}}
@@ -94,13 +103,13 @@ def wait_for(
     name: str,
     accept: Callable[[Mapping[str, Any]], bool],
     what: str,
-    within_s: float = STAGE_WITHIN_S,
+    within_s: float = WITHIN_S,
 ) -> dict[str, Any]:
     """Wait until a job's status is as wanted and return it."""
     return eventually(f"{name}: {what}", lambda: status(kubectl, name), within_s=within_s, accept=accept)
 
 
-def wait_for_stage(kubectl: Kubectl, name: str, *stages: str, within_s: float = STAGE_WITHIN_S) -> dict[str, Any]:
+def wait_for_stage(kubectl: Kubectl, name: str, *stages: str, within_s: float = WITHIN_S) -> dict[str, Any]:
     """Wait until a job is in one of these stages and return its status.
 
     A job that has ended otherwise never gets there, so that is not waited for.

@@ -20,7 +20,7 @@ CHART = ROOT / "charts" / "neuroshard-operator"
 RELEASE = "neuroshard-operator"
 NAMESPACE = "neuroshard-system"
 ACCOUNT = f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
-READY_WITHIN_S = 180
+READY_WITHIN_S = 600
 VALUES: Mapping[str, Any] = {
     "images": {"registry": OPERATOR.tag.rsplit("/", 1)[0], "tag": OPERATOR.tag.rsplit(":", 1)[1]},
     # Two cores carry three nodes here; a search of four tables needs little.
@@ -82,7 +82,7 @@ class Release:
         if replicas:
             self.kubectl("rollout", "status", f"deployment/{RELEASE}", f"--timeout={READY_WITHIN_S}s")
         else:
-            eventually("the operator is gone", lambda: not self.pods(), within_s=60)
+            eventually("the operator is gone", lambda: not self.pods())
 
     def metrics(self, pod: str) -> str:
         """Return the metrics of one of the operator's pods, in Prometheus' text format."""

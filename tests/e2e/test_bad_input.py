@@ -13,7 +13,7 @@ from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
 from support.jobs import broken_rules, broken_schemas
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e]
 FROM_MAP = {"configMapKeyRef": {"name": "input", "key": "tables.json"}}
 MODEL_FROM_MAP = {"embeddingTablesFrom": FROM_MAP, "batchSizePerDevice": 256}
 PLAN_REF = {"name": "input", "key": "plan.json"}
@@ -113,7 +113,7 @@ def test_what_only_the_operator_can_refuse_ends_with_a_reason_and_a_sentence(nam
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "input"}, "data": bad.data},
         jobs.script_job("bad", "true", **bad.spec),
     )
-    seen = jobs.wait_for_stage(namespace.kubectl, "bad", "Failed", within_s=90)
+    seen = jobs.wait_for_stage(namespace.kubectl, "bad", "Failed")
 
     assert seen["reason"] == bad.reason, seen["message"]
     assert bad.words in seen["message"]
@@ -143,7 +143,7 @@ def test_an_object_of_someone_else_is_never_taken_over(namespace: Namespace) -> 
         "spec": {"ports": [{"port": 1}]},
     }
     namespace.kubectl.apply(theirs, jobs.script_job("bad", "true"))
-    seen = jobs.wait_for_stage(namespace.kubectl, "bad", "Failed", within_s=90)
+    seen = jobs.wait_for_stage(namespace.kubectl, "bad", "Failed")
 
     assert seen["reason"] == "NameConflict"
     assert "Service bad-workers exists and does not belong to this job" in seen["message"]

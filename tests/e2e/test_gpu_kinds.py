@@ -13,7 +13,7 @@ from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
 from neuroshard_operator.cluster.cluster import NODES_KEPT_S
 
-pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.usefixtures("operator")]
 
 A100, H200 = POOLS["a100"], POOLS["h200"]
 PRODUCT = "nvidia.com/gpu.product"

@@ -9,10 +9,8 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.plugin import Namespace
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("operator")]
 
-WITHIN_S = 400.0
-"""For the start of the ranks, at least 24 exchanges and 12 table sets, and the fit, on cores that carry the cluster."""
 CPU = {"requests": {"cpu": "100m", "memory": "1Gi"}}
 
 
@@ -23,12 +21,12 @@ def test_a_job_of_two_nodes_is_planned_with_the_link_that_was_measured_between_t
     if len(cluster.nodes()) < 2:
         pytest.skip("the network of one node is measured nowhere; make cluster-up NODES=2")
     kubectl = namespace.kubectl
-    profiler: dict[str, Any] = {"budgetSeconds": 1, "timeoutSeconds": 590}
+    profiler: dict[str, Any] = {"budgetSeconds": 1, "timeoutSeconds": 900}
     job = jobs.training_job(
         "net", profiler=profiler, trainer={"numNodes": 2, "resourcesPerNode": CPU}, launchPolicy="PlanOnly"
     )
     kubectl.apply(job)
-    seen = jobs.wait_for_stage(kubectl, "net", "Succeeded", within_s=WITHIN_S)
+    seen = jobs.wait_for_stage(kubectl, "net", "Succeeded")
     pods = jobs.children(kubectl, "net", "pods", "profiler")
     files = jobs.files_in(kubectl, seen["profile"]["configMapRef"]["name"])
     hardware = Hardware.from_json(files["hardware.json"])

@@ -18,7 +18,7 @@ from neuroshard_cluster.waiting import eventually
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("operator")]
 EVERY_STEPS = 20
 
 
@@ -71,7 +71,7 @@ def test_a_killed_training_on_two_nodes_resumes_under_another_mixed_plan(
             )
         )
         jobs.wait_for_stage(kubectl, "shop", "Running")
-        eventually("there is a checkpoint", lambda: newest_step(folder), within_s=240)
+        eventually("there is a checkpoint", lambda: newest_step(folder))
         kill_trainer(kubectl, "1")
         saved = newest_step(folder)
         kubectl.patch(jobs.KIND, "shop", {"spec": {"suspend": True}})
@@ -79,7 +79,7 @@ def test_a_killed_training_on_two_nodes_resumes_under_another_mixed_plan(
         before = newest_step(folder)
         kubectl.patch(jobs.KIND, "shop", {"spec": {"suspend": False, "planRef": {"name": "second"}}})
         seen = jobs.wait_for_stage(kubectl, "shop", "Running")
-        eventually("training goes on", lambda: newest_step(folder) > before + EVERY_STEPS, within_s=240)
+        eventually("training goes on", lambda: newest_step(folder) > before + EVERY_STEPS)
         [live] = [json.loads(path.read_text()) for path in folder.glob("**/live-sharding.json")]
         log = kubectl("logs", jobs.workers(kubectl, "shop")["0"]["metadata"]["name"], "--container=trainer")
 

@@ -5,7 +5,7 @@ from e2e import jobs
 from neuroshard_api.documents.plan import Plan
 from neuroshard_cluster.plugin import Namespace
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("operator")]
 
 USER = ("watched", "bought")
 TABLES = [

@@ -31,7 +31,7 @@ def test_overwriting_an_image_file_stays_in_the_container(cluster: Cluster, name
     node = cluster.nodes()[0]
     for name in ("first", "second"):
         namespace.kubectl.create(job(name, pod_spec("overwrite", nodeName=node)))
-        namespace.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=60s")
+        namespace.kubectl("wait", "--for=condition=Complete", f"job/{name}", "--timeout=600s")
 
         assert namespace.kubectl("logs", f"job/{name}").split() == ["0", "1"]
 
@@ -60,7 +60,7 @@ def test_torchrun_across_nodes(cluster: Cluster, namespace: Namespace) -> None:
     template["containers"][0]["volumeMounts"] = [{"name": "ranks", "mountPath": "/mnt"}]
     namespace.kubectl.create(job("ranks", template, completions=2, parallelism=2, completionMode="Indexed"))
 
-    namespace.kubectl("wait", "--for=condition=Complete", "job/ranks", "--timeout=100s")
+    namespace.kubectl("wait", "--for=condition=Complete", "job/ranks", "--timeout=600s")
 
     logs = namespace.kubectl("logs", "--selector=app=ranks")
     assert "4 ranks agree" in logs

@@ -37,14 +37,14 @@ def test_failure_policy_ends_a_job_at_once(namespace: Namespace) -> None:
     def failed() -> Object:
         return dict(condition(namespace.kubectl.get("job", "strict"), "Failed"))
 
-    assert eventually("the Job fails", failed, within_s=60)["reason"] == "PodFailurePolicy"
+    assert eventually("the Job fails", failed)["reason"] == "PodFailurePolicy"
 
 
 def test_eviction_does_not_count_as_failure(namespace: Namespace) -> None:
     """A pod that is evicted is replaced without using up the Job's backoffLimit."""
     policy = {"rules": [IGNORE_DISRUPTION]}
     namespace.kubectl.create(job("moved", pod_spec("wait"), podFailurePolicy=policy))
-    eventually("the pod runs", lambda: phases(namespace) == ["Running"], within_s=60)
+    eventually("the pod runs", lambda: phases(namespace) == ["Running"])
     first = namespace.kubectl.list("pods")[0]["metadata"]["name"]
 
     evict(namespace, first)
@@ -53,28 +53,28 @@ def test_eviction_does_not_count_as_failure(namespace: Namespace) -> None:
         running = [each for each in namespace.kubectl.list("pods") if each["status"]["phase"] == "Running"]
         return [each["metadata"]["name"] for each in running if each["metadata"]["name"] != first]
 
-    eventually("another pod runs", names, within_s=60)
+    eventually("another pod runs", names)
     assert not condition(namespace.kubectl.get("job", "moved"), "Failed")
 
 
 def test_suspend_and_resume(namespace: Namespace) -> None:
     """Suspending a Job removes its pods, resuming brings them back."""
     namespace.kubectl.create(job("paused", pod_spec("wait")))
-    eventually("the pod runs", lambda: phases(namespace) == ["Running"], within_s=60)
+    eventually("the pod runs", lambda: phases(namespace) == ["Running"])
 
     namespace.kubectl.patch("job", "paused", {"spec": {"suspend": True}})
-    eventually("no pod is left", lambda: not phases(namespace), within_s=60)
+    eventually("no pod is left", lambda: not phases(namespace))
     assert condition(namespace.kubectl.get("job", "paused"), "Suspended")
 
     namespace.kubectl.patch("job", "paused", {"spec": {"suspend": False}})
-    eventually("the pod runs again", lambda: phases(namespace) == ["Running"], within_s=60)
+    eventually("the pod runs again", lambda: phases(namespace) == ["Running"])
 
 
 def test_finished_job_goes_after_its_time(namespace: Namespace) -> None:
     """A finished Job is deleted ttlSecondsAfterFinished later."""
     namespace.kubectl.create(job("brief", pod_spec("exit", "0"), ttlSecondsAfterFinished=1))
 
-    eventually("the Job is gone", lambda: not namespace.kubectl.list("jobs"), within_s=60)
+    eventually("the Job is gone", lambda: not namespace.kubectl.list("jobs"))
 
 
 def test_gpus_are_counted(cluster: Cluster, namespace: Namespace) -> None:
@@ -83,12 +83,12 @@ def test_gpus_are_counted(cluster: Cluster, namespace: Namespace) -> None:
     names = [f"gpus-{number}" for number in range(len(free) + 1)]
     namespace.kubectl.create(*(pod(name, "wait", gpus=8) for name in names))
     running = ["Running"] * len(free)
-    eventually("all but one run", lambda: phases(namespace) == ["Pending", *running], within_s=60)
+    eventually("all but one run", lambda: phases(namespace) == ["Pending", *running])
     first = next(each for each in namespace.kubectl.list("pods") if each["status"]["phase"] == "Running")
 
     namespace.kubectl.delete("pod", first["metadata"]["name"])
 
-    eventually("the last one runs", lambda: phases(namespace) == running, within_s=60)
+    eventually("the last one runs", lambda: phases(namespace) == running)
 
 
 def test_memory_limit_kills(namespace: Namespace) -> None:
@@ -100,4 +100,4 @@ def test_memory_limit_kills(namespace: Namespace) -> None:
         statuses = status.get("containerStatuses", [])  # none until the kubelet reports
         return sum(int(each["state"].get("terminated", {}).get("exitCode", 0)) for each in statuses)
 
-    eventually("the container is killed", exit_code, within_s=60, accept=lambda code: code == 137)
+    eventually("the container is killed", exit_code, accept=lambda code: code == 137)

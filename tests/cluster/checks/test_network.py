@@ -17,7 +17,7 @@ def start(namespace: Namespace, name: str, *args: str, node: str = "") -> None:
     """Run a pod, on a node if one is named, and wait until it is Ready."""
     place = {"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}
     namespace.kubectl.create(pod(name, *args, **place))
-    namespace.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=60s")
+    namespace.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=600s")
 
 
 def answered(port: int) -> str:
@@ -44,7 +44,7 @@ def test_workers_find_each_other_by_name(namespace: Namespace) -> None:
     indexed = {"completions": 2, "parallelism": 2, "completionMode": "Indexed"}
     namespace.kubectl.create(job("ranks", template, **indexed))
 
-    namespace.kubectl("wait", "--for=condition=Complete", "job/ranks", "--timeout=60s")
+    namespace.kubectl("wait", "--for=condition=Complete", "job/ranks", "--timeout=600s")
 
     nodes = {each["spec"]["nodeName"] for each in namespace.kubectl.list("pods")}
     assert len(nodes) == 2
@@ -88,7 +88,7 @@ def test_port_forward(namespace: Namespace) -> None:
         port = re.search(r"127\.0\.0\.1:(\d+)", forward.stdout.readline())
         assert port is not None
         try:
-            answer = eventually("the pod answers", lambda: answered(int(port[1])), within_s=20)
+            answer = eventually("the pod answers", lambda: answered(int(port[1])))
         finally:
             forward.kill()
 
