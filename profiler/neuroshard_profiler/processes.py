@@ -5,6 +5,7 @@ minutes, so a limit of the whole time would end profiles that make progress. Pro
 silence.
 """
 
+import contextlib
 import os
 import subprocess
 import time
@@ -66,7 +67,11 @@ class _Silence:
         return now - self._grown_at
 
     def _found(self) -> Mapping[Path, int]:
-        return {path: path.stat().st_size for folder in self.folders for path in sorted(folder.iterdir())}
+        found = {}
+        for path in (path for folder in self.folders for path in sorted(folder.iterdir())):
+            with contextlib.suppress(FileNotFoundError):  # renamed or removed since it was listed
+                found[path] = path.stat().st_size
+        return found
 
 
 @dataclass(kw_only=True, slots=True)

@@ -7,6 +7,7 @@ ExpectedError
 
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.missing_package import install_hint
 
 
 class CommunicationError(ExpectedError):
@@ -25,6 +26,6 @@ def missing_torchrec(error: Exception) -> MissingPackageError:
     """Return the error for an import that failed; fbgemm-gpu without a driver fails to load its libraries."""
     return MissingPackageError(
         f"torch, torchrec and fbgemm-gpu are needed, an import failed ({error}); hint: try "
-        "pip install '.[trainer]' in a checkout, then `pip install --no-deps fbgemm-gpu torchrec` "
+        f"{install_hint('trainer')}, then `pip install --no-deps fbgemm-gpu torchrec` "
         "(fbgemm-gpu-cpu without a GPU) and what torchrec asks for"
     )

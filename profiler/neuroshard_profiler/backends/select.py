@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.process.errors import MissingPackageError
+from neuroshard_api.process.missing_package import install_hint
 from neuroshard_api.sharding.kernels import DeviceKind
 
 from neuroshard_profiler.backends.base import Backend
@@ -13,7 +14,7 @@ from neuroshard_profiler.errors import SettingsError
 BackendName = Literal["fbgemm", "torch_native", "simulated"]
 NAMES: tuple[BackendName, ...] = get_args(BackendName)
 _INSTALL = {
-    "torch": "pip install '.[profiler]' in a checkout of the repository",
+    "torch": install_hint("profiler"),
     "fbgemm_gpu": "`pip install --no-deps fbgemm-gpu` (fbgemm-gpu-cpu without a GPU) of torch's generation",
 }
 

@@ -21,7 +21,7 @@ def test_kubernetes_programs_are_told_their_version() -> None:
     ("component", "program"), [(ETCD, "server"), (KUEUE, "kueue"), (COREDNS, "coredns"), (CRICTL, "crictl")]
 )
 def test_a_program_is_named_by_go_after_its_package(component: Component, program: str) -> None:
-    """A major version at the end of a module's path is no name."""
+    """A major version at the end of a module's path does not name the program."""
     [package] = component.binaries.values()
 
     assert program_of(package) == program
