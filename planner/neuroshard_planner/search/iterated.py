@@ -64,31 +64,6 @@ class Course:
     """[units]"""
 
 
-def iterated(
-    problem: Problem,
-    *,
-    starts: Sequence[Placement],
-    work_budget: int,
-    bound_ms: float,
-    published_work: int = 0,
-    most_rounds: int = 0,
-) -> Found | None:
-    """Return the best placement that the budget of device evaluations finds. None: nothing fits.
-
-    Args:
-        problem: whose devices leave a choice.
-        starts: placements known already; the cheapest is one more start.
-        work_budget: device evaluations and their like, counted from here.
-        bound_ms: the search ends close to it.
-        published_work: what the published beam may take on top of the budget.
-        most_rounds: rounds of perturbations that may follow on top of the budget, as long as the last one gained.
-    """
-    search = IteratedSearch(
-        problem, starts, work_budget=work_budget, published_work=published_work, most_rounds=most_rounds
-    )
-    return search.run(bound_ms=bound_ms)
-
-
 def opening_work(problem: Problem) -> int:
     """Return the least work that the opening has, if the budget allows."""
     return min(LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_OPENING_WORK)
@@ -106,7 +81,15 @@ class IteratedSearch:
         published_work: int = 0,
         most_rounds: int = 0,
     ) -> None:
-        """See `iterated`."""
+        """Prepare a search.
+
+        Args:
+            problem: whose devices leave a choice.
+            starts: placements known already; the cheapest is one more start.
+            work_budget: device evaluations and their like, counted from here.
+            published_work: what the published beam may take on top of the budget.
+            most_rounds: rounds of perturbations that may follow on top of the budget, as long as the last one gained.
+        """
         begin = problem.work
         self._problem = problem
         self._starts = starts

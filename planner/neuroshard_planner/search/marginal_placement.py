@@ -31,14 +31,6 @@ class PlacedList(NamedTuple):
     """Infinite without a placement."""
 
 
-def marginal_placement(
-    problem: Problem, kinds: IndexArray, *, dim_factors: Sequence[float] = DIM_FACTORS
-) -> Placement | None:
-    """Return the cheapest placement of n shards over all limits on columns. None: no limit leaves room for all."""
-    (found,) = MarginalPlacement(problem, dim_factors=dim_factors).cheapest([kinds])
-    return found.placement
-
-
 class MarginalPlacement:
     """Places lists of shards of one problem under several limits on columns."""
 

@@ -10,7 +10,7 @@ from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import plan
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search.iterated import MOST_STALLED, IteratedSearch, courses_of, iterated
+from neuroshard_planner.search.iterated import MOST_STALLED, IteratedSearch, courses_of
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import planned, problem_of
@@ -83,7 +83,7 @@ def test_a_search_that_improves_nothing_ends_before_its_budget() -> None:
     """Equal tables on as many devices are at their best from the start, whatever the budget and the bound."""
     problem = problem_of(request(*tables(4, embedding_dim=4), search=SearchSettings(seed=1)))
 
-    found = iterated(problem, starts=[], work_budget=10**9, bound_ms=0.0)
+    found = IteratedSearch(problem, [], work_budget=10**9).run(bound_ms=0.0)
 
     assert found is not None
     assert not found.budget_exhausted
@@ -97,7 +97,7 @@ def test_rounds_go_on_where_a_budget_ends_far_from_the_best_placement() -> None:
     totals = []
     for most_rounds in (0, 6):
         problem = problem_of(asked)
-        found = iterated(problem, starts=[], work_budget=5000, bound_ms=0.0, most_rounds=most_rounds)
+        found = IteratedSearch(problem, [], work_budget=5000, most_rounds=most_rounds).run(bound_ms=0.0)
         assert found is not None
         totals.append(float(problem.total_ms([found.placement])[0]))
 
@@ -114,7 +114,7 @@ def test_a_round_that_gains_nothing_is_the_last(most_rounds: int) -> None:
     problem = problem_of(request(*members))
     before = problem.work
 
-    found = iterated(problem, starts=[], work_budget=3000, bound_ms=0.0, most_rounds=most_rounds)
+    found = IteratedSearch(problem, [], work_budget=3000, most_rounds=most_rounds).run(bound_ms=0.0)
 
     assert found is not None
     assert 3000 * 1.25 <= problem.work - before < 3000 * 1.5
@@ -131,7 +131,7 @@ def test_every_course_has_a_limit_of_its_own(num_tables: int, limits: list[int])
 def test_an_opening_that_comes_early_changes_no_result() -> None:
     """Work of others between the opening and the rest does not count."""
     asked = request(*tables(12, pooling_factor=20.0), table("wide", embedding_dim=256, pooling_factor=80.0))
-    at_once = iterated(problem_of(asked), starts=[], work_budget=3000, bound_ms=0.0)
+    at_once = IteratedSearch(problem_of(asked), [], work_budget=3000).run(bound_ms=0.0)
     problem = problem_of(asked)
     search = IteratedSearch(problem, [], work_budget=3000)
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, TableConstraints
-from neuroshard_planner.search.marginal_placement import MarginalPlacement, marginal_placement
+from neuroshard_planner.search.marginal_placement import MarginalPlacement
 from neuroshard_planner.search.published_beam import halved
 from support.builders import request, table, tables
-from support.planner.searches import problem_of, shards_of
+from support.planner.searches import marginal_placement, problem_of, shards_of
 
 from benchmarks.reference_search import place_greedily
 

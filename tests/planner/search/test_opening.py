@@ -5,11 +5,10 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch
-from neuroshard_planner.search.marginal_placement import marginal_placement
 from neuroshard_planner.search.opening import opened
 from neuroshard_planner.search.sharding_options import OptionTable
 from support.builders import request, table, tables, topology
-from support.planner.searches import placed, problem_of
+from support.planner.searches import marginal_placement, placed, problem_of
 
 UNLIMITED = 10**9
 

@@ -8,13 +8,12 @@ from neuroshard_api.documents.request import Constraints, PlanRequest, TableCons
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.iterated import iterated
+from neuroshard_planner.search.iterated import IteratedSearch
 from neuroshard_planner.search.local_search import merged
-from neuroshard_planner.search.marginal_placement import marginal_placement
 from neuroshard_planner.search.published_beam import halved, published_beam, published_work
 from support.builders import request, table, tables
 from support.depth import generated
-from support.planner.searches import problem_of, search_requests, shards_of
+from support.planner.searches import marginal_placement, problem_of, search_requests, shards_of
 
 from benchmarks.reference_search import reference_search
 from benchmarks.tasks import draw_pool, sampled_tables, task_tables, weights_only_request
@@ -61,7 +60,7 @@ def test_a_spent_budget_does_not_keep_it_from_its_own_work() -> None:
     """The opening may take the whole budget of a small set; the plan is still no dearer than the published one."""
     problem = problem_of(task(8))
 
-    found = iterated(problem, starts=[], work_budget=1, bound_ms=0.0, published_work=published_work(problem))
+    found = IteratedSearch(problem, [], work_budget=1, published_work=published_work(problem)).run(bound_ms=0.0)
 
     assert found is not None
     reference = reference_search(problem)
@@ -76,7 +75,7 @@ def test_no_plan_is_dearer_than_the_published_one_with_one_shard_of_a_table_per_
     tables_drawn = sampled_tables(draw_pool(), int(generator.integers(10, 60)), generator, name="task")
     problem = Problem(weights_only_request(tables_drawn, 8), bundled_bundle("h100-80gb"))
 
-    found = iterated(problem, starts=[], work_budget=1, bound_ms=0.0, published_work=published_work(problem))
+    found = IteratedSearch(problem, [], work_budget=1, published_work=published_work(problem)).run(bound_ms=0.0)
 
     assert found is not None
     reference = reference_search(problem)
@@ -98,7 +97,7 @@ def test_no_plan_is_dearer_than_its_placements() -> None:
     """Neither local search nor the tolerance for fewer shards gives up what the published beam found."""
     problem = problem_of(task(8))
 
-    found = iterated(problem, starts=[], work_budget=20_000, bound_ms=0.0)
+    found = IteratedSearch(problem, [], work_budget=20_000).run(bound_ms=0.0)
 
     assert found is not None
     published = published_beam(problem_of(task(8)), work_budget=UNLIMITED)
