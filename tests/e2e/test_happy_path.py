@@ -1,22 +1,25 @@
-"""One job from `kubectl apply` to Succeeded, and what a user sees on the way."""
+"""One job from `neuroshard submit` to Succeeded, and what its user sees, without kubectl and with it."""
 
 import hashlib
+import json
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from e2e import jobs
+from e2e.client import neuroshard
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_cluster.plugin import Namespace
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("operator")]
 
 
 def test_a_pod_whose_trainer_ends_while_the_sidecar_starts_ends_at_once(namespace: Namespace) -> None:
     """The sidecar gets SIGTERM before its interpreter has handlers, as the first process of its container."""
     kubectl = namespace.kubectl
     kubectl.apply(jobs.script_job("brief", "true", podTemplate={"spec": {"terminationGracePeriodSeconds": 300}}))
-    jobs.wait_for_stage(kubectl, "brief", "Succeeded", within_s=120)
+    jobs.wait_for_stage(kubectl, "brief", "Succeeded")
     [pod] = jobs.children(kubectl, "brief", "pods", "worker")
     [trainer], [sidecar] = (pod["status"][f"{kind}Statuses"] for kind in ("container", "initContainer"))
     ends = [datetime.fromisoformat(each["state"]["terminated"]["finishedAt"]) for each in (trainer, sidecar)]
@@ -25,15 +28,26 @@ def test_a_pod_whose_trainer_ends_while_the_sidecar_starts_ends_at_once(namespac
     assert ends[1] - ends[0] < timedelta(seconds=30)
 
 
-def test_an_applied_job_is_profiled_planned_and_trained_under_its_plan(namespace: Namespace) -> None:
+def test_a_submitted_job_is_profiled_planned_and_trained_under_its_plan(namespace: Namespace, tmp_path: Path) -> None:
     """Simulated profile, real plan, real torchrun workers on two nodes, measured next to predicted cost."""
-    kubectl = namespace.kubectl
-    kubectl.apply(jobs.training_job("shop", data={"numSamples": 100_000}))  # it is seen training
-    jobs.wait_for_stage(kubectl, "shop", "Running", "Succeeded")
-    nodes = {pod["spec"]["nodeName"] for pod in jobs.children(kubectl, "shop", "pods", "worker")}
-    seen = jobs.wait_for_stage(kubectl, "shop", "Succeeded")
+    kubectl, file = namespace.kubectl, tmp_path / "job.json"
+    file.write_text(json.dumps(jobs.training_job("shop", data={"numSamples": 100_000})))
+    watched = neuroshard(namespace, "submit", str(file), "--watch")
+    shown = neuroshard(namespace, "status", "shop")
+    both = neuroshard(namespace, "logs", "shop")
+    logs = [neuroshard(namespace, "logs", "shop", "--stage", "running", "--worker", index) for index in ("0", "1")]
+    profiler = neuroshard(namespace, "logs", "shop", "--stage", "profiling")
+    pods = jobs.workers(kubectl, "shop")
+    seen = jobs.status(kubectl, "shop")
 
-    assert len(nodes) == 2
+    assert f"shop created in namespace {namespace.name}" in watched
+    assert "Succeeded" in watched
+    assert "Succeeded" in shown
+    assert both == "".join(logs)
+    assert f"hold the shards of plan {seen['plan']['hash'].removeprefix('sha256:')[:12]}" in logs[0]
+    assert profiler.strip()
+
+    assert len({pod["spec"]["nodeName"] for pod in pods.values()}) == 2
     assert jobs.conditions(seen)["Profiled"][0] == "True"
     assert jobs.conditions(seen)["Planned"] == ("True", "PlanWritten")
     assert jobs.conditions(seen)["Succeeded"] == ("True", "TrainingCompleted")
