@@ -41,6 +41,18 @@ class DocumentError(ExpectedError, ValueError):
         return f"{self.where}: " + in_one_line([*shown, *([f"and {rest} more"] if rest else [])])
 
 
+class FieldError(ValueError):
+    """A validator of a whole value found one of its fields at fault.
+
+    Attributes:
+        path: of the field within the value.
+    """
+
+    def __init__(self, path: str, message: str) -> None:
+        self.path = path
+        super().__init__(message)
+
+
 _NOT_TEXT = "is not text in UTF-8; is it the right file? If so, save it as plain text"
 MAX_PROBLEMS_SHOWN = 10  # enough to fix a file in one go without filling the terminal
 COMPRESSED_SUFFIX = ".gz"
@@ -379,6 +391,9 @@ def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whos
         return f"{path}: is not a known key; hint: check its spelling or remove it"
     if kind == "too_short":
         return f"{path}: needs at least {fault['ctx']['min_length']} entries, found {fault['ctx']['actual_length']}"
+    error = fault.get("ctx", {}).get("error")
+    if isinstance(error, FieldError):
+        path = f"{path}.{error.path}" if path else error.path
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind != "value_error":
         message = f"{message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}"

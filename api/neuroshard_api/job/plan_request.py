@@ -16,6 +16,7 @@ from neuroshard_api.documents.table_files import parse_table_set
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import HostMemory, Topology
 from neuroshard_api.job.communication import Communication
+from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
 from neuroshard_api.job.training import Deduplication
@@ -32,9 +33,10 @@ def plan_request(
     Raises:
         DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known; or
             a table has an optimizer with which the job's trainer does not train it; or a fixed type on the wire does
-            not go with the batch size or the devices.
+            not go with the batch size or the devices; or a feature is another column of the job's data.
     """
     model, planner = job.spec.model, job.spec.planner
+    require_feature_columns(model, job.spec.data, tables, where="job")
     _require_one_optimizer(job, tables)
     tables = with_known_repeats(job, tables)
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device

@@ -209,7 +209,8 @@ class Data(Part):
     mount_path: AbsolutePath = "/data"
     """Where the volume is mounted in the workers."""
     label_column: Column | None = None
-    """Parquet, NPZ: column or array of the label, 0 or 1. If unset: label."""
+    """Parquet, NPZ: column or array of the label, 0 or 1. No feature may be the label, the session, the time, or a
+    dense column. If unset: label."""
     dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
     """Parquet: columns of the dense features. If unset: dense_0, dense_1 and so on, numDenseFeatures of them."""
     num_samples: PositiveCount | None = None

@@ -7,11 +7,18 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 
-from neuroshard_api.documents.document import DocumentError, Value, validated, validated_without_unknown
+from neuroshard_api.documents.document import (
+    DocumentError,
+    FieldError,
+    Value,
+    validated,
+    validated_without_unknown,
+)
 from neuroshard_api.job.dense import ParallelismPolicy
+from neuroshard_api.job.feature_columns import job_column_problems
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job.preparation import Planner, PlanReference, Profiler
@@ -177,6 +184,15 @@ class Spec(Part):
     replanning: Replanning = Replanning()
     """What the job does about inputs and nodes that changed since its plan was made. A change takes effect at the next
     decision."""
+
+    @model_validator(mode="after")
+    def _features_are_not_other_columns(self, info: ValidationInfo) -> Self:
+        problems = job_column_problems(self.model, self.data)
+        if problems and isinstance(info.context, Waived):
+            info.context.problems.extend(f"spec.{problem}" for problem in problems)
+        elif problems:
+            raise FieldError(problems[0].path, problems[0].text)
+        return self
 
     @property
     def num_profiler_procs(self) -> int:

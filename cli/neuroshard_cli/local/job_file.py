@@ -21,6 +21,7 @@ class JobFile:
 
     def tables(self) -> "TableSet":
         """Return the job's tables, its own or those of the ConfigMap that it names. Raises DocumentError."""
+        from neuroshard_api.job.feature_columns import require_feature_columns
         from neuroshard_api.job.plan_request import tables_of_file
 
         model = self.job.spec.model
@@ -30,7 +31,10 @@ class JobFile:
         assert model.embedding_tables_from is not None, "a job's model has one of the two"
         reference = model.embedding_tables_from.config_map_key_ref
         content = self.content(reference.name, reference.key, field_path="spec.model.embeddingTablesFrom")
-        return tables_of_file(reference.key, content, where=f"{self.path}: ConfigMap {reference.name}, {reference.key}")
+        where = f"{self.path}: ConfigMap {reference.name}, {reference.key}"
+        tables = tables_of_file(reference.key, content, where=where)
+        require_feature_columns(model, self.job.spec.data, tables, where=where)
+        return tables
 
     def content(self, name: str, key: str, *, field_path: str) -> bytes:
         """Return one key of a ConfigMap of the file. Raises DocumentError where it is not there."""

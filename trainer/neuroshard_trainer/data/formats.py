@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN, DENSE_PREFIX
 from neuroshard_api.job.training import Data, DataFormat
 from neuroshard_api.process.errors import DataError, MissingPackageError
 
@@ -20,7 +21,6 @@ from neuroshard_trainer.data.unpack import COMPRESSED
 
 DEFAULT_NUM_SAMPLES = 1_000_000
 """Samples of a synthetic epoch where the job names none."""
-DEFAULT_LABEL_COLUMN = "label"
 _TEXT = (".tsv", ".txt")
 _SUFFIXES = {
     DataFormat.CRITEO_TSV: (*_TEXT, *(text + packed for text in _TEXT for packed in COMPRESSED)),
@@ -136,7 +136,7 @@ def _constant_features(data: Data, features: Sequence[Feature]) -> Sequence[str]
 
 def _dense_columns(data: Data, num_dense: int) -> Sequence[str]:
     if data.dense_columns is None:
-        return [f"dense_{position}" for position in range(num_dense)]
+        return [f"{DENSE_PREFIX}{position}" for position in range(num_dense)]
     if len(data.dense_columns) != num_dense:
         raise DataError(
             f"spec.data.denseColumns: names {len(data.dense_columns)} columns, spec.model.numDenseFeatures is "

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import DataError
@@ -106,9 +107,11 @@ def open_training_data(
 
     Raises:
         DataError: there is none, or it lacks what the model needs.
+        DocumentError: a feature is another column of the data, such as the label.
         StorageError, MissingPackageError: as open_source.
     """
     data, training = job.spec.data, job.spec.training
+    require_feature_columns(job.spec.model, data, tables, where="the plan")
     features = features_of(tables.tables)
     readers = Readers(
         num_processes=data.reader_processes,
