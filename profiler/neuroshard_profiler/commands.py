@@ -264,6 +264,13 @@ def stats(
     feature: Annotated[
         list[str] | None, typer.Option(help="A feature that is looked up; may be repeated. Default: all that can be.")
     ] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(help="Column of the label, which is never looked up. Default: the column label, if there is one."),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None, typer.Option(help="A column that is not looked up; may be repeated. Default: none.")
+    ] = None,
     session: Annotated[str | None, typer.Option(help="Column that tells which samples are of one session.")] = None,
     time: Annotated[
         str | None, typer.Option(help="Column that orders the samples of a session: measure repeats over all samples.")
@@ -302,7 +309,15 @@ def stats(
         raise SettingsError(
             "--constant: lists are compared in the order of a session's samples; hint: give --session and --time too"
         )
-    opened = DataSet.of(data, data_format=data_format, features=feature or (), session=session, time=time)
+    opened = DataSet.of(
+        data,
+        data_format=data_format,
+        features=feature or (),
+        session=session,
+        time=time,
+        label=label,
+        ignored=ignore or (),
+    )
     known = [count for count in (max_samples, opened.num_samples) if count is not None]
     duplication = None
     with activity("reading samples", is_silent=json) as shown:
@@ -311,7 +326,12 @@ def stats(
             total=min(known, default=None),
             amount=lambda batch: batch.num_samples,
         )
-        statistics = data_statistics(batches, batch_size=batch_size, ids_are_rows=opened.ids_are_rows)
+        statistics = data_statistics(
+            batches,
+            batch_size=batch_size,
+            ids_are_rows=opened.ids_are_rows,
+            has_label=opened.columns.has_label if opened.has_names else None,
+        )
         if session is not None and time is not None:
             shown.begin("measuring repeats of sessions")
             names = tuple(each.name for each in statistics.features)
@@ -334,6 +354,11 @@ def stats(
         sys.stdout.write(tables.to_json())
     else:
         print_content(render_statistics(statistics, duplication))
+    if opened.columns.passed_over:
+        _say(f"passed over: {opened.columns.passed_over_text}")
+    for each in statistics.features:
+        if each.doubt is not None:
+            _say(each.doubt)
 
 
 COMMANDS = (profile, collect_compute, collect_comm, fit, stats)

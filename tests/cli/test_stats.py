@@ -101,3 +101,23 @@ def test_a_list_that_changes_although_declared_constant_is_invalid_input(neurosh
     result = neuroshard("stats", path, *options, "--time", "time")
     assert (result.code, result.out) == (2, "")
     assert "row 1: 'history' changes in session 1 (found [2], and [1] in row 0)\nhint: correct the log" in result.err
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_columns_without_a_table_have_their_reason(neuroshard: Any, tmp_path: Path, options: tuple[str, ...]) -> None:
+    """On stderr, next to the question whether a column of two values is the label; stdout is as without."""
+    samples = [(time % 2, time, [1, 2]) for time in range(8)]
+    path = session_file(tmp_path / "log.parquet", samples, clicked=[0, 1] * 4, city=["a"] * 8)
+    options = ("--embedding-dim", "16", "--session", "session", *options)
+    result = neuroshard("stats", path, *options)
+
+    assert result.code == 0
+    assert result.err.splitlines()[-2:] == [
+        "passed over: city: string; session: the session",
+        "clicked: 2 values; is it the label? --label clicked",
+    ]
+    result = neuroshard("stats", path, *options, "--label", "clicked", "--ignore", "time")
+    assert result.err.splitlines()[-1] == (
+        "passed over: time: ignored; city: string; clicked: the label; session: the session"
+    )
+    assert "clicked" not in result.out

@@ -13,6 +13,7 @@ from neuroshard_trainer.data.samples import Feature, Samples
 from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
 
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, evenly
+from neuroshard_profiler.data.columns import ChosenColumns
 
 _ROWS = 2**40
 """Of tables that the trainer's readers take ids modulo of: hashes have 32 bits, so that all of them stay apart."""
@@ -22,6 +23,7 @@ class CriteoText:
     """Criteo's text format: an empty cell looks nothing up."""
 
     ids_are_rows = False
+    columns = ChosenColumns(features=FEATURES, has_label=True)
 
     def __init__(self, file: DataFile) -> None:
         self._file = file
@@ -63,6 +65,7 @@ class CriteoArrays:
     """Criteo's data as torchrec's arrays, with one lookup per feature and sample, or with several."""
 
     ids_are_rows = False
+    columns = ChosenColumns(features=FEATURES, has_label=True)
 
     def __init__(self, file: DataFile, *, multi_hot: bool) -> None:
         features = [

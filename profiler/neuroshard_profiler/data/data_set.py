@@ -8,6 +8,7 @@ from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile, matching_files
 
 from neuroshard_profiler.data.batches import DataBatch, evenly
+from neuroshard_profiler.data.columns import ChosenColumns
 from neuroshard_profiler.data.files import ENDS, Format, Reader, format_of, open_data
 
 
@@ -17,16 +18,23 @@ class DataSet:
 
     files: tuple[DataFile, ...]
     data_format: Format
-    features: tuple[str, ...]
-    """Columns that are looked up. Empty: all of the first file that can be."""
     session: str | None
     time: str | None
+    label: str | None
     _first: Reader
     """Of the first file."""
 
     @classmethod
     def of(
-        cls, place: str, *, data_format: Format | None, features: Sequence[str], session: str | None, time: str | None
+        cls,
+        place: str,
+        *,
+        data_format: Format | None,
+        features: Sequence[str],
+        session: str | None,
+        time: str | None,
+        label: str | None = None,
+        ignored: Sequence[str] = (),
     ) -> "DataSet":
         """Find the files, as training does, and open the first. For arguments and errors see open_data."""
         files = _files(place, data_format)
@@ -40,11 +48,29 @@ class DataSet:
         return cls(
             files=files,
             data_format=chosen,
-            features=tuple(features),
             session=session,
             time=time,
-            _first=open_data(files[0].place, data_format=chosen, features=features, session=session, time=time),
+            label=label,
+            _first=open_data(
+                files[0].place,
+                data_format=chosen,
+                features=features,
+                session=session,
+                time=time,
+                label=label,
+                ignored=ignored,
+            ),
         )
+
+    @property
+    def columns(self) -> ChosenColumns:
+        """The columns of the first file that are looked up in all, and those that are passed over."""
+        return self._first.columns
+
+    @property
+    def has_names(self) -> bool:
+        """Whether columns are read by their names; those of Criteo's formats are read by their places."""
+        return not self.data_format.startswith("criteo")
 
     @property
     def ids_are_rows(self) -> bool:
@@ -61,16 +87,18 @@ class DataSet:
         yield from evenly(self._of_files(num_samples), num_samples)
 
     def _of_files(self, num_samples: int) -> Iterator[DataBatch]:
-        has_names = not self.data_format.startswith("criteo")
-        reader, features = self._first, self.features
+        reader, features = self._first, self.columns.features if self.has_names else ()
         for number, file in enumerate(self.files):
             if number:
                 reader = open_data(
-                    file.place, data_format=self.data_format, features=features, session=self.session, time=self.time
+                    file.place,
+                    data_format=self.data_format,
+                    features=features,
+                    session=self.session,
+                    time=self.time,
+                    label=self.label,
                 )
-            for batch in reader.batches(num_samples):
-                features = tuple(batch.features) if has_names else ()
-                yield batch
+            yield from reader.batches(num_samples)
 
 
 def _files(place: str, data_format: Format | None) -> tuple[DataFile, ...]:

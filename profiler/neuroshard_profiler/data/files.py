@@ -12,6 +12,7 @@ from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import COMPRESSED
 
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, evenly
+from neuroshard_profiler.data.columns import ChosenColumns, chosen_arrays, chosen_columns
 from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class Reader(Protocol):
     """Whether an id is the number of a row; otherwise ids are hashes, and rows are as many as there are ids."""
 
     @property
+    def columns(self) -> ChosenColumns:
+        """The columns that are looked up, and those that are passed over."""
+        ...
+
+    @property
     def num_samples(self) -> int | None:
         """Number of samples in the file. None: unknown before it is read."""
         ...
@@ -52,6 +58,8 @@ def open_data(
     features: Sequence[str],
     session: str | None,
     time: str | None = None,
+    label: str | None = None,
+    ignored: Sequence[str] = (),
 ) -> Reader:
     """Return a reader.
 
@@ -61,6 +69,8 @@ def open_data(
         features: which features or columns are lookups. Empty: all that can be.
         session: name of the column that tells samples of one session. None: there is none.
         time: name of the column that orders samples, which is not a lookup. None: there is none.
+        label: name of the column that is predicted, which is not a lookup. None: the job's default, if there is one.
+        ignored: further columns that are not lookups.
 
     Raises:
         DataError: the format is not known, or does not have what is asked for.
@@ -75,12 +85,15 @@ def open_data(
             raise DataError(f"{place}: Criteo's data has no named columns; hint: leave session and features out")
         if time is not None:
             raise DataError(f"{place}: Criteo's data has no times and no sessions; hint: leave --time out")
+        if label is not None or ignored:
+            option = "--ignore" if label is None else "--label"
+            raise DataError(f"{place}: Criteo's data has no named columns; hint: leave {option} out, labels are known")
         return CriteoText(file) if chosen == "criteo" else CriteoArrays(file, multi_hot=chosen == "criteo-multi-hot")
     if chosen == "parquet":
-        return ParquetFile(file, features=features, session=session, time=time)
+        return ParquetFile(file, features=features, session=session, time=time, label=label, ignored=ignored)
     if time is not None:
         raise DataError(f"{place}: times are read from Parquet alone; hint: leave --time out, or convert the data")
-    return NpzFile(file, features=features, session=session)
+    return NpzFile(file, features=features, session=session, label=label, ignored=ignored)
 
 
 def format_of(file: DataFile) -> Format:
@@ -107,7 +120,14 @@ class ParquetFile:
     ids_are_rows = True
 
     def __init__(
-        self, path: DataFile, *, features: Sequence[str], session: str | None, time: str | None = None
+        self,
+        path: DataFile,
+        *,
+        features: Sequence[str],
+        session: str | None,
+        time: str | None,
+        label: str | None,
+        ignored: Sequence[str],
     ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
         from neuroshard_trainer.data.parquet import is_session  # noqa: PLC0415 - needs pyarrow
@@ -121,30 +141,22 @@ class ParquetFile:
                 f"{path}: is not a Parquet file: {error}; hint: check the path, or give --format"
             ) from error
         schema = self._file.schema_arrow
-        aside = [name for name in (session, time) if name]
-        for name in (*features, *aside):
-            if name not in schema.names:
-                raise DataError(f"{path}: column {name!r}: is missing; hint: choose among {', '.join(schema.names)}")
-        wanted = features or [
-            name for name in schema.names if name not in aside and _holds_ids(schema.field(name).type)
-        ]
-        for name in wanted:
-            if not _holds_ids(schema.field(name).type):
-                raise DataError(
-                    f"{path}: column {name!r}: holds {schema.field(name).type}, expected integers or lists of integers"
-                    "; hint: choose another column with --feature"
-                )
+        self.columns = chosen_columns(
+            {each.name: str(each.type) for each in schema},
+            [each.name for each in schema if _holds_ids(each.type)],
+            features=features,
+            label=label,
+            session=session,
+            time=time,
+            ignored=ignored,
+            where=str(path),
+        )
         if session is not None and not is_session(schema.field(session).type):
             raise DataError(
                 f"{path}: column {session!r}: holds {schema.field(session).type}"
                 "; hint: a session is an integer or a text"
             )
-        if not wanted:
-            raise DataError(
-                f"{path}: has no column of integers or of lists of integers (found {schema.names})"
-                "; hint: write ids as integers"
-            )
-        self._features, self._session = wanted, session
+        self._session = session
 
     @property
     def num_samples(self) -> int:
@@ -153,11 +165,11 @@ class ParquetFile:
 
     def batches(self, num_samples: int) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with the column."""
-        columns = [*self._features, *([self._session] if self._session else [])]
+        columns = [*self.columns.features, *([self._session] if self._session else [])]
         for batch in self._read(num_samples, columns):
             yield DataBatch(
                 num_samples=batch.num_rows,
-                features={name: self._jagged(name, batch.column(name)) for name in self._features},
+                features={name: self._jagged(name, batch.column(name)) for name in self.columns.features},
                 sessions=None if self._session is None else self._sessions(batch.column(self._session)),
             )
 
@@ -202,19 +214,29 @@ class NpzFile:
 
     ids_are_rows = True
 
-    def __init__(self, path: DataFile, *, features: Sequence[str], session: str | None) -> None:
+    def __init__(
+        self,
+        path: DataFile,
+        *,
+        features: Sequence[str],
+        session: str | None,
+        label: str | None,
+        ignored: Sequence[str],
+    ) -> None:
         try:
             with path.open() as stream, np.load(stream, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise DataError(f"{path}: is not an NPZ file of plain arrays; hint: write it with numpy.savez") from error
-        names = features or sorted(name.removesuffix(".values") for name in arrays if name.endswith(".values"))
-        if not names:
-            raise DataError(
-                f"{path}: has no array <feature>.values; it has {', '.join(sorted(arrays)) or 'none'}"
-                "; hint: name ids <feature>.values, and their numbers <feature>.lengths"
-            )
-        lookups = {name: self._jagged(path, name, arrays) for name in names}
+        self.columns = chosen_arrays(
+            {name: f"{array.dtype}{list(array.shape)}" for name, array in arrays.items()},
+            features=features,
+            label=label,
+            session=session,
+            ignored=ignored,
+            where=str(path),
+        )
+        lookups = {name: self._jagged(path, name, arrays) for name in self.columns.features}
         sessions = None if session is None else _integers(path, session, arrays)
         counts = {name: len(feature.lengths) for name, feature in lookups.items()}
         if sessions is not None:

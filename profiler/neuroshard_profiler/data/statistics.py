@@ -16,6 +16,7 @@ from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
+from neuroshard_profiler.data.doubts import SeenValues
 from neuroshard_profiler.sessions.groups import Duplication
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -32,6 +33,8 @@ class SampledFeature:
     reuse_histogram: tuple[float, ...]
     duplication_factor: float | None
     """None: sessions are not known."""
+    doubt: str | None = None
+    """A question whether the feature is a label, a time, or a running number. None: there is no reason to ask."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,15 +86,19 @@ class _Tally:
     seen: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     rows_per_bin: FloatArray = field(default_factory=lambda: np.zeros(REUSE_BINS))
     num_lists: int = 0
+    values: SeenValues = field(default_factory=SeenValues)
 
 
-def data_statistics(batches: Iterable[DataBatch], *, batch_size: int, ids_are_rows: bool) -> DataStatistics:
+def data_statistics(
+    batches: Iterable[DataBatch], *, batch_size: int, ids_are_rows: bool, has_label: bool | None = None
+) -> DataStatistics:
     """Return the statistics of the batches.
 
     Args:
         batches: of ``batch_size`` samples, the last of fewer; it counts for reuse only if it is the only one.
         batch_size: samples of a global batch.
         ids_are_rows: whether an id is a row's number; otherwise rows are the distinct ids.
+        has_label: whether the label is known, so that no feature may be it. None: no feature is doubted.
 
     Raises:
         DataError: there are no samples.
@@ -110,6 +117,8 @@ def data_statistics(batches: Iterable[DataBatch], *, batch_size: int, ids_are_ro
             tally = tallies.setdefault(name, _Tally())
             rows, hits = np.unique(feature.ids, return_counts=True)
             tally.num_lookups += len(feature.ids)
+            if has_label is not None:
+                tally.values.take(feature, rows)
             if is_first or batch.num_samples == batch_size:
                 tally.rows_per_bin += np.bincount(np.searchsorted(BIN_EDGES, hits), minlength=REUSE_BINS)
             if ids_are_rows:
@@ -124,12 +133,19 @@ def data_statistics(batches: Iterable[DataBatch], *, batch_size: int, ids_are_ro
         num_samples=num_samples,
         reuse_batch_size=reuse_batch_size,
         samples_per_session=num_samples / num_sessions if has_sessions else None,
-        features=_features(tallies, num_samples, ids_are_rows=ids_are_rows, has_sessions=has_sessions),
+        features=_features(
+            tallies, num_samples, ids_are_rows=ids_are_rows, has_sessions=has_sessions, has_label=has_label
+        ),
     )
 
 
 def _features(
-    tallies: Mapping[str, _Tally], num_samples: int, *, ids_are_rows: bool, has_sessions: bool
+    tallies: Mapping[str, _Tally],
+    num_samples: int,
+    *,
+    ids_are_rows: bool,
+    has_sessions: bool,
+    has_label: bool | None,
 ) -> tuple[SampledFeature, ...]:
     return tuple(
         SampledFeature(
@@ -138,6 +154,7 @@ def _features(
             pooling_factor=tally.num_lookups / num_samples,
             reuse_histogram=tuple((tally.rows_per_bin / max(tally.rows_per_bin.sum(), 1.0)).tolist()),
             duplication_factor=num_samples / tally.num_lists if has_sessions else None,
+            doubt=None if has_label is None else tally.values.doubt(name, has_label=has_label),
         )
         for name, tally in tallies.items()
     )
