@@ -247,18 +247,31 @@ def fit(
     print_content(render_manifest(report.manifest))
 
 
+def _kernel_width(width: int | None) -> int | None:
+    """Return the width of tables; None: the option was left out where a module has its own. Raises BadParameter."""
+    from neuroshard_api.documents.tables import kernel_width
+
+    try:
+        return None if width is None else kernel_width(width)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
 def stats(
     data: Annotated[
         str,
         typer.Argument(metavar="DATA", help="A sample of the training data: a file, a folder, a pattern, or a URL."),
     ],
     *,
-    embedding_dim: Annotated[int, typer.Option(min=4, help="Columns of every table; data does not tell them.")],
+    embedding_dim: Annotated[
+        int,
+        typer.Option(min=4, max=8192, callback=_kernel_width, help="Columns of every table; data does not tell them."),
+    ],
     data_format: Annotated[
         DataFormatChoice | None, typer.Option("--format", help="Default: by the end of the name.")
     ] = None,
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Samples of a global batch, in which rows are reused.")
+        int, typer.Option(min=1, max=2**31, help="Samples of a global batch, in which rows are reused.")
     ] = 65536,
     max_samples: Annotated[int | None, typer.Option(min=1, help="Samples that are read. Default: all.")] = None,
     feature: Annotated[
@@ -280,7 +293,10 @@ def stats(
         typer.Option(help="A feature whose lists may not change within a session; may be repeated. Default: none."),
     ] = None,
     session_run: Annotated[
-        int, typer.Option(min=0, help="Maximum samples of a session that training keeps together; 0: all of them.")
+        int,
+        typer.Option(
+            min=0, max=2**31, help="Maximum samples of a session that training keeps together; 0: all of them."
+        ),
     ] = 8,
     engine: Engine = "duckdb",
     memory_mib: MemoryMib = None,
@@ -296,10 +312,10 @@ def stats(
 
     from neuroshard_profiler.data.data_set import DataSet
     from neuroshard_profiler.data.files import limited
-    from neuroshard_profiler.data.statistics import data_statistics
+    from neuroshard_profiler.data.statistics import data_statistics, require_table_names
     from neuroshard_profiler.data.statistics_text import render_statistics
     from neuroshard_profiler.errors import SettingsError
-    from neuroshard_profiler.files import write_file
+    from neuroshard_profiler.files import require_file_place, write_file
     from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
     from neuroshard_profiler.sessions.groups import measure_duplication
 
@@ -309,6 +325,8 @@ def stats(
         raise SettingsError(
             "--constant: lists are compared in the order of a session's samples; hint: give --session and --time too"
         )
+    if out is not None:
+        require_file_place(out)
     opened = DataSet.of(
         data,
         data_format=data_format,
@@ -318,6 +336,7 @@ def stats(
         label=label,
         ignored=ignore or (),
     )
+    require_table_names(opened.columns.features, where=data)
     known = [count for count in (max_samples, opened.num_samples) if count is not None]
     duplication = None
     with activity("reading samples", is_silent=json) as shown:
@@ -346,7 +365,10 @@ def stats(
             )
     name = data.rstrip("/").rsplit("/", 1)[-1]
     tables = statistics.table_set(
-        embedding_dim=embedding_dim, name=name.split(".")[0], source=f"sample {name}", duplication=duplication
+        embedding_dim=embedding_dim,
+        name=(name.split(".")[0] or name)[:128],
+        source=f"sample {name}",
+        duplication=duplication,
     )
     if out is not None:
         write_file(out, tables.to_json())

@@ -15,6 +15,13 @@ def make_folder(path: Path) -> None:
         raise SettingsError(f"{path}: cannot be a folder here: {error.strerror}; hint: choose another path") from error
 
 
+def require_file_place(path: Path) -> None:
+    """Make the folder of a file that is written later. Raises SettingsError where no file can be."""
+    make_folder(path.absolute().parent)
+    if path.is_dir():
+        raise SettingsError(f"{path}: is a folder; hint: give the path of a file")
+
+
 def write_file(path: Path, text: str) -> None:
     """Write a file whole or not at all, in a folder that is made if need be. Raises SettingsError."""
     make_folder(path.parent)

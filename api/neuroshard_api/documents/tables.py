@@ -34,7 +34,14 @@ DIM_MULTIPLE = 4
 """FBGEMM's table-batched kernels read rows in vectors of four elements; every width is a multiple of it."""
 
 
-def _kernel_width(width: int) -> int:
+MAX_ROWS = 10**13
+"""Most rows of one table."""
+MAX_WIDTH = 8192
+"""Most elements of a row."""
+
+
+def kernel_width(width: int) -> int:
+    """Return a width that FBGEMM's kernels have. Raises ValueError for others."""
     if width % DIM_MULTIPLE:
         raise ValueError(
             f"must be a multiple of {DIM_MULTIPLE} (FBGEMM's kernels read vectors of {DIM_MULTIPLE}), "
@@ -44,7 +51,9 @@ def _kernel_width(width: int) -> int:
 
 
 EmbeddingDim = Annotated[
-    int, Field(ge=DIM_MULTIPLE, le=8192, json_schema_extra={"multipleOf": DIM_MULTIPLE}), AfterValidator(_kernel_width)
+    int,
+    Field(ge=DIM_MULTIPLE, le=MAX_WIDTH, json_schema_extra={"multipleOf": DIM_MULTIPLE}),
+    AfterValidator(kernel_width),
 ]
 
 
@@ -71,7 +80,14 @@ def _countable_features(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-TableName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$")]
+_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.:/-]*$"
+_NAME_CHARACTERS = 128
+TableName = Annotated[str, Field(min_length=1, max_length=_NAME_CHARACTERS, pattern=_NAME)]
+
+
+def is_table_name(name: str) -> bool:
+    """Return whether a table can have a name."""
+    return len(name) <= _NAME_CHARACTERS and re.fullmatch(_NAME.strip("^$"), name) is not None
 
 
 def allowed_name(name: str) -> str:
@@ -93,7 +109,7 @@ class Table(Value):
 
     name: TableName
     """Unique within the set."""
-    num_embeddings: Annotated[int, Field(ge=1, le=10**13)]
+    num_embeddings: Annotated[int, Field(ge=1, le=MAX_ROWS)]
     """Rows."""
     embedding_dim: EmbeddingDim
     """Elements of a row; a multiple of 4."""

@@ -24,7 +24,8 @@ def compare(
     options: RequestOptions,
     algorithms: Annotated[str | None, typer.Option(help="Those to compare, separated by commas. Default: all.")] = None,
     torchrec_seconds: Annotated[
-        float, typer.Option(min=0.001, help="Time limit of TorchRec's planner, whose search grows with the tables.")
+        float,
+        typer.Option(min=0.001, max=1e6, help="Time limit of TorchRec's planner, whose search grows with the tables."),
     ] = 60.0,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
 ) -> None:

@@ -343,7 +343,7 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
     from neuroshard_api.documents.communication import WireType
 
     given = {"forward": options.wire_forward, "backward": options.wire_backward}
-    if not any(given.values()):
+    if all(text is None for text in given.values()):
         if options.least_gain is not None and options.gradient_types is None:
             raise CommandError(
                 "--least-gain: no types are permitted"

@@ -6,11 +6,11 @@ means that no list repeats within its session, 4 that three of four need not be 
 Zhao et al., MLSys 2023).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from neuroshard_api.documents.tables import REUSE_BINS, Table, TableSet, allowed_name
+from neuroshard_api.documents.tables import MAX_ROWS, REUSE_BINS, Table, TableSet, allowed_name, is_table_name
 from neuroshard_api.process.errors import DataError
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
@@ -50,8 +50,14 @@ class DataStatistics:
     def table_set(
         self, *, embedding_dim: int, name: str, source: str, duplication: Duplication | None = None
     ) -> TableSet:
-        """Return one table per feature. Raises DataError for a feature that no sample has."""
+        """Return one table per feature. Raises DataError for a feature that no sample has, or of too many rows."""
+        require_table_names([each.name for each in self.features], where=source)
         for each in self.features:
+            if each.num_rows > MAX_ROWS:
+                raise DataError(
+                    f"{source}: feature {each.name!r} has the id {each.num_rows - 1:,}, and a table at most "
+                    f"{MAX_ROWS:,} rows; hint: number rows from 0"
+                )
             if each.pooling_factor == 0:
                 raise DataError(
                     f"{source}: feature {each.name!r} has no ids in {self.num_samples} samples; hint: leave it out"
@@ -75,6 +81,23 @@ class DataStatistics:
                 for each in self.features
             ),
         )
+
+
+def require_table_names(features: Sequence[str], *, where: str) -> None:
+    """Do nothing if tables can have the names of the features. Raises DataError."""
+    owner: dict[str, str] = {}
+    for feature in features:
+        name = allowed_name(feature)
+        if not is_table_name(name):
+            raise DataError(
+                f"{where}: column {feature!r}: no table can have its name (found {len(feature)} characters, of which "
+                f"the first is {feature[:1]!r}); hint: rename it: at most 128 characters, a letter, a digit or _ first"
+            )
+        if owner.setdefault(name, feature) != feature:
+            raise DataError(
+                f"{where}: columns {owner[name]!r} and {feature!r}: their tables would both be called {name!r}"
+                "; hint: rename one, or name the features with --feature"
+            )
 
 
 @dataclass(slots=True)

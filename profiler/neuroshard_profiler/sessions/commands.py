@@ -12,7 +12,9 @@ Engine = Annotated[
 ]
 MemoryMib = Annotated[
     int | None,
-    typer.Option(min=64, help="Memory limit of DuckDB, which spills what does not fit to disk. Default: 512."),
+    typer.Option(
+        min=64, max=2**30, help="Memory limit of DuckDB, which spills what does not fit to disk. Default: 512."
+    ),
 ]
 
 
@@ -26,7 +28,7 @@ def cluster_sessions(
         str | None,
         typer.Option(help="Time that is clustered together: 1d, 6h, or a number for integers. Default: 1d."),
     ] = None,
-    row_group_rows: Annotated[int, typer.Option(min=1, help="Maximum rows of a row group.")] = 65536,
+    row_group_rows: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Maximum rows of a row group.")] = 65536,
     engine: Engine = "duckdb",
     memory_mib: MemoryMib = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; errors are JSON too.")] = False,
