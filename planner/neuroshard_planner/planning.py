@@ -5,8 +5,10 @@ from dataclasses import replace
 from typing import Protocol
 
 from neuroshard_api.documents.bundle import BundleManifest, NetworkName
+from neuroshard_api.documents.label_names import is_named_like_label
 from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import REPLICATED
@@ -45,6 +47,7 @@ LEAST_WORK = 30_000  # with the next two: a third of a second for small sets on 
 LEAST_WORK_PER_DEVICE = 2_000
 MOST_LEAST_WORK = 160_000
 MIGRATION_SHARE = 0.25  # of the work, on top of it, for a plan near the incumbent
+LABEL_ROWS = 2  # of a table of labels: clicked or not
 MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets (see iterated.ROUND_SHARE); a last one gains nothing
 
 
@@ -167,7 +170,12 @@ def document(
         predicted=cost,
         lower_bound_ms=bound_ms,
         gap=cost.total_ms / bound_ms - 1 if bound_ms else 0.0,
-        warnings=(*bundle.validity_warnings(problem.priced), *_unmeasured_collectives(bundle.manifest, tables)),
+        warnings=(
+            *bundle.validity_warnings(problem.priced),
+            *_unmeasured_collectives(bundle.manifest, tables),
+            *_possible_labels(request.tables.tables),
+            *(request.remarks or ()),
+        ),
         baselines=tuple(
             BaselineCost(algorithm=algorithm, total_ms=totals_ms[algorithm])
             if isinstance(found, Placement)
@@ -340,6 +348,19 @@ def _unmeasured_collectives(manifest: BundleManifest, tables: Sequence[TablePlac
             f"predicted: the collectives of {', '.join(types)} tables are those of the device simulator, none was "
             f"measured for {manifest.name}; the plan's order among others is less certain than their error says"
         )
+
+
+def _possible_labels(tables: Sequence[Table]) -> Iterator[str]:
+    """Yield a sentence for each table that may be of the label: data is not seen here, rows and names are."""
+    for table in tables:
+        features = table.feature_names or (table.name,)
+        named = next((name for name in features if is_named_like_label(name)), None)
+        if named is not None and table.num_embeddings <= LABEL_ROWS:
+            yield (
+                f"tables: {table.name!r} has {table.num_embeddings} rows, and its feature {named!r} is named like a "
+                "label; a model that looks up its label predicts it; hint: if it is the label, remove the table "
+                f"(`neuroshard stats --label {named}`)"
+            )
 
 
 def _reference(bundle: Bundle, request: PlanRequest) -> BundleReference:

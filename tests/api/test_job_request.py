@@ -7,7 +7,7 @@ import pytest
 from neuroshard_api.documents.document import UNPACKED_LIMIT_BYTES, DocumentError
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, Pipeline
-from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_api.job.plan_request import plan_request, tables_of_file
 from support import builders
 
@@ -234,3 +234,42 @@ def test_tables_with_an_optimizer_that_the_trainer_does_not_give_them_are_refuse
             plan_request(builders.job(), tables=tables, topology=builders.topology())
     else:
         assert plan_request(builders.job(), tables=tables, topology=builders.topology()).tables == tables
+
+
+@pytest.mark.parametrize(
+    ("data", "session_run", "found"),
+    [
+        ({}, None, "the tables have no duplication factors"),
+        ({"sessionRun": 4}, 8, "the duplication factors are of runs of 8, sessionRun is 4"),
+        ({}, 8, None),
+        ({"deduplication": "Off"}, None, None),
+        ({"sessionColumn": None, "timeColumn": None}, None, None),
+    ],
+)
+def test_sessions_without_factors_are_a_remark(
+    data: dict[str, Any], session_run: int | None, found: str | None
+) -> None:
+    """With the command that measures them; the plan has it among its warnings."""
+    factor = None if session_run is None else 2.0
+    tables = TableSet(
+        tables=(builders.table("user", duplication_group="user", duplication_factor=factor),), session_run=session_run
+    )
+    log = {
+        "format": "Parquet",
+        "path": "clicks",
+        "labelColumn": "clicked",
+        "sessionColumn": "visit",
+        "timeColumn": "at",
+    }
+    job = builders.job(data={key: value for key, value in (log | data).items() if value is not None})
+
+    request = plan_request(job, tables=tables, topology=builders.request(num_devices=2).topology)
+
+    if found is None:
+        assert request.remarks is None
+        return
+    (remark,) = request.remarks or ()
+    assert remark.startswith(
+        f"spec.data.sessionColumn: {found}, so that the plan is for batches with all repeated lists"
+    )
+    assert "`neuroshard stats clicks --label clicked --session visit --time at --session-run" in remark

@@ -283,3 +283,17 @@ def test_measurements_vouch_only_for_the_product_that_was_measured(product: str,
     found = plan(request(), bundle=MeasuredCosts(device_type(product=product))).bundle
 
     assert (found.measured_compute_mape, found.measured_communication_mape) == (expected, expected)
+
+
+def test_a_plan_warns_of_a_table_that_may_be_of_the_label_and_has_the_remarks_of_its_request() -> None:
+    """Two rows, and a name that labels have, whatever the case; other tables of two rows are as usual."""
+    named = table("a", num_embeddings=2, feature_names=("Is-Clicked",))
+    others = (table("phone", num_embeddings=2), table("clicked", num_embeddings=9))
+    asked = request(named, *others, num_devices=2).model_copy(update={"remarks": ("no factors",)})
+
+    warnings = planned(asked).warnings
+
+    assert warnings[-1] == "no factors"
+    (found,) = [each for each in warnings if "named like a label" in each]
+    assert found.startswith("tables: 'a' has 2 rows, and its feature 'Is-Clicked' is named like a label")
+    assert found.endswith("remove the table (`neuroshard stats --label Is-Clicked`)")

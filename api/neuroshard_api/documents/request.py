@@ -203,6 +203,8 @@ class PlanRequest(Document):
     dense_memory: DenseMemory | None = None
     """Memory of the counted dense part in the layout of the plan that carries the request. If unset: it is replicated,
     and nothing is checkpointed."""
+    remarks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    """Sentences about the job, which the planner does not see; the plan has them among its warnings. If unset: none."""
     constraints: Constraints = Constraints()
     search: SearchSettings = SearchSettings()
     algorithm: Algorithm = Algorithm.NEUROSHARD

@@ -50,6 +50,7 @@ def plan_request(
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
         deduplicate=groups_to_deduplicate(job, tables) or None,
+        remarks=_unmeasured_repeats(job, tables) or None,
         dense_choices=job.spec.training.dense_parallelism.choices if counts_dense(job.spec) else None,
         replication=None
         if groups is None
@@ -148,6 +149,24 @@ def groups_to_deduplicate(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, 
     data = job.spec.data
     is_wanted = data.deduplication is Deduplication.AUTO and data.has_sessions and not job.spec.trainer.command
     return tables.duplication_groups if is_wanted and tables.session_run == data.session_run else ()
+
+
+def _unmeasured_repeats(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ...]:
+    """Return a sentence where sessions are read and it is not known how often their lists repeat."""
+    data = job.spec.data
+    if data.session_column is None or data.deduplication is Deduplication.OFF or job.spec.trainer.command:
+        return ()
+    label = "" if data.label_column is None else f" --label {data.label_column}"
+    order = f"--session {data.session_column} --time {data.time_column or 'COLUMN'} --session-run {data.session_run}"
+    command = f"`neuroshard stats {data.path}{label} {order} --embedding-dim N --out tables.json`"
+    if all(table.duplication_factor is None for table in tables.tables):
+        found = "the tables have no duplication factors"
+    elif tables.session_run != data.session_run:
+        found = f"the duplication factors are of runs of {tables.session_run}, sessionRun is {data.session_run}"
+    else:
+        return ()
+    problem = f"spec.data.sessionColumn: {found}, so that the plan is for batches with all repeated lists"
+    return (f"{problem}; hint: measure them by {command}, or set spec.data.deduplication: Off",)
 
 
 def counts_dense(spec: Spec) -> bool:
