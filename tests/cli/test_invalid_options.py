@@ -68,7 +68,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("folder")
 def test_a_wrong_value_is_a_sentence(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """For each option of the command; nothing is printed to stdout."""
-    command: Any = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined,arg-type]
+    command: Any = typer.main.get_command(app).get_command(None, name)  # type: ignore[attr-defined]
     options = [each for each in command.params if each.param_type_name == "option" and not each.is_flag]
     for option in options:
         given = list(VALID.get(name, ()))

@@ -67,6 +67,8 @@ TRACE_FILE = "trace.json"
 TENSORBOARD_FOLDER = "tensorboard"
 EXPECTED_REPEATS = 0.5
 """Share of the repeats that a plan expects; a first batch with fewer is warned of."""
+SHOWN_REPEATS = 8
+"""Features whose repeats in the first batch are logged: those that repeat most."""
 DATA_FOLDER = "data"
 """Indexes and unpacked copies that cannot lie next to the data."""
 
@@ -149,6 +151,7 @@ def set_up(
         logger.warning("%s: measured times will differ from the prediction", other)
     if process.is_first:
         _warn_of_few_repeats(plan, data.first_factors())
+        _log_repeats(data.first_repeats() if spec.data.has_sessions else {})
     schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
     set_matmul_precision(spec.training.precision)
     plan_sha256 = _agreed_plan(places.plan_file, process)
@@ -413,6 +416,14 @@ def _warn_of_few_repeats(plan: GivenPlan, factors: Sequence[float]) -> None:
                 "cluster the log with `neuroshard cluster-sessions`, and name its session in spec.data.sessionColumn",
                 planned.group, found, planned.factor,
             )  # fmt: skip
+
+
+def _log_repeats(factors: Mapping[str, float]) -> None:
+    """Log the features that repeat most within the sessions of the first batch."""
+    most = sorted(factors.items(), key=lambda each: -each[1])[:SHOWN_REPEATS]
+    if most:
+        shown = ", ".join(f"{name} {factor:.2f}" for name, factor in most)
+        logger.info("samples per distinct list in the first batch: %s", shown)
 
 
 def _make_folder(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Training on batches without repeated lists: the numbers of training on all lists."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,21 @@ def test_a_log_that_is_not_clustered_is_warned_of(
 
     assert "'user': 1.00 samples per distinct list in the first batch, the plan expects 4.00" in caplog.text
     assert "neuroshard cluster-sessions" in caplog.text
+
+
+def test_the_first_batch_of_sessions_shows_its_repeats(
+    run: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """By feature, also where the plan expects none; samples without sessions have none."""
+    assert run(data={"syntheticSessions": SESSIONS, "numSamples": 2000}, training={"maxSteps": 1}) == ExitCode.OK
+    (line,) = [each for each in caplog.messages if each.startswith("samples per distinct list in the first batch: ")]
+    factors = {name: float(factor) for name, factor in re.findall(r"(\w+) (\d+\.\d+)", line)}
+    assert sorted(factors) == ["country", "item", "user"]
+    assert factors["user"] > 1.2
+    caplog.clear()
+
+    assert run(training={"maxSteps": 1}, run_dir="other") == ExitCode.OK
+    assert "samples per distinct list" not in caplog.text
 
 
 def test_a_group_has_features_of_bags() -> None:

@@ -82,6 +82,15 @@ class TrainingData:
         batch = self._made(self.train.training)(0)
         return [len(batch.labels) / count for count in batch.num_distinct]
 
+    def first_repeats(self) -> dict[str, float]:
+        """Return samples over distinct lists by feature, in the first batch of this rank."""
+        if not isinstance(self.train, BatchMaker):
+            return {}
+        keys = self.readers.keys
+        alone = Deduplicated(make=self.train.training, groups=tuple((index,) for index in range(len(keys))))
+        batch = alone(0)
+        return {name: len(batch.labels) / count for name, count in zip(keys, batch.num_distinct, strict=True)}
+
     def other_lookups(self, features: Sequence[Feature]) -> str | None:
         """Return the difference of the data's lookups per sample from the planned ones; None: it is small."""
         if not isinstance(self.train, BatchMaker):
