@@ -222,7 +222,7 @@ def trained(job: DLRMTrainingJob, exchange: Exchange, process: Process, data_dir
     with torch.no_grad():
         for batch in data.validation(process.device):
             evaluation.add(model(*batch.inputs).float()[: batch.num_real], batch.labels[: batch.num_real])
-    found = evaluation.compute()
+    found = evaluation.compute().by_name
     return {
         "entropy": found["normalized_entropy"],
         "auc": found["auc"],

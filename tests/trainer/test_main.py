@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from neuroshard_api.documents.communication import WireType, WireTypes
@@ -37,6 +38,7 @@ from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointMani
 from neuroshard_trainer.training import TrainingLoop
 from support import builders
 from support.mounts import mounted
+from support.trainer.data_builders import npz_arrays
 from support.trainer.trainer_builders import TABLES, Cuts, job_data, plan_of, write_job, write_plan
 
 Run = Callable[..., ExitCode]
@@ -160,6 +162,20 @@ def test_bf16_learns_as_well(run: Run, tmp_path: Path, pipeline: str) -> None:
     assert run(data={"numSamples": 4000}, training=training) == ExitCode.OK
 
     assert progress(tmp_path / "run").metrics["auc"] > 0.7
+
+
+def test_labels_of_one_kind_are_the_reason_for_no_auc(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log has their number and value, in the place of metrics."""
+    arrays = npz_arrays(200, [table.name for table in TABLES], num_dense=3)
+    values = {name: each % 7 for name, each in arrays.items() if name.endswith("values")}
+    np.savez(tmp_path / "data.npz", **arrays | values | {"label": np.zeros(200)})
+
+    assert run(data={"format": "NPZ", "path": "data.npz", "numSamples": None}) == ExitCode.OK
+
+    assert ": no auc: all 20 held-out labels are 0, " in caplog.text
+    assert set(progress(tmp_path / "run").metrics) == {"loss"}
 
 
 def test_training_ends_at_its_target(run: Run, tmp_path: Path) -> None:

@@ -9,10 +9,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.process.errors import InputError
-from neuroshard_trainer.metrics import ETA, Evaluation, StreamingAuc
+from neuroshard_trainer.metrics import ETA, Evaluation, Metrics, StreamingAuc
 
 
 def evaluated(group: Any, logits: list[float], labels: list[float]) -> dict[str, float]:
+    """Return the metrics of some samples by name, taken in two parts."""
+    return metrics_of(group, logits, labels).by_name
+
+
+def metrics_of(group: Any, logits: list[float], labels: list[float]) -> Metrics:
     """Return the metrics of some samples, taken in two parts."""
     evaluation = Evaluation(group)
     half = len(logits) // 2
@@ -87,9 +92,37 @@ def test_knowing_the_mean_has_an_entropy_of_one(group: Any) -> None:
     assert evaluated(group, [-2.0, 2.0, 2.0, 2.0], labels)["normalized_entropy"] > 1
 
 
-def test_labels_of_one_kind_have_no_metrics(group: Any) -> None:
-    """Neither is defined; nothing is made up."""
-    assert evaluated(group, [0.0, 1.0], [1, 1]) == {}
+@pytest.mark.parametrize(
+    ("labels", "reason"),
+    [
+        ([0, 0], "all 2 held-out labels are 0"),
+        ([1, 1], "all 2 held-out labels are 1"),
+        ([], "there are no held-out labels"),
+    ],
+    ids=["zeros", "ones", "none"],
+)
+def test_labels_of_one_kind_have_no_auc_and_a_reason(group: Any, labels: list[float], reason: str) -> None:
+    """Neither AUC nor normalized entropy is defined, and nothing is made up; a clause names what the labels are."""
+    found = metrics_of(group, [0.0, 1.0][: len(labels)], labels)
+
+    assert found.by_name == {}
+    assert found.why_no_auc("held-out labels") == reason
+
+
+def test_an_auc_needs_no_reason(group: Any) -> None:
+    """Where labels are of both kinds."""
+    assert metrics_of(group, [0.0, 1.0], [0, 1]).why_no_auc() is None
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["without a group", "in a group of one"])
+def test_calibration_is_the_mean_prediction_over_the_mean_label(group: Any, alone: bool) -> None:  # noqa: FBT001
+    """Of a model that predicts 3/4 where half are clicks, 1.5; the loss is the mean cross entropy in nats."""
+    found = metrics_of(None if alone else group, [math.log(3)] * 4, [1, 0, 1, 0])
+
+    assert found.calibration == pytest.approx(1.5)
+    assert found.loss == pytest.approx(-(math.log(0.75) + math.log(0.25)) / 2)
+    assert (found.num_samples, found.num_positive) == (4, 2)
+    assert metrics_of(group, [0.0], [0]).calibration is None
 
 
 @pytest.mark.parametrize("limit", [1.0, 8.0, 60.0])

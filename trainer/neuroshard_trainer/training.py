@@ -310,12 +310,14 @@ class TrainingLoop:
         if is_stopped:
             raise self._stopped(vote)
         try:
-            metrics = evaluation.compute()
+            found = evaluation.compute()
         except InputError as error:
             raise InputError(f"step {self.step}: {error}{self._saved_already()}") from error
+        metrics, reason = found.by_name, found.why_no_auc("held-out labels")
         self._progress.metrics.update(metrics)
         self._show(self.step, metrics)
-        self._progress.log(self.step, ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()))
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
+        self._progress.log(self.step, shown if reason is None else f"no auc: {reason}")
 
     @contextlib.contextmanager
     def _without_updates(self, name: str) -> Iterator[None]:

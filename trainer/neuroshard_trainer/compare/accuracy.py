@@ -70,8 +70,8 @@ def compare_accuracy(
                 step = loop.step
                 if "normalized_entropy" not in metrics:
                     raise InputError(
-                        "spec.data: there are no held-out samples to compare the accuracy by; "
-                        "hint: set validationPercent or evaluationPath"
+                        "spec.data: no samples are held out to compare the accuracy by, or all their labels are equal; "
+                        "hint: set validationPercent or evaluationPath, so that labels 0 and 1 are held out"
                     )
                 accuracies[form] = Accuracy(normalized_entropy=metrics["normalized_entropy"], auc=metrics.get("auc"))
                 if process.is_first:
