@@ -22,6 +22,7 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.documents.training_comparison import TrainingComparison
+from neuroshard_api.job.exported_model import ExportedModel
 
 DOCUMENTS: tuple[type[Document], ...] = (
     TableSet,
@@ -42,6 +43,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     AccuracyComparison,
     ComparisonRequest,
     SessionClustering,
+    ExportedModel,
 )
 
 
