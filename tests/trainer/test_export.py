@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
+from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.process.errors import StorageError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.export import ExportedModel, export, main
+from neuroshard_trainer.export import export, main
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model.dlrm import RecommendationModel
 from neuroshard_trainer.serving import QuantizedType
@@ -118,11 +119,16 @@ def test_an_export_replaces_the_whole_earlier_one(run: Run, tmp_path: Path) -> N
     """No quantized model of another step is left next to a new state."""
     assert run(training={"maxSteps": 1}) == ExitCode.OK
     exported(tmp_path, quantized_type=QuantizedType.INT8)
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.json", "model.pt", "quantized.pt"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "model.json",
+        "model.pt",
+        "predict.py",
+        "quantized.pt",
+    ]
 
     exported(tmp_path)
 
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.json", "model.pt"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["model.json", "model.pt", "predict.py"]
 
 
 def test_an_export_that_fails_leaves_the_earlier_one(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

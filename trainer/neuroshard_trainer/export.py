@@ -1,58 +1,47 @@
 """``python -m neuroshard_trainer.export``: writes the newest whole checkpoint of a run for serving.
 
-OUT/model.json     what it was made from: step, plan, features in their order
+OUT/model.json     what it was made from: step, plan, features in their order, and the preprocessing of raw data
+OUT/predict.py     logits of raw rows: a copy of ``neuroshard_trainer/predict.py``
 OUT/model.pt       plain state dict: torch.load(..., weights_only=True)
 OUT/quantized.pt   TorchScript with TorchRec's quantized tables: torch.jit.load
 """
 
 import argparse
 import contextlib
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, Literal
 
 import torch
-from neuroshard_api.documents.document import Document
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.command import fail
 from neuroshard_api.process.errors import ExpectedError, InputError
 
+from neuroshard_trainer import predict
+from neuroshard_trainer.data.formats import preprocessing_of
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.job_file import read_job
-from neuroshard_trainer.serving import QuantizedType, quantized, served_model, whole_state
+from neuroshard_trainer.serving import (
+    DESCRIPTION_FILE,
+    MODEL_FILE,
+    QUANTIZED_FILE,
+    QuantizedType,
+    quantized,
+    served_model,
+    whole_state,
+)
 from neuroshard_trainer.sharding.plan_adapter import read_any_plan
 from neuroshard_trainer.state.checkpoint import newest_whole
 
-MODEL_FILE = "model.pt"
-QUANTIZED_FILE = "quantized.pt"
-DESCRIPTION_FILE = "model.json"
+PREDICT_FILE = "predict.py"
 
 logger = logging.getLogger(__name__)
-
-
-class ExportedModel(Document):
-    """``model.json``: what an export was made from, and what a server must know to call it.
-
-    No part of NeuroShard reads it, so that it is not among the documents of ``api``.
-    """
-
-    schema_name: ClassVar[str] = "exported-model/v1"
-
-    schema_version: Literal["exported-model/v1"] = "exported-model/v1"
-    step: int
-    """Steps of the checkpoint."""
-    plan_sha256: str
-    """Hash of the plan file that it was trained under."""
-    num_dense_features: int
-    features: tuple[str, ...]
-    """Keys of the lookups, in the order of training."""
-    quantized_type: str | None = None
-    """Element type of the tables in ``quantized.pt``. None: there is no such file."""
 
 
 def export(
@@ -69,6 +58,7 @@ def export(
 
     Raises:
         InputError: there is no checkpoint, or it is of another model.
+        DataError: spec.data does not fit the model.
         StorageError: the checkpoint cannot be read, or the files cannot be written.
     """
     folder = run_dir / CHECKPOINTS_FOLDER
@@ -77,6 +67,8 @@ def export(
         raise InputError(f"{folder}: holds no whole checkpoint; hint: train first, or name the trainer's run directory")
     path, manifest = found
     tables = plan.request.tables.tables
+    features, num_dense = features_of(tables), job.spec.model.num_dense_features
+    preprocessing = preprocessing_of(job.spec.data, features, num_dense=num_dense)
     state = whole_state(path)
     model = served_model(job.spec.model, tables, state)
     files: dict[str, Callable[[Path], object]] = {MODEL_FILE: lambda file: torch.save(state, file)}
@@ -86,10 +78,17 @@ def export(
     description = ExportedModel(
         step=manifest.step,
         plan_sha256=manifest.plan_sha256,
-        num_dense_features=job.spec.model.num_dense_features,
-        features=tuple(feature.name for feature in features_of(tables)),
+        num_dense_features=num_dense,
+        features=tuple(feature.name for feature in features),
         quantized_type=None if quantized_type is None else quantized_type.value,
+        data_format=job.spec.data.format,
+        dataset=job.spec.data.dataset,
+        label_column=job.spec.data.label_column,
+        preprocessing=preprocessing,
+        model=job.spec.model,
+        tables=tables,
     )
+    files[PREDICT_FILE] = lambda file: write_file(file, inspect.getsource(predict))
     files[DESCRIPTION_FILE] = lambda file: write_file(file, description.to_json())
     _replace(out, files)
     return description

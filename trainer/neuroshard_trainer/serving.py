@@ -2,19 +2,22 @@
 
     checkpoint of N ranks --> whole_state --> served_model --> quantized
                               plain state dict                TorchScript with TorchRec's quantized tables
+    folder of an export --> exported_model
 
 Everything is in the memory of the host: the model must fit into it once, and the quantized tables next to it. The
-served
-model looks up all lists, whichever form of deduplication it was trained in: checkpoints have the same tensors in all.
+served model looks up all lists, whichever form of deduplication it was trained in: checkpoints have the same tensors in
+all.
 """
 
 import warnings
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from pickle import UnpicklingError
 
 import torch
 from neuroshard_api.documents.tables import Table
+from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.job.model import Model
 from neuroshard_api.process.errors import InputError, StorageError
 from torch.distributed.checkpoint import state_dict_loader
@@ -26,6 +29,12 @@ from torchrec.inference.modules import quantize_inference_model
 
 from neuroshard_trainer.model.dlrm import RecommendationModel
 
+MODEL_FILE = "model.pt"
+"""Plain state dict of an export."""
+QUANTIZED_FILE = "quantized.pt"
+"""TorchScript of an export."""
+DESCRIPTION_FILE = "model.json"
+"""The description of an export."""
 _MODEL_PREFIX = "model."
 """Of the names of the model's tensors in a checkpoint."""
 _LEAF_MODULES = ["IntNBitTableBatchedEmbeddingBagsCodegen"]
@@ -90,6 +99,24 @@ def served_model(model: Model, tables: Sequence[Table], state: dict[str, torch.T
             )
     served.load_state_dict(state, assign=True)
     return served.eval()
+
+
+def exported_model(folder: Path) -> tuple[ExportedModel, RecommendationModel]:
+    """Return the description of an export, and its model on the CPU.
+
+    Raises:
+        DocumentError: the folder has no description, or one of another release.
+        StorageError: the tensors cannot be read.
+        InputError: they are of another model.
+    """
+    description = ExportedModel.read(folder / DESCRIPTION_FILE)
+    file = folder / MODEL_FILE
+    try:
+        state = torch.load(file, weights_only=True)
+    except (OSError, RuntimeError, UnpicklingError) as error:
+        found = str(error).splitlines()[0]
+        raise StorageError(f"{file}: cannot be read ({found}); hint: export the model again") from error
+    return description, served_model(description.model, description.tables, state)
 
 
 def quantized(model: RecommendationModel, kind: QuantizedType) -> torch.jit.ScriptModule:

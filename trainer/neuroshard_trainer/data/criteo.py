@@ -8,11 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from neuroshard_api.documents.preprocessing import (
+    DensePreprocessing,
+    IdForm,
+    IdRule,
+    Missing,
+    Preprocessing,
+    Transformation,
+)
 from neuroshard_api.process.errors import DataError
 
-from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE, LineError, parse_lines
+from neuroshard_trainer.data.criteo_lines import COLUMNS, FEATURES, NUM_DENSE, LineError, parse_lines
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.line_index import LINES_PER_BLOCK, index_of
+from neuroshard_trainer.data.preprocessing import dense_features, lookups_of, rows_of
 from neuroshard_trainer.data.samples import Feature, Jagged, Samples
 from neuroshard_trainer.data.source import DecodedBlocks, require_features
 from neuroshard_trainer.data.unpack import unpacked
@@ -23,6 +32,20 @@ def require_criteo(features: Sequence[Feature], *, num_dense: int) -> None:
     require_features(features, FEATURES, where="the Criteo format")
     if num_dense != NUM_DENSE:
         raise DataError(f"spec.model.numDenseFeatures: is {num_dense}, Criteo's data has {NUM_DENSE}; hint: set that")
+
+
+DENSE_NAMES = COLUMNS[1 : 1 + NUM_DENSE]
+
+
+def preprocessing(features: Sequence[Feature]) -> Preprocessing:
+    """Return the way from a line's cells to a model's inputs."""
+    return Preprocessing(
+        dense=tuple(
+            DensePreprocessing(name=name, missing=Missing.ZERO, fill=0.0, transformation=Transformation.LOG1P)
+            for name in DENSE_NAMES
+        ),
+        lookups=lookups_of(features, IdRule.MODULO, id_form=IdForm.HEXADECIMAL),
+    )
 
 
 class CriteoSource(DecodedBlocks):
@@ -38,7 +61,7 @@ class CriteoSource(DecodedBlocks):
     def __init__(self, files: Sequence[DataFile], features: Sequence[Feature], *, num_dense: int, spare: Path) -> None:
         super().__init__()
         require_criteo(features, num_dense=num_dense)
-        self._features = features
+        self._preprocessing = preprocessing(features)
         self._files = files
         self._plain = [unpacked(file, spare=spare) for file in files]
         indexes = [index_of(file, spare=spare) for file in self._plain]
@@ -56,15 +79,14 @@ class CriteoSource(DecodedBlocks):
         if len(lines.labels) != self.block_sizes[block]:
             raise DataError(f"{self.place(block, 0)}: {_CHANGED}")
         lookups = {}
-        for feature in self._features:
-            position = FEATURES.index(feature.name)
-            present, rows = lines.present[position], np.uint64(feature.table.num_embeddings)
-            hashes = lines.hashes[position]
+        for rule in self._preprocessing.lookups:
+            position = FEATURES.index(rule.feature)
+            present, hashes = lines.present[position], lines.hashes[position]
             if not present.all():
                 hashes = hashes[present]
-            ids = (hashes - hashes // rows * rows).astype(np.int64)  # the remainder; numpy divides by a scalar faster
-            lookups[feature.name] = Jagged.of_lengths(ids, present)
-        return Samples(labels=lines.labels, dense=np.log1p(np.maximum(lines.integers, 0)), lookups=lookups)
+            lookups[rule.feature] = Jagged.of_lengths(rows_of(hashes, rule), present)
+        dense = dense_features(lines.integers, self._preprocessing.dense)
+        return Samples(labels=lines.labels, dense=dense, lookups=lookups)
 
     def place(self, block: int, row: int) -> str:
         """Return file and line."""

@@ -11,18 +11,27 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from neuroshard_api.documents.preprocessing import DensePreprocessing, IdRule, Missing, Preprocessing
 from neuroshard_api.process.errors import DataError
-from numpy.typing import NDArray
 
 from neuroshard_trainer.data.arrays import MappedArray, mapped_array, mapped_arrays
-from neuroshard_trainer.data.criteo import require_criteo
+from neuroshard_trainer.data.criteo import DENSE_NAMES, require_criteo
 from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE
 from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.preprocessing import dense_features, lookups_of, rows_of
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, even_blocks
 
 DENSE_SUFFIX = "_dense.npy"
 _LABELS, _ONE_HOT, _MULTI_HOT = "_labels.npy", "_sparse.npy", "_sparse_multi_hot.npz"
+
+
+def preprocessing(features: Sequence[Feature]) -> Preprocessing:
+    """Return the way from the arrays to a model's inputs."""
+    return Preprocessing(
+        dense=tuple(DensePreprocessing(name=name, missing=Missing.ERROR) for name in DENSE_NAMES),
+        lookups=lookups_of(features, IdRule.MODULO),
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +68,8 @@ class CriteoBinarySource:
                 f"spec.data.path: {files[0]} and {len(files) - 1} more: no name ends in {DENSE_SUFFIX}"
                 "; hint: check the path and spec.data.format"
             )
-        self._features = [(feature, FEATURES.index(feature.name)) for feature in features]
+        self._preprocessing = preprocessing(features)
+        self._lookups = [(rule, FEATURES.index(rule.feature)) for rule in self._preprocessing.lookups]
         self._multi_hot = multi_hot
         self._days = [_opened(stem, multi_hot=multi_hot) for stem in stems]
         sizes = [even_blocks(day.num_samples) for day in self._days]
@@ -72,7 +82,7 @@ class CriteoBinarySource:
         at = rows + first
         return Samples(
             labels=day.labels.values[at].reshape(-1).astype(np.float32),
-            dense=day.dense.values[at].astype(np.float32, copy=False),
+            dense=dense_features(day.dense.values[at], self._preprocessing.dense),
             lookups=self._many(day, at) if self._multi_hot else self._single(day, at),
         )
 
@@ -86,29 +96,21 @@ class CriteoBinarySource:
         ids = np.ascontiguousarray(stored.T, dtype=np.int64)
         one_each = np.ones(len(at), dtype=np.int32)
         return {
-            feature.name: Jagged(values=_modulo(ids[column], feature), lengths=one_each)
-            for feature, column in self._features
+            rule.feature: Jagged(values=rows_of(ids[column], rule), lengths=one_each) for rule, column in self._lookups
         }
 
     def _many(self, day: _Day, at: IndexArray) -> dict[str, Jagged]:
         found = {}
-        for feature, column in self._features:
+        for rule, column in self._lookups:
             ids = day.lookups[column].values[at].astype(np.int64)
             lengths = np.full(len(at), ids.shape[1], dtype=np.int32)
-            found[feature.name] = Jagged(values=_modulo(ids.reshape(-1), feature), lengths=lengths)
+            found[rule.feature] = Jagged(values=rows_of(ids.reshape(-1), rule), lengths=lengths)
         return found
 
     def _within(self, block: int) -> tuple[_Day, int]:
         """Return a block's day, and its first sample there."""
         day = int(np.searchsorted(self._first_block, block, side="right")) - 1
         return self._days[day], (block - int(self._first_block[day])) * BLOCK_SAMPLES
-
-
-def _modulo(ids: NDArray[np.int64], feature: Feature) -> IndexArray:
-    """Return ids modulo the rows of their table; numpy divides by a scalar faster than it takes remainders."""
-    rows = feature.table.num_embeddings
-    ids -= ids // rows * rows
-    return ids
 
 
 def _opened(stem: str, *, multi_hot: bool) -> _Day:

@@ -3,17 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from neuroshard_api.documents.preprocessing import Preprocessing
 from neuroshard_api.documents.tables import TableSet
-from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN, DENSE_PREFIX
+from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN
 from neuroshard_api.job.training import Data, DataFormat
 from neuroshard_api.process.errors import DataError, MissingPackageError
 
+from neuroshard_trainer.data import criteo, criteo_binary, movielens
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
 from neuroshard_trainer.data.files import matching_files
 from neuroshard_trainer.data.line_index import INDEX_SUFFIX
 from neuroshard_trainer.data.movielens import MovieLensSource
 from neuroshard_trainer.data.npz import NpzSource
+from neuroshard_trainer.data.preprocessing import as_stored, numbered
 from neuroshard_trainer.data.samples import Feature
 from neuroshard_trainer.data.source import SampleSource
 from neuroshard_trainer.data.synthetic import SyntheticSource
@@ -104,6 +107,25 @@ def open_source(
     )
 
 
+def preprocessing_of(data: Data, features: Sequence[Feature], *, num_dense: int) -> Preprocessing:
+    """Return the way from the raw data of a job to the inputs of its model, as the readers apply it; reads no data.
+
+    Raises:
+        DataError: spec.data names another number of dense columns than the model has.
+    """
+    match data.format:
+        case DataFormat.CRITEO_TSV:
+            return criteo.preprocessing(features)
+        case DataFormat.CRITEO_BINARY | DataFormat.CRITEO_MULTI_HOT:
+            return criteo_binary.preprocessing(features)
+        case DataFormat.MOVIELENS_100K:
+            return movielens.preprocessing(features)
+        case DataFormat.PARQUET:
+            return as_stored(features, _dense_columns(data, num_dense))
+        case DataFormat.NPZ | DataFormat.SYNTHETIC | DataFormat.DATASET:
+            return as_stored(features, numbered(num_dense))
+
+
 def _require_once(places: Sequence[str]) -> None:
     """Do nothing unless a file is there both plain and compressed. Raises DataError."""
     for place in places:
@@ -136,7 +158,7 @@ def _constant_features(data: Data, features: Sequence[Feature]) -> Sequence[str]
 
 def _dense_columns(data: Data, num_dense: int) -> Sequence[str]:
     if data.dense_columns is None:
-        return [f"{DENSE_PREFIX}{position}" for position in range(num_dense)]
+        return numbered(num_dense)
     if len(data.dense_columns) != num_dense:
         raise DataError(
             f"spec.data.denseColumns: names {len(data.dense_columns)} columns, spec.model.numDenseFeatures is "

@@ -12,8 +12,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from neuroshard_api.documents.preprocessing import DensePreprocessing, IdRule, Missing, Preprocessing, Transformation
 from neuroshard_api.process.errors import DataError
 
+from neuroshard_trainer.data.preprocessing import dense_features, lookups_of
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, require_features
 
@@ -33,8 +35,24 @@ _ITEM_COLUMNS = {
     "genre": "class:token_seq",
     "title_word": "movie_title:token_seq",
 }
+_FIRST_RATING_SECONDS = 874_724_710.0
+"""Time of the data set's first rating, from 1970 on."""
 _SECONDS_PER_YEAR = 31_557_600.0
+_DENSE = (("age_in_years", 0.0, 100.0), ("timestamp", _FIRST_RATING_SECONDS, _SECONDS_PER_YEAR))
 Row = Mapping[str, str]
+
+
+def preprocessing(features: Sequence[Feature]) -> Preprocessing:
+    """Return the way from the data set's values to a model's inputs."""
+    return Preprocessing(
+        dense=tuple(
+            DensePreprocessing(
+                name=name, missing=Missing.ERROR, transformation=Transformation.LINEAR, offset=offset, divisor=divisor
+            )
+            for name, offset, divisor in _DENSE
+        ),
+        lookups=lookups_of(features, IdRule.EXACT, numbered_by="ml-100k.user, ml-100k.item"),
+    )
 
 
 class MovieLensSource:
@@ -56,8 +74,8 @@ class MovieLensSource:
         item = self._known(ratings, "item_id:token", item_at)
         liked = self._numbers(ratings, "rating:float") >= MIN_LIKED_RATING
         times = self._numbers(ratings, "timestamp:float")
-        ages = np.array([float(row["age:token"]) for row in users], dtype=np.float32)
-        dense = np.stack((ages[user] / 100, (times - times.min()) / _SECONDS_PER_YEAR), axis=1).astype(np.float32)
+        ages = np.array([float(row["age:token"]) for row in users])
+        dense = dense_features(np.stack((ages[user], times), axis=1), preprocessing(features).dense)
         lookups: dict[str, Jagged] = {}
         for feature in features:
             if feature.name == "user_id":
