@@ -82,6 +82,12 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
             extra="run",
             kernels=True,
         ),
+        _entry(
+            "evaluate",
+            "Compute loss, normalized entropy, AUC, and calibration of an exported model.",
+            extra="run",
+            kernels=True,
+        ),
     ),
     "Train on Kubernetes": (
         _entry("submit", "Check a job file here, and create the job in the cluster.", extra="client"),

@@ -3,11 +3,13 @@ from typing import get_args
 from neuroshard_api.documents.dense_layout import CheckpointingChoice, DensePolicy, GroupChoice, SplittingChoice
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Pipeline
 from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.training import NEEDS_NO_PATH, DataFormat
 from neuroshard_api.process.optimizer_choice import OptimizerChoice
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_cli.shared.choices import (
     AlgorithmChoice,
     ComputePeakChoice,
+    DataFormatChoice,
     DenseCheckpointingChoice,
     DenseGroupChoice,
     DensePolicyChoice,
@@ -28,3 +30,4 @@ def test_choices_are_the_enumerations_of_the_documents() -> None:
     assert get_args(DenseCheckpointingChoice) == tuple(CheckpointingChoice)
     assert get_args(DenseSplittingChoice) == tuple(SplittingChoice)
     assert get_args(AlgorithmChoice) == tuple(Algorithm)
+    assert get_args(DataFormatChoice) == tuple(each for each in DataFormat if each not in NEEDS_NO_PATH)

@@ -153,13 +153,13 @@ class Predictor:
 
             return torch.jit.load(str(self._folder / "quantized.pt"))  # type: ignore[no-untyped-call] # torch's
         try:
-            from neuroshard_trainer.serving import exported_model  # noqa: PLC0415 - quantized.pt does without it
+            from neuroshard_trainer.serving import exported_description, exported_model  # noqa: PLC0415 - quantized.pt does without them
         except ImportError as error:
             raise ValueError(
                 f"model.pt: needs the package neuroshard_trainer, which builds the model ({error}); "
                 "hint: `pip install '.[trainer]'` in a checkout of NeuroShard, or use quantized.pt"
             ) from error
-        return exported_model(self._folder)[1]
+        return exported_model(self._folder, exported_description(self._folder))
 
 
 def _dense_column(column: Sequence[Any], rule: Mapping[str, Any], first_row: int) -> NDArray[np.float32]:

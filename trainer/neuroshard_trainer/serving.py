@@ -2,7 +2,7 @@
 
     checkpoint of N ranks --> whole_state --> served_model --> quantized
                               plain state dict                TorchScript with TorchRec's quantized tables
-    folder of an export --> exported_model
+    folder of an export --> exported_model, exported_script
 
 Everything is in the memory of the host: the model must fit into it once, and the quantized tables next to it. The
 served model looks up all lists, whichever form of deduplication it was trained in: checkpoints have the same tensors in
@@ -101,22 +101,45 @@ def served_model(model: Model, tables: Sequence[Table], state: dict[str, torch.T
     return served.eval()
 
 
-def exported_model(folder: Path) -> tuple[ExportedModel, RecommendationModel]:
-    """Return the description of an export, and its model on the CPU.
+def exported_description(folder: Path) -> ExportedModel:
+    """Return the description of an export. Raises DocumentError: there is none, or it is of another release."""
+    return ExportedModel.read(folder / DESCRIPTION_FILE)
+
+
+def exported_model(folder: Path, description: ExportedModel) -> RecommendationModel:
+    """Return the model of an export on the CPU.
 
     Raises:
-        DocumentError: the folder has no description, or one of another release.
         StorageError: the tensors cannot be read.
         InputError: they are of another model.
     """
-    description = ExportedModel.read(folder / DESCRIPTION_FILE)
     file = folder / MODEL_FILE
     try:
         state = torch.load(file, weights_only=True)
     except (OSError, RuntimeError, UnpicklingError) as error:
-        found = str(error).splitlines()[0]
-        raise StorageError(f"{file}: cannot be read ({found}); hint: export the model again") from error
-    return description, served_model(description.model, description.tables, state)
+        raise _unreadable(file, error) from error
+    return served_model(description.model, description.tables, state)
+
+
+def exported_script(folder: Path, description: ExportedModel) -> torch.jit.ScriptModule:
+    """Return the quantized model of an export.
+
+    Raises:
+        InputError: there is none.
+        StorageError: it cannot be read.
+    """
+    if description.quantized_type is None:
+        raise InputError(f"{folder}: has no {QUANTIZED_FILE}; hint: export with --quantized INT8")
+    file = folder / QUANTIZED_FILE
+    try:
+        script: torch.jit.ScriptModule = torch.jit.load(str(file))  # type: ignore[no-untyped-call] # torch's
+    except (OSError, RuntimeError, ValueError) as error:
+        raise _unreadable(file, error) from error
+    return script
+
+
+def _unreadable(file: Path, error: Exception) -> StorageError:
+    return StorageError(f"{file}: cannot be read ({str(error).splitlines()[0]}); hint: export the model again")
 
 
 def quantized(model: RecommendationModel, kind: QuantizedType) -> torch.jit.ScriptModule:

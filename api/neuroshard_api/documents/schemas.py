@@ -12,6 +12,7 @@ from neuroshard_api.documents.document import Document
 from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.input_statistics import InputStatistics
+from neuroshard_api.documents.model_evaluation import ModelEvaluation
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.records import ProfileRecord
@@ -44,6 +45,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     ComparisonRequest,
     SessionClustering,
     ExportedModel,
+    ModelEvaluation,
 )
 
 

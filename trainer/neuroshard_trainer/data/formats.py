@@ -45,6 +45,7 @@ def open_source(
     spare: Path,
     path: str | None = None,
     leave_out: str | None = None,
+    setting: str = "spec.data.path",
 ) -> SampleSource:
     """Return samples of a job.
 
@@ -58,6 +59,7 @@ def open_source(
         spare: folder for what cannot be written next to the data.
         path: what is read. None: ``data.path``.
         leave_out: names files among them that are not read.
+        setting: name of the path in errors.
 
     Raises:
         DataError: there are none, or they lack what the model needs.
@@ -72,8 +74,8 @@ def open_source(
     path = path or data.path
     assert path is not None, "the job was checked when it was read"
     if data.format is DataFormat.MOVIELENS_100K:
-        return MovieLensSource(_movielens_place(path, root), features, num_dense=num_dense)
-    found = matching_files(path, root, suffixes=_SUFFIXES[data.format])
+        return MovieLensSource(_movielens_place(path, root, setting), features, num_dense=num_dense)
+    found = matching_files(path, root, suffixes=_SUFFIXES[data.format], setting=setting)
     others = () if leave_out is None else matching_files(leave_out, root, suffixes=_SUFFIXES[data.format])
     # An index, its lock, and what a writer of one left.
     files = [file for file in found if file not in others and INDEX_SUFFIX not in file.name]
@@ -82,7 +84,7 @@ def open_source(
             f"spec.data.path: {path} names no files but those of spec.data.evaluationPath; hint: name others"
         )
     if data.format is DataFormat.CRITEO_TSV:
-        _require_once([file.place for file in files])
+        _require_once([file.place for file in files], setting)
         return CriteoSource(files, features, num_dense=num_dense, spare=spare)
     if data.format in {DataFormat.CRITEO_BINARY, DataFormat.CRITEO_MULTI_HOT}:
         multi_hot = data.format is DataFormat.CRITEO_MULTI_HOT
@@ -126,23 +128,21 @@ def preprocessing_of(data: Data, features: Sequence[Feature], *, num_dense: int)
             return as_stored(features, numbered(num_dense))
 
 
-def _require_once(places: Sequence[str]) -> None:
+def _require_once(places: Sequence[str], setting: str) -> None:
     """Do nothing unless a file is there both plain and compressed. Raises DataError."""
     for place in places:
         both = next((place + suffix for suffix in COMPRESSED if place + suffix in places), None)
         if both is not None:
-            raise DataError(
-                f"spec.data.path: matches {place} and {both}, the same samples twice; hint: match one of them"
-            )
+            raise DataError(f"{setting}: matches {place} and {both}, the same samples twice; hint: match one of them")
 
 
-def _movielens_place(path: str, root: Path) -> Path:
+def _movielens_place(path: str, root: Path, setting: str) -> Path:
     """Return the wheel, or the folder that holds the data set's own files."""
     if (root / path).is_dir():
         folder = root / path
         wheels = sorted(folder.glob("recbole-*.whl"))
         return wheels[-1] if wheels and not (folder / "ml-100k.inter").exists() else folder
-    return Path(matching_files(path, root, suffixes=(".whl",))[0].place)
+    return Path(matching_files(path, root, suffixes=(".whl",), setting=setting)[0].place)
 
 
 def _constant_features(data: Data, features: Sequence[Feature]) -> Sequence[str]:

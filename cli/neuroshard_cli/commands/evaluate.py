@@ -1,0 +1,74 @@
+"""``neuroshard evaluate``: metrics of an exported model on data, on this machine."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
+
+from neuroshard_cli.shared.choices import DataFormatChoice
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+
+if TYPE_CHECKING:
+    from neuroshard_api.documents.model_evaluation import ModelEvaluation
+
+
+def evaluate(  # noqa: PLR0917 - typer passes by name
+    export: Annotated[Path, typer.Argument(metavar="EXPORT", help="Folder of `python -m neuroshard_trainer.export`.")],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="Samples with labels: a file, a folder, a pattern, or a URL.")
+    ],
+    data_format: Annotated[
+        DataFormatChoice | None, typer.Option("--format", help="Format of DATA. Default: the training's.")
+    ] = None,
+    quantized: Annotated[bool, typer.Option("--quantized", help="Evaluate quantized.pt, and not model.pt.")] = False,
+    batch_size: Annotated[int, typer.Option(min=1, max=2**24, help="Samples at a time.")] = 8192,
+    max_samples: Annotated[int | None, typer.Option(min=1, help="Maximum samples. Default: all.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the metrics (JSON).")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Compute loss, normalized entropy, AUC, and calibration of an exported model.
+
+    Raw data is read and preprocessed as in training. The model computes on the CPU of this machine.
+    """
+    from neuroshard_api.job.exported_model import ExportedModel
+    from neuroshard_api.job.training import DataFormat
+    from neuroshard_report.terminal.model_evaluation import render_model_evaluation
+
+    if out is not None:
+        check_writable(out)
+    description = ExportedModel.read(export / "model.json")  # before the imports that take seconds
+    if quantized and description.quantized_type is None:
+        raise CommandError(f"--quantized: {export} has no quantized.pt; hint: export with --quantized INT8")
+    found = _trainer()(
+        export,
+        data,
+        data_format=None if data_format is None else DataFormat(data_format),
+        quantized=quantized,
+        batch_size=batch_size,
+        max_samples=max_samples,
+    )
+    if out is not None:
+        write_file(out, found.to_json())
+    if json:
+        print_document(found.to_json())
+        return
+    print_text(render_model_evaluation(found))
+    if out is not None:
+        say(f"metrics written to {out}")
+
+
+def _trainer() -> "Callable[..., ModelEvaluation]":
+    """Import the evaluation. Raises MissingPackageError."""
+    from neuroshard_trainer.errors import missing_torchrec
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch and torchrec: nothing that users can fix
+            from neuroshard_trainer.evaluate import evaluate
+    except (ImportError, OSError) as error:
+        raise missing_torchrec(error) from error
+    return evaluate

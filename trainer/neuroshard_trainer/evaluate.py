@@ -1,0 +1,156 @@
+"""Metrics of an exported model on a data set: readers, preprocessing, and metrics are those of the training.
+
+    DATA --reader of its format--> samples --model of the export, on the CPU--> logits --> metrics
+
+A reader that preprocesses in another way than the one that the model was trained with is refused: the model would be
+another one.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import torch
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.model_evaluation import ModelEvaluation
+from neuroshard_api.documents.preprocessing import Preprocessing
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.exported_model import ExportedModel
+from neuroshard_api.job.training import NEEDS_NO_PATH, Data, DataFormat
+from neuroshard_api.process.errors import DataError, InputError
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.collation import BatchMaker
+from neuroshard_trainer.data.formats import open_source, preprocessing_of
+from neuroshard_trainer.data.order import WHOLE_PERCENT, SampleOrder
+from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.metrics import Evaluation
+from neuroshard_trainer.serving import exported_description, exported_model, exported_script
+
+Model = Callable[[torch.Tensor, KeyedJaggedTensor], torch.Tensor]
+
+
+def evaluate(
+    export: Path,
+    data: str,
+    *,
+    data_format: DataFormat | None,
+    quantized: bool,
+    batch_size: int,
+    max_samples: int | None,
+) -> ModelEvaluation:
+    """Return the metrics of an export on data.
+
+    Args:
+        export: folder of the export.
+        data: file, folder, pattern, or URL; relative ones begin in the working directory.
+        data_format: of the data. None: that of the training.
+        quantized: whether ``quantized.pt`` computes, and not ``model.pt``.
+        batch_size: samples at a time.
+        max_samples: of all; they come from blocks at even distances. None: no limit.
+
+    Raises:
+        DocumentError, InputError: the export has no such model, or the data is not what it was trained on.
+        DataError: the data cannot be read, or has no samples.
+        StorageError: the model cannot be read.
+        MissingPackageError: the format needs a package.
+    """
+    description = exported_description(export)
+    read_format = data_format or description.data_format
+    described = _data(description, read_format, data)
+    _require_equal_preprocessing(description, described)
+    model: Model = exported_script(export, description) if quantized else exported_model(export, description)
+    evaluation = Evaluation(None)
+    with TemporaryDirectory() as spare, torch.no_grad(), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="torch")  # and torchrec: nothing that users can fix
+        batches = _batches(description, described, batch_size=batch_size, max_samples=max_samples, spare=Path(spare))
+        for batch in batches:
+            logits = model(batch.dense, batch.lookups).float()
+            evaluation.add(logits[: batch.num_real], batch.labels[: batch.num_real])
+    found = evaluation.compute()
+    if found.loss is None:
+        raise DataError(f"{data}: has no samples; hint: name other files")
+    return ModelEvaluation(
+        step=description.step,
+        plan_sha256=description.plan_sha256,
+        tables=str(description.quantized_type) if quantized else _table_types(description),
+        data=data,
+        data_format=read_format.value,
+        num_samples=found.num_samples,
+        num_positive=found.num_positive,
+        loss=found.loss,
+        normalized_entropy=found.normalized_entropy,
+        auc=found.auc,
+        auc_error=found.auc_error,
+        no_auc=found.why_no_auc(),
+        calibration=found.calibration,
+    )
+
+
+def _data(description: ExportedModel, read_format: DataFormat, data: str) -> Data:
+    """Return the place of the samples, as a job would name it. Raises InputError, DocumentError."""
+    if read_format in NEEDS_NO_PATH:
+        raise InputError(
+            f"--format: is missing, since the model was trained on {read_format.value}, which has no files; "
+            f"hint: give the format of {data}, such as --format Parquet"
+        )
+    names: dict[str, object] = {}
+    if read_format in {DataFormat.PARQUET, DataFormat.NPZ} and description.label_column is not None:
+        names["labelColumn"] = description.label_column
+    if read_format is DataFormat.PARQUET:
+        names["denseColumns"] = [rule.name for rule in description.preprocessing.dense]
+    return validated(Data, {"format": read_format.value, "path": data, **names}, where="DATA")
+
+
+def _require_equal_preprocessing(description: ExportedModel, data: Data) -> None:
+    """Do nothing if the reader of the data does what the model was trained with. Raises InputError."""
+    found = preprocessing_of(data, features_of(description.tables), num_dense=description.num_dense_features)
+    for trained, read in zip(_rules(description.preprocessing), _rules(found), strict=False):  # a reader checks numbers
+        for expected, word in zip(trained, read, strict=False):
+            if expected != word:
+                raise InputError(
+                    f"--format {data.format.value}: its reader has {word}, the model was trained with {expected} of "
+                    f"{description.data_format.value}; hint: give data of the format {description.data_format.value}"
+                )
+
+
+def _rules(preprocessing: Preprocessing) -> tuple[Sequence[str], Sequence[str]]:
+    """Return the rules of the dense features and those of the lookups in words, without the names of columns."""
+    dense = [
+        f"{each.transformation.value} for dense feature {position}"
+        + ("" if each.offset is None else f" (offset {each.offset:g}, divisor {each.divisor:g})")
+        for position, each in enumerate(preprocessing.dense)
+    ]
+    lookups = [
+        f"{each.id_rule.value} for {each.id_form.value} ids of {each.feature!r}" for each in preprocessing.lookups
+    ]
+    return dense, lookups
+
+
+def _batches(
+    description: ExportedModel, data: Data, *, batch_size: int, max_samples: int | None, spare: Path
+) -> Iterator[Batch]:
+    """Yield all samples in their stored order, the last batch filled up."""
+    features = features_of(description.tables)
+    source = open_source(
+        data,
+        TableSet(name="exported", tables=description.tables),
+        features,
+        num_dense=description.num_dense_features,
+        seed=0,
+        root=Path.cwd(),
+        spare=spare,
+        setting="DATA",
+    )
+    order = SampleOrder(
+        source.block_sizes, validation_percent=WHOLE_PERCENT, seed=0, shuffle=False, max_validation=max_samples
+    )
+    maker = BatchMaker(source, order, features, rank=0, world_size=1, batch_size=batch_size)
+    for position in range(0, order.num_validation, batch_size):
+        yield Batch.of(maker.validation(position), description.features)
+
+
+def _table_types(description: ExportedModel) -> str:
+    return ", ".join(dict.fromkeys(table.data_type.value for table in description.tables))
