@@ -132,7 +132,9 @@ def exported_script(folder: Path, description: ExportedModel) -> torch.jit.Scrip
         raise InputError(f"{folder}: has no {QUANTIZED_FILE}; hint: export with --quantized INT8")
     file = folder / QUANTIZED_FILE
     try:
-        script: torch.jit.ScriptModule = torch.jit.load(str(file))  # type: ignore[no-untyped-call] # torch's
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about TorchScript's age: TorchRec's quantized modules need it
+            script: torch.jit.ScriptModule = torch.jit.load(str(file))  # type: ignore[no-untyped-call] # torch's
     except (OSError, RuntimeError, ValueError) as error:
         raise _unreadable(file, error) from error
     return script
