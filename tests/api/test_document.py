@@ -42,6 +42,8 @@ EXAMPLES: tuple[Document, ...] = (
     training_builders.training_comparison(),
     training_builders.accuracy_comparison(),
     training_builders.comparison_request(),
+    training_builders.exported_model(),
+    training_builders.model_evaluation(),
     TorchRecPlan.of(builders.plan()),
 )
 each_document = pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.schema_name)

@@ -7,9 +7,19 @@ from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.comparison_request import ComparisonRequest
 from neuroshard_api.documents.drift_report import DriftChange, DriftReport, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
+from neuroshard_api.documents.model_evaluation import ModelEvaluation
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.preprocessing import (
+    DensePreprocessing,
+    IdRule,
+    LookupPreprocessing,
+    Missing,
+    Preprocessing,
+)
 from neuroshard_api.documents.step_report import RankTimes
 from neuroshard_api.documents.training_comparison import PlanTimes, TrainingComparison
+from neuroshard_api.job.exported_model import ExportedModel
+from neuroshard_api.job.training import DataFormat
 from neuroshard_api.sharding.collectives import CollectiveTime
 from support import builders
 
@@ -100,3 +110,29 @@ def slower_ranks(plan: Plan, factor: float) -> tuple[RankTimes, ...]:
         )
         for rank, cost in enumerate(plan.predicted.devices)
     )
+
+
+def exported_model(**fields: Any) -> ExportedModel:
+    """Return the description of an export of one dense feature and one table."""
+    user = builders.table()
+    table = {"name": "user", "numEmbeddings": 1000, "embeddingDim": 16, "poolingFactor": "3.5"}
+    model = builders.job(model={"embeddingTables": [table]}).spec.model
+    lookup = LookupPreprocessing(feature="user", table="user", num_rows=user.num_embeddings, id_rule=IdRule.EXACT)
+    usual: dict[str, Any] = {
+        "step": 100, "plan_sha256": "0" * 64, "num_dense_features": 1, "features": ("user",),
+        "data_format": DataFormat.PARQUET, "model": model, "tables": (user,),
+        "preprocessing": Preprocessing(
+            dense=(DensePreprocessing(name="dense_0", missing=Missing.ERROR),), lookups=(lookup,)
+        ),
+    }  # fmt: skip
+    return ExportedModel(**usual | fields)
+
+
+def model_evaluation(**fields: Any) -> ModelEvaluation:
+    """Return metrics of an export on data of both labels."""
+    usual: dict[str, Any] = {
+        "step": 100, "plan_sha256": "0" * 64, "tables": "FP32", "data": "day_1.tsv", "data_format": "CriteoTSV",
+        "num_samples": 2000, "num_positive": 500, "loss": 0.5, "normalized_entropy": 0.9, "auc": 0.75,
+        "auc_error": 2e-5, "calibration": 1.25,
+    }  # fmt: skip
+    return ModelEvaluation(**usual | fields)

@@ -6,6 +6,7 @@ inputs together: ``fully_shard`` joins them in one autograd function, to know wh
 in a step of replicas, whose units' inputs are joined likewise.
 """
 
+import gc
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -52,12 +53,27 @@ def backward_peaks(
     optimizer.zero_grad(set_to_none=False)
     try:
         with _joined_inputs(units), tracker, peaks.watched():
-            torch.autograd.backward(loss())
+            value = loss()
+            with _uncollected():
+                torch.autograd.backward(value)
     except RuntimeError as error:
         if _IN_PLACE not in str(error):
             raise
         return {}
     return peaks.above
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Collect what the forward pass left in cycles, and nothing in the block: it would be freed at a random moment."""
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _Peaks:
