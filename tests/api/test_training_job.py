@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
+from neuroshard_api.documents.tables import DataType, IdRule, Optimizer, Pooling
 from neuroshard_api.job.status import Status
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.workers import Trainer
@@ -139,6 +139,7 @@ def test_tables_become_a_table_set() -> None:
         "pooling": "MEAN",
         "zipfExponent": "1.05",
         "featureNames": ["u", "v"],
+        "idRule": "Hash",
         "colocationGroup": "both",
     }
     model = builders.job(model={"embeddingTables": [user], "embeddingOptimizer": "Adam"}).spec.model
@@ -156,6 +157,7 @@ def test_tables_become_a_table_set() -> None:
         pooling=Pooling.MEAN,
         zipf_exponent=1.05,
         feature_names=("u", "v"),
+        id_rule=IdRule.HASH,
         colocation_group="both",
     )
 

@@ -11,7 +11,7 @@ from neuroshard_api.documents.request import (
     SearchSettings,
     TableConstraints,
 )
-from neuroshard_api.documents.tables import REUSE_BINS, Optimizer, Table, TableSet
+from neuroshard_api.documents.tables import REUSE_BINS, IdRule, Optimizer, Table, TableSet
 from neuroshard_api.documents.topology import Link, Topology
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from support import builders
@@ -39,6 +39,7 @@ def tables(draw: st.DrawFn) -> Table:
         pooling_factor=draw(st.floats(0.001, 1e5)),
         data_type=draw(st.sampled_from(TRAINING_KERNELS["cuda"].weight_types)),
         feature_names=tuple(draw(st.lists(labels, max_size=3, unique=True))),
+        id_rule=draw(st.none() | st.sampled_from(IdRule)),
         colocation_group=draw(st.none() | labels),
         **draw(skews),
     )

@@ -134,4 +134,4 @@ def test_an_evaluation_path_is_left_out_of_training(tmp_path: Path) -> None:
     )
 
     assert sum(made.block_sizes) == 10
-    assert made.place(0, 0).endswith("day_0_labels.npy row 0")
+    assert made.place(0, 0).endswith("day_0 row 0")

@@ -26,6 +26,7 @@ from neuroshard_trainer.communication.gradient_codec import live_exchange, with_
 from neuroshard_trainer.communication.gradient_guard import GradientGuard
 from neuroshard_trainer.communication.guard import Guard, resumed_record
 from neuroshard_trainer.data.drift import with_statistics
+from neuroshard_trainer.data.id_rules import default_rule, id_rule_of
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
@@ -351,6 +352,7 @@ def _warn_of_earlier_checkpoints(folder: Path) -> None:
 def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> dict[str, str]:
     """Return the facts under which a checkpoint's tensors and position mean the same for this job."""
     model, data, training = job.spec.model, job.spec.data, job.spec.training
+    own = with_statistics(plan.own_tables, model.inline_tables(job.metadata.name))
     tables = [
         [
             table.name,
@@ -358,8 +360,9 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
             table.embedding_dim,
             table.data_type,
             *([Pooling.MEAN] if table.is_mean else []),
+            *([rule] if (rule := id_rule_of(table, data.format)) is not default_rule(data.format) else []),
         ]
-        for table in plan.own_tables.tables
+        for table in own.tables
     ]
     dense = [model.num_dense_features, model.dense_arch_layer_sizes, model.over_arch_layer_sizes]
     values: Mapping[str, object] = {

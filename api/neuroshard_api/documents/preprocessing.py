@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from neuroshard_api.documents.counts import PositiveCount
 from neuroshard_api.documents.document import Value
-from neuroshard_api.documents.tables import TableName
+from neuroshard_api.documents.tables import IdRule, TableName
 
 ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 
@@ -37,17 +37,6 @@ class Transformation(StrEnum):
     """log(1 + max(x, 0))"""
     LINEAR = "Linear"
     """(x - offset) / divisor"""
-
-
-class IdRule(StrEnum):
-    """Function from an id to a row of its table."""
-
-    EXACT = "Exact"
-    """The id is the row, counted from 0; one outside of the table is refused."""
-    MODULO = "Modulo"
-    """The remainder of the id divided by the number of rows; of a negative id, too, it is from 0 on."""
-    HASH = "Hash"
-    """The remainder of a hash of the id."""
 
 
 class IdForm(StrEnum):

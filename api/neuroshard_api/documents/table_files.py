@@ -14,6 +14,7 @@ OPTIONAL_COLUMNS = (
     "data_type",
     "feature_names",
     "zipf_exponent",
+    "id_rule",
     "colocation_group",
     "pooling",
     "optimizer",

@@ -16,6 +16,7 @@ __all__ = [
     "REUSE_BINS",
     "DataType",
     "EmbeddingDim",
+    "IdRule",
     "Optimizer",
     "Pooling",
     "ReuseHistogram",
@@ -104,6 +105,18 @@ class Pooling(StrEnum):
     """There are no bags: every looked-up row is returned, as TorchRec's EmbeddingCollection does."""
 
 
+class IdRule(StrEnum):
+    """The row of a table that an id of the data looks up."""
+
+    EXACT = "Exact"
+    """Row = id. An id outside the table is an error."""
+    MODULO = "Modulo"
+    """Row = id modulo rows, from 0 on for negative ids too."""
+    HASH = "Hash"
+    """Row = xxh64 modulo rows, with seed 0: of a text's UTF-8 bytes, or of an integer's 8 bytes in little-endian order.
+    The only rule for texts."""
+
+
 class Table(Value):
     """One embedding table."""
 
@@ -131,6 +144,9 @@ class Table(Value):
     zipf_exponent: Annotated[float, Field(ge=0.0, le=4.0)] | None = None
     """Skew of the row popularity: the frequency of rank r is proportional to 1 / r ** zipf_exponent; 0 is uniform.
     None: the set's zipf_exponent."""
+    id_rule: IdRule | None = None
+    """The row that an id of the data looks up, for formats of files. If unset: Modulo for Criteo's formats, whose ids
+    are hashes, and Exact for the others."""
     optimizer: Optimizer | None = None
     """Optimizer of this table alone, which decides its state and its backward kernel. If unset: that of all tables."""
     collection: Annotated[str, Field(min_length=1, max_length=1024)] | None = None

@@ -5,7 +5,16 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.documents.tables import DataType, EmbeddingDim, Optimizer, Pooling, Table, TableName, TableSet
+from neuroshard_api.documents.tables import (
+    DataType,
+    EmbeddingDim,
+    IdRule,
+    Optimizer,
+    Pooling,
+    Table,
+    TableName,
+    TableSet,
+)
 from neuroshard_api.job.resource import ATOMIC, Name, Part, PositiveDecimal, Rule, Unique
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 
@@ -82,6 +91,10 @@ class EmbeddingTable(Part):
     zipf_exponent: PositiveDecimal | None = None
     """Skew of the lookups: the frequency of the row of rank r is proportional to 1 / r ** zipfExponent. Fractions are
     written as text. If unset: the planner's default, which was fitted to published traces."""
+    id_rule: IdRule | None = None
+    """The row that an id of the data looks up. Exact: the id is the row, and one outside the table is an error. Modulo:
+    id modulo rows. Hash: xxh64 of the id modulo rows, for texts and for integers that number no rows. If unset: Modulo
+    for Criteo's formats, whose ids are hashes, and Exact for Parquet, CSV and NPZ. Other formats give rows."""
     colocation_group: Annotated[str, Field(min_length=1, max_length=128)] | None = None
     """Tables of one group are placed whole on one device. If unset: the planner is free."""
 
@@ -97,6 +110,7 @@ class EmbeddingTable(Part):
             pooling=None if self.pooling is None else self.pooling.pooling,
             feature_names=self.feature_names,
             zipf_exponent=None if self.zipf_exponent is None else float(self.zipf_exponent),
+            id_rule=self.id_rule,
             colocation_group=self.colocation_group,
         )
 

@@ -145,7 +145,8 @@ def _job_sample(space: SampleSpace, job: TableSet, random: np.random.Generator) 
 
 def _timeable(table: Table, job: TableSet, space: SampleSpace) -> Table:
     """Return the table with all that the set says of it, in a type that can be timed."""
-    changes: dict[str, object] = dict.fromkeys(("colocation_group", "duplication_group", "duplication_factor"))
+    unused = ("id_rule", "colocation_group", "duplication_group", "duplication_factor")
+    changes: dict[str, object] = dict.fromkeys(unused)
     if table.is_sequence:
         changes["pooling"] = None  # backends time bags alone
     if table.data_type not in space.data_types:

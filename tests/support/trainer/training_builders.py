@@ -11,12 +11,12 @@ from neuroshard_api.documents.model_evaluation import ModelEvaluation
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.preprocessing import (
     DensePreprocessing,
-    IdRule,
     LookupPreprocessing,
     Missing,
     Preprocessing,
 )
 from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.documents.training_comparison import PlanTimes, TrainingComparison
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.job.training import DataFormat

@@ -31,7 +31,7 @@ def test_samples_are_taken_by_rows_over_days_and_blocks(tmp_path: Path) -> None:
     assert second.labels.tolist() == [0, 0]
     assert second.lookups["cat_7"].values.tolist() == [(BLOCK_SAMPLES + 2) % 100, BLOCK_SAMPLES % 100]
     assert made.take(2, np.array([4])).lookups["cat_25"].values.tolist() == [4]
-    assert made.place(2, 4).endswith("day_1_labels.npy row 4")
+    assert made.place(2, 4).endswith("day_1 row 4")
 
 
 def test_hashes_may_be_stored_as_negative_numbers(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.job.training import Data
 from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.data.collation import BatchMaker, HostBatch
@@ -111,3 +112,12 @@ def test_made_up_samples_follow_the_job_and_not_the_plan() -> None:
 
     assert [(table.name, table.pooling_factor) for table in found.tables] == [("item", 3.0), ("user", 4.0)]
     assert with_statistics(planned, None) == planned
+
+
+def test_ids_follow_the_rules_of_the_job_and_not_of_the_plan() -> None:
+    """A rule that is changed after planning is the one of the checkpoint's signature, too."""
+    hashed = [table.model_copy(update={"id_rule": IdRule.HASH}) for table in TABLES]
+
+    found = with_statistics(builders.table_set(*TABLES), builders.table_set(*hashed))
+
+    assert [table.id_rule for table in found.tables] == [IdRule.HASH] * 2

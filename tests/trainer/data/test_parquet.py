@@ -9,8 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.id_rules import rows_of_integers, rows_of_texts
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
 from support import builders
@@ -66,9 +68,9 @@ def test_a_files_metadata_is_read_once(tmp_path: Path, monkeypatch: pytest.Monke
     without_metadata: list[bool] = []
     real = pq.ParquetFile
 
-    def opened(file: str, metadata: pq.FileMetaData | None = None) -> pq.ParquetFile:
+    def opened(file: str, metadata: pq.FileMetaData | None = None, **options: Any) -> pq.ParquetFile:
         without_metadata.append(metadata is None)
-        return real(file, metadata=metadata)
+        return real(file, metadata=metadata, **options)
 
     monkeypatch.setattr(pq, "ParquetFile", opened)
     made = source(tmp_path, row_group_size=1)
@@ -91,15 +93,48 @@ def test_lookups_without_a_null_are_one_per_sample(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [
-        ({"user": ["a", "b", "c", "d"]}, "column user: is of type string, expected an integer or a list of integers"),
+        ({"user": [0.5] * 4}, "column user: is of type double, expected an integer, a text, or a list of them"),
+        ({"user": ["a"] * 4}, "column user: holds texts, .* id rule Exact, .*hint: set idRule: Hash for the table"),
+        ({"words": [["a"]] * 4}, "column words: holds texts, and table 'words'"),
         ({"age": [["x"]] * 4}, "column age: is of type list.*expected a number"),
     ],
-    ids=["text", "list"],
+    ids=["number", "text", "list of texts", "list"],
 )
 def test_a_column_of_another_type_is_refused(tmp_path: Path, columns: dict[str, Any], expected: str) -> None:
     """Before training, with the column's name."""
     with pytest.raises(DataError, match=expected):
         source(tmp_path, **columns)
+
+
+@pytest.mark.parametrize("encoded", [True, False], ids=["dictionary", "plain"])
+def test_texts_and_negative_ids_are_hashed_to_rows(tmp_path: Path, *, encoded: bool) -> None:
+    """The same rows in all row groups and for every way in which a column is stored."""
+    file = tmp_path / "part.parquet"
+    users, tags = pa.array(["a", "ü", None, "a"]), pa.array([[-1, 2**62], None, [], [-1]])
+    structs = pa.array([{"x": 1, "y": 2}] * 4)  # stored as two columns, before those that are read
+    columns = {**COLUMNS, "user": users.dictionary_encode() if encoded else users, "words": tags}
+    pq.write_table(pa.table({"struct": structs, **columns}), file, row_group_size=3)
+    tables = [table.model_copy(update={"id_rule": IdRule.HASH}) for table in TABLES]
+    made = ParquetSource([DataFile(str(file))], features_of(tables), label_column="label", dense_columns=["age"])
+
+    first, second = made.read(0), made.read(1)
+
+    assert first.lookups["user"].values.tolist() == rows_of_texts(["a", "ü"], 10).tolist()
+    assert first.lookups["user"].lengths.tolist() == [1, 1, 0]
+    assert second.lookups["user"].values.tolist() == rows_of_texts(["a"], 10).tolist()
+    expected = rows_of_integers(np.array([-1, 2**62]), IdRule.HASH, 10).tolist()
+    assert first.lookups["words"].values.tolist() == expected
+    assert second.lookups["words"].values.tolist() == expected[:1]
+
+
+def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:
+    """Which of them is meant cannot be known."""
+    file = tmp_path / "part.parquet"
+    arrays = [pa.array(values) for values in [*COLUMNS.values(), [1, 2, 3, 4]]]
+    pq.write_table(pa.Table.from_arrays(arrays, names=[*COLUMNS, "user"]), file)
+
+    with pytest.raises(DataError, match=r"part.parquet, column user: is there 2 times; hint: rename one"):
+        ParquetSource([DataFile(str(file))], features_of(TABLES), label_column="label", dense_columns=["age"])
 
 
 def test_a_missing_column_is_named(tmp_path: Path) -> None:

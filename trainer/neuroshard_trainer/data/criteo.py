@@ -1,7 +1,7 @@
 """The Criteo challenges' text files: one sample per line, tab-separated, without a header; `criteo_lines` parses them.
 
-Features are called ``cat_0`` to ``cat_25``. A hash is taken modulo the rows of its table, as is usual for this data; an
-empty one looks nothing up. An integer x becomes log(1 + max(x, 0)), an empty one 0.
+Features are called ``cat_0`` to ``cat_25``. A hash is taken modulo the rows of its table unless the table has
+another id rule; an empty one looks nothing up. An integer x becomes log(1 + max(x, 0)), an empty one 0.
 """
 
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ import numpy as np
 from neuroshard_api.documents.preprocessing import (
     DensePreprocessing,
     IdForm,
-    IdRule,
     Missing,
     Preprocessing,
     Transformation,
 )
+from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.criteo_lines import COLUMNS, FEATURES, NUM_DENSE, LineError, parse_lines
@@ -44,7 +44,7 @@ def preprocessing(features: Sequence[Feature]) -> Preprocessing:
             DensePreprocessing(name=name, missing=Missing.ZERO, fill=0.0, transformation=Transformation.LOG1P)
             for name in DENSE_NAMES
         ),
-        lookups=lookups_of(features, IdRule.MODULO, id_form=IdForm.HEXADECIMAL),
+        lookups=lookups_of(features, DataFormat.CRITEO_TSV, id_form=IdForm.HEXADECIMAL),
     )
 
 

@@ -3,7 +3,8 @@
 For each day ``day_0_dense.npy`` (floats, [samples, 13], taken as they are), ``day_0_labels.npy`` ([samples] or
 [samples, 1]) and the lookups: ``day_0_sparse.npy`` (integers, [samples, 26]), or in the multi-hot variant
 ``day_0_sparse_multi_hot.npz`` with the arrays "0" to "25", each [samples, lookups per sample]. Lookups are taken modulo
-the rows of their table, as torchrec does; hashes of 32 bits may be stored as negative integers.
+the rows of their table, as torchrec does, unless it has another id rule; hashes of 32 bits may be stored as negative
+integers.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from neuroshard_api.documents.preprocessing import DensePreprocessing, IdRule, Missing, Preprocessing
+from neuroshard_api.documents.preprocessing import DensePreprocessing, Missing, Preprocessing
+from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.arrays import MappedArray, mapped_array, mapped_arrays
@@ -30,7 +32,7 @@ def preprocessing(features: Sequence[Feature]) -> Preprocessing:
     """Return the way from the arrays to a model's inputs."""
     return Preprocessing(
         dense=tuple(DensePreprocessing(name=name, missing=Missing.ERROR) for name in DENSE_NAMES),
-        lookups=lookups_of(features, IdRule.MODULO),
+        lookups=lookups_of(features, DataFormat.CRITEO_BINARY),
     )
 
 
@@ -38,6 +40,8 @@ def preprocessing(features: Sequence[Feature]) -> Preprocessing:
 class _Day:
     """The files of one day."""
 
+    stem: str
+    """What their names have in common."""
     dense: MappedArray
     labels: MappedArray
     lookups: Sequence[MappedArray]
@@ -87,13 +91,13 @@ class CriteoBinarySource:
         )
 
     def place(self, block: int, row: int) -> str:
-        """Return file and row; rows count from 0."""
+        """Return the common part of the names of a day's files, and the row; rows count from 0."""
         day, first = self._within(block)
-        return f"{day.labels} row {first + row}"
+        return f"{day.stem} row {first + row}"
 
     def _single(self, day: _Day, at: IndexArray) -> dict[str, Jagged]:
         stored = day.lookups[0].values[at]
-        ids = np.ascontiguousarray(stored.T, dtype=np.int64)
+        ids = np.ascontiguousarray(stored.T)
         one_each = np.ones(len(at), dtype=np.int32)
         return {
             rule.feature: Jagged(values=rows_of(ids[column], rule), lengths=one_each) for rule, column in self._lookups
@@ -102,7 +106,7 @@ class CriteoBinarySource:
     def _many(self, day: _Day, at: IndexArray) -> dict[str, Jagged]:
         found = {}
         for rule, column in self._lookups:
-            ids = day.lookups[column].values[at].astype(np.int64)
+            ids = day.lookups[column].values[at]
             lengths = np.full(len(at), ids.shape[1], dtype=np.int32)
             found[rule.feature] = Jagged(values=rows_of(ids.reshape(-1), rule), lengths=lengths)
         return found
@@ -122,7 +126,7 @@ def _opened(stem: str, *, multi_hot: bool) -> _Day:
     if not multi_hot:
         lookups = (mapped_array(_partner(stem, _ONE_HOT)),)
         _require(lookups[0], np.integer, [(count, len(FEATURES))])
-        return _Day(dense=dense, labels=labels, lookups=lookups)
+        return _Day(stem=stem, dense=dense, labels=labels, lookups=lookups)
     file = _partner(stem, _MULTI_HOT)
     arrays = mapped_arrays(file)
     missing = [name for name in map(str, range(len(FEATURES))) if name not in arrays]
@@ -131,7 +135,7 @@ def _opened(stem: str, *, multi_hot: bool) -> _Day:
     many = tuple(arrays[str(position)] for position in range(len(FEATURES)))
     for each in many:
         _require(each, np.integer, [(count, *each.shape[1:2])] if len(each.shape) > 1 else [(count, 1)])
-    return _Day(dense=dense, labels=labels, lookups=many)
+    return _Day(stem=stem, dense=dense, labels=labels, lookups=many)
 
 
 def _partner(stem: str, suffix: str) -> DataFile:

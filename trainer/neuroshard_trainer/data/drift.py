@@ -42,10 +42,9 @@ def drifted_sources(
 
 
 def with_statistics(tables: TableSet, own: TableSet | None) -> TableSet:
-    """Return tables with the lookups per sample and the skew that a job gives them.
+    """Return tables with the lookups per sample, the skew, and the id rules that a job gives them.
 
-    A plan keeps the statistics that it was made for. Made-up samples follow the job's, so that another plan means no
-    other data.
+    A plan keeps those that it was made for. Samples follow the job's, so that another plan means no other data.
 
     Args:
         tables: of a plan.
@@ -62,6 +61,7 @@ def with_statistics(tables: TableSet, own: TableSet | None) -> TableSet:
                     update={
                         "pooling_factor": by_name[table.name].pooling_factor,
                         "zipf_exponent": by_name[table.name].zipf_exponent,
+                        "id_rule": by_name[table.name].id_rule,
                     }
                 )
                 for table in tables.tables

@@ -123,9 +123,9 @@ def preprocessing_of(data: Data, features: Sequence[Feature], *, num_dense: int)
         case DataFormat.MOVIELENS_100K:
             return movielens.preprocessing(features)
         case DataFormat.PARQUET:
-            return as_stored(features, _dense_columns(data, num_dense))
+            return as_stored(features, data.format, _dense_columns(data, num_dense))
         case DataFormat.NPZ | DataFormat.SYNTHETIC | DataFormat.DATASET:
-            return as_stored(features, numbered(num_dense))
+            return as_stored(features, data.format, numbered(num_dense))
 
 
 def _require_once(places: Sequence[str], setting: str) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from neuroshard_api.documents.preprocessing import DensePreprocessing, IdRule, Missing, Preprocessing, Transformation
+from neuroshard_api.documents.preprocessing import DensePreprocessing, Missing, Preprocessing, Transformation
+from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.preprocessing import dense_features, lookups_of
@@ -51,7 +52,7 @@ def preprocessing(features: Sequence[Feature]) -> Preprocessing:
             )
             for name, offset, divisor in _DENSE
         ),
-        lookups=lookups_of(features, IdRule.EXACT, numbered_by="ml-100k.user, ml-100k.item"),
+        lookups=lookups_of(features, DataFormat.MOVIELENS_100K, numbered_by="ml-100k.user, ml-100k.item"),
     )
 
 

@@ -1,6 +1,6 @@
 """NPZ files: arrays ``label`` and ``dense``, and ``<feature>.values`` with ``<feature>.lengths`` for each feature.
 
-The values of a feature are its row ids, sample after sample; the lengths say how many each sample has. The arrays are
+The values of a feature are its ids, sample after sample; the lengths say how many each sample has. The arrays are
 mapped into memory, so numpy.savez writes them, and not numpy.savez_compressed.
 """
 
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.arrays import MappedArray, mapped_arrays
 from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.id_rules import id_rule_of, rows_of_integers
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, DecodedBlocks, even_blocks
 
@@ -56,7 +58,9 @@ class NpzSource(DecodedBlocks):
         lookups = {}
         for feature in self._features:
             begin, end = part.begins[feature.name][within : within + 2]
-            values = part.values[feature.name].values[begin:end].astype(np.int64)
+            ids = part.values[feature.name].values[begin:end]
+            rule = id_rule_of(feature.table, DataFormat.NPZ)
+            values = rows_of_integers(ids, rule, feature.table.num_embeddings)
             lookups[feature.name] = Jagged.of_lengths(values, part.lengths[feature.name].values[rows])
         return Samples(
             labels=part.labels.values[rows].astype(np.float32),

@@ -1,15 +1,19 @@
-"""Parquet files: columns by name, lookups as integers (one per sample) or lists of integers. A row group is a block."""
+"""Parquet files: columns by name, ids as integers or texts, one per sample or lists of them. A row group is a block."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from neuroshard_api.documents.tables import IdRule
+from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.id_columns import EXPECTED_IDS, IdColumn, holds_ids, id_type, is_list, is_text
+from neuroshard_trainer.data.id_rules import id_rule_of
 from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.repeats import changed_list, first_change
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples
@@ -25,7 +29,7 @@ class ParquetSource(DecodedBlocks):
 
     Args:
         files: in the order in which their rows count.
-        features: each is a column, of integers or lists of integers; a null looks nothing up.
+        features: each is a column of integers, texts, or lists of either; a null looks nothing up.
         label_column: 0 or 1.
         dense_columns: one number each.
         session_column: equal for the samples of a session. If unset: there are no sessions.
@@ -51,6 +55,7 @@ class ParquetSource(DecodedBlocks):
         self._features = features
         self._label_column = label_column
         self._dense_columns = dense_columns
+        self._rules = {feature.name: id_rule_of(feature.table, DataFormat.PARQUET) for feature in features}
         self._metadata = Recent(_metadata, capacity=_KEPT_FILES)
         self._blocks: list[tuple[DataFile, int, int]] = []  # file, row group, first row
         sizes: list[int] = []
@@ -75,7 +80,7 @@ class ParquetSource(DecodedBlocks):
             names.append(self._session_column)
         table = self._columns(block, names)
         dense = [self._numbers(table, name, block) for name in self._dense_columns]
-        lookups = {feature.name: _jagged(table[feature.name]) for feature in self._features}
+        lookups = {feature.name: self._rows(table[feature.name], feature) for feature in self._features}
         if self._constant and self._session_column is not None:
             self._require_constant(lookups, table[self._session_column], block)
         return Samples(
@@ -104,7 +109,9 @@ class ParquetSource(DecodedBlocks):
     def _columns(self, block: int, names: Sequence[str]) -> pa.Table:
         file, group, _ = self._blocks[block]
         try:
-            with pq.ParquetFile(_readable(file), metadata=self._metadata(file)) as opened:
+            metadata = self._metadata(file)
+            encoded = text_columns(metadata, names)
+            with pq.ParquetFile(_readable(file), metadata=metadata, read_dictionary=encoded) as opened:
                 return opened.read_row_group(group, columns=list(names), use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise DataError(
@@ -132,6 +139,9 @@ class ParquetSource(DecodedBlocks):
                 )
             )
 
+    def _rows(self, column: pa.ChunkedArray, feature: Feature) -> Jagged:
+        return IdColumn.of(column).rows(self._rules[feature.name], feature.table.num_embeddings)
+
     def _numbers(self, table: pa.Table, name: str, block: int) -> FloatArray:
         self._require_no_null(table, name, block)
         numbers: FloatArray = table[name].cast(pa.float64()).to_numpy().astype(np.float32)
@@ -148,11 +158,13 @@ class ParquetSource(DecodedBlocks):
             ) from error
         wanted = [
             *((name, _is_number) for name in (self._label_column, *self._dense_columns)),
-            *((feature.name, _is_lookup) for feature in self._features),
+            *((feature.name, holds_ids) for feature in self._features),
             *((name, is_session) for name in (self._session_column,) if name is not None),
             *((name, is_time) for name in (self._time_column,) if name is not None),
         ]
         for name, fits in wanted:
+            if schema.names.count(name) > 1:
+                raise DataError(f"{file}, column {name}: is there {schema.names.count(name)} times; hint: rename one")
             if name not in schema.names:
                 raise DataError(
                     f"{file}: has no column {name!r} (found {', '.join(schema.names)})"
@@ -160,7 +172,11 @@ class ParquetSource(DecodedBlocks):
                 )
             kind = schema.field(name).type
             if not fits(kind):
-                raise DataError(f"{file}, column {name}: is of type {kind}, expected {_EXPECTED[fits]}")
+                raise DataError(
+                    f"{file}, column {name}: is of type {kind}, expected {_EXPECTED[fits]}; hint: convert it"
+                )
+        for feature in self._features:
+            require_rule(self._rules[feature.name], schema.field(feature.name).type, feature, where=str(file))
         return metadata
 
 
@@ -178,13 +194,42 @@ def _is_number(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
 
 
-def _is_lookup(kind: pa.DataType) -> bool:
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
-    return bool(pa.types.is_integer(kind.value_type if is_list else kind))
+def require_rule(rule: IdRule, kind: pa.DataType, feature: Feature, *, where: str) -> None:
+    """Do nothing if ids of a column's type have the rule. Raises DataError."""
+    if is_text(id_type(kind)) and rule is not IdRule.HASH:
+        raise DataError(
+            f"{where}, column {feature.name}: holds texts, and table {feature.table.name!r} has the id rule {rule}, "
+            "which is for integers; hint: set idRule: Hash for the table"
+        )
+
+
+def text_columns(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+    """Return the paths of those columns that hold texts, which are read as dictionaries: each text is hashed once."""
+    schema = metadata.schema.to_arrow_schema()
+    return [
+        metadata.schema.column(leaf).path
+        for name, leaf in zip(schema.names, leaves_of(schema), strict=True)
+        if name in names and is_text(id_type(schema.field(name).type))
+    ]
+
+
+def leaves_of(schema: pa.Schema) -> list[int]:
+    """Return the number of the first of the stored columns of each field; a struct has several."""
+
+    def count(kind: pa.DataType) -> int:
+        if pa.types.is_struct(kind):
+            return sum(count(kind.field(index).type) for index in range(kind.num_fields))
+        if pa.types.is_map(kind):
+            return count(kind.key_type) + count(kind.item_type)
+        return count(kind.value_type) if is_list(kind) else 1
+
+    counts = [count(field.type) for field in schema]
+    return [sum(counts[:index]) for index in range(len(counts))]
 
 
 def is_session(kind: pa.DataType) -> bool:
     """Return whether values of a type can name sessions."""
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
@@ -193,9 +238,9 @@ def is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
 
 
-_EXPECTED = {
+_EXPECTED: Mapping[Callable[[pa.DataType], bool], str] = {
     _is_number: "a number",
-    _is_lookup: "an integer or a list of integers",
+    holds_ids: EXPECTED_IDS,
     is_session: "an integer or a text, which names a session",
     is_time: "an integer or a timestamp",
 }
@@ -203,11 +248,14 @@ _EXPECTED = {
 
 def session_ids(column: pa.ChunkedArray) -> IndexArray:
     """Return [rows] sessions as 64-bit integers: integers as they are, texts by their hash (BLAKE2b)."""
+    if pa.types.is_dictionary(column.type) and pa.types.is_integer(column.type.value_type):
+        column = column.cast(column.type.value_type)
     if pa.types.is_integer(column.type):
         return _whole_numbers(column)
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):  # of no chunk at all
+    whole = column.combine_chunks()
+    if isinstance(whole, pa.ChunkedArray):  # of no chunk at all
         return np.zeros(0, dtype=np.int64)
+    encoded = whole if pa.types.is_dictionary(whole.type) else whole.dictionary_encode()
     hashes = [
         int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
         for text in encoded.dictionary.to_pylist()
@@ -228,22 +276,3 @@ def _whole_numbers(column: pa.ChunkedArray) -> IndexArray:
     """Return integers or timestamps, those of 64 bits without a sign wrapped around."""
     numbers: IndexArray = (column if pa.types.is_integer(column.type) else column.cast(pa.int64())).to_numpy()
     return numbers.astype(np.int64)
-
-
-def _jagged(column: pa.ChunkedArray) -> Jagged:
-    array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # of no chunk at all
-        array = pa.array([], type=column.type)
-    if pa.types.is_integer(array.type) and not array.null_count:
-        return Jagged.of_lengths(array.to_numpy().astype(np.int64), np.ones(len(array), dtype=np.int64))
-    present = array.is_valid().to_numpy(zero_copy_only=False)
-    if pa.types.is_integer(array.type):
-        return Jagged.of_lengths(array.drop_null().to_numpy().astype(np.int64), present.astype(np.int64))
-    lengths = array.value_lengths().fill_null(0).to_numpy().astype(np.int64)
-    flat = array.flatten()  # without what nulls may hide
-    if flat.null_count:
-        held = flat.is_valid().to_numpy(zero_copy_only=False)
-        owners = np.repeat(np.arange(len(lengths)), lengths)
-        lengths = np.bincount(owners[held], minlength=len(lengths))
-        flat = flat.drop_null()
-    return Jagged.of_lengths(flat.to_numpy().astype(np.int64), lengths)

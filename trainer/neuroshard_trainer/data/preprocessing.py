@@ -6,27 +6,32 @@ import numpy as np
 from neuroshard_api.documents.preprocessing import (
     DensePreprocessing,
     IdForm,
-    IdRule,
     LookupPreprocessing,
     Missing,
     Preprocessing,
 )
+from neuroshard_api.job.training import DataFormat
 from numpy.typing import NDArray
 
+from neuroshard_trainer.data.id_rules import id_rule_of, rows_of_integers
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray
-from neuroshard_trainer.predict import table_rows, transformed
+from neuroshard_trainer.predict import transformed
 
 
 def lookups_of(
-    features: Sequence[Feature], id_rule: IdRule, *, id_form: IdForm = IdForm.INTEGER, numbered_by: str | None = None
+    features: Sequence[Feature],
+    data_format: DataFormat,
+    *,
+    id_form: IdForm = IdForm.INTEGER,
+    numbered_by: str | None = None,
 ) -> tuple[LookupPreprocessing, ...]:
-    """Return one rule for all features."""
+    """Return the rule of each feature, as its table or the format has it."""
     return tuple(
         LookupPreprocessing(
             feature=feature.name,
             table=feature.table.name,
             num_rows=feature.table.num_embeddings,
-            id_rule=id_rule,
+            id_rule=id_rule_of(feature.table, data_format),
             id_form=id_form,
             numbered_by=numbered_by,
         )
@@ -34,16 +39,17 @@ def lookups_of(
     )
 
 
-def as_stored(features: Sequence[Feature], dense: Sequence[str]) -> Preprocessing:
-    """Return the preprocessing of a format that stores rows of tables and dense features themselves.
+def as_stored(features: Sequence[Feature], data_format: DataFormat, dense: Sequence[str]) -> Preprocessing:
+    """Return the preprocessing of a format that stores ids and dense features themselves.
 
     Args:
         features: of the model.
+        data_format: of the data.
         dense: names of the dense features.
     """
     return Preprocessing(
         dense=tuple(DensePreprocessing(name=name, missing=Missing.ERROR) for name in dense),
-        lookups=lookups_of(features, IdRule.EXACT),
+        lookups=lookups_of(features, data_format),
     )
 
 
@@ -72,4 +78,4 @@ def dense_features(numbers: NDArray[np.floating], rules: Sequence[DensePreproces
 
 def rows_of(ids: NDArray[np.integer], rule: LookupPreprocessing) -> IndexArray:
     """Return the table row of each id."""
-    return table_rows(ids, rule.id_rule, rule.num_rows)
+    return rows_of_integers(ids, rule.id_rule, rule.num_rows)

@@ -8,7 +8,7 @@ import numpy as np
 from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.recent import Recent
-from neuroshard_trainer.data.samples import Feature, IndexArray, Samples
+from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 
 BLOCK_SAMPLES = 4096
 """Samples of a block where the format has no blocks of its own."""
@@ -63,20 +63,29 @@ def require_valid(
             "; hint: convert the labels"
         )
     if not np.isfinite(samples.dense).all():
-        unreal = np.flatnonzero(~np.isfinite(samples.dense).all(axis=1))
+        sample, column = (int(at) for at in np.argwhere(~np.isfinite(samples.dense))[0])
         raise DataError(
-            f"{source.place(block, int(rows[unreal[0]]))}: a dense feature is not a number; hint: fix or drop the line"
+            f"{source.place(block, int(rows[sample]))}: dense feature {column} is {samples.dense[sample, column]:g}, "
+            "expected a finite number; hint: fix or drop the row, or see spec.data.missing"
         )
     for feature in features:
-        jagged, num_rows = samples.lookups[feature.name], feature.table.num_embeddings
-        if jagged.values.size and not (jagged.values.min() >= 0 and jagged.values.max() < num_rows):
-            outside = np.flatnonzero((jagged.values < 0) | (jagged.values >= num_rows))[0]
-            row = int(np.searchsorted(np.cumsum(jagged.lengths), outside, side="right"))
-            raise DataError(
-                f"{source.place(block, int(rows[row]))}: {feature.name!r} looks up row {jagged.values[outside]}, "
-                f"table {feature.table.name!r} has rows 0 to {num_rows - 1}"
-                f"; hint: give the table more rows or fix the data"
-            )
+        found = outside(samples.lookups[feature.name], feature)
+        if found is not None:
+            row, problem = found
+            raise DataError(f"{source.place(block, int(rows[row]))}: {problem}")
+
+
+def outside(jagged: Jagged, feature: Feature) -> tuple[int, str] | None:
+    """Return the first sample that looks up a row outside the table, and the problem; None: there is none."""
+    num_rows = feature.table.num_embeddings
+    if not jagged.values.size or (jagged.values.min() >= 0 and jagged.values.max() < num_rows):
+        return None
+    at = np.flatnonzero((jagged.values < 0) | (jagged.values >= num_rows))[0]
+    return int(np.searchsorted(np.cumsum(jagged.lengths), at, side="right")), (
+        f"{feature.name!r} looks up row {jagged.values[at]}, "
+        f"table {feature.table.name!r} has rows 0 to {num_rows - 1}"
+        "; hint: give the table more rows, set idRule: Hash or Modulo for it, or fix the data"
+    )
 
 
 def require_features(wanted: Sequence[Feature], known: Sequence[str], *, where: str) -> None:
