@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 BackendChoice = Literal["fbgemm", "torch_native", "simulated"]
 DataFormatChoice = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "npz"]
+IdRuleChoice = Literal["Exact", "Modulo", "Hash"]
 DeviceChoice = Literal["cpu", "cuda"]
 DEFAULT_BATCH_SIZE = 8192
 
@@ -284,6 +285,14 @@ def stats(
     ignore: Annotated[
         list[str] | None, typer.Option(help="A column that is not looked up; may be repeated. Default: none.")
     ] = None,
+    id_rule: Annotated[
+        IdRuleChoice | None,
+        typer.Option(help="Row that an id looks up, of all features. Default: the rule that fits each feature's ids."),
+    ] = None,
+    rows_per_id: Annotated[
+        float | None,
+        typer.Option(min=0.001, help="Rows for each distinct id that is hashed. Default: 2 for Hash, 1 for Modulo."),
+    ] = None,
     session: Annotated[str | None, typer.Option(help="Column that tells which samples are of one session.")] = None,
     time: Annotated[
         str | None, typer.Option(help="Column that orders the samples of a session: measure repeats over all samples.")
@@ -307,6 +316,7 @@ def stats(
 
     Rows are those that the sample shows, so raise them where the whole data has more.
     """
+    from neuroshard_api.documents.tables import IdRule
     from neuroshard_report.terminal.printing import print_content
     from neuroshard_report.terminal.progress import activity
 
@@ -350,6 +360,8 @@ def stats(
             batch_size=batch_size,
             ids_are_rows=opened.ids_are_rows,
             has_label=opened.columns.has_label if opened.has_names else None,
+            id_rule=IdRule(id_rule) if id_rule else None,
+            rows_per_id=rows_per_id,
         )
         if session is not None and time is not None:
             shown.begin("measuring repeats of sessions")

@@ -28,7 +28,7 @@ def test_a_sample_becomes_a_table_set(neuroshard: Any, data: Path) -> None:
     assert result.code == 0
     assert (table.name, table.num_embeddings, table.embedding_dim, table.pooling_factor) == ("item", 6, 16, 1.5)
     assert "4 samples, reuse in batches of 4, 2 samples per session" in result.out
-    assert result.out.splitlines()[-1].split() == ["item", "6", "1.5", "2", "2"]
+    assert result.out.splitlines()[-1].split() == ["item", "Exact", "3", "6", "1.5", "2", "2"]
 
 
 def test_the_table_set_is_printed_for_machines(neuroshard: Any, data: Path) -> None:

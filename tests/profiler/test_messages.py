@@ -39,12 +39,13 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "data of no known format": (*STATS, "data.dat"),
     "a file that is not Parquet": (*STATS, "text.csv", "--format", "parquet"),
     "a column that is missing": (*STATS, "data.parquet", "--feature", "other"),
-    "a column of text": (*STATS, "data.parquet", "--feature", "name"),
+    "a column of fractions": (*STATS, "data.parquet", "--feature", "price"),
     "sessions of Criteo": (*STATS, "data.tsv", "--session", "user"),
     "times without sessions": (*STATS, "data.parquet", "--time", "time"),
     "a file that is not NPZ": (*STATS, "text.npz"),
     "an array of another type": (*STATS, "float.npz"),
-    "ids below 0": (*STATS, "negative.npz"),
+    "ids below 0 as rows": (*STATS, "negative.npz", "--id-rule", "Exact"),
+    "texts as rows": (*STATS, "data.parquet", "--feature", "name", "--id-rule", "Modulo"),
     "lengths and ids that differ": (*STATS, "sum.npz"),
     "a line with too few columns": (*STATS, "data.tsv"),
     "no samples": (*STATS, "empty.parquet"),
@@ -59,7 +60,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("data.dat", "text.csv", "text.npz"):
         (tmp_path / name).write_text("a,b\n", encoding="utf-8")
     (tmp_path / "data.tsv").write_text("1\t2\t3\n", encoding="utf-8")
-    columns = {"user": [1, 2], "name": ["a", "b"], "time": [1, 2], "session": [7, 7]}
+    columns = {"user": [1, 2], "name": ["a", "b"], "price": [0.5, 1.5], "time": [1, 2], "session": [7, 7]}
     pq.write_table(pa.table(columns), tmp_path / "data.parquet")
     pq.write_table(pa.table({"user": pa.array([], pa.int64())}), tmp_path / "empty.parquet")
     lengths = np.ones(3, dtype=int)

@@ -1,7 +1,7 @@
 """Batches of ids: for each feature how many ids each sample has, and all ids one after the other. Reads no files."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from neuroshard_costs.shards import IndexArray
@@ -14,7 +14,9 @@ class FeatureBatch:
     lengths: IndexArray
     """[samples]"""
     ids: IndexArray
-    """[sum of lengths]"""
+    """[sum of lengths] equal for equal ids: integers, those of 64 bits without a sign wrapped around, or hashes."""
+    are_texts: bool = False
+    """Whether the ids are texts, of which ``ids`` has the hashes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,7 +56,7 @@ def evenly(batches: Iterable[DataBatch], num_samples: int) -> Iterator[DataBatch
 
 def _part(feature: FeatureBatch, first: int, last: int) -> FeatureBatch:
     ends = np.concatenate(([0], np.cumsum(feature.lengths)))
-    return FeatureBatch(lengths=feature.lengths[first:last], ids=feature.ids[ends[first] : ends[last]])
+    return replace(feature, lengths=feature.lengths[first:last], ids=feature.ids[ends[first] : ends[last]])
 
 
 def _joined(batches: Sequence[DataBatch]) -> DataBatch:
@@ -67,6 +69,7 @@ def _joined(batches: Sequence[DataBatch]) -> DataBatch:
             name: FeatureBatch(
                 lengths=np.concatenate([each.features[name].lengths for each in batches]),
                 ids=np.concatenate([each.features[name].ids for each in batches]),
+                are_texts=any(each.features[name].are_texts for each in batches),
             )
             for name in batches[0].features
         },

@@ -67,7 +67,7 @@ def chosen_columns(
             raise _no_feature(f"{where}: column {name!r}", name, others[name])
         if name not in ids:
             raise DataError(
-                f"{where}: column {name!r}: holds {kinds[name]}, expected integers or lists of integers"
+                f"{where}: column {name!r}: holds {kinds[name]}, expected an integer, a text, or a list of them"
                 "; hint: choose another column with --feature"
             )
     if features:
@@ -81,8 +81,8 @@ def chosen_columns(
     )
     if not chosen.features:
         raise DataError(
-            f"{where}: has no column of integers or of lists of integers (found {chosen.passed_over_text or 'none'})"
-            "; hint: write ids as integers"
+            f"{where}: has no column of integers, texts, or lists of them (found {chosen.passed_over_text or 'none'})"
+            "; hint: write ids as integers or texts"
         )
     return chosen
 

@@ -9,7 +9,7 @@ from neuroshard_trainer.data.files import DataFile, matching_files
 
 from neuroshard_profiler.data.batches import DataBatch, evenly
 from neuroshard_profiler.data.columns import ChosenColumns
-from neuroshard_profiler.data.files import ENDS, Format, Reader, format_of, open_data
+from neuroshard_profiler.data.files import ENDS, Format, ParquetFile, Reader, format_of, open_data
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,10 @@ class DataSet:
         label: str | None = None,
         ignored: Sequence[str] = (),
     ) -> "DataSet":
-        """Find the files, as training does, and open the first. For arguments and errors see open_data."""
+        """Find the files, as training does, open the first, and compare the columns of all Parquet files with it.
+
+        For arguments and errors see open_data.
+        """
         files = _files(place, data_format)
         formats = {data_format} if data_format else {format_of(file) for file in files}
         if len(formats) > 1:
@@ -45,21 +48,29 @@ class DataSet:
                 "; hint: give --format, or a pattern such as 'day_*.tsv'"
             )
         chosen = next(iter(formats))
+        opened = open_data(
+            files[0].place,
+            data_format=chosen,
+            features=features,
+            session=session,
+            time=time,
+            label=label,
+            ignored=ignored,
+        )
+        if isinstance(opened, ParquetFile):
+            for file in files[1:]:
+                opened.require_same(
+                    ParquetFile(
+                        file, features=opened.columns.features, session=session, time=time, label=label, ignored=()
+                    )
+                )
         return cls(
             files=files,
             data_format=chosen,
             session=session,
             time=time,
             label=label,
-            _first=open_data(
-                files[0].place,
-                data_format=chosen,
-                features=features,
-                session=session,
-                time=time,
-                label=label,
-                ignored=ignored,
-            ),
+            _first=opened,
         )
 
     @property

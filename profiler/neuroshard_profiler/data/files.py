@@ -115,7 +115,7 @@ def limited(batches: Iterable[DataBatch], max_samples: int | None) -> Iterator[D
 
 
 class ParquetFile:
-    """Columns of integers (one id each) or of lists of integers; other columns are passed over."""
+    """Columns of integers, texts, or lists of either; a null looks nothing up. Other columns are passed over."""
 
     ids_are_rows = True
 
@@ -130,12 +130,15 @@ class ParquetFile:
         ignored: Sequence[str],
     ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
-        from neuroshard_trainer.data.parquet import is_session  # noqa: PLC0415 - needs pyarrow
+        from neuroshard_trainer.data.id_columns import holds_ids, id_type, is_text  # noqa: PLC0415 - needs pyarrow
+        from neuroshard_trainer.data.parquet import is_session, text_columns  # noqa: PLC0415 - the same
         from pyarrow import parquet  # noqa: PLC0415 - the same
 
         self._path = path
         try:
-            self._file = parquet.ParquetFile(path.path or path.open())
+            metadata = parquet.read_metadata(path.path or path.open())
+            encoded = text_columns(metadata, metadata.schema.to_arrow_schema().names)
+            self._file = parquet.ParquetFile(path.path or path.open(), metadata=metadata, read_dictionary=encoded)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path}: is not a Parquet file: {error}; hint: check the path, or give --format"
@@ -143,7 +146,7 @@ class ParquetFile:
         schema = self._file.schema_arrow
         self.columns = chosen_columns(
             {each.name: str(each.type) for each in schema},
-            [each.name for each in schema if _holds_ids(each.type)],
+            [each.name for each in schema if holds_ids(each.type)],
             features=features,
             label=label,
             session=session,
@@ -157,6 +160,17 @@ class ParquetFile:
                 "; hint: a session is an integer or a text"
             )
         self._session = session
+        self.texts = frozenset(name for name in self.columns.features if is_text(id_type(schema.field(name).type)))
+        """Features whose ids are texts."""
+
+    def require_same(self, other: "ParquetFile") -> None:
+        """Do nothing if another file of the data set has ids of the same kind. Raises DataError."""
+        for name in sorted(self.texts ^ other.texts):
+            kinds = ("texts", "integers") if name in other.texts else ("integers", "texts")
+            raise DataError(
+                f"{other._path}: column {name!r}: holds {kinds[0]}, in {self._path} {kinds[1]}"  # noqa: SLF001 - one of them
+                "; hint: write both files with the same types"
+            )
 
     @property
     def num_samples(self) -> int:
@@ -169,7 +183,7 @@ class ParquetFile:
         for batch in self._read(num_samples, columns):
             yield DataBatch(
                 num_samples=batch.num_rows,
-                features={name: self._jagged(name, batch.column(name)) for name in self.columns.features},
+                features={name: self._ids(name, batch.column(name)) for name in self.columns.features},
                 sessions=None if self._session is None else self._sessions(batch.column(self._session)),
             )
 
@@ -193,20 +207,11 @@ class ParquetFile:
             )
         return session_ids(pa.chunked_array([column]))
 
-    def _jagged(self, name: str, column: "pa.Array") -> FeatureBatch:
-        import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+    def _ids(self, name: str, column: "pa.Array") -> FeatureBatch:
+        from neuroshard_trainer.data.id_columns import IdColumn  # noqa: PLC0415 - needs pyarrow
 
-        if pa.types.is_integer(column.type):
-            lengths = np.asarray(column.is_valid()).astype(np.int64)
-            ids = column.drop_null()
-        else:
-            lengths = np.asarray(column.value_lengths().fill_null(0), dtype=np.int64)
-            ids = column.flatten()
-        if ids.null_count:
-            raise DataError(f"{self._path}: column {name!r}: has lists with empty entries; hint: remove them")
-        return _checked(
-            FeatureBatch(lengths=lengths, ids=np.asarray(ids, dtype=np.int64)), f"{self._path}: column {name!r}"
-        )
+        found = IdColumn.of(column)
+        return FeatureBatch(lengths=found.lengths, ids=found.identities(), are_texts=name in self.texts)
 
 
 class NpzFile:
@@ -265,7 +270,7 @@ class NpzFile:
                 f"{path}: {name}.lengths: sum to {lengths.sum()}, {name}.values holds {len(ids)} ids"
                 "; hint: write the number of each sample's ids as its length"
             )
-        return _checked(FeatureBatch(lengths=lengths, ids=ids), f"{path}: {name}.values")
+        return FeatureBatch(lengths=lengths, ids=ids)
 
 
 def _integers(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> IndexArray:
@@ -278,20 +283,3 @@ def _integers(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> In
             "; hint: convert it, for instance with astype(numpy.int64)"
         )
     return array.astype(np.int64)
-
-
-def _checked(feature: FeatureBatch, where: str) -> FeatureBatch:
-    if len(feature.ids) and feature.ids.min() < 0:
-        place = int(np.argmin(feature.ids))
-        raise DataError(
-            f"{where}: entry {place} is {feature.ids[place]}, ids must not be negative; hint: number rows from 0"
-        )
-    return feature
-
-
-def _holds_ids(kind: "pa.DataType") -> bool:
-    import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
-
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        return bool(pa.types.is_integer(kind.value_type))
-    return bool(pa.types.is_integer(kind))

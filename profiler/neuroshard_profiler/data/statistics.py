@@ -4,22 +4,55 @@ The reuse histogram is the share of the distinct rows of a batch by hits per row
 whole batches of the sample. The duplication factor is samples over distinct (session, list of ids) pairs of a batch: 1
 means that no list repeats within its session, 4 that three of four need not be stored, sent and looked up again (RecD:
 Zhao et al., MLSys 2023).
+
+Ids that number rows from 0 on are rows. Others, and texts, are hashed, so that several may share a row. The distinct
+ids of the sample are put into the rows as training puts them, and those that share one are counted.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from neuroshard_api.documents.tables import MAX_ROWS, REUSE_BINS, Table, TableSet, allowed_name, is_table_name
+from neuroshard_api.documents.tables import (
+    MAX_ROWS,
+    REUSE_BINS,
+    IdRule,
+    Table,
+    TableSet,
+    allowed_name,
+    is_table_name,
+)
 from neuroshard_api.process.errors import DataError
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_trainer.data.id_rules import rows_of_hashes, rows_of_integers
 
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
 from neuroshard_profiler.data.doubts import SeenValues
 from neuroshard_profiler.sessions.groups import Duplication
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+_MERGED_IDS = 2**20
+"""Ids that wait before they are merged with those that were seen; at least as many as those."""
+ROWS_PER_ID = {IdRule.HASH: 2.0, IdRule.MODULO: 1.0}
+"""Default rows of a table for each distinct id of the sample. Logs that are hashed have ids that grow, and room halves
+what shares a row; the sizes of public tables of Criteo's hashes, which are taken modulo, are the numbers of ids."""
+MAX_EXACT_ROWS = 2**31
+MAX_EXACT_SPREAD = 1024
+MIN_EXACT_ROWS = 2**20
+"""Ids number rows if they are from 0 to below MAX_EXACT_ROWS, and to below MIN_EXACT_ROWS or MAX_EXACT_SPREAD rows for
+each distinct id of the sample: a sample shows a part of the ids, and hashes are spread over all of 32 or 64 bits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SharedRows:
+    """Ids of a sample that share a row of their table."""
+
+    ids: float
+    """Share of the distinct ids of which another one has the row."""
+    lookups: float
+    """Share of the lookups that are of such ids."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -27,8 +60,13 @@ class SampledFeature:
     """What a sample says of one feature."""
 
     name: str
+    id_rule: IdRule
+    num_ids: int
+    """Distinct ids."""
     num_rows: int
-    """Largest id plus one, or the number of distinct ids where ids are hashes; a whole data set may have more."""
+    """Largest id plus one, or rows for the distinct ids where they are hashed; a whole data set may have more."""
+    shared: SharedRows | None
+    """None: ids are rows."""
     pooling_factor: float
     reuse_histogram: tuple[float, ...]
     duplication_factor: float | None
@@ -55,8 +93,8 @@ class DataStatistics:
         for each in self.features:
             if each.num_rows > MAX_ROWS:
                 raise DataError(
-                    f"{source}: feature {each.name!r} has the id {each.num_rows - 1:,}, and a table at most "
-                    f"{MAX_ROWS:,} rows; hint: number rows from 0"
+                    f"{source}: feature {each.name!r} needs {each.num_rows:,} rows, and a table has at most "
+                    f"{MAX_ROWS:,}; hint: lower --rows-per-id"
                 )
             if each.pooling_factor == 0:
                 raise DataError(
@@ -71,6 +109,7 @@ class DataStatistics:
                 Table(
                     name=allowed_name(each.name),
                     num_embeddings=each.num_rows,
+                    id_rule=each.id_rule,
                     embedding_dim=embedding_dim,
                     pooling_factor=each.pooling_factor,
                     feature_names=(each.name,),
@@ -101,30 +140,108 @@ def require_table_names(features: Sequence[str], *, where: str) -> None:
 
 
 @dataclass(slots=True)
+class _SeenIds:
+    """Distinct ids, ascending, and the lookups of each."""
+
+    ids: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    lookups: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    waiting: list[tuple[IndexArray, IndexArray]] = field(default_factory=list)
+    num_waiting: int = 0
+
+    def add(self, ids: IndexArray, lookups: IndexArray) -> None:
+        self.waiting.append((ids, lookups))
+        self.num_waiting += len(ids)
+        if self.num_waiting >= max(_MERGED_IDS, len(self.ids)):
+            self.merge()
+
+    def merge(self) -> None:
+        parts = [(self.ids, self.lookups), *self.waiting]
+        self.ids, place = np.unique(np.concatenate([ids for ids, _ in parts]), return_inverse=True)
+        weights = np.concatenate([lookups for _, lookups in parts])
+        self.lookups = np.bincount(place, weights=weights, minlength=len(self.ids)).astype(np.int64)
+        self.waiting, self.num_waiting = [], 0
+
+
+@dataclass(slots=True)
 class _Tally:
     """What is counted of one feature."""
 
     num_lookups: int = 0
-    largest_id: int = -1
-    seen: IndexArray = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    are_texts: bool = False
+    seen: _SeenIds = field(default_factory=_SeenIds)
     rows_per_bin: FloatArray = field(default_factory=lambda: np.zeros(REUSE_BINS))
     num_lists: int = 0
     values: SeenValues = field(default_factory=SeenValues)
 
+    def rule(self, *, are_hashes: bool) -> IdRule:
+        """Return the rule that fits the ids."""
+        if are_hashes:
+            return IdRule.MODULO
+        if self.are_texts:
+            return IdRule.HASH
+        ids = self.seen.ids
+        rows = int(ids[-1]) + 1 if len(ids) else 0
+        is_numbered = not len(ids) or int(ids[0]) >= 0
+        is_dense = rows <= min(MAX_EXACT_ROWS, max(MIN_EXACT_ROWS, MAX_EXACT_SPREAD * len(ids)))
+        return IdRule.EXACT if is_numbered and is_dense else IdRule.HASH
+
+    def require(self, rule: IdRule, name: str) -> None:
+        """Do nothing if the ids have a rule. Raises DataError."""
+        hint = "hint: give --id-rule Hash, or leave --id-rule out"
+        ids = self.seen.ids
+        if self.are_texts and rule is not IdRule.HASH:
+            raise DataError(f"feature {name!r}: its ids are texts, which have the id rule Hash alone; {hint}")
+        if rule is IdRule.EXACT and len(ids) and not (int(ids[0]) >= 0 and int(ids[-1]) < MAX_ROWS):
+            raise DataError(
+                f"feature {name!r}: its ids number no rows, expected 0 to {MAX_ROWS - 1:,} "
+                f"(found {ids[0]} to {ids[-1]}); {hint}"
+            )
+
+    def num_rows(self, rule: IdRule, rows_per_id: float | None) -> int:
+        """Return the rows that the ids need: up to the largest, or those of a hashed table."""
+        ids = self.seen.ids
+        if rule is IdRule.EXACT:
+            return int(ids[-1]) + 1 if len(ids) else 1
+        return max(1, math.ceil((rows_per_id or ROWS_PER_ID[rule]) * len(ids)))
+
+    def shared(self, rule: IdRule, num_rows: int, *, are_hashes: bool) -> SharedRows | None:
+        """Return the shares of ids and lookups with a shared row; None: ids are rows."""
+        if rule is IdRule.EXACT:
+            return None
+        seen = self.seen
+        if self.are_texts:
+            rows = rows_of_hashes(seen.ids.view(np.uint64), num_rows)
+        else:
+            rows = rows_of_integers(seen.ids.view(np.uint64) if are_hashes else seen.ids, rule, num_rows)
+        _, place, ids_of_row = np.unique(rows, return_inverse=True, return_counts=True)
+        shares = ids_of_row[place] > 1
+        return SharedRows(
+            ids=float(shares.mean()) if len(shares) else 0.0,
+            lookups=float(seen.lookups[shares].sum()) / max(1, self.num_lookups),
+        )
+
 
 def data_statistics(
-    batches: Iterable[DataBatch], *, batch_size: int, ids_are_rows: bool, has_label: bool | None = None
+    batches: Iterable[DataBatch],
+    *,
+    batch_size: int,
+    ids_are_rows: bool,
+    has_label: bool | None = None,
+    id_rule: IdRule | None = None,
+    rows_per_id: float | None = None,
 ) -> DataStatistics:
     """Return the statistics of the batches.
 
     Args:
         batches: of ``batch_size`` samples, the last of fewer; it counts for reuse only if it is the only one.
         batch_size: samples of a global batch.
-        ids_are_rows: whether an id is a row's number; otherwise rows are the distinct ids.
+        ids_are_rows: whether an integer may be a row's number; otherwise all are hashes.
         has_label: whether the label is known, so that no feature may be it. None: no feature is doubted.
+        id_rule: of all features. None: for each the one that fits its ids.
+        rows_per_id: rows of a table for each distinct id, where ids are hashed. None: ROWS_PER_ID.
 
     Raises:
-        DataError: there are no samples.
+        DataError: there are no samples, or ids that do not have the rule.
     """
     tallies: dict[str, _Tally] = {}
     num_samples = reuse_batch_size = num_sessions = 0
@@ -144,42 +261,36 @@ def data_statistics(
                 tally.values.take(feature, rows)
             if is_first or batch.num_samples == batch_size:
                 tally.rows_per_bin += np.bincount(np.searchsorted(BIN_EDGES, hits), minlength=REUSE_BINS)
-            if ids_are_rows:
-                tally.largest_id = max(tally.largest_id, int(rows[-1]) if len(rows) else -1)
-            else:
-                tally.seen = np.union1d(tally.seen, rows)
+            tally.are_texts |= feature.are_texts
+            tally.seen.add(rows, hits)
             if batch.sessions is not None:
                 tally.num_lists += _num_lists(batch.sessions, feature)
     if num_samples == 0:
         raise DataError("the data holds no samples; hint: give a file with some")
+    features = []
+    for name, tally in tallies.items():
+        tally.seen.merge()
+        rule = id_rule or tally.rule(are_hashes=not ids_are_rows)
+        tally.require(rule, name)
+        num_rows = tally.num_rows(rule, rows_per_id)
+        features.append(
+            SampledFeature(
+                name=name,
+                id_rule=rule,
+                num_ids=len(tally.seen.ids),
+                num_rows=num_rows,
+                shared=tally.shared(rule, num_rows, are_hashes=not ids_are_rows),
+                pooling_factor=tally.num_lookups / num_samples,
+                reuse_histogram=tuple((tally.rows_per_bin / max(tally.rows_per_bin.sum(), 1.0)).tolist()),
+                duplication_factor=num_samples / tally.num_lists if has_sessions else None,
+                doubt=None if has_label is None else tally.values.doubt(name, has_label=has_label),
+            )
+        )
     return DataStatistics(
         num_samples=num_samples,
         reuse_batch_size=reuse_batch_size,
         samples_per_session=num_samples / num_sessions if has_sessions else None,
-        features=_features(
-            tallies, num_samples, ids_are_rows=ids_are_rows, has_sessions=has_sessions, has_label=has_label
-        ),
-    )
-
-
-def _features(
-    tallies: Mapping[str, _Tally],
-    num_samples: int,
-    *,
-    ids_are_rows: bool,
-    has_sessions: bool,
-    has_label: bool | None,
-) -> tuple[SampledFeature, ...]:
-    return tuple(
-        SampledFeature(
-            name=name,
-            num_rows=max(1, tally.largest_id + 1 if ids_are_rows else len(tally.seen)),
-            pooling_factor=tally.num_lookups / num_samples,
-            reuse_histogram=tuple((tally.rows_per_bin / max(tally.rows_per_bin.sum(), 1.0)).tolist()),
-            duplication_factor=num_samples / tally.num_lists if has_sessions else None,
-            doubt=None if has_label is None else tally.values.doubt(name, has_label=has_label),
-        )
-        for name, tally in tallies.items()
+        features=tuple(features),
     )
 
 

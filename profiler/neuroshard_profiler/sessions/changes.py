@@ -120,11 +120,11 @@ def ordered_samples(opened: Engine, log: SessionLog, features: Sequence[str]) ->
     Raises:
         DataError: rows without session or time.
     """
-    import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+    from neuroshard_trainer.data.id_columns import is_list  # noqa: PLC0415 - needs pyarrow
 
     values = [
         identifier(name)
-        if pa.types.is_integer(log.schema.field(name).type)
+        if not is_list(log.schema.field(name).type)
         else f"coalesce({identifier(name)}, {opened.empty_list})"
         for name in features
     ]

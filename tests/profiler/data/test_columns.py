@@ -44,14 +44,13 @@ def test_label_session_time_and_dense_columns_are_not_features(tmp_path: Path) -
     )  # fmt: skip
     columns = opened(path, label="clicked", session="visit", time="at").columns
 
-    assert columns.features == ("item", "seen")
+    assert columns.features == ("item", "seen", "city")
     assert columns.has_label
     assert columns.passed_over == {
         "clicked": "the label",
         "visit": "the session",
         "at": "the time",
         "dense_0": "a dense feature by its name",
-        "city": "string",
         "price": "double",
         "day": "timestamp[us]",
     }
@@ -88,7 +87,7 @@ def test_a_label_in_later_files_is_not_a_feature(tmp_path: Path) -> None:
         ({"features": ("item",), "ignored": ("item",)}, "column 'item': is ignored"),
         (
             {"ignored": ("visit", "at", "item")},
-            r"has no column of integers .*found visit, at, item: ignored; label: the label",
+            r"has no column of integers, .*found visit, at, item: ignored; label: the label",
         ),
     ],
 )

@@ -1,14 +1,16 @@
 """Specification of what a sample of training data says."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.documents.tables import REUSE_BINS
+from neuroshard_api.documents.tables import REUSE_BINS, IdRule
 from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.backends.lookups import draw_lookups
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
-from neuroshard_profiler.data.statistics import data_statistics
+from neuroshard_profiler.data.statistics import SharedRows, data_statistics
 from support.builders import table
 from support.profiler.profiler_builders import compute_sample
 
@@ -40,6 +42,62 @@ def test_hashes_are_counted_and_not_taken_as_rows() -> None:
     (item,) = data_statistics([batch([900], [7]), batch([7], [8])], batch_size=2, ids_are_rows=False).features
 
     assert item.num_rows == 3
+
+
+@pytest.mark.parametrize(
+    ("ids", "rule", "rows"),
+    [
+        ([0, 5, 9], IdRule.EXACT, 10),
+        ([2**20 - 1], IdRule.EXACT, 2**20),
+        ([2**20], IdRule.HASH, 2),
+        ([*range(2000), 1024 * 2001 - 1], IdRule.EXACT, 1024 * 2001),
+        ([*range(2000), 1024 * 2001], IdRule.HASH, 4002),
+        ([-1, 3], IdRule.HASH, 4),
+        ([2**62], IdRule.HASH, 2),
+    ],
+    ids=["numbers", "few of a million", "few of more", "many of many", "too far apart", "negative", "64 bits"],
+)
+def test_integers_are_rows_where_they_number_some(ids: list[int], rule: IdRule, rows: int) -> None:
+    """Others are hashed, into two rows for each."""
+    (item,) = data_statistics([batch(ids)], batch_size=1, ids_are_rows=True).features
+
+    assert (item.id_rule, item.num_rows, item.num_ids) == (rule, rows, len(ids))
+    assert (item.shared is None) == (rule is IdRule.EXACT)
+
+
+def test_texts_are_hashed() -> None:
+    """Whatever their hashes are, and no other rule is allowed."""
+    texts = batch([3, 4])
+    texts = replace(texts, features={"item": replace(texts.features["item"], are_texts=True)})
+
+    (item,) = data_statistics([texts], batch_size=1, ids_are_rows=True).features
+
+    assert (item.id_rule, item.num_rows) == (IdRule.HASH, 4)
+    with pytest.raises(DataError, match="'item': its ids are texts, which have the id rule Hash alone; hint: give"):
+        data_statistics([texts], batch_size=1, ids_are_rows=True, id_rule=IdRule.MODULO)
+
+
+@pytest.mark.parametrize(("rows_per_id", "expected"), [(1.0, 0.632), (2.0, 0.393), (4.0, 0.221), (10.0, 0.095)])
+def test_the_ids_that_share_a_row_are_counted(rows_per_id: float, expected: float) -> None:
+    """The share is near that of ids thrown at random, 1 - exp(-1 / rows per id), of ids and lookups alike."""
+    ids = [-1 - each * each for each in range(20_000)]
+    batches = [batch(ids[:15_000]), batch(ids[10_000:])]
+
+    (item,) = data_statistics(batches, batch_size=1, ids_are_rows=True, rows_per_id=rows_per_id).features
+
+    assert item.num_rows == 20_000 * rows_per_id
+    assert item.shared is not None
+    assert (item.shared.ids, item.shared.lookups) == pytest.approx((expected, expected), abs=0.015)
+
+
+def test_lookups_of_a_shared_row_are_those_that_training_puts_there() -> None:
+    """By the trainer's own rule: 3 and 13 are one row of 10, which 4 of 5 lookups use."""
+    (item,) = data_statistics(
+        [batch([3, 3, 3, 13, 5])], batch_size=1, ids_are_rows=True, id_rule=IdRule.MODULO, rows_per_id=10 / 3
+    ).features
+
+    assert item.num_rows == 10
+    assert item.shared == SharedRows(ids=2 / 3, lookups=0.8)
 
 
 def test_a_last_batch_that_is_short_does_not_bend_the_reuse() -> None:
