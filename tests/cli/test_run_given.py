@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from neuroshard_api.documents.plan import Plan
@@ -30,6 +32,22 @@ def test_a_plan_may_be_given(runs: Runs) -> None:
     assert result.code == ExitCode.OK
     assert (runs.run_dir / "plan.json").read_text(encoding="utf-8") == plan.read_text(encoding="utf-8")
     assert not (runs.run_dir / "logs" / "plan.log").exists()
+
+
+def test_data_that_cannot_be_trained_on_is_refused_before_anything_is_measured(runs: Runs) -> None:
+    """A null that the file's own statistics know would else end the training after the profile and the plan."""
+    names = [table.name for table in runs_tables()]
+    columns = {"label": [0, 1], "dense_0": [0.5, None], **{name: [1, 2] for name in names}}
+    pq.write_table(pa.table(columns), runs.folder / "clicks.parquet")
+    data = {"format": "Parquet", "path": "clicks.parquet"}
+
+    model = builders.job_data()["spec"]["model"] | {"numDenseFeatures": 1}
+    path = runs.write(data=data, model=model, trainer={"command": []})
+    result = runs.neuroshard("run", path, "--run-dir", runs.run_dir)
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert f"{runs.folder / 'clicks.parquet'} row 1, column dense_0: is null\nhint: fill it in" in result.err
+    assert not runs.run_dir.exists()
 
 
 def test_a_plan_may_stand_in_the_jobs_file(runs: Runs) -> None:

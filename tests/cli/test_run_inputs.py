@@ -45,4 +45,5 @@ def test_samples_are_others_where_a_setting_changes_them(data: dict[str, Any], *
 
     assert "session" not in usual
     assert "constant" not in usual
+    assert "missing" not in usual
     assert (samples_text(builders.job(data=data).spec.data) != usual) is is_other

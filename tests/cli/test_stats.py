@@ -113,11 +113,9 @@ def test_columns_without_a_table_have_their_reason(neuroshard: Any, tmp_path: Pa
 
     assert result.code == 0
     assert result.err.splitlines()[-2:] == [
-        "passed over: city: string; session: the session",
+        "passed over: session: the session",
         "clicked: 2 values; is it the label? --label clicked",
     ]
     result = neuroshard("stats", path, *options, "--label", "clicked", "--ignore", "time")
-    assert result.err.splitlines()[-1] == (
-        "passed over: time: ignored; city: string; clicked: the label; session: the session"
-    )
+    assert result.err.splitlines()[-1] == ("passed over: time: ignored; clicked: the label; session: the session")
     assert "clicked" not in result.out

@@ -21,7 +21,7 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=128)]
 class Missing(StrEnum):
     """What takes the place of a missing dense number."""
 
-    ZERO = "0"
+    ZERO = "Zero"
     MEAN = "Mean"
     """The mean of the training data, in ``fill``."""
     ERROR = "Error"

@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from neuroshard_api.documents.counts import PositiveCount
+from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.job.communication import Communication
 from neuroshard_api.job.dense import DenseParallelism
 from neuroshard_api.job.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
@@ -141,6 +142,11 @@ class Data(Part):
             holds=lambda data: data.format is DataFormat.PARQUET or data.dense_columns is None,
         ),
         Rule(
+            cel="self.format == 'Parquet' || !has(self.missing)",
+            message="missing is for the format Parquet only",
+            holds=lambda data: data.format is DataFormat.PARQUET or data.missing is None,
+        ),
+        Rule(
             cel="self.format in ['Parquet', 'NPZ'] || !has(self.labelColumn)",
             message="labelColumn is for the formats Parquet and NPZ only",
             holds=lambda data: data.format in {DataFormat.PARQUET, DataFormat.NPZ} or data.label_column is None,
@@ -213,6 +219,11 @@ class Data(Part):
     dense column. If unset: label."""
     dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
     """Parquet: columns of the dense features. If unset: dense_0, dense_1 and so on, numDenseFeatures of them."""
+    missing: Missing | None = None
+    """Parquet: value of a dense column where it is null or NaN. Zero: 0. Mean: the mean of its values in all rows of
+    path, taken in a first pass and kept in data/dense-means.json of the run directory. Error: an error that names the
+    row, for nulls before training begins. If unset: Error, since a value that is filled in changes what the model
+    learns. A null id looks nothing up in all cases."""
     num_samples: PositiveCount | None = None
     """Synthetic, Dataset: samples of one epoch, over all ranks. If unset: 1,000,000, or the length of the dataset."""
     drift: (

@@ -11,6 +11,7 @@ from neuroshard_cli.shared.output import print_document, print_text, progress_co
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
+    from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.job.training_job import DLRMTrainingJob
 
     from neuroshard_cli.local.run import LocalRun
@@ -56,6 +57,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     found = read_job_file(file)
     require_local(found.job, where=str(file))
     tables = found.tables()
+    _require_data(found.job, tables, root=data_dir or file.absolute().parent)
     directory = RunDirectory(run_dir or Path("runs") / found.job.metadata.name)
     with directory.locked():
         left_over = end_marked(str(directory.path))
@@ -112,6 +114,15 @@ def _waits(job: "DLRMTrainingJob", *, approved: bool) -> str:
     if job.spec.launch_policy is LaunchPolicy.MANUAL and not approved:
         return "launchPolicy is Manual: look at the plan, then run this again with --approve"
     return ""
+
+
+def _require_data(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path) -> None:
+    """Raise DataError for data that a training would refuse after minutes of profiling, as far as its files tell."""
+    from neuroshard_api.job.training_job import LaunchPolicy
+    from neuroshard_trainer.data.formats import require_readable
+
+    if job.spec.launch_policy is not LaunchPolicy.PLAN_ONLY and not job.spec.trainer.command:
+        require_readable(job, tables, root=root)
 
 
 def require_local(job: "DLRMTrainingJob", *, where: str) -> None:

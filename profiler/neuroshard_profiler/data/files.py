@@ -131,7 +131,8 @@ class ParquetFile:
     ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
         from neuroshard_trainer.data.id_columns import holds_ids, id_type, is_text  # noqa: PLC0415 - needs pyarrow
-        from neuroshard_trainer.data.parquet import is_session, text_columns  # noqa: PLC0415 - the same
+        from neuroshard_trainer.data.parquet import is_session  # noqa: PLC0415 - the same
+        from neuroshard_trainer.data.parquet_statistics import text_columns  # noqa: PLC0415 - the same
         from pyarrow import parquet  # noqa: PLC0415 - the same
 
         self._path = path

@@ -317,6 +317,12 @@ RULES = (
         data={"format": "CriteoTSV", "path": "day_0", "labelColumn": "clicked"},
     ),
     broken_rule(
+        "missing-values-of-an-archive",
+        "spec.data",
+        "missing is for the format Parquet only",
+        data={"format": "NPZ", "path": "part.npz", "missing": "Mean"},
+    ),
+    broken_rule(
         "dense-columns-of-an-archive",
         "spec.data",
         "denseColumns is for the format Parquet only",

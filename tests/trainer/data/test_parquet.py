@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.id_rules import rows_of_integers, rows_of_texts
+from neuroshard_trainer.data.missing import kept_means
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
 from support import builders
@@ -33,6 +35,7 @@ def source(
     session: str | None = None,
     time: str | None = None,
     constant: Sequence[str] = (),
+    missing: Missing = Missing.ERROR,
     **columns: Any,
 ) -> ParquetSource:
     """Return a file of four rows as samples."""
@@ -43,6 +46,7 @@ def source(
         features_of(TABLES),
         label_column="label",
         dense_columns=["age"],
+        missing=missing,
         session_column=session,
         time_column=time,
         constant=constant,
@@ -148,11 +152,91 @@ def test_a_missing_column_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_number_is_named_with_its_row(tmp_path: Path) -> None:
-    """Rows count through the file."""
-    made = source(tmp_path, age=[0.5, 1.5, 2.5, None])
+    """Before training, by the file's own statistics; rows count through the file."""
+    with pytest.raises(DataError, match="row 3, column age: is null; hint: fill it in or drop the row, or set spec"):
+        source(tmp_path, age=[0.5, 1.5, 2.5, None])
 
-    with pytest.raises(DataError, match="row 3, column age: is null"):
-        made.read(1)
+
+@pytest.mark.parametrize(
+    ("missing", "expected"), [(Missing.ZERO, [0.5, 0.0, 0.0, 3.5]), (Missing.MEAN, [0.5, 2.0, 2.0, 3.5])]
+)
+def test_missing_numbers_are_filled(tmp_path: Path, missing: Missing, expected: list[float]) -> None:
+    """Nulls and NaN alike; the mean is of the values that are there, in all row groups."""
+    made = source(tmp_path, row_group_size=2, missing=missing, age=[0.5, None, float("nan"), 3.5])
+    made.fill_with_means(tmp_path / "data")
+
+    found = np.concatenate([made.read(block).dense[:, 0] for block in range(2)])
+
+    assert found.tolist() == expected
+    assert kept_means(tmp_path / "data") == ({"age": 2.0} if missing is Missing.MEAN else None)
+
+
+def test_a_resumed_run_fills_as_it_began(tmp_path: Path) -> None:
+    """With the means that it kept, though the log has more rows now."""
+    source(tmp_path, missing=Missing.MEAN, age=[1.0, None, 2.0, 3.0]).fill_with_means(tmp_path / "data")
+    again = source(tmp_path, missing=Missing.MEAN, age=[None, 5.0, 5.0, 5.0])
+    again.fill_with_means(tmp_path / "data")
+
+    assert again.read(0).dense[0, 0] == 2.0
+
+
+def test_a_column_without_a_value_has_no_mean(tmp_path: Path) -> None:
+    """It is named, and no file of means is left."""
+    with pytest.raises(DataError, match=r"column 'age' has no value in any row.*hint: leave it out"):
+        source(tmp_path, missing=Missing.MEAN, age=pa.array([None] * 4, pa.float64())).fill_with_means(tmp_path / "d")
+
+    assert list((tmp_path / "d").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"user": [4, 5, 10, 4]}, "row 2: 'user' looks up row 10, table 'user' has rows 0 to 9; hint: give the table"),
+        ({"user": [4, 5, 4, -1]}, "row 3: 'user' looks up row -1"),
+        ({"words": [[1], None, [], [3, 2**40]]}, "row 3: 'words' looks up row 1099511627776"),
+        ({"user": pa.array([4, 5, 4, 2**64 - 1], pa.uint64())}, "row 3: 'user' looks up row 9223372036854775807"),
+        ({"label": [0, 1, None, 1]}, "row 2, column label: is null; hint: fill it in or drop the row$"),
+    ],
+    ids=["above", "negative", "in a list", "unsigned", "null label"],
+)
+def test_values_that_cannot_be_trained_are_found_before_training(
+    tmp_path: Path, columns: dict[str, Any], expected: str
+) -> None:
+    """The footers tell of the row group, which alone is read for the row."""
+    with pytest.raises(DataError, match=expected):
+        source(tmp_path, **columns)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [
+        ({"user": [1, 2, 3, 4]}, {"user": ["a"] * 4}, "b.parquet, column user: holds texts, in .*a.parquet integers"),
+        (
+            {"at": pa.array([1] * 4, pa.timestamp("us"))},
+            {"at": pa.array([1] * 4, pa.timestamp("us", "UTC"))},
+            "b.parquet, column at: holds times in zone UTC, in .*a.parquet times without a zone; hint: write both",
+        ),
+    ],
+    ids=["ids", "zones"],
+)
+def test_files_whose_values_do_not_compare_are_refused(
+    tmp_path: Path, first: dict[str, Any], second: dict[str, Any], expected: str
+) -> None:
+    """A text and an integer that print alike have other rows, and times with and without a zone have no order."""
+    for name, columns in (("a", first), ("b", second)):
+        at = pa.array([1] * 4, pa.timestamp("us"))
+        pq.write_table(pa.table({**COLUMNS, "visit": [1] * 4, "at": at, **columns}), tmp_path / f"{name}.parquet")
+    hashed = [table.model_copy(update={"id_rule": IdRule.HASH}) for table in TABLES]
+
+    with pytest.raises(DataError, match=expected):
+        ParquetSource(
+            [DataFile(str(tmp_path / f"{name}.parquet")) for name in "ab"],
+            features_of(hashed),
+            label_column="label",
+            dense_columns=["age"],
+            session_column="visit",
+            time_column="at",
+        )
 
 
 def test_a_damaged_file_is_refused(tmp_path: Path) -> None:
@@ -212,10 +296,8 @@ def test_a_session_column_that_cannot_be_used_is_named(tmp_path: Path, columns: 
 
 def test_a_sample_without_a_session_is_named(tmp_path: Path) -> None:
     """By file, row, and column."""
-    made = source(tmp_path, session="visit", visit=[1, 1, 2, None])
-
-    with pytest.raises(DataError, match=r"part.parquet row 3, column visit: is null"):
-        made.sessions(1)
+    with pytest.raises(DataError, match=r"part.parquet row 3, column visit: is null; hint: .* drop the row$"):
+        source(tmp_path, session="visit", visit=[1, 1, 2, None])
 
 
 def test_a_feature_that_is_declared_constant_may_not_change_in_a_session(tmp_path: Path) -> None:

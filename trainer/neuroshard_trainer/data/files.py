@@ -28,7 +28,7 @@ class DataFile:
     @property
     def path(self) -> Path | None:
         """Where it is on this machine; None: behind a URL."""
-        return None if _URL in self.place else Path(self.place)
+        return None if is_url(self.place) else Path(self.place)
 
     def open(self) -> BinaryIO:
         """Return the opened file. Raises DataError."""
@@ -70,6 +70,11 @@ class DataFile:
         return DataError(f"{self}: cannot be read: {error.strerror or error}")
 
 
+def is_url(path: str) -> bool:
+    """Return whether a path is a URL."""
+    return _URL in path
+
+
 def matching_files(
     path: str, root: Path, *, suffixes: Sequence[str], setting: str = "spec.data.path"
 ) -> tuple[DataFile, ...]:
@@ -84,7 +89,7 @@ def matching_files(
     Raises:
         DataError: there is none.
     """
-    if _URL in path:
+    if is_url(path):
         return _matching_urls(path, suffixes, setting)
     place = Path(path)
     whole = place if place.is_absolute() else root / place

@@ -2,25 +2,30 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from neuroshard_api.documents.preprocessing import Preprocessing
+from neuroshard_api.documents.preprocessing import Missing, Preprocessing
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN
 from neuroshard_api.job.training import Data, DataFormat
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import DataError, MissingPackageError
 
 from neuroshard_trainer.data import criteo, criteo_binary, movielens
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
-from neuroshard_trainer.data.files import matching_files
+from neuroshard_trainer.data.files import DataFile, is_url, matching_files
 from neuroshard_trainer.data.line_index import INDEX_SUFFIX
 from neuroshard_trainer.data.movielens import MovieLensSource
 from neuroshard_trainer.data.npz import NpzSource
 from neuroshard_trainer.data.preprocessing import as_stored, numbered
-from neuroshard_trainer.data.samples import Feature
+from neuroshard_trainer.data.samples import Feature, features_of
 from neuroshard_trainer.data.source import SampleSource
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.data.unpack import COMPRESSED
+
+if TYPE_CHECKING:
+    from neuroshard_trainer.data.parquet import ParquetSource
 
 DEFAULT_NUM_SAMPLES = 1_000_000
 """Samples of a synthetic epoch where the job names none."""
@@ -89,9 +94,36 @@ def open_source(
     if data.format in {DataFormat.CRITEO_BINARY, DataFormat.CRITEO_MULTI_HOT}:
         multi_hot = data.format is DataFormat.CRITEO_MULTI_HOT
         return CriteoBinarySource(files, features, num_dense=num_dense, multi_hot=multi_hot)
-    label = data.label_column or DEFAULT_LABEL_COLUMN
     if data.format is DataFormat.NPZ:
-        return NpzSource(files, features, num_dense=num_dense, label=label)
+        return NpzSource(files, features, num_dense=num_dense, label=data.label_column or DEFAULT_LABEL_COLUMN)
+    source = _parquet_source(data, files, features, num_dense=num_dense)
+    source.fill_with_means(spare)
+    return source
+
+
+def require_readable(job: DLRMTrainingJob, tables: TableSet, *, root: Path) -> None:
+    """Do nothing unless the footers of Parquet files on this machine tell that a job cannot train on them.
+
+    Takes seconds, reads no rows but those that an error names, and writes nothing. Other formats are checked where they
+    are read.
+
+    Raises:
+        DataError: there are none, or they lack what the model needs.
+        MissingPackageError: the format needs a package.
+    """
+    data = job.spec.data
+    if data.format is not DataFormat.PARQUET:
+        return
+    features = features_of(tables.tables)
+    for path in (data.path, data.evaluation_path):
+        if path is not None and not is_url(path):
+            files = matching_files(path, root, suffixes=_SUFFIXES[data.format])
+            _parquet_source(data, files, features, num_dense=job.spec.model.num_dense_features)
+
+
+def _parquet_source(
+    data: Data, files: Sequence[DataFile], features: Sequence[Feature], *, num_dense: int
+) -> "ParquetSource":
     try:
         from neuroshard_trainer.data.parquet import ParquetSource  # noqa: PLC0415 - needs pyarrow
     except ImportError as error:
@@ -101,8 +133,9 @@ def open_source(
     return ParquetSource(
         files,
         features,
-        label_column=label,
+        label_column=data.label_column or DEFAULT_LABEL_COLUMN,
         dense_columns=_dense_columns(data, num_dense),
+        missing=data.missing or Missing.ERROR,
         session_column=data.session_column,
         time_column=data.time_column,
         constant=_constant_features(data, features),

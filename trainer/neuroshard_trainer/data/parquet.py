@@ -7,31 +7,36 @@ from typing import BinaryIO
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
+from numpy.typing import NDArray
 
 from neuroshard_trainer.data.files import DataFile
-from neuroshard_trainer.data.id_columns import EXPECTED_IDS, IdColumn, holds_ids, id_type, is_list, is_text
+from neuroshard_trainer.data.id_columns import EXPECTED_IDS, IdColumn, holds_ids, id_type, is_text
 from neuroshard_trainer.data.id_rules import id_rule_of
+from neuroshard_trainer.data.missing import FilledBlocks
+from neuroshard_trainer.data.parquet_statistics import groups_outside, groups_with_nulls, leaves_of, text_columns
 from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.repeats import changed_list, first_change
-from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray, Jagged, Samples
+from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.sessions import BlockSessions
-from neuroshard_trainer.data.source import DecodedBlocks
+from neuroshard_trainer.data.source import outside
 
 _KEPT_FILES = 64
 """Files whose metadata stays in memory: reading it again for each row group costs more than decoding a small one."""
 
 
-class ParquetSource(DecodedBlocks):
-    """Parquet files of one schema.
+class ParquetSource(FilledBlocks):
+    """Parquet files of one schema. Types, nulls, and ids of all files are checked by their footers when it is made.
 
     Args:
         files: in the order in which their rows count.
         features: each is a column of integers, texts, or lists of either; a null looks nothing up.
         label_column: 0 or 1.
         dense_columns: one number each.
+        missing: what a dense column is where it is null or NaN.
         session_column: equal for the samples of a session. If unset: there are no sessions.
         time_column: orders the samples of a session. If unset: they are in order.
         constant: features whose lists are equal for all samples of a session.
@@ -44,28 +49,31 @@ class ParquetSource(DecodedBlocks):
         *,
         label_column: str,
         dense_columns: Sequence[str],
+        missing: Missing = Missing.ERROR,
         session_column: str | None = None,
         time_column: str | None = None,
         constant: Sequence[str] = (),
     ) -> None:
-        super().__init__()
+        super().__init__(dense_columns, missing)
         self._constant = tuple(constant)
         self._session_column = session_column
         self._time_column = time_column
         self._features = features
         self._label_column = label_column
-        self._dense_columns = dense_columns
         self._rules = {feature.name: id_rule_of(feature.table, DataFormat.PARQUET) for feature in features}
         self._metadata = Recent(_metadata, capacity=_KEPT_FILES)
         self._blocks: list[tuple[DataFile, int, int]] = []  # file, row group, first row
         sizes: list[int] = []
+        kinds: dict[str, tuple[str, DataFile]] = {}
         for file in files:
             metadata = self._checked_metadata(file)
-            first = 0
+            self._require_same_kinds(file, metadata.schema.to_arrow_schema(), kinds)
+            first, first_block = 0, len(self._blocks)
             for group in range(metadata.num_row_groups):
                 self._blocks.append((file, group, first))
                 sizes.append(metadata.row_group(group).num_rows)
                 first += sizes[-1]
+            self._require_values(metadata, first_block)
         if not sum(sizes):
             raise DataError(
                 f"{files[0]} and {len(files) - 1} more: hold no rows, expected at least one sample"
@@ -73,19 +81,30 @@ class ParquetSource(DecodedBlocks):
             )
         self.block_sizes = tuple(sizes)
 
+    @property
+    def num_blocks(self) -> int:
+        """Number of row groups."""
+        return len(self.block_sizes)
+
+    def dense_column(self, block: int, name: str) -> NDArray[np.float64]:
+        """Return a dense column of a row group, NaN where it is null. Raises DataError."""
+        return _numbers(self._columns(block, [name])[name])
+
     def read(self, block: int) -> Samples:
         """Return a row group's samples. Raises DataError."""
         names = [self._label_column, *self._dense_columns, *(feature.name for feature in self._features)]
         if self._constant and self._session_column is not None:
             names.append(self._session_column)
         table = self._columns(block, names)
-        dense = [self._numbers(table, name, block) for name in self._dense_columns]
+        for name in self._required:
+            self._require_no_null(table, name, block)
+        dense = [_numbers(table[name]) for name in self._dense_columns]
         lookups = {feature.name: self._rows(table[feature.name], feature) for feature in self._features}
         if self._constant and self._session_column is not None:
             self._require_constant(lookups, table[self._session_column], block)
         return Samples(
-            labels=self._numbers(table, self._label_column, block),
-            dense=np.stack(dense, axis=1) if dense else np.zeros((len(table), 0), dtype=np.float32),
+            labels=_numbers(table[self._label_column]).astype(np.float32),
+            dense=self.filled(dense, len(table)),
             lookups=lookups,
         )
 
@@ -122,7 +141,10 @@ class ParquetSource(DecodedBlocks):
         column = table[name]
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-            raise DataError(f"{self.place(block, row)}, column {name}: is null; hint: fill it in or drop the row")
+            or_fill = ", or set spec.data.missing" if name in self._dense_columns else ""
+            raise DataError(
+                f"{self.place(block, row)}, column {name}: is null; hint: fill it in or drop the row{or_fill}"
+            )
 
     def _require_constant(self, lookups: Mapping[str, Jagged], sessions: pa.ChunkedArray, block: int) -> None:
         found = first_change({name: lookups[name] for name in self._constant}, session_ids(sessions))
@@ -142,10 +164,40 @@ class ParquetSource(DecodedBlocks):
     def _rows(self, column: pa.ChunkedArray, feature: Feature) -> Jagged:
         return IdColumn.of(column).rows(self._rules[feature.name], feature.table.num_embeddings)
 
-    def _numbers(self, table: pa.Table, name: str, block: int) -> FloatArray:
-        self._require_no_null(table, name, block)
-        numbers: FloatArray = table[name].cast(pa.float64()).to_numpy().astype(np.float32)
-        return numbers
+    @property
+    def _required(self) -> tuple[str, ...]:
+        """Columns of samples that may have no null."""
+        return (self._label_column, *(self._dense_columns if self._missing is Missing.ERROR else ()))
+
+    def _require_values(self, metadata: pq.FileMetaData, first_block: int) -> None:
+        """Do nothing unless a footer tells of nulls or of ids outside their table. Raises DataError with the row."""
+        leaves = leaves_of(metadata.schema.to_arrow_schema())
+        aside = [name for name in (self._session_column, self._time_column) if name is not None]
+        for name in (*self._required, *aside):
+            for group, _ in groups_with_nulls(metadata, leaves[name]):
+                self._require_no_null(self._columns(first_block + group, [name]), name, first_block + group)
+        for feature in self._features:
+            if self._rules[feature.name] is not IdRule.EXACT:
+                continue
+            for group in groups_outside(metadata, leaves[feature.name], feature.table.num_embeddings):
+                block = first_block + group
+                column = self._columns(block, [feature.name])[feature.name]
+                found = outside(self._rows(column, feature), feature)
+                if found is not None:
+                    row, problem = found
+                    raise DataError(f"{self.place(block, row)}: {problem}")
+
+    def _require_same_kinds(self, file: DataFile, schema: pa.Schema, kinds: dict[str, tuple[str, DataFile]]) -> None:
+        """Do nothing if columns hold what they hold in the files before. Raises DataError."""
+        aside = [name for name in (self._session_column, self._time_column) if name is not None]
+        for name in (*(feature.name for feature in self._features), *aside):
+            kind = _kind_of(schema.field(name).type)
+            first, other = kinds.setdefault(name, (kind, file))
+            if first != kind:
+                raise DataError(
+                    f"{file}, column {name}: holds {kind}, in {other} {first}"
+                    "; hint: write both files with the same types"
+                )
 
     def _checked_metadata(self, file: DataFile) -> pq.FileMetaData:
         """Return the file's metadata. Raises DataError where a column lacks or has a type that cannot be used."""
@@ -191,7 +243,24 @@ def _readable(file: DataFile) -> str | BinaryIO:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+    kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
+    return any(is_kind(kind) for is_kind in kinds)
+
+
+def _kind_of(kind: pa.DataType) -> str:
+    """Return the kind of a type; equal values of one kind are equal ids, sessions, or times, whatever their file."""
+    inner = id_type(kind)
+    if is_text(inner):
+        return "texts"
+    if pa.types.is_timestamp(inner):
+        return f"times in zone {inner.tz}" if inner.tz else "times without a zone"
+    return "integers"
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """Return numbers, NaN for nulls."""
+    numbers: NDArray[np.float64] = column.cast(pa.float64()).to_numpy()
+    return numbers
 
 
 def require_rule(rule: IdRule, kind: pa.DataType, feature: Feature, *, where: str) -> None:
@@ -201,30 +270,6 @@ def require_rule(rule: IdRule, kind: pa.DataType, feature: Feature, *, where: st
             f"{where}, column {feature.name}: holds texts, and table {feature.table.name!r} has the id rule {rule}, "
             "which is for integers; hint: set idRule: Hash for the table"
         )
-
-
-def text_columns(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
-    """Return the paths of those columns that hold texts, which are read as dictionaries: each text is hashed once."""
-    schema = metadata.schema.to_arrow_schema()
-    return [
-        metadata.schema.column(leaf).path
-        for name, leaf in zip(schema.names, leaves_of(schema), strict=True)
-        if name in names and is_text(id_type(schema.field(name).type))
-    ]
-
-
-def leaves_of(schema: pa.Schema) -> list[int]:
-    """Return the number of the first of the stored columns of each field; a struct has several."""
-
-    def count(kind: pa.DataType) -> int:
-        if pa.types.is_struct(kind):
-            return sum(count(kind.field(index).type) for index in range(kind.num_fields))
-        if pa.types.is_map(kind):
-            return count(kind.key_type) + count(kind.item_type)
-        return count(kind.value_type) if is_list(kind) else 1
-
-    counts = [count(field.type) for field in schema]
-    return [sum(counts[:index]) for index in range(len(counts))]
 
 
 def is_session(kind: pa.DataType) -> bool:

@@ -1,0 +1,109 @@
+"""Dense values that are missing: refused, or filled with 0 or with the mean of those that are there.
+
+Means are of all rows of ``spec.data.path``, taken in a first pass, and kept in the run directory: evaluation data, a
+resumed run, and an exported model fill with the same ones.
+"""
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import numpy as np
+from neuroshard_api.documents.document import Document
+from neuroshard_api.documents.preprocessing import Missing
+from neuroshard_api.process.errors import DataError
+from numpy.typing import NDArray
+
+from neuroshard_trainer.data.line_index import alone
+from neuroshard_trainer.data.samples import FloatArray
+from neuroshard_trainer.data.source import DecodedBlocks
+from neuroshard_trainer.files import storage_error, write_file
+
+MEANS_FILE = "dense-means.json"
+
+
+class DenseMeans(Document):
+    """``dense-means.json``: what missing values of dense columns are filled with. No other room reads it."""
+
+    schema_name: ClassVar[str] = "dense-means/v1"
+
+    schema_version: Literal["dense-means/v1"] = "dense-means/v1"
+    means: dict[str, float]
+    """By column."""
+
+
+class FilledBlocks(DecodedBlocks):
+    """A source of blocks whose dense columns may lack values.
+
+    Args:
+        dense_columns: names of the columns.
+        missing: what happens to a missing value.
+    """
+
+    def __init__(self, dense_columns: Sequence[str], missing: Missing) -> None:
+        super().__init__()
+        self._dense_columns = tuple(dense_columns)
+        self._missing = missing
+        self._fill: Mapping[str, float] = dict.fromkeys(dense_columns, 0.0) if missing is Missing.ZERO else {}
+
+    @property
+    @abstractmethod
+    def num_blocks(self) -> int:
+        """Number of blocks."""
+
+    @abstractmethod
+    def dense_column(self, block: int, name: str) -> NDArray[np.float64]:
+        """Return a dense column of a block, NaN where a value is missing. Raises DataError, naming the place."""
+
+    def fill_with_means(self, folder: Path) -> None:
+        """Fill missing values with the means that the folder has, or with those of all blocks, which are kept there.
+
+        Raises:
+            DataError: a column has no value at all, or a block cannot be read.
+            StorageError: the means cannot be kept.
+        """
+        if self._missing is not Missing.MEAN:
+            return
+        place = folder / MEANS_FILE
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with alone(place):
+                kept = kept_means(folder)
+                if kept is None or not set(self._dense_columns) <= set(kept):
+                    kept = {name: self._mean(name) for name in self._dense_columns}
+                    write_file(place, DenseMeans(means=dict(kept)).to_json())
+        except OSError as error:
+            raise storage_error(place, error) from error
+        self._fill = kept
+
+    def filled(self, columns: Sequence[NDArray[np.float64]], num_rows: int) -> FloatArray:
+        """Return [rows, dense columns] without missing values, unless they are errors, which the reader finds."""
+        dense = np.zeros((num_rows, len(self._dense_columns)), dtype=np.float32)
+        for index, (name, column) in enumerate(zip(self._dense_columns, columns, strict=True)):
+            is_missing = np.isnan(column)
+            with np.errstate(over="ignore"):  # infinite, which the reader refuses with its row
+                dense[:, index] = column
+            if name in self._fill and is_missing.any():
+                dense[is_missing, index] = self._fill[name]
+        return dense
+
+    def _mean(self, name: str) -> float:
+        total, count = 0.0, 0
+        for block in range(self.num_blocks):
+            column = self.dense_column(block, name)
+            present = column[np.isfinite(column)]
+            total += float(present.sum())
+            count += len(present)
+        if not count:
+            raise DataError(
+                f"spec.data.denseColumns: column {name!r} has no value in any row, so that it has no mean"
+                "; hint: leave it out, or set spec.data.missing: Zero"
+            )
+        return total / count
+
+
+def kept_means(folder: Path) -> Mapping[str, float] | None:
+    """Return the means in a run's folder of data; None: there are none."""
+    place = folder / MEANS_FILE
+    return DenseMeans.read(place).means if place.exists() else None
