@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BackendChoice = Literal["fbgemm", "torch_native", "simulated"]
-DataFormatChoice = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "npz"]
+DataFormatChoice = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "csv", "npz"]
 IdRuleChoice = Literal["Exact", "Modulo", "Hash"]
 DeviceChoice = Literal["cpu", "cuda"]
 DEFAULT_BATCH_SIZE = 8192

@@ -14,6 +14,8 @@ from support import builders
 PARQUET = {"format": "Parquet", "path": "clicks"}
 LOG = {**PARQUET, "labelColumn": "clicked", "sessionColumn": "visit", "timeColumn": "at", "denseColumns": ["price"]}
 
+CSV = {"format": "CSV", "path": "clicks.csv", "labelColumn": "clicked"}
+
 
 def problem_of(*tables: dict[str, Any], **data: Any) -> str:
     """Return the message with which a job of these tables and this data is refused; empty: it is read."""
@@ -35,6 +37,8 @@ def problem_of(*tables: dict[str, Any], **data: Any) -> str:
         ("price", LOG, "a dense feature (spec.data.denseColumns[0])"),
         ("visit", LOG, "the session (spec.data.sessionColumn)"),
         ("at", LOG, "the time (spec.data.timeColumn)"),
+        ("clicked", CSV, "the label (spec.data.labelColumn)"),
+        ("dense_1", CSV, "a dense feature (the default of spec.data.denseColumns)"),
         ("label", {"format": "NPZ", "path": "a.npz"}, "the label (the default of spec.data.labelColumn)"),
         (
             "clicked",

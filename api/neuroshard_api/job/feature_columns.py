@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.model import Model
-from neuroshard_api.job.training import Data, DataFormat
+from neuroshard_api.job.training import WITH_NAMED_COLUMNS, Data, DataFormat
 
 DEFAULT_LABEL_COLUMN = "label"
 """The label where the job names none."""
@@ -47,7 +47,7 @@ def other_columns(data: Data, *, num_dense: int) -> Mapping[str, str]:
     label = data.label_column or DEFAULT_LABEL_COLUMN
     origin = "the default of spec.data.labelColumn" if data.label_column is None else "spec.data.labelColumn"
     found = {label: f"the label ({origin})"}
-    if data.format is DataFormat.PARQUET:
+    if data.format in WITH_NAMED_COLUMNS:
         dense = {f"{DENSE_PREFIX}{index}": "the default of spec.data.denseColumns" for index in range(num_dense)}
         if data.dense_columns is not None:
             dense = {name: f"spec.data.denseColumns[{index}]" for index, name in enumerate(data.dense_columns)}

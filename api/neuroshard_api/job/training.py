@@ -27,6 +27,8 @@ class DataFormat(StrEnum):
     CRITEO_BINARY = "CriteoBinary"
     CRITEO_MULTI_HOT = "CriteoMultiHot"
     PARQUET = "Parquet"
+    CSV = "CSV"
+    """Lines with a header."""
     NPZ = "NPZ"
     MOVIELENS_100K = "MovieLens100K"
     DATASET = "Dataset"
@@ -39,8 +41,10 @@ WITH_EVALUATION_PATH = (
     DataFormat.CRITEO_BINARY,
     DataFormat.CRITEO_MULTI_HOT,
     DataFormat.PARQUET,
+    DataFormat.CSV,
     DataFormat.NPZ,
 )
+WITH_NAMED_COLUMNS = (DataFormat.PARQUET, DataFormat.CSV)
 
 
 class VolumeClaim(Part):
@@ -137,19 +141,19 @@ class Data(Part):
             holds=lambda data: data.format in NEEDS_NO_PATH or data.path is not None,
         ),
         Rule(
-            cel="self.format == 'Parquet' || !has(self.denseColumns)",
-            message="denseColumns is for the format Parquet only",
-            holds=lambda data: data.format is DataFormat.PARQUET or data.dense_columns is None,
+            cel="self.format in ['Parquet', 'CSV'] || !has(self.denseColumns)",
+            message="denseColumns is for the formats Parquet and CSV only",
+            holds=lambda data: data.format in WITH_NAMED_COLUMNS or data.dense_columns is None,
         ),
         Rule(
-            cel="self.format == 'Parquet' || !has(self.missing)",
-            message="missing is for the format Parquet only",
-            holds=lambda data: data.format is DataFormat.PARQUET or data.missing is None,
+            cel="self.format in ['Parquet', 'CSV'] || !has(self.missing)",
+            message="missing is for the formats Parquet and CSV only",
+            holds=lambda data: data.format in WITH_NAMED_COLUMNS or data.missing is None,
         ),
         Rule(
-            cel="self.format in ['Parquet', 'NPZ'] || !has(self.labelColumn)",
-            message="labelColumn is for the formats Parquet and NPZ only",
-            holds=lambda data: data.format in {DataFormat.PARQUET, DataFormat.NPZ} or data.label_column is None,
+            cel="self.format in ['Parquet', 'CSV', 'NPZ'] || !has(self.labelColumn)",
+            message="labelColumn is for the formats Parquet, CSV and NPZ only",
+            holds=lambda data: data.format in {*WITH_NAMED_COLUMNS, DataFormat.NPZ} or data.label_column is None,
         ),
         Rule(
             cel="self.format in ['Synthetic', 'Dataset'] || !has(self.numSamples)",
@@ -196,8 +200,9 @@ class Data(Part):
     format: DataFormat = DataFormat.SYNTHETIC
     """Synthetic makes samples up, from the tables' own statistics and with a planted signal; CriteoTSV reads the Criteo
     challenges' text files, also compressed; CriteoBinary and CriteoMultiHot read the arrays that torchrec and MLPerf
-    make of them; Parquet reads columns by name, lookups as lists of integers; NPZ reads arrays by name; MovieLens100K
-    reads that data set from a folder or from the wheel of the package recbole; Dataset iterates over your own class."""
+    make of them; Parquet reads columns by name, ids as integers or texts or lists of them; CSV reads lines with a
+    header, also compressed; NPZ reads arrays by name; MovieLens100K reads that data set from a folder or from the wheel
+    of the package recbole; Dataset iterates over your own class."""
     path: DataPath | None = None
     """File, folder, glob pattern or URL (such as s3://bucket/day_*) of the data. A relative path is below mountPath in
     a pod, and below the job file's folder with `neuroshard run`. Needed for every format but Synthetic and Dataset."""
@@ -215,15 +220,15 @@ class Data(Part):
     mount_path: AbsolutePath = "/data"
     """Where the volume is mounted in the workers."""
     label_column: Column | None = None
-    """Parquet, NPZ: column or array of the label, 0 or 1. No feature may be the label, the session, the time, or a
+    """Parquet, CSV, NPZ: column or array of the label, 0 or 1. No feature may be the label, the session, the time, or a
     dense column. If unset: label."""
     dense_columns: Annotated[tuple[Column, ...], Field(max_length=4096, json_schema_extra=ATOMIC)] | None = None
-    """Parquet: columns of the dense features. If unset: dense_0, dense_1 and so on, numDenseFeatures of them."""
+    """Parquet, CSV: columns of the dense features. If unset: dense_0, dense_1 and so on, numDenseFeatures of them."""
     missing: Missing | None = None
-    """Parquet: value of a dense column where it is null or NaN. Zero: 0. Mean: the mean of its values in all rows of
-    path, taken in a first pass and kept in data/dense-means.json of the run directory. Error: an error that names the
-    row, for nulls before training begins. If unset: Error, since a value that is filled in changes what the model
-    learns. A null id looks nothing up in all cases."""
+    """Parquet, CSV: value of a dense column where it is null, empty, or NaN. Zero: 0. Mean: the mean of its values in
+    all rows of path, taken in a first pass and kept in data/dense-means.json of the run directory. Error: an error that
+    names the row, for nulls of Parquet before training begins. If unset: Error, since a value that is filled in changes
+    what the model learns. A null id looks nothing up in all cases."""
     num_samples: PositiveCount | None = None
     """Synthetic, Dataset: samples of one epoch, over all ranks. If unset: 1,000,000, or the length of the dataset."""
     drift: (

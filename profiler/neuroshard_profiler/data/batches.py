@@ -6,6 +6,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from neuroshard_costs.shards import IndexArray
 
+NO_BOUNDS = (2**63 - 1, -(2**63))
+"""Of no texts at all."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FeatureBatch:
@@ -17,6 +20,20 @@ class FeatureBatch:
     """[sum of lengths] equal for equal ids: integers, those of 64 bits without a sign wrapped around, or hashes."""
     are_texts: bool = False
     """Whether the ids are texts, of which ``ids`` has the hashes."""
+    numbers: IndexArray | None = None
+    """[sum of lengths] the values of texts that all are integers, as in CSV. None: some are not."""
+
+    @property
+    def integers(self) -> IndexArray | None:
+        """[sum of lengths] the values. None: some are texts that are no integers."""
+        return self.numbers if self.are_texts else self.ids
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """Smallest and largest value. None: some are texts that are no integers."""
+        if self.integers is None:
+            return None
+        return (int(self.integers.min()), int(self.integers.max())) if len(self.integers) else NO_BOUNDS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +71,23 @@ def evenly(batches: Iterable[DataBatch], num_samples: int) -> Iterator[DataBatch
         yield _joined(waiting)
 
 
+def joined_bounds(bounds: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """Return the bounds of all texts; None: some are no integers."""
+    known = [each for each in bounds if each is not None]
+    if len(known) < len(bounds):
+        return None
+    return min(low for low, _ in known), max(high for _, high in known)
+
+
 def _part(feature: FeatureBatch, first: int, last: int) -> FeatureBatch:
     ends = np.concatenate(([0], np.cumsum(feature.lengths)))
-    return replace(feature, lengths=feature.lengths[first:last], ids=feature.ids[ends[first] : ends[last]])
+    held = slice(ends[first], ends[last])
+    return replace(
+        feature,
+        lengths=feature.lengths[first:last],
+        ids=feature.ids[held],
+        numbers=None if feature.numbers is None else feature.numbers[held],
+    )
 
 
 def _joined(batches: Sequence[DataBatch]) -> DataBatch:
@@ -70,8 +101,14 @@ def _joined(batches: Sequence[DataBatch]) -> DataBatch:
                 lengths=np.concatenate([each.features[name].lengths for each in batches]),
                 ids=np.concatenate([each.features[name].ids for each in batches]),
                 are_texts=any(each.features[name].are_texts for each in batches),
+                numbers=_joined_numbers([each.features[name].numbers for each in batches]),
             )
             for name in batches[0].features
         },
         sessions=np.concatenate(sessions) if sessions else None,
     )
+
+
+def _joined_numbers(numbers: Sequence[IndexArray | None]) -> IndexArray | None:
+    known = [each for each in numbers if each is not None]
+    return np.concatenate(known) if len(known) == len(numbers) else None

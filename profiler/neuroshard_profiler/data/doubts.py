@@ -1,4 +1,4 @@
-"""Doubts about columns that are looked up: labels, times, and running numbers that are integers like ids.
+"""Doubts about columns that are looked up: labels, times, running numbers, and names of samples that are like ids.
 
 A model that looks up its own label predicts it; a table of times or running numbers learns nothing of later samples.
 Nothing but the values shows it, so that a doubt is a question and not a refusal.
@@ -29,6 +29,8 @@ _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(
 class SeenValues:
     """The values of one feature so far, as far as a doubt needs them."""
 
+    are_texts: bool = False
+    """Whether some values are texts other than integers, which have no order."""
     is_single: bool = True
     """Whether no sample has several values."""
     num_values: int = 0
@@ -43,20 +45,25 @@ class SeenValues:
     last: int | None = None
 
     def take(self, feature: FeatureBatch, distinct: IndexArray) -> None:
-        """Count further samples, in their order; ``distinct`` are their values without repetition, in their order."""
+        """Count further samples, in their order; ``distinct`` are their ids without repetition, ascending."""
         self.is_single = self.is_single and bool((feature.lengths <= 1).all())
         if not self.is_single or not len(feature.ids):
             return
-        first = feature.ids[:1] if self.last is None else np.array([self.last], dtype=np.int64)
-        changes = np.diff(np.concatenate((first, feature.ids)))
-        self.num_rises += int(np.count_nonzero(changes > 0))
-        self.num_falls += int(np.count_nonzero(changes < 0))
-        self.last = int(feature.ids[-1])
-        low, high = int(distinct[0]), int(distinct[-1])
-        self.lowest, self.highest = (min(self.lowest, low), max(self.highest, high)) if self.num_values else (low, high)
+        self.are_texts = self.are_texts or feature.integers is None
+        if feature.integers is not None and not self.are_texts:
+            self._take_order(feature.integers)
         self.num_values += len(feature.ids)
         self.few = np.union1d(self.few, distinct[:3])[:3]
         self.hashes = np.union1d(self.hashes, _hashes(distinct))[:_KEPT]
+
+    def _take_order(self, values: IndexArray) -> None:
+        first = values[:1] if self.last is None else np.array([self.last], dtype=np.int64)
+        changes = np.diff(np.concatenate((first, values)))
+        self.num_rises += int(np.count_nonzero(changes > 0))
+        self.num_falls += int(np.count_nonzero(changes < 0))
+        self.last = int(values[-1])
+        low, high = int(values.min()), int(values.max())
+        self.lowest, self.highest = (min(self.lowest, low), max(self.highest, high)) if self.num_values else (low, high)
 
     @property
     def num_distinct(self) -> float:
@@ -81,14 +88,16 @@ class SeenValues:
     @property
     def _unlike_ids(self) -> str | None:
         """What the values are instead of ids."""
-        if self._is_time:
+        if self._is_time and not self.are_texts:
             return "times from 2001 to 2035; is it a time?"
         changes = self.num_rises + self.num_falls
-        if changes >= MIN_SAMPLES / 2 and self.num_falls <= MAX_FALL_SHARE * changes:
+        if not self.are_texts and changes >= MIN_SAMPLES / 2 and self.num_falls <= MAX_FALL_SHARE * changes:
             return "rises from sample to sample; is it a time or a running number?"
         if self.num_distinct >= MIN_DISTINCT_SHARE * self.num_values:
             found = f"about {self.num_distinct:,.0f} values in {self.num_values:,} samples"
-            return f"{found}, so that few repeat; is it a running number?"
+            return (
+                f"{found}, so that few repeat; is it a {'name of the sample' if self.are_texts else 'running number'}?"
+            )
         return None
 
     @property

@@ -1,4 +1,4 @@
-"""Samples of training data as batches of ids: Criteo's formats, Parquet, NPZ. Reads files, judges no statistics."""
+"""Samples of training data as batches of ids: Criteo's formats, Parquet, CSV, NPZ. Judges no statistics."""
 
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,17 +14,19 @@ from neuroshard_trainer.data.unpack import COMPRESSED
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, evenly
 from neuroshard_profiler.data.columns import ChosenColumns, chosen_arrays, chosen_columns
 from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText
+from neuroshard_profiler.data.csv_files import CsvFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Format = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "npz"]
+Format = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "csv", "npz"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 ENDS: Mapping[Format, tuple[str, ...]] = {
     "criteo": tuple(text + packed for text in (".tsv", ".txt") for packed in ("", *COMPRESSED)),
     "criteo-binary": (DENSE_SUFFIX,),
     "criteo-multi-hot": (DENSE_SUFFIX,),
     "parquet": (".parquet",),
+    "csv": tuple(text + packed for text in (".csv", ".tsv", ".txt") for packed in ("", *COMPRESSED)),
     "npz": (".npz",),
 }
 """Ends of the names of a format's files. The first format with an end is the one that a name tells."""
@@ -89,6 +91,13 @@ def open_data(
             option = "--ignore" if label is None else "--label"
             raise DataError(f"{place}: Criteo's data has no named columns; hint: leave {option} out, labels are known")
         return CriteoText(file) if chosen == "criteo" else CriteoArrays(file, multi_hot=chosen == "criteo-multi-hot")
+    if chosen == "csv":
+        if session is not None or time is not None:
+            raise DataError(
+                f"{place}: sessions are read from Parquet and NPZ alone"
+                "; hint: leave --session and --time out, or convert the data"
+            )
+        return CsvFile(file, features=features, label=label, ignored=ignored)
     if chosen == "parquet":
         return ParquetFile(file, features=features, session=session, time=time, label=label, ignored=ignored)
     if time is not None:

@@ -28,7 +28,7 @@ from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_trainer.data.id_rules import rows_of_hashes, rows_of_integers
 
-from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
+from neuroshard_profiler.data.batches import NO_BOUNDS, DataBatch, FeatureBatch, joined_bounds
 from neuroshard_profiler.data.doubts import SeenValues
 from neuroshard_profiler.sessions.groups import Duplication
 
@@ -168,6 +168,8 @@ class _Tally:
 
     num_lookups: int = 0
     are_texts: bool = False
+    text_bounds: tuple[int, int] | None = NO_BOUNDS
+    """Smallest and largest of texts that all are integers. None: some are not."""
     seen: _SeenIds = field(default_factory=_SeenIds)
     rows_per_bin: FloatArray = field(default_factory=lambda: np.zeros(REUSE_BINS))
     num_lists: int = 0
@@ -177,39 +179,49 @@ class _Tally:
         """Return the rule that fits the ids."""
         if are_hashes:
             return IdRule.MODULO
-        if self.are_texts:
+        bounds = self.bounds
+        if bounds is None:
             return IdRule.HASH
-        ids = self.seen.ids
-        rows = int(ids[-1]) + 1 if len(ids) else 0
-        is_numbered = not len(ids) or int(ids[0]) >= 0
-        is_dense = rows <= min(MAX_EXACT_ROWS, max(MIN_EXACT_ROWS, MAX_EXACT_SPREAD * len(ids)))
-        return IdRule.EXACT if is_numbered and is_dense else IdRule.HASH
+        smallest, largest = bounds
+        is_dense = largest < min(MAX_EXACT_ROWS, max(MIN_EXACT_ROWS, MAX_EXACT_SPREAD * len(self.seen.ids)))
+        return IdRule.EXACT if smallest >= 0 and is_dense else IdRule.HASH
+
+    @property
+    def bounds(self) -> tuple[int, int] | None:
+        """Smallest and largest id; None: some are texts that are no integers."""
+        if self.are_texts:
+            return self.text_bounds
+        return (int(self.seen.ids[0]), int(self.seen.ids[-1])) if len(self.seen.ids) else NO_BOUNDS
 
     def require(self, rule: IdRule, name: str) -> None:
         """Do nothing if the ids have a rule. Raises DataError."""
         hint = "hint: give --id-rule Hash, or leave --id-rule out"
-        ids = self.seen.ids
-        if self.are_texts and rule is not IdRule.HASH:
+        bounds = self.bounds
+        if bounds is None and rule is not IdRule.HASH:
             raise DataError(f"feature {name!r}: its ids are texts, which have the id rule Hash alone; {hint}")
-        if rule is IdRule.EXACT and len(ids) and not (int(ids[0]) >= 0 and int(ids[-1]) < MAX_ROWS):
+        if (
+            rule is IdRule.EXACT
+            and bounds is not None
+            and (min(bounds) < 0 or max(bounds) >= MAX_ROWS)
+            and self.num_lookups
+        ):
             raise DataError(
                 f"feature {name!r}: its ids number no rows, expected 0 to {MAX_ROWS - 1:,} "
-                f"(found {ids[0]} to {ids[-1]}); {hint}"
+                f"(found {bounds[0]} to {bounds[1]}); {hint}"
             )
 
     def num_rows(self, rule: IdRule, rows_per_id: float | None) -> int:
         """Return the rows that the ids need: up to the largest, or those of a hashed table."""
-        ids = self.seen.ids
         if rule is IdRule.EXACT:
-            return int(ids[-1]) + 1 if len(ids) else 1
-        return max(1, math.ceil((rows_per_id or ROWS_PER_ID[rule]) * len(ids)))
+            return max(1, (self.bounds or NO_BOUNDS)[1] + 1)
+        return max(1, math.ceil((rows_per_id or ROWS_PER_ID[rule]) * len(self.seen.ids)))
 
     def shared(self, rule: IdRule, num_rows: int, *, are_hashes: bool) -> SharedRows | None:
         """Return the shares of ids and lookups with a shared row; None: ids are rows."""
         if rule is IdRule.EXACT:
             return None
         seen = self.seen
-        if self.are_texts:
+        if self.are_texts:  # of CSV, integers that are taken modulo share as many rows as their hashes do
             rows = rows_of_hashes(seen.ids.view(np.uint64), num_rows)
         else:
             rows = rows_of_integers(seen.ids.view(np.uint64) if are_hashes else seen.ids, rule, num_rows)
@@ -261,7 +273,9 @@ def data_statistics(
                 tally.values.take(feature, rows)
             if is_first or batch.num_samples == batch_size:
                 tally.rows_per_bin += np.bincount(np.searchsorted(BIN_EDGES, hits), minlength=REUSE_BINS)
-            tally.are_texts |= feature.are_texts
+            if feature.are_texts:
+                tally.are_texts = True
+                tally.text_bounds = joined_bounds([tally.text_bounds, feature.bounds])
             tally.seen.add(rows, hits)
             if batch.sessions is not None:
                 tally.num_lists += _num_lists(batch.sessions, feature)

@@ -9,7 +9,7 @@ import pytest
 from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.data.data_set import DataSet
 from neuroshard_profiler.data.statistics import data_statistics
-from pyarrow import parquet
+from pyarrow import csv, parquet
 
 RNG = np.random.default_rng(0)
 COUNT = 2000
@@ -120,6 +120,23 @@ def test_the_label_of_an_archive_is_not_a_feature(tmp_path: Path, label: str | N
         opened(tmp_path / "log.npz", ignored=("none",))
 
 
+def test_the_label_of_a_csv_file_is_not_a_feature(tmp_path: Path) -> None:
+    """Nor are dense columns by their names, fractions, and what is ignored."""
+    path = tmp_path / "log.csv"
+    path.write_text("clicked,item,city,price,dense_0,x\n0,3,a,0.5,1,2\n1,4,b,1.5,2,3\n", encoding="utf-8")
+    columns = opened(path, label="clicked", ignored=("x",)).columns
+
+    assert (columns.features, columns.has_label) == (("item", "city"), True)
+    assert columns.passed_over == {
+        "clicked": "the label",
+        "price": "fractions",
+        "dense_0": "a dense feature by its name",
+        "x": "ignored",
+    }
+    with pytest.raises(DataError, match="column 'clicked': is the label, which no feature may be"):
+        opened(path, label="clicked", features=("clicked",))
+
+
 def test_criteos_labels_are_known(tmp_path: Path) -> None:
     """Its columns have no names."""
     (tmp_path / "day.tsv").write_text("\t".join(["1", *["5"] * 13, *["ff"] * 26]) + "\n", encoding="utf-8")
@@ -151,6 +168,30 @@ def test_two_values_are_asked_about_until_the_label_is_known(tmp_path: Path) -> 
     assert doubts(path, label="clicked", ignored=("bought",)) == []
 
 
+def csv_of(path: Path) -> Path:
+    """Write a Parquet file again as CSV."""
+    csv.write_csv(parquet.read_table(path), path.with_suffix(".csv"))
+    return path.with_suffix(".csv")
+
+
+@pytest.mark.parametrize("is_csv", [False, True], ids=["Parquet", "CSV"])
+def test_texts_are_asked_about_like_integers(tmp_path: Path, *, is_csv: bool) -> None:
+    """Two values, names of labels, and texts of which few repeat; texts do not rise, whatever their hashes do."""
+    texts = {
+        "clicked": np.array(["no", "yes"])[ids(rows=2)],
+        "conversion": np.array(["a", "b", "c"])[ids(rows=3)],
+        "visit": [f"visit {number}" for number in range(COUNT)],
+        "city": np.array([f"city {number}" for number in range(100)])[ids()],
+    }
+    path = log(tmp_path, **texts)
+
+    assert doubts(csv_of(path) if is_csv else path) == [
+        "clicked: 2 values; is it the label? --label clicked",
+        "conversion: named like a label; is it known only after the label? --ignore conversion",
+        "visit: about 2,000 values in 2,000 samples, so that few repeat; is it a name of the sample? --ignore visit",
+    ]
+
+
 @pytest.mark.parametrize(
     ("values", "question"),
     [
@@ -173,9 +214,11 @@ def test_two_values_are_asked_about_until_the_label_is_known(tmp_path: Path) -> 
     ],
 )
 def test_values_unlike_ids_are_asked_about(tmp_path: Path, values: Any, question: str) -> None:
-    """A table of times or running numbers learns nothing of later samples."""
-    found = doubts(log(tmp_path, label=np.zeros(len(values), dtype=int), column=values))
+    """A table of times or running numbers learns nothing of later samples; those of CSV are texts."""
+    path = log(tmp_path, label=np.zeros(len(values), dtype=int), column=values)
+    files = [path] if isinstance(values, list) else [path, csv_of(path)]
 
-    assert [each.partition(": ")[2] for each in found] == ([] if not question else [found[0].partition(": ")[2]])
-    assert question in "".join(found)
-    assert all(each.endswith(" --ignore column") for each in found)
+    for found in map(doubts, files):
+        assert [each.partition(": ")[2] for each in found] == ([] if not question else [found[0].partition(": ")[2]])
+        assert question in "".join(found)
+        assert all(each.endswith(" --ignore column") for each in found)

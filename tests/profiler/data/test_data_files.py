@@ -244,6 +244,37 @@ def test_texts_and_nulls_are_read_as_in_training(tmp_path: Path) -> None:
     assert (item.ids.tolist(), second.features["item"].ids.tolist()) == ([-4], [2**62])
 
 
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_a_csv_file_has_a_feature_for_each_column_of_ids(tmp_path: Path, suffix: str) -> None:
+    """Also compressed; fractions are passed over, an empty cell looks nothing up, and integers are known as such."""
+    text = "user,price,item\n7,0.5,a\n,1.5,b\n12,,a\n"
+    content = packed(text.encode(), suffix) if suffix else text
+    first, second = read(written(tmp_path, f"log.csv{suffix}", content), num_samples=2)
+
+    assert list(first.features) == ["user", "item"]
+    assert first.features["user"].lengths.tolist() == [1, 0]
+    assert (first.features["user"].bounds, second.features["user"].bounds) == ((7, 7), (12, 12))
+    assert first.features["item"].bounds is None
+    assert second.features["item"].ids[0] == first.features["item"].ids[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "asked", "message"),
+    [
+        ("a,b\n1,2\n1\n", {}, "log.csv line 3: has 1 columns, the header has 2"),
+        ("a,b\n1,2\n", {"features": ("c",)}, r"log.csv line 1: has no column 'c' \(found a, b\)"),
+        ("a,b\n1,2\n", {"session": "a"}, "sessions are read from Parquet and NPZ alone; hint: leave --session"),
+        ("a\n0.5\n", {}, r"log.csv: has no column of integers, texts, or lists of them \(found a: fractions\)"),
+        ("", {}, "log.csv: is empty, expected a header"),
+    ],
+    ids=["short line", "no column", "session", "fractions alone", "empty"],
+)
+def test_a_bad_csv_file_is_named(tmp_path: Path, text: str, asked: dict[str, Any], message: str) -> None:
+    """By line and column."""
+    with pytest.raises(DataError, match=message):
+        read(written(tmp_path, "log.csv", text), **asked)
+
+
 def test_an_npz_file_holds_jagged_features(tmp_path: Path) -> None:
     """Read in batches, each with its own ids."""
     path = npz_file(tmp_path, item__values=[7, 8, 9], item__lengths=[2, 0, 1], visit=[5, 5, 6])
@@ -294,14 +325,14 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "data_format", "message"),
-    [("data.csv", None, "tells no format"), ("nowhere.tsv", None, "is not a file")],
+    [("data.dat", None, "tells no format"), ("nowhere.tsv", None, "is not a file")],
     ids=["suffix", "missing"],
 )
 def test_a_file_that_cannot_be_opened_is_named(
     tmp_path: Path, name: str, data_format: Format | None, message: str
 ) -> None:
     """By its path, with what to try."""
-    written(tmp_path, "data.csv", "1,2")
+    written(tmp_path, "data.dat", "1,2")
 
     with pytest.raises(DataError, match=message):
         open_data(str(tmp_path / name), data_format=data_format, features=(), session=None)

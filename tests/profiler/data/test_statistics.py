@@ -10,7 +10,7 @@ from neuroshard_api.documents.tables import REUSE_BINS, IdRule
 from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.backends.lookups import draw_lookups
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
-from neuroshard_profiler.data.statistics import SharedRows, data_statistics
+from neuroshard_profiler.data.statistics import SampledFeature, SharedRows, data_statistics
 from support.builders import table
 from support.profiler.profiler_builders import compute_sample
 
@@ -75,6 +75,21 @@ def test_texts_are_hashed() -> None:
     assert (item.id_rule, item.num_rows) == (IdRule.HASH, 4)
     with pytest.raises(DataError, match="'item': its ids are texts, which have the id rule Hash alone; hint: give"):
         data_statistics([texts], batch_size=1, ids_are_rows=True, id_rule=IdRule.MODULO)
+
+
+def test_texts_that_number_rows_are_rows() -> None:
+    """As the ids of a CSV file do, which are all texts, unless one is not an integer."""
+
+    def counted(*numbers: list[int] | None) -> SampledFeature:
+        texts = FeatureBatch(lengths=np.array([1]), ids=np.array([77]), are_texts=True)
+        known = [None if each is None else np.array(each, dtype=np.int64) for each in numbers]
+        batches = [
+            DataBatch(num_samples=1, features={"item": replace(texts, numbers=each)}, sessions=None) for each in known
+        ]
+        return data_statistics(batches, batch_size=1, ids_are_rows=True).features[0]
+
+    assert (counted([3, 5], [], [0, 9]).id_rule, counted([3, 5], [0, 9]).num_rows) == (IdRule.EXACT, 10)
+    assert counted([3, 5], None).id_rule is IdRule.HASH
 
 
 @pytest.mark.parametrize(("rows_per_id", "expected"), [(1.0, 0.632), (2.0, 0.393), (4.0, 0.221), (10.0, 0.095)])

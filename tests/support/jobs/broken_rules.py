@@ -313,19 +313,19 @@ RULES = (
     broken_rule(
         "columns-of-a-text-file",
         "spec.data",
-        "labelColumn is for the formats Parquet and NPZ only",
+        "labelColumn is for the formats Parquet, CSV and NPZ only",
         data={"format": "CriteoTSV", "path": "day_0", "labelColumn": "clicked"},
     ),
     broken_rule(
         "missing-values-of-an-archive",
         "spec.data",
-        "missing is for the format Parquet only",
+        "missing is for the formats Parquet and CSV only",
         data={"format": "NPZ", "path": "part.npz", "missing": "Mean"},
     ),
     broken_rule(
         "dense-columns-of-an-archive",
         "spec.data",
-        "denseColumns is for the format Parquet only",
+        "denseColumns is for the formats Parquet and CSV only",
         data={"format": "NPZ", "path": "part.npz", "denseColumns": ["age"]},
     ),
     broken_rule(

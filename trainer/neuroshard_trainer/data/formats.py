@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from neuroshard_api.documents.preprocessing import Missing, Preprocessing
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN
-from neuroshard_api.job.training import Data, DataFormat
+from neuroshard_api.job.training import WITH_NAMED_COLUMNS, Data, DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import DataError, MissingPackageError
 
@@ -25,6 +25,7 @@ from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.data.unpack import COMPRESSED
 
 if TYPE_CHECKING:
+    from neuroshard_trainer.data.csv_source import CsvSource
     from neuroshard_trainer.data.parquet import ParquetSource
 
 DEFAULT_NUM_SAMPLES = 1_000_000
@@ -36,6 +37,7 @@ _SUFFIXES = {
     DataFormat.CRITEO_MULTI_HOT: (".npy",),
     DataFormat.NPZ: (".npz",),
     DataFormat.PARQUET: (".parquet",),
+    DataFormat.CSV: tuple(text + packed for text in (".csv", *_TEXT) for packed in ("", *COMPRESSED)),
 }
 
 
@@ -96,29 +98,36 @@ def open_source(
         return CriteoBinarySource(files, features, num_dense=num_dense, multi_hot=multi_hot)
     if data.format is DataFormat.NPZ:
         return NpzSource(files, features, num_dense=num_dense, label=data.label_column or DEFAULT_LABEL_COLUMN)
-    source = _parquet_source(data, files, features, num_dense=num_dense)
+    if data.format is DataFormat.CSV:
+        _require_once([file.place for file in files], setting)
+        source: CsvSource | ParquetSource = _csv_source(data, files, features, num_dense=num_dense, spare=spare)
+    else:
+        source = _parquet_source(data, files, features, num_dense=num_dense)
     source.fill_with_means(spare)
     return source
 
 
 def require_readable(job: DLRMTrainingJob, tables: TableSet, *, root: Path) -> None:
-    """Do nothing unless the footers of Parquet files on this machine tell that a job cannot train on them.
+    """Do nothing unless footers of Parquet files, or headers of CSV files, tell that a job cannot train on them.
 
-    Takes seconds, reads no rows but those that an error names, and writes nothing. Other formats are checked where they
-    are read.
+    Takes seconds, reads no rows but those that an error names, and writes nothing. Files behind a URL and other formats
+    are checked where they are read.
 
     Raises:
         DataError: there are none, or they lack what the model needs.
         MissingPackageError: the format needs a package.
     """
     data = job.spec.data
-    if data.format is not DataFormat.PARQUET:
+    if data.format not in WITH_NAMED_COLUMNS:
         return
-    features = features_of(tables.tables)
+    features, num_dense = features_of(tables.tables), job.spec.model.num_dense_features
     for path in (data.path, data.evaluation_path):
         if path is not None and not is_url(path):
             files = matching_files(path, root, suffixes=_SUFFIXES[data.format])
-            _parquet_source(data, files, features, num_dense=job.spec.model.num_dense_features)
+            if data.format is DataFormat.PARQUET:
+                _parquet_source(data, files, features, num_dense=num_dense)
+            else:
+                _require_headers(data, files, features, num_dense=num_dense)
 
 
 def _parquet_source(
@@ -127,9 +136,7 @@ def _parquet_source(
     try:
         from neuroshard_trainer.data.parquet import ParquetSource  # noqa: PLC0415 - needs pyarrow
     except ImportError as error:
-        raise MissingPackageError(
-            f"the format {data.format} needs pyarrow ({error}); hint: `pip install pyarrow`"
-        ) from error
+        raise _no_pyarrow(data, error) from error
     return ParquetSource(
         files,
         features,
@@ -155,10 +162,42 @@ def preprocessing_of(data: Data, features: Sequence[Feature], *, num_dense: int)
             return criteo_binary.preprocessing(features)
         case DataFormat.MOVIELENS_100K:
             return movielens.preprocessing(features)
-        case DataFormat.PARQUET:
+        case DataFormat.PARQUET | DataFormat.CSV:
             return as_stored(features, data.format, _dense_columns(data, num_dense))
         case DataFormat.NPZ | DataFormat.SYNTHETIC | DataFormat.DATASET:
             return as_stored(features, data.format, numbered(num_dense))
+
+
+def _csv_source(
+    data: Data, files: Sequence[DataFile], features: Sequence[Feature], *, num_dense: int, spare: Path
+) -> "CsvSource":
+    try:
+        from neuroshard_trainer.data.csv_source import CsvSource  # noqa: PLC0415 - needs pyarrow
+    except ImportError as error:
+        raise _no_pyarrow(data, error) from error
+    return CsvSource(
+        files,
+        features,
+        label_column=data.label_column or DEFAULT_LABEL_COLUMN,
+        dense_columns=_dense_columns(data, num_dense),
+        missing=data.missing or Missing.ERROR,
+        spare=spare,
+    )
+
+
+def _require_headers(data: Data, files: Sequence[DataFile], features: Sequence[Feature], *, num_dense: int) -> None:
+    try:
+        from neuroshard_trainer.data.csv_source import opened_header  # noqa: PLC0415 - needs pyarrow
+    except ImportError as error:
+        raise _no_pyarrow(data, error) from error
+    label, dense = data.label_column or DEFAULT_LABEL_COLUMN, _dense_columns(data, num_dense)
+    for file in files:
+        if INDEX_SUFFIX not in file.name:
+            opened_header(file, (label, *dense, *(feature.name for feature in features)))
+
+
+def _no_pyarrow(data: Data, error: ImportError) -> MissingPackageError:
+    return MissingPackageError(f"the format {data.format} needs pyarrow ({error}); hint: `pip install pyarrow`")
 
 
 def _require_once(places: Sequence[str], setting: str) -> None:

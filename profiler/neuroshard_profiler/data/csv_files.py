@@ -1,0 +1,118 @@
+"""CSV files with a header as batches of ids, by the trainer's own parser."""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from neuroshard_api.process.errors import DataError
+from neuroshard_costs.shards import IndexArray
+from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
+
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
+from neuroshard_profiler.data.columns import chosen_columns
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from neuroshard_trainer.data.csv_lines import CsvHeader
+
+_SHOWN_LINES = 1000
+"""Lines by which columns of fractions are distinguished from ids."""
+
+
+class CsvFile:
+    """Columns of one id per sample, as texts; an empty cell looks nothing up. Columns of fractions are passed over."""
+
+    ids_are_rows = True
+
+    def __init__(self, file: DataFile, *, features: Sequence[str], label: str | None, ignored: Sequence[str]) -> None:
+        from neuroshard_trainer.data.csv_lines import csv_header, lines_of  # noqa: PLC0415 - needs pyarrow
+
+        self._file = file
+        with text_of(file) as stream:
+            try:
+                self._header = csv_header(stream.readline(), file)
+                shown = lines_of(stream, _SHOWN_LINES)
+            except UNPACKING_ERRORS as error:
+                raise damaged(file, error) from error
+        names = tuple(features) or tuple(dict.fromkeys(self._header.names))
+        self._header.require(names, file)
+        table = None if features else _parsed(shown, self._header, names, file, first_line=2)
+        fractions = () if table is None else [name for name in names if _are_fractions(table[name])]
+        self.columns = chosen_columns(
+            {name: "fractions" if name in fractions else "texts" for name in self._header.names},
+            [name for name in self._header.names if name not in fractions],
+            features=features,
+            label=label,
+            session=None,
+            time=None,
+            ignored=ignored,
+            where=str(file),
+        )
+
+    @property
+    def num_samples(self) -> None:
+        """None: the number is unknown before the file is read."""
+
+    def batches(self, num_samples: int) -> Iterator[DataBatch]:
+        """Yield batches. Raises DataError with line and column."""
+        from neuroshard_trainer.data.csv_lines import lines_of  # noqa: PLC0415 - needs pyarrow
+
+        first_line = 2
+        with text_of(self._file) as stream:
+            try:
+                stream.readline()
+                while text := lines_of(stream, num_samples):
+                    table = _parsed(text, self._header, self.columns.features, self._file, first_line=first_line)
+                    first_line += len(table)
+                    yield DataBatch(
+                        num_samples=len(table),
+                        features={name: _ids(table[name]) for name in self.columns.features},
+                        sessions=None,
+                    )
+            except UNPACKING_ERRORS as error:
+                raise damaged(self._file, error) from error
+
+
+def _parsed(text: bytes, header: "CsvHeader", names: Sequence[str], file: DataFile, *, first_line: int) -> "pa.Table":
+    import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
+    from neuroshard_trainer.data.csv_lines import CsvLineError, parse_csv  # noqa: PLC0415 - needs pyarrow
+
+    try:
+        return parse_csv(text, header, dict.fromkeys(names, pa.string()))
+    except CsvLineError as error:
+        raise DataError(f"{file} line {first_line + error.row}: {error}") from error
+
+
+def _ids(column: "pa.ChunkedArray") -> FeatureBatch:
+    from neuroshard_trainer.data.id_columns import IdColumn  # noqa: PLC0415 - needs pyarrow
+
+    found = IdColumn.of(column.dictionary_encode())
+    numbers = _integers(found.values.dictionary)
+    return FeatureBatch(
+        lengths=found.lengths,
+        ids=found.identities(),
+        are_texts=True,
+        numbers=None if numbers is None else numbers[found.values.indices.to_numpy()],
+    )
+
+
+def _integers(texts: "pa.Array") -> IndexArray | None:
+    """Return texts that all are integers; None: some are not."""
+    import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
+
+    try:
+        numbers: IndexArray = texts.cast(pa.int64()).to_numpy()
+    except pa.ArrowInvalid:
+        return None
+    return numbers
+
+
+def _are_fractions(column: "pa.ChunkedArray") -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
+
+    try:
+        numbers = column.drop_null().cast(pa.float64()).to_numpy()
+    except pa.ArrowInvalid:
+        return False
+    return len(numbers) > 0 and bool((numbers != np.floor(numbers)).any())

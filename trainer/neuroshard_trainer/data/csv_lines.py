@@ -1,0 +1,161 @@
+"""Lines of CSV files as columns. The one parser of the format: the trainer and `neuroshard stats` share it.
+
+A file has a header, and one sample per line: a value holds no line break. Columns are separated by commas, in files
+whose names end in .tsv or .txt by tabs. An empty cell is a null. Ids of the rules Exact and Modulo are integers; under
+Hash the text of the cell is hashed, whatever it looks like.
+"""
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import BinaryIO
+
+import pyarrow as pa
+import pyarrow.csv
+from neuroshard_api.process.errors import DataError
+
+from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.unpack import COMPRESSED
+
+_TABBED = (".tsv", ".txt")
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_KINDS: Mapping[pa.DataType, str] = {
+    pa.int64(): "an integer of 64 bits",
+    pa.float64(): "a number",
+    pa.string(): "a text",
+}
+_SHOWN = 40
+
+
+class CsvLineError(ValueError):
+    """A line breaks the format.
+
+    Args:
+        row: number of the line among those that were parsed, from 0 on.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CsvHeader:
+    """The first line of a file."""
+
+    names: tuple[str, ...]
+    delimiter: str
+    num_bytes: int
+    """Of the line with its end."""
+
+    def require(self, names: Sequence[str], file: DataFile) -> None:
+        """Do nothing if each column is there once. Raises DataError."""
+        for name in names:
+            count = self.names.count(name)
+            if not count:
+                raise DataError(
+                    f"{file} line 1: has no column {name!r} (found {', '.join(self.names)})"
+                    "; hint: add it, or rename the feature"
+                )
+            if count > 1:
+                raise DataError(f"{file} line 1, column {name}: is there {count} times; hint: rename one")
+
+
+def csv_header(line: bytes, file: DataFile) -> CsvHeader:
+    """Return the header in the first line of a file. Raises DataError."""
+    name = file.name.lower()
+    packed = next((suffix for suffix in COMPRESSED if name.endswith(suffix)), "")
+    delimiter = "\t" if name.removesuffix(packed).endswith(_TABBED) else ","
+    try:
+        text = line.removeprefix(_BYTE_ORDER_MARK).decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} line 1: is not UTF-8 ({error.reason}); hint: write it as UTF-8") from error
+    if not text:
+        raise DataError(f"{file}: is empty, expected a header and one sample per line; hint: write it again")
+    return CsvHeader(
+        names=tuple(next(csv.reader([text], delimiter=delimiter))), delimiter=delimiter, num_bytes=len(line)
+    )
+
+
+def parse_csv(text: bytes, header: CsvHeader, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """Return columns of whole lines without the header; the last line may lack its newline.
+
+    Args:
+        text: the lines.
+        header: of the file.
+        types: of the columns that are returned: int64, float64, or string.
+
+    Raises:
+        CsvLineError: a line breaks the format.
+    """
+    if not text:
+        return pa.table({name: pa.array([], kind) for name, kind in types.items()})
+    try:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(text),
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=list(header.names), use_threads=False, block_size=max(len(text), 1) + 1
+            ),
+            parse_options=pyarrow.csv.ParseOptions(delimiter=header.delimiter),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=dict(types),
+                include_columns=list(types),
+                null_values=[""],
+                strings_can_be_null=True,
+                true_values=[],
+                false_values=[],
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise _first_fault(text, header, types, str(error)) from error
+    if len(table) != text.count(b"\n") + (not text.endswith(b"\n")):
+        raise _first_fault(text, header, types, "lines and samples differ in number")
+    return table
+
+
+def _first_fault(text: bytes, header: CsvHeader, types: Mapping[str, pa.DataType], problem: str) -> CsvLineError:
+    """Return the error of the first line that breaks the format; there is one."""
+    for row, line in enumerate(io.BytesIO(text)):
+        try:
+            decoded = line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            return CsvLineError(row, f"is not UTF-8 ({error.reason}); hint: write the file as UTF-8")
+        if not decoded:
+            return CsvLineError(row, "is empty, expected a sample; hint: remove the line")
+        cells = next(csv.reader([decoded], delimiter=header.delimiter))
+        if len(cells) != len(header.names):
+            return CsvLineError(
+                row,
+                f"has {len(cells)} columns, the header has {len(header.names)}"
+                "; hint: quote values that hold the separator, and write no line breaks in values",
+            )
+        for name, cell in zip(header.names, cells, strict=True):
+            if name in types and not _fits(cell, types[name]):
+                shown = cell[:_SHOWN] + ("..." if len(cell) > _SHOWN else "")
+                kind = types[name]
+                return CsvLineError(row, f"column {name}: is not {_KINDS[kind]} (found {shown!r}); {_hint(kind)}")
+    return CsvLineError(0, f"cannot be parsed ({problem}); hint: check the quotes of the lines from here on")
+
+
+def _fits(cell: str, kind: pa.DataType) -> bool:
+    if not cell or kind == pa.string():
+        return True
+    try:
+        pa.array([cell]).cast(kind)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _hint(kind: pa.DataType) -> str:
+    if kind == pa.int64():
+        return "hint: write integers, or set idRule: Hash for the table"
+    return "hint: write a number, and nothing where it is missing"
+
+
+def lines_of(stream: BinaryIO, count: int) -> bytes:
+    """Return the next lines of a stream, at most that many."""
+    return b"".join(islice(stream, count))
