@@ -47,9 +47,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("export", "Write a plan as a TorchRec sharding plan."),
     ),
     "Describe your data": (
-        _entry(
-            "stats", "Make a table set from a sample of training data, or from a TorchRec module.", extra="profiler"
-        ),
+        _entry("stats", "Make a table set from a sample of training data, or from a TorchRec module.", extra="data"),
         _entry(
             "cluster-sessions",
             "Rewrite a log with the samples of a session together.",

@@ -48,6 +48,15 @@ def test_a_missing_package_is_named_with_the_extra_that_brings_it() -> None:
     assert check.install == "pip install '.[profiler]' in a checkout of the repository"
 
 
+def test_statistics_of_a_log_need_no_torch() -> None:
+    """Their extra has what reads and hashes ids."""
+    absent = {"torch", "matplotlib", "pyarrow", "xxhash"}
+    check = check_command(ENTRIES["stats"], version_of=lambda name: None if name in absent else "99")
+
+    assert sorted(check.missing) == ["pyarrow>=18.0", "xxhash>=3.5"]
+    assert check.install == "pip install '.[data]' in a checkout of the repository"
+
+
 def test_a_package_that_is_too_old_is_named_with_the_version_found() -> None:
     """The installed version tells what to upgrade."""
     check = check_command(ENTRIES["plan"], version_of=lambda name: "1.26.4" if name == "numpy" else "99")

@@ -1,10 +1,14 @@
 """Specification of ``neuroshard stats``."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from neuroshard_api.documents.table_files import read_table_set
 from support.profiler.session_logs import session_file
@@ -29,6 +33,27 @@ def test_a_sample_becomes_a_table_set(neuroshard: Any, data: Path) -> None:
     assert (table.name, table.num_embeddings, table.embedding_dim, table.pooling_factor) == ("item", 6, 16, 1.5)
     assert "4 samples, reuse in batches of 4, 2 samples per session" in result.out
     assert result.out.splitlines()[-1].split() == ["item", "Exact", "3", "6", "1.5", "2", "2"]
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "npz"])
+def test_statistics_of_a_log_need_no_torch(data: Path, suffix: str) -> None:
+    """The extra `data` is a hundredth of the extra `profiler`; a machine that holds logs often has no GPU."""
+    path = data.with_suffix(f".{suffix}")
+    if suffix == "parquet":
+        pq.write_table(pa.table({"item": ["a", "b"]}), path)
+    elif suffix == "csv":
+        path.write_text("item\na\nb\n", encoding="utf-8")
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'torchrec', 'matplotlib', 'fbgemm_gpu'): sys.modules[name] = None\n"
+        "from neuroshard_cli.main import main\n"
+        f"sys.argv = ['neuroshard', 'stats', {str(path)!r}, '--embedding-dim', '16', '--json']\n"
+        "main()\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["tables"][0]["name"] == "item"
 
 
 def test_the_table_set_is_printed_for_machines(neuroshard: Any, data: Path) -> None:
