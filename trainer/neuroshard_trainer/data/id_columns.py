@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from neuroshard_trainer.data.id_rules import (
     Words,
-    hashes_of_texts,
+    hashes_of_bytes,
     rows_of_hashes,
     rows_of_integers,
 )
@@ -103,7 +103,7 @@ def text_hashes(values: pa.Array) -> Words:
     """Return xxh64 of each text of an array without nulls."""
     encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
     distinct = encoded.dictionary.cast(pa.large_binary()).to_pylist()  # Arrow's texts are UTF-8
-    hashes: Words = hashes_of_texts(distinct)[encoded.indices.to_numpy()]
+    hashes: Words = hashes_of_bytes(distinct)[encoded.indices.to_numpy()]
     return hashes
 
 

@@ -89,14 +89,18 @@ def hashes_of_integers(ids: NDArray[np.integer]) -> Words:
 
 def hashes_of_texts(texts: Sequence[str | bytes]) -> Words:
     """Return xxh64 with seed 0 of the UTF-8 of each text, or of bytes as they are. Raises MissingPackageError."""
+    return hashes_of_bytes([text.encode() if isinstance(text, str) else text for text in texts])
+
+
+def hashes_of_bytes(texts: Sequence[bytes]) -> Words:
+    """Return xxh64 with seed 0 of each. Raises MissingPackageError."""
     try:
         from xxhash import xxh64_intdigest  # noqa: PLC0415 - only for texts
     except ImportError as error:
         raise MissingPackageError(
             f"ids that are texts are hashed by xxhash ({error}); hint: `pip install xxhash`"
         ) from error
-    encoded = (text.encode() if isinstance(text, str) else text for text in texts)
-    return np.fromiter(map(xxh64_intdigest, encoded), dtype=np.uint64, count=len(texts))
+    return np.fromiter(map(xxh64_intdigest, texts), dtype=np.uint64, count=len(texts))
 
 
 def _rotated(words: Words, bits: int) -> Words:
