@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from neuroshard_api.documents.model_evaluation import ModelEvaluation
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.process.errors import InputError
 from neuroshard_cli.main import run as command
 from neuroshard_trainer.export import export
 from neuroshard_trainer.job_file import read_job
@@ -118,3 +121,31 @@ def test_data_that_is_preprocessed_otherwise_is_refused(
     assert "its reader has Identity for dense feature 0, the model was trained with Log1p" in other.err
     assert f"DATA: {tmp_path / 'none.tsv'} does not exist" in missing.err
     assert "has no quantized.pt\nhint: export with --quantized INT8" in no_quantized.err
+
+
+@pytest.mark.slow
+def test_missing_numbers_are_filled_as_in_training(
+    exported: Callable[..., Path], neuroshard: Callable[..., Result], tmp_path: Path
+) -> None:
+    """With the means of the training, and not with those of the data; a reader that refuses them is another one."""
+    rng = np.random.default_rng(1)
+    for name, offset in (("train", 0), ("held_out", 3)):
+        dense = {f"dense_{at}": rng.normal(size=100) + offset for at in range(3)}
+        columns = {each: np.where(rng.random(100) < 0.6, values, np.nan) for each, values in dense.items()}
+        columns |= {each: rng.integers(7, size=100) for each in NAMES}
+        pq.write_table(pa.table({"label": rng.integers(2, size=100), **columns}), tmp_path / f"{name}.parquet")
+    files = {"path": "train.parquet", "evaluationPath": "held_out.parquet", "numSamples": None}
+    folder = exported(data={"format": "Parquet", **files, "missing": "Mean"})
+
+    found = json.loads(neuroshard(folder, tmp_path / "held_out.parquet", "--json").out)
+    other = neuroshard(folder, write_npz(tmp_path / "data.npz"), "--format", "NPZ")
+
+    trained = TrainingProgress.read(tmp_path / "run" / "progress.json").metrics
+    assert found["normalized_entropy"] == pytest.approx(trained["normalized_entropy"], abs=1e-6)
+    assert other.code == 2
+    assert "its reader has Identity for dense feature 0, the model was trained with Identity" in other.err
+    assert "where it is missing of Parquet" in other.err
+
+    (tmp_path / "run" / "data" / "dense-means.json").unlink()
+    with pytest.raises(InputError, match=r"dense-means.json: has no mean of column 'dense_0'.*name the run directory"):
+        export(read_job(tmp_path / "job.yaml"), Plan.read(tmp_path / "plan.json"), tmp_path / "run", tmp_path / "out")

@@ -4,7 +4,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.tables import IdRule, Table
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer import predict
@@ -49,6 +50,8 @@ class RawData:
     spec: Mapping[str, Any]
     num_dense: int
     held_out: Columns
+    tables: Sequence[Table] = TABLES
+    """Of the job; the plan has TABLES."""
 
 
 def criteo_text(folder: Path, rng: np.random.Generator) -> RawData:
@@ -102,11 +105,53 @@ def parquet(folder: Path, rng: np.random.Generator) -> RawData:
     )
 
 
+def parquet_of_texts(folder: Path, rng: np.random.Generator) -> RawData:
+    """Write texts, of which one is empty, lists of integers that number no rows, and nulls, also in dense columns."""
+    for name, count in (("train", 120), ("held_out", NUM_HELD_OUT)):
+        lists = [rng.integers(-(2**62), 2**62, size=rng.integers(4)).tolist() for _ in range(count)]
+        columns = {
+            "clicked": rng.integers(2, size=count).tolist(),
+            "price": [float(each) if rng.random() < 0.8 else float("nan") for each in 100 * rng.random(count)],
+            "age": [int(each) if rng.random() < 0.8 else None for each in rng.integers(100, size=count)],
+            "cat_0": [rng.choice(["", "größe", "sku-1", "7"]) if rng.random() < 0.8 else None for _ in range(count)],
+            "cat_1": [each if rng.random() < 0.8 else None for each in lists],
+        }
+        columns |= {"cat_0": [None if each is None else str(each) for each in columns["cat_0"]]}
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet", row_group_size=16)
+    files = {"path": "train.parquet", "evaluationPath": "held_out.parquet", "missing": "Mean"}
+    tables = tuple(table.model_copy(update={"id_rule": IdRule.HASH}) for table in TABLES)
+    spec = {"format": "Parquet", **files, "labelColumn": "clicked", "denseColumns": ["price", "age"]}
+    return RawData(spec, 2, columns, tables)
+
+
+def csv(folder: Path, rng: np.random.Generator) -> RawData:
+    """Write texts that look like integers, negative integers, and empty cells."""
+    for name, count in (("train", 120), ("held_out", NUM_HELD_OUT)):
+        columns = {
+            "clicked": [str(each) for each in rng.integers(2, size=count)],
+            "price": [_some(rng, f"{each:.3f}") for each in 100 * rng.random(count)],
+            "cat_0": [_some(rng, f"00{each}") for each in rng.integers(100, size=count)],
+            "cat_1": [_some(rng, str(each)) for each in rng.integers(-50, 50, size=count)],
+        }
+        lines = [",".join(columns), *(",".join(cells) for cells in zip(*columns.values(), strict=True))]
+        (folder / f"{name}.csv").write_text("".join(f"{line}\n" for line in lines))
+    held_out: dict[str, list[Any]] = {
+        **columns,
+        "price": [float(each) if each else None for each in columns["price"]],
+        "cat_1": [int(each) if each else None for each in columns["cat_1"]],
+    }
+    rules = (IdRule.HASH, IdRule.MODULO)
+    tables = tuple(table.model_copy(update={"id_rule": rule}) for table, rule in zip(TABLES, rules, strict=True))
+    files = {"path": "train.csv", "evaluationPath": "held_out.csv", "missing": "Zero"}
+    spec = {"format": "CSV", **files, "labelColumn": "clicked", "denseColumns": ["price"]}
+    return RawData(spec, 1, held_out, tables)
+
+
 def exported(run: Run, folder: Path, raw: RawData, **options: Any) -> ExportedModel:
     """Train on raw data, and export the model to ``out``."""
     write_plan(folder, plan_of(tables=TABLES))
     spec = {
-        "tables": TABLES,
+        "tables": raw.tables,
         "model": {"numDenseFeatures": raw.num_dense},
         "data": {**raw.spec, "numSamples": None},
         "training": {"embeddingLearningRate": "0.5"},
@@ -126,7 +171,9 @@ def module_of(folder: Path) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("raw_data", [criteo_text, criteo_arrays, parquet], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "raw_data", [criteo_text, criteo_arrays, parquet, parquet_of_texts, csv], ids=lambda each: each.__name__
+)
 def test_raw_rows_have_the_trainers_logits(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw_data: Callable[[Path, Any], RawData]
 ) -> None:
@@ -191,6 +238,26 @@ def test_wrong_rows_are_named(run: Run, tmp_path: Path, capsys: pytest.CaptureFi
 
     with pytest.raises(ValueError, match=r"has no quantized\.pt; hint: export with --quantized"):
         Predictor(tmp_path / "out", quantized=True)
+
+
+def test_ids_that_are_hashed_are_what_the_data_has(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A text of CSV is not an integer, and integers are of one type; without the package the hint names it."""
+    raw = csv(tmp_path, np.random.default_rng(1))
+    exported(run, tmp_path, raw)
+    predictor = Predictor(tmp_path / "out")
+
+    def problem(**columns: list[Any]) -> str:
+        good: dict[str, list[Any]] = {"price": [1.0] * 2, "cat_0": ["7"] * 2, "cat_1": [7] * 2}
+        with pytest.raises(ValueError, match="column") as caught:
+            predictor.logits({**good, **columns})
+        return str(caught.value)
+
+    assert "row 1, column cat_0: must be a text, which is hashed as it is (found 7)" in problem(cat_0=["7", 7])
+    assert f"row 0, column cat_1: must be an integer of 64 bits (found {2**64})" in problem(cat_1=[2**64, 1])
+    assert "column cat_1: has ids below 0 and ids from 2 ** 63 on" in problem(cat_1=[-1, 2**63])
+    assert len(predictor.logits({"price": [1.0] * 2, "cat_0": ["7", None], "cat_1": [2**64 - 1, 7]})) == 2
+    monkeypatch.setitem(sys.modules, "xxhash", None)
+    assert "column cat_0: its ids are texts, which xxhash hashes" in problem()
 
 
 def test_movielens_has_the_numbers_of_its_preprocessing(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ another one.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,7 +17,7 @@ from neuroshard_api.documents.model_evaluation import ModelEvaluation
 from neuroshard_api.documents.preprocessing import Preprocessing
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.exported_model import ExportedModel
-from neuroshard_api.job.training import NEEDS_NO_PATH, Data, DataFormat
+from neuroshard_api.job.training import NEEDS_NO_PATH, WITH_NAMED_COLUMNS, Data, DataFormat
 from neuroshard_api.process.errors import DataError, InputError
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -97,16 +97,19 @@ def _data(description: ExportedModel, read_format: DataFormat, data: str) -> Dat
             f"hint: give the format of {data}, such as --format Parquet"
         )
     names: dict[str, object] = {}
-    if read_format in {DataFormat.PARQUET, DataFormat.NPZ} and description.label_column is not None:
+    if read_format in {*WITH_NAMED_COLUMNS, DataFormat.NPZ} and description.label_column is not None:
         names["labelColumn"] = description.label_column
-    if read_format is DataFormat.PARQUET:
+    if read_format in WITH_NAMED_COLUMNS:
         names["denseColumns"] = [rule.name for rule in description.preprocessing.dense]
+        names["missing"] = description.preprocessing.dense[0].missing.value  # one for all columns
     return validated(Data, {"format": read_format.value, "path": data, **names}, where="DATA")
 
 
 def _require_equal_preprocessing(description: ExportedModel, data: Data) -> None:
     """Do nothing if the reader of the data does what the model was trained with. Raises InputError."""
-    found = preprocessing_of(data, features_of(description.tables), num_dense=description.num_dense_features)
+    found = preprocessing_of(
+        data, features_of(description.tables), num_dense=description.num_dense_features, means=_means(description)
+    )
     for trained, read in zip(_rules(description.preprocessing), _rules(found), strict=False):  # a reader checks numbers
         for expected, word in zip(trained, read, strict=False):
             if expected != word:
@@ -116,11 +119,17 @@ def _require_equal_preprocessing(description: ExportedModel, data: Data) -> None
                 )
 
 
+def _means(description: ExportedModel) -> Mapping[str, float]:
+    """Return the numbers that missing ones were filled with in training, by dense feature."""
+    return {each.name: each.fill for each in description.preprocessing.dense if each.fill is not None}
+
+
 def _rules(preprocessing: Preprocessing) -> tuple[Sequence[str], Sequence[str]]:
     """Return the rules of the dense features and those of the lookups in words, without the names of columns."""
     dense = [
         f"{each.transformation.value} for dense feature {position}"
         + ("" if each.offset is None else f" (offset {each.offset:g}, divisor {each.divisor:g})")
+        + ("" if each.fill is None else f" with {each.fill:g} where it is missing")
         for position, each in enumerate(preprocessing.dense)
     ]
     lookups = [
@@ -143,6 +152,7 @@ def _batches(
         root=Path.cwd(),
         spare=spare,
         setting="DATA",
+        means=_means(description),
     )
     order = SampleOrder(
         source.block_sizes, validation_percent=WHOLE_PERCENT, seed=0, shuffle=False, max_validation=max_samples

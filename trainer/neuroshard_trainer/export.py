@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER
 from neuroshard_api.job.training_job import DLRMTrainingJob
@@ -23,8 +24,11 @@ from neuroshard_api.process.command import fail
 from neuroshard_api.process.errors import ExpectedError, InputError
 
 from neuroshard_trainer import predict
-from neuroshard_trainer.data.formats import preprocessing_of
+from neuroshard_trainer.data.drift import with_statistics
+from neuroshard_trainer.data.formats import dense_columns, preprocessing_of
+from neuroshard_trainer.data.missing import MEANS_FILE, kept_means
 from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.data.training_data import DATA_FOLDER
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.serving import (
@@ -66,9 +70,10 @@ def export(
     if found is None:
         raise InputError(f"{folder}: holds no whole checkpoint; hint: train first, or name the trainer's run directory")
     path, manifest = found
-    tables = plan.request.tables.tables
+    tables = with_statistics(plan.request.tables, job.spec.model.inline_tables(job.metadata.name)).tables
     features, num_dense = features_of(tables), job.spec.model.num_dense_features
-    preprocessing = preprocessing_of(job.spec.data, features, num_dense=num_dense)
+    means = _means(job, run_dir) if job.spec.data.missing is Missing.MEAN else None
+    preprocessing = preprocessing_of(job.spec.data, features, num_dense=num_dense, means=means)
     state = whole_state(path)
     model = served_model(job.spec.model, tables, state)
     files: dict[str, Callable[[Path], object]] = {MODEL_FILE: lambda file: torch.save(state, file)}
@@ -92,6 +97,20 @@ def export(
     files[DESCRIPTION_FILE] = lambda file: write_file(file, description.to_json())
     _replace(out, files)
     return description
+
+
+def _means(job: DLRMTrainingJob, run_dir: Path) -> Mapping[str, float]:
+    """Return the means that a run filled missing numbers with, of all dense columns. Raises InputError."""
+    folder = run_dir / DATA_FOLDER
+    means = kept_means(folder)
+    names = dense_columns(job.spec.data, job.spec.model.num_dense_features)
+    absent = next((name for name in names if name not in (means or {})), None)
+    if means is None or absent is not None:
+        raise InputError(
+            f"{folder / MEANS_FILE}: has no mean of column {absent!r}, which spec.data.missing: Mean fills in; "
+            "hint: name the run directory of the training"
+        )
+    return means
 
 
 def main(arguments: Sequence[str]) -> int:

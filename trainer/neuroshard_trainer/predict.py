@@ -3,8 +3,9 @@
     raw rows --preprocessing of model.json--> dense features, table rows --model.pt or quantized.pt--> logits
 
 An export has a copy of this file. The readers of the training data call the same functions with the same arguments, so
-that a formula exists once. It needs NumPy, torch, TorchRec, and FBGEMM. With ``model.pt`` it needs the package
-neuroshard_trainer too, which builds the model; with ``quantized.pt`` nothing else of NeuroShard.
+that a formula exists once. It needs NumPy, torch, TorchRec, and FBGEMM, and xxhash where ids are texts. With
+``model.pt`` it needs the package neuroshard_trainer too, which builds the model; with ``quantized.pt`` nothing else of
+NeuroShard.
 
     from predict import Predictor
 
@@ -15,7 +16,7 @@ neuroshard_trainer too, which builds the model; with ``quantized.pt`` nothing el
 import argparse
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,18 @@ HEXADECIMAL_DIGITS = 16
 ROWS_AT_A_TIME = 4096
 SCHEMA = "exported-model/v2"
 """Of the ``model.json`` that this file reads."""
+_LARGEST = np.uint64(2**63 - 1)
+# Of xxh64. The bytes of an integer are one lane of 8, which shortens the algorithm to that lane and its end.
+_PRIMES = tuple(
+    np.uint64(prime)
+    for prime in (
+        0x9E3779B185EBCA87,
+        0xC2B2AE3D27D4EB4F,
+        0x165667B19E3779F9,
+        0x85EBCA77C2B2AE63,
+        0x27D4EB2F165667C5,
+    )
+)
 
 
 def transformed(
@@ -54,23 +67,64 @@ def transformed(
 
 
 def table_rows(ids: NDArray[Any], id_rule: str, num_rows: int) -> NDArray[np.int64]:
-    """Return the table row of each id; of the rule Exact they are not compared with the table's rows.
+    """Return the table row of each integer; of the rule Exact it may be outside the table, which the caller refuses.
 
     Args:
-        ids: integers of 64 bits, or shorter ones with a sign.
-        id_rule: Exact, or Modulo.
+        ids: integers of any type.
+        id_rule: Exact, Modulo, or Hash.
         num_rows: rows of the table.
     """
     if id_rule == "Exact":
-        return ids.astype(np.int64, copy=False)
+        return (np.minimum(ids, _LARGEST) if ids.dtype == np.uint64 else ids).astype(np.int64)
     if id_rule == "Modulo":
-        if ids.dtype != np.uint64:
-            ids = ids.astype(np.int64, copy=False)
-        divisor = ids.dtype.type(num_rows)
-        remainders = ids - ids // divisor * divisor  # numpy divides by a scalar faster than it takes remainders
-        rows: NDArray[np.int64] = remainders.astype(np.int64, copy=False)
-        return rows
-    raise ValueError(f"id_rule: must be Exact or Modulo (found {id_rule!r})")
+        return _remainders(ids if ids.dtype == np.uint64 else ids.astype(np.int64, copy=False), num_rows)
+    if id_rule == "Hash":
+        return hash_rows(integer_hashes(ids), num_rows)
+    raise ValueError(f"id_rule: must be Exact, Modulo, or Hash (found {id_rule!r})")
+
+
+def hash_rows(hashes: NDArray[np.uint64], num_rows: int) -> NDArray[np.int64]:
+    """Return the table row of each hash, of the rule Hash."""
+    return _remainders(hashes, num_rows)
+
+
+def integer_hashes(ids: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return xxh64 with seed 0 of the 8 bytes of each integer, in little-endian order and two's complement."""
+    words: NDArray[np.uint64] = ids.astype(np.uint64)
+    words = _rotated(words * _PRIMES[1], 31)
+    words *= _PRIMES[0]
+    words ^= _PRIMES[4] + np.uint64(8)
+    words = _rotated(words, 27)
+    words *= _PRIMES[0]
+    words += _PRIMES[3]
+    words ^= words >> np.uint64(33)
+    words *= _PRIMES[1]
+    words ^= words >> np.uint64(29)
+    words *= _PRIMES[2]
+    words ^= words >> np.uint64(32)
+    return words
+
+
+def text_hashes(texts: Sequence[bytes]) -> NDArray[np.uint64]:
+    """Return xxh64 with seed 0 of each text in UTF-8. Raises ImportError.
+
+    The package computes it in training as in serving: it is small and needs no other one, and a hash that is written
+    here a second time would be slower and could differ.
+    """
+    from xxhash import xxh64_intdigest  # noqa: PLC0415 - integers do without it
+
+    return np.fromiter(map(xxh64_intdigest, texts), dtype=np.uint64, count=len(texts))
+
+
+def _rotated(words: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+
+
+def _remainders(numbers: NDArray[Any], num_rows: int) -> NDArray[np.int64]:
+    divisor = numbers.dtype.type(num_rows)
+    remainders = numbers - numbers // divisor * divisor  # numpy divides by a scalar faster than it takes remainders
+    rows: NDArray[np.int64] = remainders.astype(np.int64, copy=False)
+    return rows
 
 
 class Predictor:
@@ -168,7 +222,7 @@ def _dense_column(column: Sequence[Any], rule: Mapping[str, Any], first_row: int
     numbers = np.empty(len(column), dtype=np.float64)
     for position, value in enumerate(column):
         where = f"row {first_row + position}, column {name}"
-        if _is_missing(value):
+        if _is_missing(value) or value == "":
             if fill is None:
                 raise ValueError(f"{where}: is missing; hint: fill it in, as for the training")
             numbers[position] = fill
@@ -187,44 +241,76 @@ def _lookup_column(
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Return table rows of one feature, and their number for each row of the data. Raises ValueError with the place."""
     feature, num_rows = rule["feature"], rule["num_rows"]
-    listed = [_listed(value) for value in column]
+    parse = _PARSERS[rule["id_form"]]
+    listed = [_listed(value, rule["id_form"]) for value in column]
     lengths = np.array([len(each) for each in listed], dtype=np.int32)
-    parse, kind = (_hexadecimal, np.uint64) if rule["id_form"] == "Hexadecimal" else (_integer, np.int64)
     ids = [
         parse(value, f"row {row}, column {feature}")
         for row, values in enumerate(listed, start=first_row)
         for value in values
     ]
-    rows = table_rows(np.array(ids, dtype=kind), rule["id_rule"], num_rows)
+    try:
+        rows = _rows(ids, rule["id_rule"], num_rows)
+    except ImportError as error:
+        raise ValueError(
+            f"column {feature}: its ids are texts, which xxhash hashes ({error}); hint: `pip install xxhash`"
+        ) from error
+    except OverflowError as error:
+        raise ValueError(
+            f"column {feature}: has ids below 0 and ids from 2 ** 63 on; hint: give integers of one type of 64 bits"
+        ) from error
     outside = np.flatnonzero((rows < 0) | (rows >= num_rows))
     if outside.size:
         row = first_row + int(np.searchsorted(np.cumsum(lengths), outside[0], side="right"))
         raise ValueError(
-            f"row {row}, column {feature}: id {rows[outside[0]]} is not a row of table {rule['table']!r} "
+            f"row {row}, column {feature}: id {ids[outside[0]]!r} is not a row of table {rule['table']!r} "
             f"(found {num_rows} rows, from 0 on)"
         )
     return rows, lengths
 
 
-def _listed(value: Any) -> Sequence[Any]:  # noqa: ANN401 - what a row holds
+def _rows(ids: Sequence[int | bytes], id_rule: str, num_rows: int) -> NDArray[np.int64]:
+    """Return table rows of integers and texts. Raises ImportError; OverflowError where no type holds all integers."""
+    rows = np.empty(len(ids), dtype=np.int64)
+    are_texts = np.array([isinstance(each, bytes) for each in ids], dtype=bool)
+    texts = [each for each in ids if isinstance(each, bytes)]
+    integers = [each for each in ids if not isinstance(each, bytes)]
+    if texts:
+        rows[are_texts] = hash_rows(text_hashes(texts), num_rows)
+    if integers:
+        kind = np.uint64 if max(integers) > _LARGEST else np.int64
+        rows[~are_texts] = table_rows(np.array(integers, dtype=kind), id_rule, num_rows)
+    return rows
+
+
+def _listed(value: Any, id_form: str) -> Sequence[Any]:  # noqa: ANN401 - what a row holds
     """Return the ids of a cell; an id alone is one of them, and a missing one none."""
-    if isinstance(value, list | tuple | np.ndarray):
-        return [each for each in value if not _is_missing(each)]
-    return [] if _is_missing(value) else [value]
+    values = value if isinstance(value, list | tuple | np.ndarray) else [value]
+    return [each for each in values if not _is_missing(each) and (each != "" or id_form == "IntegerOrText")]
 
 
 def _is_missing(value: Any) -> bool:  # noqa: ANN401 - what a row holds
     if isinstance(value, float | np.floating):
         return bool(np.isnan(value))
-    return value is None or (isinstance(value, str) and not value)
+    return value is None
 
 
 def _integer(value: Any, where: str) -> int:  # noqa: ANN401 - what a row holds
     if isinstance(value, bool) or not isinstance(value, int | np.integer):
         raise ValueError(f"{where}: must be an integer (found {value!r})")  # noqa: TRY004 - one kind for all rows
-    if not -(2**63) <= int(value) < 2**63:
-        raise ValueError(f"{where}: must be an integer of 64 bits with a sign (found {value})")
+    if not -(2**63) <= int(value) < 2**64:
+        raise ValueError(f"{where}: must be an integer of 64 bits (found {value})")
     return int(value)
+
+
+def _text(value: Any, where: str) -> bytes:  # noqa: ANN401 - what a row holds
+    if not isinstance(value, str | bytes):
+        raise ValueError(f"{where}: must be a text, which is hashed as it is (found {value!r})")  # noqa: TRY004 - one kind for all rows
+    return value.encode() if isinstance(value, str) else value
+
+
+def _integer_or_text(value: Any, where: str) -> int | bytes:  # noqa: ANN401 - what a row holds
+    return _text(value, where) if isinstance(value, str | bytes) else _integer(value, where)
 
 
 def _hexadecimal(value: Any, where: str) -> int:  # noqa: ANN401 - what a row holds
@@ -234,6 +320,14 @@ def _hexadecimal(value: Any, where: str) -> int:  # noqa: ANN401 - what a row ho
             f"{where}: must be a text of at most {HEXADECIMAL_DIGITS} hexadecimal digits (found {value!r})"
         )
     return int(digits, 16)
+
+
+_PARSERS: Mapping[str, Callable[[Any, str], int | bytes]] = {
+    "Integer": _integer,
+    "Hexadecimal": _hexadecimal,
+    "Text": _text,
+    "IntegerOrText": _integer_or_text,
+}
 
 
 def _logits(lines: Iterator[str], predictor: Predictor) -> Iterator[np.float32]:

@@ -29,7 +29,7 @@ from neuroshard_trainer.data.drift import with_statistics
 from neuroshard_trainer.data.id_rules import default_rule, id_rule_of
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.data.training_data import TrainingData, open_training_data
+from neuroshard_trainer.data.training_data import DATA_FOLDER, TrainingData, open_training_data
 from neuroshard_trainer.dense.optimizers import (
     dense_optimizer,
     embedding_sharder,
@@ -70,7 +70,6 @@ EXPECTED_REPEATS = 0.5
 """Share of the repeats that a plan expects; a first batch with fewer is warned of."""
 SHOWN_REPEATS = 8
 """Features whose repeats in the first batch are logged: those that repeat most."""
-DATA_FOLDER = "data"
 """Indexes and unpacked copies that cannot lie next to the data."""
 
 logger = logging.getLogger(__name__)

@@ -43,9 +43,13 @@ class IdForm(StrEnum):
     """How the data writes ids."""
 
     INTEGER = "Integer"
-    """Integers of 64 bits with a sign."""
+    """Integers of 64 bits."""
     HEXADECIMAL = "Hexadecimal"
     """Texts of up to 16 hexadecimal digits; an empty one is missing."""
+    TEXT = "Text"
+    """Texts as they are, also those that look like integers; an empty one is missing."""
+    INTEGER_OR_TEXT = "IntegerOrText"
+    """Integers of 64 bits, or texts as they are, whichever the data has; an empty text is an id."""
 
 
 class DensePreprocessing(Value):

@@ -60,6 +60,7 @@ def job_data(*, tables: Sequence[Table] = TABLES, world_size: int = 1, **spec: M
                     "embeddingDim": table.embedding_dim,
                     "poolingFactor": str(table.pooling_factor),
                     **({"pooling": table.pooling.value} if table.pooling else {}),
+                    **({"idRule": table.id_rule.value} if table.id_rule else {}),
                 }
                 for table in tables
             ],

@@ -12,11 +12,11 @@ from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.job.training import DataFormat
 from neuroshard_trainer.data.id_columns import IdColumn, holds_ids
 from neuroshard_trainer.data.id_rules import (
-    hashes_of_integers,
     id_rule_of,
     rows_of_integers,
     rows_of_texts,
 )
+from neuroshard_trainer.predict import integer_hashes
 from support import builders
 
 INTEGERS = [0, 1, -1, 41, 2**31, -(2**31), 2**63 - 1, -(2**63)]
@@ -24,11 +24,11 @@ INTEGERS = [0, 1, -1, 41, 2**31, -(2**31), 2**63 - 1, -(2**63)]
 
 def test_integers_are_hashed_by_xxh64_of_their_eight_bytes() -> None:
     """Numpy's arithmetic equals the reference implementation for signed and unsigned integers."""
-    assert hashes_of_integers(np.array(INTEGERS)).tolist() == [
+    assert integer_hashes(np.array(INTEGERS)).tolist() == [
         xxhash.xxh64_intdigest(number.to_bytes(8, "little", signed=True)) for number in INTEGERS
     ]
     unsigned = np.array([2**64 - 1, 2**63], dtype=np.uint64)
-    assert hashes_of_integers(unsigned).tolist() == hashes_of_integers(np.array([-1, -(2**63)])).tolist()
+    assert integer_hashes(unsigned).tolist() == integer_hashes(np.array([-1, -(2**63)])).tolist()
 
 
 def test_the_rows_of_an_id_never_change() -> None:

@@ -1,6 +1,6 @@
 """From ``spec.data`` of a job to its samples."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,6 +53,7 @@ def open_source(
     path: str | None = None,
     leave_out: str | None = None,
     setting: str = "spec.data.path",
+    means: Mapping[str, float] | None = None,
 ) -> SampleSource:
     """Return samples of a job.
 
@@ -67,6 +68,8 @@ def open_source(
         path: what is read. None: ``data.path``.
         leave_out: names files among them that are not read.
         setting: name of the path in errors.
+        means: that missing numbers are filled with, if ``data`` asks for means. None: those that ``spare`` keeps, or
+            those of the files, which are kept there.
 
     Raises:
         DataError: there are none, or they lack what the model needs.
@@ -103,7 +106,10 @@ def open_source(
         source: CsvSource | ParquetSource = _csv_source(data, files, features, num_dense=num_dense, spare=spare)
     else:
         source = _parquet_source(data, files, features, num_dense=num_dense)
-    source.fill_with_means(spare)
+    if means is None:
+        source.fill_with_means(spare)
+    else:
+        source.fill_with(means)
     return source
 
 
@@ -141,7 +147,7 @@ def _parquet_source(
         files,
         features,
         label_column=data.label_column or DEFAULT_LABEL_COLUMN,
-        dense_columns=_dense_columns(data, num_dense),
+        dense_columns=dense_columns(data, num_dense),
         missing=data.missing or Missing.ERROR,
         session_column=data.session_column,
         time_column=data.time_column,
@@ -149,8 +155,16 @@ def _parquet_source(
     )
 
 
-def preprocessing_of(data: Data, features: Sequence[Feature], *, num_dense: int) -> Preprocessing:
+def preprocessing_of(
+    data: Data, features: Sequence[Feature], *, num_dense: int, means: Mapping[str, float] | None = None
+) -> Preprocessing:
     """Return the way from the raw data of a job to the inputs of its model, as the readers apply it; reads no data.
+
+    Args:
+        data: of the job.
+        features: of the model.
+        num_dense: dense features of the model.
+        means: that the training filled missing numbers with. Needed where the job asks for means.
 
     Raises:
         DataError: spec.data names another number of dense columns than the model has.
@@ -163,7 +177,8 @@ def preprocessing_of(data: Data, features: Sequence[Feature], *, num_dense: int)
         case DataFormat.MOVIELENS_100K:
             return movielens.preprocessing(features)
         case DataFormat.PARQUET | DataFormat.CSV:
-            return as_stored(features, data.format, _dense_columns(data, num_dense))
+            missing = data.missing or Missing.ERROR
+            return as_stored(features, data.format, dense_columns(data, num_dense), missing=missing, means=means)
         case DataFormat.NPZ | DataFormat.SYNTHETIC | DataFormat.DATASET:
             return as_stored(features, data.format, numbered(num_dense))
 
@@ -179,7 +194,7 @@ def _csv_source(
         files,
         features,
         label_column=data.label_column or DEFAULT_LABEL_COLUMN,
-        dense_columns=_dense_columns(data, num_dense),
+        dense_columns=dense_columns(data, num_dense),
         missing=data.missing or Missing.ERROR,
         spare=spare,
     )
@@ -190,7 +205,7 @@ def _require_headers(data: Data, files: Sequence[DataFile], features: Sequence[F
         from neuroshard_trainer.data.csv_source import opened_header  # noqa: PLC0415 - needs pyarrow
     except ImportError as error:
         raise _no_pyarrow(data, error) from error
-    label, dense = data.label_column or DEFAULT_LABEL_COLUMN, _dense_columns(data, num_dense)
+    label, dense = data.label_column or DEFAULT_LABEL_COLUMN, dense_columns(data, num_dense)
     for file in files:
         if INDEX_SUFFIX not in file.name:
             opened_header(file, (label, *dense, *(feature.name for feature in features)))
@@ -228,7 +243,8 @@ def _constant_features(data: Data, features: Sequence[Feature]) -> Sequence[str]
     return data.constant_in_session or ()
 
 
-def _dense_columns(data: Data, num_dense: int) -> Sequence[str]:
+def dense_columns(data: Data, num_dense: int) -> Sequence[str]:
+    """Return the names of the dense columns of a job. Raises DataError for another number than the model has."""
     if data.dense_columns is None:
         return numbered(num_dense)
     if len(data.dense_columns) != num_dense:

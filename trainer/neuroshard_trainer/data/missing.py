@@ -77,6 +77,11 @@ class FilledBlocks(DecodedBlocks):
             raise storage_error(place, error) from error
         self._fill = kept
 
+    def fill_with(self, means: Mapping[str, float]) -> None:
+        """Fill missing values with these means, by column; without an effect unless means were asked for."""
+        if self._missing is Missing.MEAN:
+            self._fill = means
+
     def filled(self, columns: Sequence[NDArray[np.float64]], num_rows: int) -> FloatArray:
         """Return [rows, dense columns] without missing values, unless they are errors, which the reader finds."""
         dense = np.zeros((num_rows, len(self._dense_columns)), dtype=np.float32)

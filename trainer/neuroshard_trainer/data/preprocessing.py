@@ -1,6 +1,6 @@
 """The preprocessing that readers of training data state and apply; ``predict.py`` has its formulas."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from neuroshard_api.documents.preprocessing import (
@@ -10,12 +10,16 @@ from neuroshard_api.documents.preprocessing import (
     Missing,
     Preprocessing,
 )
+from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.job.training import DataFormat
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.id_rules import id_rule_of, rows_of_integers
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray
 from neuroshard_trainer.predict import transformed
+
+_HASHED_FORMS = {DataFormat.PARQUET: IdForm.INTEGER_OR_TEXT, DataFormat.CSV: IdForm.TEXT}
+"""Of ids of the rule Hash."""
 
 
 def lookups_of(
@@ -26,29 +30,43 @@ def lookups_of(
     numbered_by: str | None = None,
 ) -> tuple[LookupPreprocessing, ...]:
     """Return the rule of each feature, as its table or the format has it."""
+    rules = [id_rule_of(feature.table, data_format) for feature in features]
     return tuple(
         LookupPreprocessing(
             feature=feature.name,
             table=feature.table.name,
             num_rows=feature.table.num_embeddings,
-            id_rule=id_rule_of(feature.table, data_format),
-            id_form=id_form,
+            id_rule=rule,
+            id_form=_HASHED_FORMS.get(data_format, id_form) if rule is IdRule.HASH else id_form,
             numbered_by=numbered_by,
         )
-        for feature in features
+        for feature, rule in zip(features, rules, strict=True)
     )
 
 
-def as_stored(features: Sequence[Feature], data_format: DataFormat, dense: Sequence[str]) -> Preprocessing:
+def as_stored(
+    features: Sequence[Feature],
+    data_format: DataFormat,
+    dense: Sequence[str],
+    *,
+    missing: Missing = Missing.ERROR,
+    means: Mapping[str, float] | None = None,
+) -> Preprocessing:
     """Return the preprocessing of a format that stores ids and dense features themselves.
 
     Args:
         features: of the model.
         data_format: of the data.
         dense: names of the dense features.
+        missing: what takes the place of missing numbers.
+        means: by dense feature, where they do. None: no number does, or it is 0.
     """
+    assert missing is not Missing.MEAN or means is not None, "the caller has them"
+    fill = means if missing is Missing.MEAN else dict.fromkeys(dense, 0.0) if missing is Missing.ZERO else None
     return Preprocessing(
-        dense=tuple(DensePreprocessing(name=name, missing=Missing.ERROR) for name in dense),
+        dense=tuple(
+            DensePreprocessing(name=name, missing=missing, fill=None if fill is None else fill[name]) for name in dense
+        ),
         lookups=lookups_of(features, data_format),
     )
 

@@ -25,6 +25,8 @@ from neuroshard_trainer.data.sessions import Sessions, SessionSource
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.ranks.process import Process
 
+DATA_FOLDER = "data"
+"""Of a run directory: what cannot be written next to the data, and the means of its columns."""
 COUNTED_SAMPLES = 1024
 """Samples whose lookups are compared with what the tables say."""
 OTHER_LOOKUPS = 0.25
