@@ -8,7 +8,7 @@ from neuroshard_api.documents.bundle import BundleManifest, NetworkName
 from neuroshard_api.documents.label_names import is_named_like_label
 from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, SearchStatistics, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
-from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.tables import IdRule, Table
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import REPLICATED
@@ -48,6 +48,7 @@ LEAST_WORK_PER_DEVICE = 2_000
 MOST_LEAST_WORK = 160_000
 MIGRATION_SHARE = 0.25  # of the work, on top of it, for a plan near the incumbent
 LABEL_ROWS = 2  # of a table of labels: clicked or not
+HASHED_LABEL_ROWS = 4  # of the same as texts: `neuroshard stats` gives each two rows
 MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets (see iterated.ROUND_SHARE); a last one gains nothing
 
 
@@ -355,7 +356,8 @@ def _possible_labels(tables: Sequence[Table]) -> Iterator[str]:
     for table in tables:
         features = table.feature_names or (table.name,)
         named = next((name for name in features if is_named_like_label(name)), None)
-        if named is not None and table.num_embeddings <= LABEL_ROWS:
+        hashed = HASHED_LABEL_ROWS if table.id_rule is IdRule.HASH else LABEL_ROWS
+        if named is not None and table.num_embeddings <= hashed:
             yield (
                 f"tables: {table.name!r} has {table.num_embeddings} rows, and its feature {named!r} is named like a "
                 "label; a model that looks up its label predicts it; hint: if it is the label, remove the table "

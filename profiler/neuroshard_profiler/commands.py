@@ -291,7 +291,11 @@ def stats(
     ] = None,
     rows_per_id: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Rows for each distinct id that is hashed. Default: 2 for Hash, 1 for Modulo."),
+        typer.Option(
+            min=0.001,
+            max=1_000_000,
+            help="Rows for each distinct id that is hashed. Default: 2 for Hash, 1 for Modulo.",
+        ),
     ] = None,
     session: Annotated[str | None, typer.Option(help="Column that tells which samples are of one session.")] = None,
     time: Annotated[

@@ -86,26 +86,32 @@ def test_a_wrong_value_is_a_sentence(name: str, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("columns", "width", "message"),
+    ("columns", "options", "message"),
     [
-        ({"item": [1]}, "30", "Invalid value for '--embedding-dim': must be a multiple of 4"),
-        ({"ad id": [1], "ad_id": [2]}, "16", "columns 'ad id' and 'ad_id': their tables would both be called 'ad_id'"),
-        ({"-id": [1]}, "16", "column '-id': no table can have its name"),
-        ({"i" * 129: [1]}, "16", "no table can have its name (found 129 characters"),
+        ({"item": [1]}, ("--embedding-dim", "30"), "Invalid value for '--embedding-dim': must be a multiple of 4"),
+        ({"ad id": [1], "ad_id": [2]}, (), "columns 'ad id' and 'ad_id': their tables would both be called 'ad_id'"),
+        ({"-id": [1]}, (), "column '-id': no table can have its name"),
+        ({"i" * 129: [1]}, (), "no table can have its name (found 129 characters"),
         (
             {"item": [10**13]},
-            "16",
-            "feature 'item' has the id 10,000,000,000,000, and a table at most 10,000,000,000,000",
+            ("--id-rule", "Exact"),
+            "feature 'item': its ids number no rows, expected 0 to 9,999,999,999,999 (found 10000000000000",
+        ),
+        ({"item": ["a"]}, ("--id-rule", "Modulo"), "feature 'item': its ids are texts, which have the id rule Hash"),
+        (
+            {"item": [1]},
+            ("--rows-per-id", "nan"),
+            "'--rows-per-id': Input should be less than or equal",
         ),
     ],
-    ids=["width", "names", "name", "long name", "id"],
+    ids=["width", "names", "name", "long name", "id", "text", "rows"],
 )
 def test_data_without_a_table_set_is_a_sentence(
-    folder: Path, capsys: pytest.CaptureFixture[str], columns: dict[str, Any], width: str, message: str
+    folder: Path, capsys: pytest.CaptureFixture[str], columns: dict[str, Any], options: tuple[str, ...], message: str
 ) -> None:
-    """Names and widths are checked before rows are read, and nothing is written."""
+    """Nothing is written. Names and widths are checked before rows are read."""
     parquet.write_table(pa.table(columns), folder / "log.parquet")
-    code = run(["stats", "log.parquet", "--embedding-dim", width, "--out", "tables.json"])
+    code = run(["stats", "log.parquet", "--embedding-dim", "16", *options, "--out", "tables.json"])
 
     assert code == ExitCode.INVALID_INPUT
     assert message in " ".join(capsys.readouterr().err.split())

@@ -14,7 +14,7 @@ from neuroshard_api.documents.request import (
     PlanRequest,
     SearchSettings,
 )
-from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.tables import IdRule, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
@@ -286,14 +286,16 @@ def test_measurements_vouch_only_for_the_product_that_was_measured(product: str,
 
 
 def test_a_plan_warns_of_a_table_that_may_be_of_the_label_and_has_the_remarks_of_its_request() -> None:
-    """Two rows, and a name that labels have, whatever the case; other tables of two rows are as usual."""
+    """Two rows, or four of texts, and a name that labels have, whatever the case; others are as usual."""
     named = table("a", num_embeddings=2, feature_names=("Is-Clicked",))
+    texts = table("bought", num_embeddings=4, id_rule=IdRule.HASH)
     others = (table("phone", num_embeddings=2), table("clicked", num_embeddings=9))
-    asked = request(named, *others, num_devices=2).model_copy(update={"remarks": ("no factors",)})
+    asked = request(named, texts, *others, num_devices=2).model_copy(update={"remarks": ("no factors",)})
 
     warnings = planned(asked).warnings
 
     assert warnings[-1] == "no factors"
-    (found,) = [each for each in warnings if "named like a label" in each]
+    found, hashed = [each for each in warnings if "named like a label" in each]
+    assert hashed.startswith("tables: 'bought' has 4 rows")
     assert found.startswith("tables: 'a' has 2 rows, and its feature 'Is-Clicked' is named like a label")
     assert found.endswith("remove the table (`neuroshard stats --label Is-Clicked`)")

@@ -147,7 +147,8 @@ class ParquetFile:
         self._path = path
         try:
             metadata = parquet.read_metadata(path.path or path.open())
-            encoded = text_columns(metadata, metadata.schema.to_arrow_schema().names)
+            names = metadata.schema.to_arrow_schema().names
+            encoded = text_columns(metadata, [name for name in names if names.count(name) == 1])
             self._file = parquet.ParquetFile(path.path or path.open(), metadata=metadata, read_dictionary=encoded)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
@@ -164,6 +165,12 @@ class ParquetFile:
             ignored=ignored,
             where=str(path),
         )
+        for name in (*self.columns.features, *([] if session is None else [session])):
+            if schema.names.count(name) > 1:
+                raise DataError(
+                    f"{path}, column {name}: is there {schema.names.count(name)} times; hint: rename one, or give "
+                    f"--ignore {name}"
+                )
         if session is not None and not is_session(schema.field(session).type):
             raise DataError(
                 f"{path}: column {session!r}: holds {schema.field(session).type}"

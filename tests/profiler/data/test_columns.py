@@ -120,6 +120,16 @@ def test_the_label_of_an_archive_is_not_a_feature(tmp_path: Path, label: str | N
         opened(tmp_path / "log.npz", ignored=("none",))
 
 
+def test_a_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    """Neither is chosen by its place."""
+    log = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], ["item", "item", "user"])
+    parquet.write_table(log, tmp_path / "log.parquet")
+
+    with pytest.raises(DataError, match="column item: is there 2 times; hint: rename one, or give --ignore item"):
+        opened(tmp_path / "log.parquet")
+    assert opened(tmp_path / "log.parquet", ignored=("item",)).columns.features == ("user",)
+
+
 def test_the_label_of_a_csv_file_is_not_a_feature(tmp_path: Path) -> None:
     """Nor are dense columns by their names, fractions, and what is ignored."""
     path = tmp_path / "log.csv"
