@@ -18,6 +18,7 @@ from neuroshard_cli.main import run as command
 from neuroshard_trainer.export import export
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.serving import QuantizedType
+from pyarrow import csv
 from support.trainer.data_builders import CRITEO_TABLES, criteo_line, npz_arrays
 from support.trainer.trainer_builders import TABLES, plan_of, write_plan
 
@@ -133,15 +134,19 @@ def test_missing_numbers_are_filled_as_in_training(
         dense = {f"dense_{at}": rng.normal(size=100) + offset for at in range(3)}
         columns = {each: np.where(rng.random(100) < 0.6, values, np.nan) for each, values in dense.items()}
         columns |= {each: rng.integers(7, size=100) for each in NAMES}
-        pq.write_table(pa.table({"label": rng.integers(2, size=100), **columns}), tmp_path / f"{name}.parquet")
+        log = pa.table({"label": rng.integers(2, size=100), **columns})
+        pq.write_table(log, tmp_path / f"{name}.parquet")
+        csv.write_csv(log, tmp_path / f"{name}.csv")
     files = {"path": "train.parquet", "evaluationPath": "held_out.parquet", "numSamples": None}
     folder = exported(data={"format": "Parquet", **files, "missing": "Mean"})
 
     found = json.loads(neuroshard(folder, tmp_path / "held_out.parquet", "--json").out)
+    cells = json.loads(neuroshard(folder, tmp_path / "held_out.csv", "--format", "CSV", "--json").out)
     other = neuroshard(folder, write_npz(tmp_path / "data.npz"), "--format", "NPZ")
 
     trained = TrainingProgress.read(tmp_path / "run" / "progress.json").metrics
     assert found["normalized_entropy"] == pytest.approx(trained["normalized_entropy"], abs=1e-6)
+    assert cells["loss"] == found["loss"]
     assert other.code == 2
     assert "its reader has Identity for dense feature 0, the model was trained with Identity" in other.err
     assert "where it is missing of Parquet" in other.err

@@ -38,4 +38,4 @@ class ExportedModel(Document):
     model: Model
     """spec.model of the job."""
     tables: Annotated[tuple[Table, ...], Field(min_length=1)]
-    """Tables as the plan has them."""
+    """Tables of the plan, with the statistics and the id rules of the job."""

@@ -12,5 +12,5 @@ DenseSplittingChoice = Literal["auto", "never", "always"]
 AlgorithmChoice = Literal[
     "neuroshard", "random", "dim_greedy", "size_greedy", "lookup_greedy", "size_lookup_greedy", "torchrec"
 ]
-DataFormatChoice = Literal["CriteoTSV", "CriteoBinary", "CriteoMultiHot", "Parquet", "NPZ", "MovieLens100K"]
+DataFormatChoice = Literal["CriteoTSV", "CriteoBinary", "CriteoMultiHot", "Parquet", "CSV", "NPZ", "MovieLens100K"]
 """Formats of files."""
