@@ -25,12 +25,12 @@ class FeatureBatch:
 
     @property
     def integers(self) -> IndexArray | None:
-        """[sum of lengths] the values. None: some are texts that are no integers."""
+        """[sum of lengths] the values. None: some are texts other than integers."""
         return self.numbers if self.are_texts else self.ids
 
     @property
     def bounds(self) -> tuple[int, int] | None:
-        """Smallest and largest value. None: some are texts that are no integers."""
+        """Smallest and largest value. None: some are texts other than integers."""
         if self.integers is None:
             return None
         return (int(self.integers.min()), int(self.integers.max())) if len(self.integers) else NO_BOUNDS
@@ -72,7 +72,7 @@ def evenly(batches: Iterable[DataBatch], num_samples: int) -> Iterator[DataBatch
 
 
 def joined_bounds(bounds: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
-    """Return the bounds of all texts; None: some are no integers."""
+    """Return the bounds of all texts; None: some are other texts than integers."""
     known = [each for each in bounds if each is not None]
     if len(known) < len(bounds):
         return None

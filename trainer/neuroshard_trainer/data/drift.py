@@ -48,7 +48,8 @@ def with_statistics(tables: TableSet, own: TableSet | None) -> TableSet:
 
     Args:
         tables: of a plan.
-        own: of the job. None: they are in a ConfigMap, and the plan's are taken.
+        own: of the job. None: they are in a ConfigMap, and the plan's are taken. A table that is not there stays as it
+            is: the caller refuses a plan for another model.
     """
     if own is None:
         return tables
@@ -64,6 +65,8 @@ def with_statistics(tables: TableSet, own: TableSet | None) -> TableSet:
                         "id_rule": by_name[table.name].id_rule,
                     }
                 )
+                if table.name in by_name
+                else table
                 for table in tables.tables
             ),
         }
