@@ -93,7 +93,7 @@ def test_an_evaluation_counts_every_held_out_sample_once() -> None:
         (Numbered(shift=60), r"sample (4\d): 'number' looks up row 10\d, table 'number' has rows 0 to 99"),
         (Numbered(shift=-1), r"sample 0: 'number' looks up row -1, table"),
         (Numbered(label=3.0), r"sample \d+: the label must be 0 or 1, found 3"),
-        (Numbered(dense=float("nan")), r"sample \d+: a dense feature is not a number"),
+        (Numbered(dense=float("nan")), r"sample \d+: dense feature \d+ is nan, expected a finite number"),
     ],
     ids=["id too large", "negative id", "label", "dense"],
 )
