@@ -1,4 +1,4 @@
-"""From an exception to an exit code and one sentence. Knows the errors of all rooms, imports them when one occurs."""
+"""From an exception to an exit code and one sentence: errors that people can fix, and bugs with their traceback."""
 
 import errno
 import json
