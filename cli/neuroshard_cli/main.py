@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_api.process.failures import CommandError, report_failure
+from neuroshard_api.process.failures import CommandError, interrupted, report_failure
 from typer.exceptions import TyperException
 
 from neuroshard_cli.command_list import CommandGroup
@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the one place where every error ends
         return report_failure(error, as_json=as_json)
     if code == ExitCode.INTERRUPTED:
-        return report_failure(CommandError("interrupted", ExitCode.INTERRUPTED), as_json=as_json)
+        return report_failure(interrupted(), as_json=as_json)
     return code if isinstance(code, int) else ExitCode.OK
 
 

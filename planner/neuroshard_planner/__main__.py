@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_api.process.command import run_command
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import run_command
 
 if TYPE_CHECKING:
     from neuroshard_costs.bundle import CostBundle

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from neuroshard_api.process.command import run_command
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import run_command
 
 from neuroshard_planner.step_correction import corrected
 

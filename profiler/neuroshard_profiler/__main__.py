@@ -6,8 +6,8 @@ Ends with the exit codes of the ``neuroshard`` command; a failure says one sente
 import sys
 from collections.abc import Sequence
 
-from neuroshard_api.process.command import fail, run_command
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import CommandError, interrupted, run_command
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -27,10 +27,10 @@ def _run(arguments: list[str]) -> ExitCode:
         app.command()(each)
     try:
         code = app(arguments or ["--help"], prog_name="python -m neuroshard_profiler", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
-        return fail("interrupted", ExitCode.INTERRUPTED)
+    except typer.Abort:
+        raise interrupted() from None
     except TyperException as error:
-        return fail(f"{error.format_message()} Try `--help`.", ExitCode.INVALID_INPUT)
+        raise CommandError(f"{error.format_message()} Try `--help`.") from error
     return ExitCode(code) if isinstance(code, int) else ExitCode.OK
 
 

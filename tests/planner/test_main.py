@@ -183,4 +183,4 @@ def test_a_place_that_cannot_be_written_is_named(request_file: Path, capsys: pyt
     out = request_file.parent / "missing" / "plan.json"
 
     assert planned(request_file, out=out) == ExitCode.INVALID_INPUT
-    assert capsys.readouterr().err == f"error: {out}: No such file or directory; hint: choose another place\n"
+    assert capsys.readouterr().err == f"error: {out}: No such file or directory\nhint: choose another place\n"

@@ -174,7 +174,7 @@ def test_this_cpu_is_profiled_and_planned_for(tmp_path: Path, monkeypatch: pytes
         (["profile", "nowhere.yaml", "--out", "x"], 2, "nowhere.yaml: does not exist"),
         (["profile"], 2, "--out"),
         (["profile", *SIMULATED, "--out", "/dev/null/x"], 2, "cannot be a folder here"),
-        (["collect-comm", "--out", "x"], 2, "found itself alone; hint: start it with `torchrun"),
+        (["collect-comm", "--out", "x"], 2, "found itself alone\nhint: start it with `torchrun"),
         (["fit", "nowhere.jsonl", "--hardware", "h.json", "--out", "x"], 2, "nowhere.jsonl: cannot be read"),
     ],
     ids=["no device", "budget", "unknown device", "no job", "no out", "no folder", "alone", "no records"],

@@ -21,9 +21,9 @@ from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_api.process.command import fail
-from neuroshard_api.process.errors import ExpectedError, InputError
+from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import run_command
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -123,12 +123,13 @@ def dense_profile(job: DLRMTrainingJob, tables: TableSet, *, multi_tensor: bool 
 def main(arguments: Sequence[str]) -> ExitCode:
     """Count, write the document, and return the exit code."""
     options = _parser().parse_args(arguments)
-    try:
-        job = read_job(options.job)
-        profile = dense_profile(job, _tables(job, options.tables), multi_tensor=options.device == "cuda")
-        write_file(options.out, profile.to_json())
-    except ExpectedError as error:
-        return fail(str(error), error.exit_code)
+    return run_command(lambda: _run(options), extra="trainer")
+
+
+def _run(options: argparse.Namespace) -> ExitCode:
+    job = read_job(options.job)
+    profile = dense_profile(job, _tables(job, options.tables), multi_tensor=options.device == "cuda")
+    write_file(options.out, profile.to_json())
     return ExitCode.OK
 
 

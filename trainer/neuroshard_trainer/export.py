@@ -20,8 +20,9 @@ from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_api.process.command import fail
-from neuroshard_api.process.errors import ExpectedError, InputError
+from neuroshard_api.process.errors import InputError
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import run_command
 
 from neuroshard_trainer import predict
 from neuroshard_trainer.data.drift import with_statistics
@@ -113,18 +114,19 @@ def _means(job: DLRMTrainingJob, run_dir: Path) -> Mapping[str, float]:
     return means
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str]) -> ExitCode:
     """Export and return the exit code."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    return run_command(lambda: _run(options), extra="trainer")
+
+
+def _run(options: argparse.Namespace) -> ExitCode:
     kind = None if options.quantized is None else QuantizedType(options.quantized)
-    try:
-        job, plan = read_job(options.job), read_any_plan(options.plan)
-        description = export(job, plan, options.run_dir, options.out, quantized_type=kind)
-    except ExpectedError as error:
-        return fail(str(error), error.exit_code)
+    job, plan = read_job(options.job), read_any_plan(options.plan)
+    description = export(job, plan, options.run_dir, options.out, quantized_type=kind)
     sys.stdout.write(f"step {description.step} exported to {options.out}\n")
-    return 0
+    return ExitCode.OK
 
 
 def _replace(out: Path, files: Mapping[str, Callable[[Path], object]]) -> None:

@@ -4,6 +4,8 @@ import errno
 import json
 import sys
 import traceback
+from collections.abc import Callable
+from pathlib import Path
 
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
@@ -35,12 +37,41 @@ class CommandError(ExpectedError):
         super().__init__(message)
 
 
-def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
+def run_command(run: Callable[[], ExitCode], *, extra: str, out: Path | None = None) -> ExitCode:
+    """Run the command of a stage's process and return its exit code; errors are on stderr.
+
+    Args:
+        run: the command.
+        extra: of this distribution, which brings the packages of the command.
+        out: file or folder that the command writes, named in errors of files. If unset: the file of the error.
+    """
+    try:
+        return run()
+    except KeyboardInterrupt:
+        return report_failure(interrupted())
+    except Exception as error:  # noqa: BLE001 - the one place where every error ends
+        return report_failure(error, extra=extra, out=out)
+
+
+def interrupted() -> CommandError:
+    """Return the error of a command that Ctrl-C ended."""
+    return CommandError("interrupted", ExitCode.INTERRUPTED)
+
+
+def report_failure(
+    error: Exception, *, as_json: bool = False, extra: str | None = None, out: Path | None = None
+) -> ExitCode:
     """Write the error to stderr, one sentence or one JSON object, and return the exit code it stands for.
 
     A bug of ours keeps its traceback, since the sentence alone would help no one to fix it.
+
+    Args:
+        error: what ended the command.
+        as_json: whether the command was asked for JSON.
+        extra: which brings the packages of the command. If unset: the one of the missing package.
+        out: what the command writes. If unset: it checks its paths itself, and a path that does not exist is a bug.
     """
-    expected = expected_failure(error)
+    expected = _expected_failure(error, extra, out)
     if expected is None:
         exit_code = ExitCode.INTERNAL_ERROR
         message = (
@@ -60,19 +91,15 @@ def report_failure(error: Exception, *, as_json: bool) -> ExitCode:
     return exit_code
 
 
-def expected_failure(error: Exception) -> tuple[ExitCode, str] | None:
+def _expected_failure(error: Exception, extra: str | None, out: Path | None) -> tuple[ExitCode, str] | None:
     """Return the exit code and the sentence of an error that people can fix. None: it is a bug of ours."""
     if isinstance(error, ExpectedError):
         return error.exit_code, str(error)
     if isinstance(error, ModuleNotFoundError):
-        return _missing_package(error)
-    if isinstance(error, OSError) and error.errno in PLACE_ERRORS:
-        return ExitCode.INVALID_INPUT, f"{error.filename or 'a file'}: {error.strerror}; hint: choose another place"
+        package = (error.name or "").partition(".")[0]
+        brings = None if package.startswith("neuroshard_") else extra or OPTIONAL_PACKAGES.get(package)
+        return None if brings is None else (ExitCode.MISSING_PACKAGE, missing_package(error, extra=brings))
+    if isinstance(error, OSError) and (error.errno in PLACE_ERRORS or (out and error.filename)):
+        place = out or error.filename or "a file"
+        return ExitCode.INVALID_INPUT, f"{place}: {error.strerror}; hint: choose another place"
     return None
-
-
-def _missing_package(error: ModuleNotFoundError) -> tuple[ExitCode, str] | None:
-    package = (error.name or "").partition(".")[0]
-    if package not in OPTIONAL_PACKAGES:
-        return None
-    return ExitCode.MISSING_PACKAGE, missing_package(error, extra=OPTIONAL_PACKAGES[package])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.process.command import run_command
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import run_command
 
 INSTALL = "pip install '.[planner]' in a checkout of the repository"
 
@@ -30,13 +30,13 @@ INSTALL = "pip install '.[planner]' in a checkout of the repository"
 def test_a_failure_is_an_exit_code_and_a_sentence(
     capsys: pytest.CaptureFixture[str], error: Exception, code: ExitCode, sentence: str
 ) -> None:
-    """An error that has an exit code ends the command with it; so do missing packages and files."""
+    """An error that has an exit code ends the command with it; so do missing packages and files. Hints have a line."""
 
     def fails() -> ExitCode:
         raise error
 
     assert run_command(fails, extra="planner") == code
-    assert capsys.readouterr().err == f"error: {sentence}\n"
+    assert capsys.readouterr().err == f"error: {sentence}\n".replace("; hint", "\nhint")
 
 
 def test_the_output_of_a_command_is_named_in_errors_of_files(capsys: pytest.CaptureFixture[str]) -> None:
@@ -50,11 +50,32 @@ def test_the_output_of_a_command_is_named_in_errors_of_files(capsys: pytest.Capt
     assert capsys.readouterr().err.startswith("error: plan.json: No such file or directory")
 
 
-def test_an_error_without_an_exit_code_passes() -> None:
-    """It is a bug, and its traceback is needed."""
+def test_ctrl_c_ends_the_command_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is neither a bug nor wrong input."""
+
+    def interrupted() -> ExitCode:
+        raise KeyboardInterrupt
+
+    assert run_command(interrupted, extra="planner") == ExitCode.INTERRUPTED
+    assert capsys.readouterr().err == "error: interrupted\n"
+
+
+@pytest.mark.parametrize(
+    "bug",
+    [
+        KeyError("a"),
+        ModuleNotFoundError("no module", name="neuroshard_planner.gone"),
+        ConnectionResetError(104, "Connection reset by peer"),
+    ],
+    ids=["a lookup", "a module of ours", "a connection"],
+)
+def test_an_error_without_an_exit_code_is_a_bug(capsys: pytest.CaptureFixture[str], bug: Exception) -> None:
+    """Its traceback is needed; the last line of the log, which a job's condition shows, asks to report it."""
 
     def fails() -> ExitCode:
-        raise KeyError("a")
+        raise bug
 
-    with pytest.raises(KeyError):
-        run_command(fails, extra="planner")
+    assert run_command(fails, extra="planner", out=Path("plan.json")) == ExitCode.INTERNAL_ERROR
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("Traceback")
+    assert lines[-1].startswith(f"error: this is a bug of neuroshard ({type(bug).__name__}")
