@@ -15,7 +15,7 @@ from neuroshard_api.documents.docstrings import attribute_docstrings
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.settings import PREFIX, Settings
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -42,8 +42,8 @@ def _default(name: str, default: object) -> str:
 def metrics_table() -> str:
     """Return the metrics of the operator by the names that Prometheus shows."""
     rows = ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    families = {family.name: family for family in Metrics().registry.collect()}
-    for metric in vars(Metrics()).values():
+    families = {family.name: family for family in OperatorMetrics().registry.collect()}
+    for metric in vars(OperatorMetrics()).values():
         if isinstance(metric, MetricWrapperBase):
             (described,) = metric.describe()
             families.pop(described.name)

@@ -17,7 +17,7 @@ from neuroshard_operator.context import Context, UnreadableJob, earliest
 from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.pace import StatusPace
 from neuroshard_operator.process.logs import about
-from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.queue import KeyedQueue
 from neuroshard_operator.reconcile import read, reads_needed, reconcile
 from neuroshard_operator.settings import Settings
@@ -75,7 +75,7 @@ class Controller:
         api: Api,
         caches: Caches,
         settings: Settings,
-        metrics: Metrics,
+        metrics: OperatorMetrics,
         now: Callable[[], datetime] = utc_now,
         namespaces: Sequence[str] | None = None,
     ) -> None:

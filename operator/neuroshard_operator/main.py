@@ -24,7 +24,7 @@ from neuroshard_operator.controller import Controller, NamespacesChangedError
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.lease import Lease, LeaseLostError, while_leading
 from neuroshard_operator.process.logs import configure_logs
-from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.process.turns import turns_observed
 from neuroshard_operator.settings import Settings, settings_from
 
@@ -43,7 +43,7 @@ class Operator:
         """Work with these settings on the API server of a client."""
         self._settings = settings
         self._client = client
-        self._metrics = Metrics()
+        self._metrics = OperatorMetrics()
         self._controller: Controller | None = None
         self._lease = self._lease_of(settings.lease) if settings.lease else None
 

@@ -17,7 +17,7 @@ from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.images import ROOMS
 from neuroshard_cluster.waiting import eventually
 from neuroshard_operator.controller import MISSED_RESYNCS
-from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.settings import PREFIX, Settings, settings_from
 
 ROOT = Path(__file__).parents[2]
@@ -395,7 +395,7 @@ def test_alerts_and_dashboard_read_metrics_that_the_operator_has() -> None:
     objects = rendered({"metrics": {"dashboard": {"create": True}}})
     dashboard = json.loads(one(objects, "ConfigMap", f"{NAME}-dashboard")["data"]["neuroshard-operator.json"])
     panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
-    registry = Metrics().registry
+    registry = OperatorMetrics().registry
     known = {sample.name for family in registry.collect() for sample in family.samples}
     known |= {f"{family.name}{suffix}" for family in registry.collect() for suffix in SUFFIXES[family.type]}
 

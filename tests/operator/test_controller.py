@@ -8,7 +8,7 @@ import pytest
 from neuroshard_operator.cluster import resync
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
-from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.metrics import OperatorMetrics
 from support.operator.operator_process import SETTINGS
 from support.operator.operator_world import NAMESPACE, START, World, stamp
 
@@ -41,7 +41,9 @@ def test_a_profile_that_comes_or_goes_wakes_a_job(status: dict[str, object], nam
     world.watches.catch_up()
 
     async def wakes() -> int:
-        controller = Controller(api=world, caches=Caches(world.watches.brought), settings=SETTINGS, metrics=Metrics())
+        controller = Controller(
+            api=world, caches=Caches(world.watches.brought), settings=SETTINGS, metrics=OperatorMetrics()
+        )
         controller.wake_for_profile(namespace)
         return len(controller.queue)
 
@@ -59,7 +61,7 @@ def test_no_job_is_reconciled_before_the_watches_have_brought_what_is_there(monk
 
     async def story() -> None:
         caches = Caches(world.watches.brought)
-        controller = Controller(api=world, caches=caches, settings=SETTINGS, metrics=Metrics())
+        controller = Controller(api=world, caches=caches, settings=SETTINGS, metrics=OperatorMetrics())
         controller.wake((NAMESPACE, "early"))
         work = asyncio.create_task(controller.run())
         for _ in range(1000):  # dozens of lists and passes

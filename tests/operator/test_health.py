@@ -6,7 +6,7 @@ import aiohttp
 from neuroshard_api.job.status import StageName, StageState, StageStatus, Status
 from neuroshard_operator.cluster.watched import WATCHED
 from neuroshard_operator.process.health import health_server
-from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.status import read_status
 from support.operator.operator_world import World
 
@@ -15,7 +15,9 @@ def ask(path: str, *, alive: bool = True, ready: bool = True) -> tuple[int, str]
     """Return status and text of a page."""
 
     async def asked() -> tuple[int, str]:
-        server = health_server(port=0, registry=Metrics().registry, is_alive=lambda: alive, is_ready=lambda: ready)
+        server = health_server(
+            port=0, registry=OperatorMetrics().registry, is_alive=lambda: alive, is_ready=lambda: ready
+        )
         async with (
             server as port,
             aiohttp.ClientSession() as session,
@@ -48,7 +50,7 @@ def test_metrics_are_served() -> None:
 
 def test_a_stage_that_ends_is_counted_once() -> None:
     """From its start to its end, whatever is written afterwards."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     times = {"startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:01:00Z"}
     done = read_status({"stages": [{"name": "Planning", "state": "Succeeded", **times}]})
     active = Status(stages=(StageStatus(name=StageName.PLANNING, state=StageState.ACTIVE),))
@@ -62,7 +64,7 @@ def test_a_stage_that_ends_is_counted_once() -> None:
 
 def test_restarts_and_gains_are_counted_from_statuses() -> None:
     """Counted restarts and disruptions apart; the plan's gain when a plan comes."""
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     cost = {"predicted": {"totalMicroseconds": 100}, "baseline": {"totalMicroseconds": 150}, "errorPercent": 10}
     after = {"restarts": 3, "restartsCountTowardsMax": 1, "plan": {"hash": "h"}, "cost": cost}
     metrics.status_written(Status(), read_status({**after, "stage": "Failed", "reason": "WorkersFailed"}))
@@ -78,7 +80,7 @@ def test_restarts_and_gains_are_counted_from_statuses() -> None:
 
 def test_the_objects_that_the_watches_show_are_counted_when_metrics_are_scraped() -> None:
     """A deletion that no watch brought shows as one object more than the API server has."""
-    metrics, world = Metrics(), World()
+    metrics, world = OperatorMetrics(), World()
     watched = world.watches.brought
     metrics.watch_objects(WATCHED, watched.count)
     world.submit("early")

@@ -11,7 +11,7 @@ from neuroshard_operator.cluster.api import ApiError
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
 from neuroshard_operator.process.logs import JsonFormatter
-from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.metrics import OperatorMetrics
 from support.operator.operator_process import JOB, KEY, ONE_NODE, SETTINGS, Story
 from support.operator.operator_world import NAMESPACE
 
@@ -39,7 +39,7 @@ def line_of_a_look(story: Story) -> dict[str, Any]:
         handler = FirstLine()
         logger.addHandler(handler)
         caches = Caches(story.world.watches.brought)
-        controller = Controller(api=story.world, caches=caches, settings=SETTINGS, metrics=Metrics())
+        controller = Controller(api=story.world, caches=caches, settings=SETTINGS, metrics=OperatorMetrics())
         working = asyncio.create_task(controller.run())
         controller.wake(KEY)
         try:

@@ -12,7 +12,7 @@ from neuroshard_api.replanning.decision import ReplanVerdict
 from neuroshard_operator import names
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.observed.results import content_hash
-from neuroshard_operator.process.metrics import Metrics
+from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.status import read_status
 from support import builders
 from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
@@ -333,7 +333,7 @@ def test_metrics_count_slow_downs_restarts_and_gains() -> None:
     replaced(story)
     report(story, step=5_200, embedding_ms=4.5)
     story.later(60)
-    metrics = Metrics()
+    metrics = OperatorMetrics()
     statuses = [read_status(each) for each in story.world.statuses]
     for before, after in itertools.pairwise(statuses):
         metrics.status_written(before, after)

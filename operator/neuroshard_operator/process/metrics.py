@@ -13,7 +13,7 @@ SHARES = (-0.5, -0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2
 SPEEDUPS = (0.9, 1.0, 1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0)
 
 
-class Metrics:
+class OperatorMetrics:
     """All metrics, in a registry of their own."""
 
     def __init__(self) -> None:
