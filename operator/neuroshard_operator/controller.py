@@ -14,9 +14,9 @@ from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.cluster.resync import Resync, reachable
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.context import Context, UnreadableJob, earliest
+from neuroshard_operator.logs import about
 from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.pace import StatusPace
-from neuroshard_operator.process.logs import about
 from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.queue import KeyedQueue
 from neuroshard_operator.reconcile import read, reads_needed, reconcile

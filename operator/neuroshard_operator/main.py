@@ -21,9 +21,9 @@ from neuroshard_operator.cluster.resync import reachable
 from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
 from neuroshard_operator.cluster.watches import NoMemories, register, watch_settings
 from neuroshard_operator.controller import Controller, NamespacesChangedError
+from neuroshard_operator.logs import configure_logs
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.lease import Lease, LeaseLostError, while_leading
-from neuroshard_operator.process.logs import configure_logs
 from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.process.turns import turns_observed
 from neuroshard_operator.settings import Settings, settings_from

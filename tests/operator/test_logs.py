@@ -10,7 +10,7 @@ from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller
-from neuroshard_operator.process.logs import JsonFormatter
+from neuroshard_operator.logs import JsonFormatter
 from neuroshard_operator.process.metrics import OperatorMetrics
 from support.operator.operator_process import JOB, KEY, ONE_NODE, SETTINGS, Story
 from support.operator.operator_world import NAMESPACE

@@ -10,8 +10,8 @@ from neuroshard_api.job.training_job import API_VERSION, KIND
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event
 from neuroshard_operator.cluster.api import CONFLICT, Api, ApiError, Json
+from neuroshard_operator.logs import about
 from neuroshard_operator.observed.objects import TrainingJobObject
-from neuroshard_operator.process.logs import about
 
 EVENT_CHARACTERS = 1024
 """Longest message that the API server takes."""
