@@ -105,7 +105,7 @@ format: $(DEV) ## Format the code and apply automatic fixes
 
 .PHONY: schemas
 schemas: $(DEV) ## Write the documents' JSON schemas to docs/reference/schemas
-	$(BIN)/python -m neuroshard_api.documents.schemas docs/reference/schemas
+	$(BIN)/python -m neuroshard_api.schemas docs/reference/schemas
 
 .PHONY: tables
 tables: $(DEV) ## Write the tables of settings, metrics, exit codes, and reasons to docs/reference

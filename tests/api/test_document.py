@@ -16,10 +16,10 @@ from neuroshard_api.documents.document import (
     validated_without_unknown,
 )
 from neuroshard_api.documents.request import Constraints
-from neuroshard_api.documents.schemas import DOCUMENTS
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.job.training_job import API_VERSION, DLRMTrainingJob
+from neuroshard_api.schemas import DOCUMENTS
 from pydantic import ValidationError
 from support import builders
 from support.trainer import training_builders

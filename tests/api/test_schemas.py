@@ -11,11 +11,11 @@ import neuroshard_api
 import pytest
 import yaml
 from jsonschema import Draft202012Validator
-from neuroshard_api.documents import schemas
+from neuroshard_api import schemas
 from neuroshard_api.documents.document import Document, parse_data
 from neuroshard_api.documents.run_document import RunDocument
-from neuroshard_api.documents.schemas import DOCUMENTS, schema_file_name, schema_text
 from neuroshard_api.documents.table_files import parse_csv
+from neuroshard_api.schemas import DOCUMENTS, schema_file_name, schema_text
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 text_of = cache(schema_text)

@@ -44,7 +44,7 @@ def test_the_plan_path_starts_without_heavy_packages() -> None:
 
 def test_the_documents_need_no_numpy() -> None:
     """The operator's image has neither torch nor NumPy."""
-    modules = "neuroshard_api.documents.schemas, neuroshard_api.documents.table_files"
+    modules = "neuroshard_api.schemas, neuroshard_api.documents.table_files"
 
     assert heavy_packages_after(f"import {modules}\nassert 'numpy' not in sys.modules") == ""
 

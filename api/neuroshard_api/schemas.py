@@ -1,4 +1,4 @@
-"""JSON schemas of all documents, for editors: ``python -m neuroshard_api.documents.schemas DIRECTORY``."""
+"""JSON schemas of all documents, for editors: ``python -m neuroshard_api.schemas DIRECTORY``."""
 
 import json
 import sys
@@ -74,5 +74,5 @@ def write_schemas(directory: Path) -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:  # noqa: PLR2004 - the program and one argument
-        sys.exit("usage: python -m neuroshard_api.documents.schemas DIRECTORY")
+        sys.exit("usage: python -m neuroshard_api.schemas DIRECTORY")
     write_schemas(Path(sys.argv[1]))
