@@ -249,6 +249,11 @@ class TableSet(Document):
             )
         )
 
+    @property
+    def has_duplication_factors(self) -> bool:
+        """Whether the factor of any table is known."""
+        return any(table.duplication_factor is not None for table in self.tables)
+
     @model_validator(mode="after")
     def _factors_of_known_runs(self) -> Self:
         measured = [table.name for table in self.tables if table.duplication_factor is not None]

@@ -151,15 +151,21 @@ def groups_to_deduplicate(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, 
     return tables.duplication_groups if is_wanted and tables.session_run == data.session_run else ()
 
 
+def reads_sessions(job: DLRMTrainingJob) -> bool:
+    """Return whether the job's trainer reads samples in sessions, and may leave out lists that repeat in them."""
+    data = job.spec.data
+    return data.session_column is not None and data.deduplication is Deduplication.AUTO and not job.spec.trainer.command
+
+
 def _unmeasured_repeats(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ...]:
     """Return a sentence where sessions are read and it is not known how often their lists repeat."""
     data = job.spec.data
-    if data.session_column is None or data.deduplication is Deduplication.OFF or job.spec.trainer.command:
+    if not reads_sessions(job):
         return ()
     label = "" if data.label_column is None else f" --label {data.label_column}"
     order = f"--session {data.session_column} --time {data.time_column or 'COLUMN'} --session-run {data.session_run}"
     command = f"`neuroshard stats {data.path}{label} {order} --embedding-dim N --out tables.json`"
-    if all(table.duplication_factor is None for table in tables.tables):
+    if not tables.has_duplication_factors:
         found = "the tables have no duplication factors"
     elif tables.session_run != data.session_run:
         found = f"the duplication factors are of runs of {tables.session_run}, sessionRun is {data.session_run}"

@@ -49,6 +49,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     from neuroshard_cli.local.directory import RunDirectory
     from neuroshard_cli.local.job_file import read_job_file
     from neuroshard_cli.local.progress_view import RunView
+    from neuroshard_cli.local.repeats import STAGE, wants_repeats
     from neuroshard_cli.local.result import result_json, result_of, result_table
     from neuroshard_cli.local.run import STAGES, LocalRun
     from neuroshard_cli.local.stage_process import end_marked
@@ -57,19 +58,22 @@ def run(  # noqa: PLR0917 - typer passes by name
     found = read_job_file(file)
     require_local(found.job, where=str(file))
     tables = found.tables()
-    _require_data(found.job, tables, root=data_dir or file.absolute().parent)
+    root = data_dir or file.absolute().parent
+    _require_data(found.job, tables, root=root)
+    is_given = plan is not None or found.job.spec.plan_ref is not None
+    stages = (STAGE, *STAGES) if wants_repeats(found.job, tables) and not is_given else STAGES
     directory = RunDirectory(run_dir or Path("runs") / found.job.metadata.name)
     with directory.locked():
         left_over = end_marked(str(directory.path))
         if left_over:
             say(f"ended {left_over} processes that an earlier run had left in {directory.path}")
         try:
-            with RunView(STAGES, progress_console()) as view:
+            with RunView(stages, progress_console()) as view:
                 local = LocalRun(found, tables, directory, view)
-                planned = _planned(local, plan=plan, bundle=bundle)
+                planned = _planned(local, plan=plan, bundle=bundle, root=root)
                 waits = _waits(found.job, approved=approve)
                 if not waits:
-                    local.train(data_dir=data_dir or file.absolute().parent, port=port)
+                    local.train(data_dir=root, port=port)
                     planned = local.plan_in_force() if isinstance(planned, Plan) else planned
         except KeyboardInterrupt:
             say(f"interrupted; run the same command again to resume: {directory.path}")
@@ -97,11 +101,13 @@ def run(  # noqa: PLR0917 - typer passes by name
         say(waits)
 
 
-def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None) -> "GivenPlan":
+def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None, root: Path) -> "GivenPlan":
     """Return the plan that was given, or the one of the first two stages."""
-    local.write_inputs()
     if plan is not None or local.spec.plan_ref is not None:
+        local.write_inputs()
         return local.given_plan(plan)
+    local.measure(root)
+    local.write_inputs()
     return local.plan(local.profile(bundle))
 
 

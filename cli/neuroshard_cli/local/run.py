@@ -16,6 +16,7 @@ from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
 from neuroshard_cli.local.job_file import JobFile
 from neuroshard_cli.local.progress_view import RunView
+from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
 from neuroshard_cli.shared.output import write_file
 from neuroshard_cli.shared.plan_file import mismatches
@@ -55,7 +56,7 @@ class LocalRun:
         self._file = file
         self._job = file.job
         self.spec = file.job.spec
-        self._tables = tables
+        self._given_tables = self._tables = tables
         self._directory = directory
         self._view = view
         self._runner = StageRunner(directory, view)
@@ -66,6 +67,17 @@ class LocalRun:
         """Profile that the plan's price is of. None: the plan was given, or the bundle comes along with the planner."""
         self.profile_inputs: str | None = None
         """Digest of what the run's own profile depends on. None: it has none."""
+
+    def measure(self, data_dir: Path) -> None:
+        """Measure how often lists repeat in the sessions of the data, if the plan depends on it.
+
+        Args:
+            data_dir: where relative paths of spec.data begin.
+        """
+        if wants_repeats(self._job, self._given_tables):
+            self._tables = measured_repeats(
+                self.spec.data, self._given_tables, self._directory, self._view, root=data_dir
+            )
 
     def write_inputs(self) -> None:
         """Write the job and its tables, as the stages' commands read them."""
@@ -195,7 +207,7 @@ class LocalRun:
         directory, spec = self._directory, self.spec
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
-        identity = digest([self._tables.to_json(), spec.model.model_dump_json(), samples_text(spec.data), *files])
+        identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), samples_text(spec.data), *files])
         settings = [training, checkpoint, spec.trainer.model_dump_json(), *versions()]
         inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
         if directory.is_finished("train", inputs):

@@ -100,11 +100,10 @@ class DataStatistics:
                 raise DataError(
                     f"{source}: feature {each.name!r} has no ids in {self.num_samples} samples; hint: leave it out"
                 )
-        return TableSet(
+        found = TableSet(
             name=name,
             source=source,
             reuse_batch_size=self.reuse_batch_size,
-            session_run=None if duplication is None else duplication.session_run,
             tables=tuple(
                 Table(
                     name=allowed_name(each.name),
@@ -114,12 +113,11 @@ class DataStatistics:
                     pooling_factor=each.pooling_factor,
                     feature_names=(each.name,),
                     reuse_histogram=each.reuse_histogram,
-                    duplication_group=None if duplication is None else duplication.group_of(each.name),
-                    duplication_factor=None if duplication is None else duplication.factor_of(each.name),
                 )
                 for each in self.features
             ),
         )
+        return found if duplication is None else duplication.of_tables(found)
 
 
 def require_table_names(features: Sequence[str], *, where: str) -> None:

@@ -74,9 +74,12 @@ def count_changes(log: SessionLog, features: Sequence[str], *, session_run: int,
         settings: of the engine that counts.
 
     Raises:
-        DataError: the log has no rows, or rows without session or time, or a file is damaged.
+        DataError: the log has no rows, lacks a column, or has rows without session or time, or a file is damaged.
         MissingPackageError, SettingsError, StorageError: as the engine.
     """
+    absent = next((name for name in features if name not in log.schema.names), None)
+    if absent is not None:
+        raise DataError(f"{log.title}: column {absent!r}: is missing; hint: choose among {', '.join(log.schema.names)}")
     with engine(settings, spill_to=None, log=log.title) as opened:
         found = opened.fetch(_query(opened, log, features, session_run))
     if not found:
@@ -128,6 +131,7 @@ def ordered_samples(opened: Engine, log: SessionLog, features: Sequence[str]) ->
         else f"coalesce({identifier(name)}, {opened.empty_list})"
         for name in features
     ]
+    time = "0" if log.time is None else identifier(log.time)
     columns = ", ".join(f"{value} AS f{index}" for index, value in enumerate(values))
     pairs = [*((f"f{index}", f"before{index}") for index in range(len(values)))]
     pairs += [("file", "file_before"), ("row_number", "row_before")]
@@ -135,7 +139,7 @@ def ordered_samples(opened: Engine, log: SessionLog, features: Sequence[str]) ->
     return f"""
         SELECT session, row_number() OVER by_time - 1 AS place, {shown}
         FROM (
-            SELECT {identifier(log.session)} AS session, {identifier(log.time)} AS time,
+            SELECT {identifier(log.session)} AS session, {time} AS time,
                 {FILE} AS file, {ROW} AS row_number, {columns}
             FROM {log.rows(opened)}
         ) AS samples

@@ -106,7 +106,7 @@ def _write_windows(
     for start, *_ in counted:
         if abs(int(start)) > MAX_INTEGER:
             raise DataError(
-                f"column {log.time!r}: a window begins at {start}, which 64 bits do not hold"
+                f"column {log.time_column!r}: a window begins at {start}, which 64 bits do not hold"
                 "; hint: count times from a later zero, or in a larger unit"
             )
     found = tuple(
@@ -151,7 +151,7 @@ def _in_turn(
 def _write_window(
     opened: Engine, log: SessionLog, inside: str, window: ClusteredWindow, settings: ClusteringSettings
 ) -> None:
-    session, time = identifier(log.session), identifier(log.time)
+    session, time = identifier(log.session), identifier(log.time_column)
     query = f"""
         SELECT samples.*, sessions.{START} FROM {inside} AS samples
         JOIN (SELECT {session} AS session, min({time}) AS {START} FROM {inside} AS samples GROUP BY 1) AS sessions
@@ -162,7 +162,7 @@ def _write_window(
     opened.write(
         scratch,
         query,
-        order=(START, log.session, log.time, FILE, ROW),
+        order=(START, log.session, log.time_column, FILE, ROW),
         schema=log.schema,
         row_group_rows=settings.row_group_rows,
     )
@@ -225,7 +225,7 @@ def _request(log: SessionLog, windows: Windows, settings: ClusteringSettings) ->
             for path, found in stats
         ),
         session_column=log.session,
-        time_column=log.time,
+        time_column=log.time_column,
         window_width=windows.width,
         row_group_rows=settings.row_group_rows,
     )

@@ -1,9 +1,10 @@
 """Features that repeat together. A group is stored, sent, and looked up once where all of its lists repeat."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.process.errors import DataError
 from neuroshard_costs.shards import FloatArray
 from neuroshard_trainer.data.files import DataFile
@@ -78,13 +79,32 @@ class Duplication:
         found = next((each.factor for each in self.groups if feature in each.features), None)
         return self.changes.factor((feature,)) if found is None else found
 
+    def of_table(self, features: Sequence[str]) -> Mapping[str, object]:
+        """Return group and factor of a table by field: the group that has all of its features, or none."""
+        groups = {self.group_of(name) for name in features}
+        group = groups.pop() if len(groups) == 1 else None
+        factor = self.changes.factor(features) if group is None else self.factor_of(features[0])
+        return {"duplication_group": group, "duplication_factor": factor}
+
+    def of_tables(self, tables: TableSet) -> TableSet:
+        """Return tables with the groups and factors of their features."""
+        return tables.model_copy(
+            update={
+                "session_run": self.session_run,
+                "tables": tuple(
+                    table.model_copy(update=self.of_table(table.feature_names or (table.name,)))
+                    for table in tables.tables
+                ),
+            }
+        )
+
 
 def measure_duplication(
     files: Sequence[DataFile],
     features: Sequence[str],
     *,
     session: str,
-    time: str,
+    time: str | None,
     session_run: int,
     settings: EngineSettings,
     constant: Sequence[str] = (),

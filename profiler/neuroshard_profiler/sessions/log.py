@@ -28,8 +28,8 @@ class SessionLog:
     schema: "pa.Schema"
     session: str
     """Column that is equal for the samples of one session: integers or text."""
-    time: str
-    """Column that orders the samples of a session: integers or timestamps."""
+    time: str | None
+    """Column that orders the samples of a session: integers or timestamps. None: they are stored in order."""
 
     @property
     def title(self) -> str:
@@ -38,11 +38,17 @@ class SessionLog:
         return f"{self.paths[0]} and {more:,} more" if more else str(self.paths[0])
 
     @property
+    def time_column(self) -> str:
+        """Column of the times, asked for where there is one."""
+        assert self.time is not None, "the caller names it"
+        return self.time
+
+    @property
     def has_timestamps(self) -> bool:
         """Whether time is a timestamp; otherwise it is an integer."""
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
 
-        return bool(pa.types.is_timestamp(self.schema.field(self.time).type))
+        return bool(pa.types.is_timestamp(self.schema.field(self.time_column).type))
 
     def rows(self, engine: Engine) -> str:
         """Return the rows of all files as SQL, with the columns FILE and ROW, which break ties of time.
@@ -51,7 +57,7 @@ class SessionLog:
             DataError: rows without session or time.
         """
         rows = engine.rows_of(self.paths)
-        names = (self.session, self.time)
+        names = [name for name in (self.session, self.time) if name is not None]
         counts = ", ".join(f"count(*) FILTER (WHERE {identifier(name)} IS NULL)" for name in names)
         (found,) = engine.fetch(f"SELECT {counts} FROM {rows}")  # noqa: S608 - names are quoted
         for name, count in zip(names, found, strict=True):
@@ -63,7 +69,7 @@ class SessionLog:
         return rows
 
 
-def open_log(places: Sequence[Path], *, session: str, time: str) -> SessionLog:
+def open_log(places: Sequence[Path], *, session: str, time: str | None) -> SessionLog:
     """Read the schemas of files, and of the ``*.parquet`` of folders in the order of their names.
 
     Raises:
@@ -135,7 +141,7 @@ def _check_equal(path: Path, schema: "pa.Schema", *, first: Path, expected: "pa.
         )
 
 
-def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) -> None:
+def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str | None) -> None:
     from neuroshard_trainer.data.parquet import is_session, is_time  # noqa: PLC0415 - needs pyarrow
 
     for number, name in enumerate(schema.names, start=1):
@@ -148,15 +154,14 @@ def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str) 
         repeated = next(name for name in folded if folded.count(name) > 1)
         raise DataError(f"{path}: column {repeated!r}: occurs twice, upper case aside; hint: rename one")
     for name, option in ((session, "--session"), (time, "--time")):
-        if name not in schema.names:
+        if name is not None and name not in schema.names:
             raise DataError(
                 f"{path}: column {name!r}: is missing; hint: give {option} one of {', '.join(schema.names)}"
             )
     kind = schema.field(session).type
     if not is_session(kind):
         raise DataError(f"{path}: column {session!r}: holds {kind}; hint: a session is an integer or a text")
-    kind = schema.field(time).type
-    if not is_time(kind):
+    if time is not None and not is_time(kind := schema.field(time).type):
         raise DataError(f"{path}: column {time!r}: holds {kind}; hint: time is an integer or a timestamp")
 
 

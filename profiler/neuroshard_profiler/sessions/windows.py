@@ -73,17 +73,17 @@ def parse_windows(log: SessionLog, text: str | None) -> Windows:
     else:
         if text is None:
             raise SettingsError(
-                f"--window: is needed, since column {log.time!r} holds integers"
+                f"--window: is needed, since column {log.time_column!r} holds integers"
                 "; hint: give the width in the column's unit, such as 86400 for a day in seconds"
             )
         if re.fullmatch(r"[1-9]\d{0,17}", text) is None:
             raise SettingsError(
-                f"--window: {text!r} is not a positive integer, as column {log.time!r} holds; hint: write 86400"
+                f"--window: {text!r} is not a positive integer, as column {log.time_column!r} holds; hint: write 86400"
             )
         width = int(text)
-    kind = log.schema.field(log.time).type
+    kind = log.schema.field(log.time_column).type
     return Windows(
-        column=log.time,
+        column=log.time_column,
         width=width,
         has_timestamps=log.has_timestamps,
         has_zone=log.has_timestamps and kind.tz is not None,

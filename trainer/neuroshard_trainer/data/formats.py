@@ -85,14 +85,7 @@ def open_source(
     assert path is not None, "the job was checked when it was read"
     if data.format is DataFormat.MOVIELENS_100K:
         return MovieLensSource(_movielens_place(path, root, setting), features, num_dense=num_dense)
-    found = matching_files(path, root, suffixes=_SUFFIXES[data.format], setting=setting)
-    others = () if leave_out is None else matching_files(leave_out, root, suffixes=_SUFFIXES[data.format])
-    # An index, its lock, and what a writer of one left.
-    files = [file for file in found if file not in others and INDEX_SUFFIX not in file.name]
-    if not files:
-        raise DataError(
-            f"spec.data.path: {path} names no files but those of spec.data.evaluationPath; hint: name others"
-        )
+    files = files_of(data, path, root, leave_out=leave_out, setting=setting)
     if data.format is DataFormat.CRITEO_TSV:
         _require_once([file.place for file in files], setting)
         return CriteoSource(files, features, num_dense=num_dense, spare=spare)
@@ -111,6 +104,21 @@ def open_source(
     else:
         source.fill_with(means)
     return source
+
+
+def files_of(
+    data: Data, path: str, root: Path, *, leave_out: str | None = None, setting: str = "spec.data.path"
+) -> Sequence[DataFile]:
+    """Return the files of a job's format that a path names; for arguments and errors see open_source."""
+    found = matching_files(path, root, suffixes=_SUFFIXES[data.format], setting=setting)
+    others = () if leave_out is None else matching_files(leave_out, root, suffixes=_SUFFIXES[data.format])
+    # An index, its lock, and what a writer of one left.
+    files = [file for file in found if file not in others and INDEX_SUFFIX not in file.name]
+    if not files:
+        raise DataError(
+            f"spec.data.path: {path} names no files but those of spec.data.evaluationPath; hint: name others"
+        )
+    return files
 
 
 def require_readable(job: DLRMTrainingJob, tables: TableSet, *, root: Path) -> None:
