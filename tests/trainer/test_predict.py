@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,11 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.preprocessing import IdForm
 from neuroshard_api.documents.tables import IdRule, Table
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_cli.main import run as neuroshard
 from neuroshard_trainer import predict
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.criteo_lines import COLUMNS
@@ -258,6 +261,37 @@ def test_ids_that_are_hashed_are_what_the_data_has(run: Run, tmp_path: Path, mon
     assert len(predictor.logits({"price": [1.0] * 2, "cat_0": ["7", None], "cat_1": [2**64 - 1, 7]})) == 2
     monkeypatch.setitem(sys.modules, "xxhash", None)
     assert "column cat_0: its ids are texts, which xxhash hashes" in problem()
+
+
+def test_texts_and_integers_of_columns_are_not_confused(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their hashes differ: a row, data to evaluate, and a resumed training with the other type are refused."""
+    raw = parquet_of_texts(tmp_path, np.random.default_rng(1))
+    forms = [each.id_form for each in exported(run, tmp_path, raw).preprocessing.lookups]
+    predictor = Predictor(tmp_path / "out")
+    good: dict[str, list[Any]] = {"price": [1.0], "age": [7], "cat_0": ["7"], "cat_1": [[7]]}
+    assert forms == [IdForm.TEXT, IdForm.INTEGER]
+    assert len(predictor.logits({**good, "cat_0": [""]})) == 1
+    for column, value, problem in (
+        ("cat_0", 7, "must be a text, which is hashed as it is (found 7)"),
+        ("cat_1", ["7"], "must be an integer (found '7')"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(f"row 0, column {column}: {problem}")):
+            predictor.logits({**good, column: [value]})
+
+    log = pq.read_table(tmp_path / "train.parquet")
+    pq.write_table(log.set_column(3, "cat_0", pa.array([7] * len(log))), tmp_path / "train.parquet")
+    capsys.readouterr()
+    assert neuroshard(["evaluate", str(tmp_path / "out"), str(tmp_path / "train.parquet")]) == ExitCode.INVALID_INPUT
+    assert "DATA: column 'cat_0': holds integers, the model was trained on texts" in capsys.readouterr().err
+    spec = {"tables": raw.tables, "model": {"numDenseFeatures": 2}, "training": {"epochs": 2}}
+    data = {**raw.spec, "numSamples": None}
+    assert run(**spec, data=data) == ExitCode.INVALID_INPUT
+    assert "evaluationPath: column 'cat_0': holds texts, in spec.data.path integers" in capsys.readouterr().err
+    pq.write_table(pq.read_table(tmp_path / "train.parquet"), tmp_path / "held_out.parquet")
+    assert run(**spec, data=data) == ExitCode.INVALID_INPUT
+    assert 'was trained with spec.data (features of texts) = ["cat_0"], the job has None' in capsys.readouterr().err
 
 
 def test_movielens_has_the_numbers_of_its_preprocessing(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import torch
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.model_evaluation import ModelEvaluation
-from neuroshard_api.documents.preprocessing import Preprocessing
+from neuroshard_api.documents.preprocessing import IdForm, Preprocessing
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.job.training import NEEDS_NO_PATH, WITH_NAMED_COLUMNS, Data, DataFormat
@@ -26,6 +26,7 @@ from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.formats import open_source, preprocessing_of
 from neuroshard_trainer.data.order import WHOLE_PERCENT, SampleOrder
 from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.data.source import SampleSource, TypedSource
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.serving import exported_description, exported_model, exported_script
 
@@ -108,7 +109,11 @@ def _data(description: ExportedModel, read_format: DataFormat, data: str) -> Dat
 def _require_equal_preprocessing(description: ExportedModel, data: Data) -> None:
     """Do nothing if the reader of the data does what the model was trained with. Raises InputError."""
     found = preprocessing_of(
-        data, features_of(description.tables), num_dense=description.num_dense_features, means=_means(description)
+        data,
+        features_of(description.tables),
+        num_dense=description.num_dense_features,
+        means=_means(description),
+        texts=_texts(description),
     )
     for trained, read in zip(_rules(description.preprocessing), _rules(found), strict=False):  # a reader checks numbers
         for expected, word in zip(trained, read, strict=False):
@@ -117,6 +122,24 @@ def _require_equal_preprocessing(description: ExportedModel, data: Data) -> None
                     f"--format {data.format.value}: its reader has {word}, the model was trained with {expected} of "
                     f"{description.data_format.value}; hint: give data of the format {description.data_format.value}"
                 )
+
+
+def _texts(description: ExportedModel) -> Sequence[str]:
+    """Return the features whose ids were texts in training, by the types of the data."""
+    return [each.feature for each in description.preprocessing.lookups if each.id_form is IdForm.TEXT]
+
+
+def _require_equal_types(description: ExportedModel, source: SampleSource) -> None:
+    """Do nothing if ids are of the types of the training: others look up other rows. Raises InputError."""
+    if not isinstance(source, TypedSource):
+        return
+    trained = _texts(description)
+    for name in sorted({*trained} ^ {*source.text_features}):
+        kinds = ("integers", "texts") if name in trained else ("texts", "integers")
+        raise InputError(
+            f"DATA: column {name!r}: holds {kinds[0]}, the model was trained on {kinds[1]}"
+            "; hint: write the column with the type that it had in training"
+        )
 
 
 def _means(description: ExportedModel) -> Mapping[str, float]:
@@ -154,6 +177,7 @@ def _batches(
         setting="DATA",
         means=_means(description),
     )
+    _require_equal_types(description, source)
     order = SampleOrder(
         source.block_sizes, validation_percent=WHOLE_PERCENT, seed=0, shuffle=False, max_validation=max_samples
     )

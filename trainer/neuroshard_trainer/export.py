@@ -74,7 +74,9 @@ def export(
     tables = with_statistics(plan.request.tables, job.spec.model.inline_tables(job.metadata.name)).tables
     features, num_dense = features_of(tables), job.spec.model.num_dense_features
     means = _means(job, run_dir) if job.spec.data.missing is Missing.MEAN else None
-    preprocessing = preprocessing_of(job.spec.data, features, num_dense=num_dense, means=means)
+    preprocessing = preprocessing_of(
+        job.spec.data, features, num_dense=num_dense, means=means, texts=manifest.text_features
+    )
     state = whole_state(path)
     model = served_model(job.spec.model, tables, state)
     files: dict[str, Callable[[Path], object]] = {MODEL_FILE: lambda file: torch.save(state, file)}

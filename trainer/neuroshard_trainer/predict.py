@@ -286,7 +286,7 @@ def _rows(ids: Sequence[int | bytes], id_rule: str, num_rows: int) -> NDArray[np
 def _listed(value: Any, id_form: str) -> Sequence[Any]:  # noqa: ANN401 - what a row holds
     """Return the ids of a cell; an id alone is one of them, and a missing one none."""
     values = value if isinstance(value, list | tuple | np.ndarray) else [value]
-    return [each for each in values if not _is_missing(each) and (each != "" or id_form == "IntegerOrText")]
+    return [each for each in values if not _is_missing(each) and (each != "" or id_form == "Text")]
 
 
 def _is_missing(value: Any) -> bool:  # noqa: ANN401 - what a row holds
@@ -309,10 +309,6 @@ def _text(value: Any, where: str) -> bytes:  # noqa: ANN401 - what a row holds
     return value.encode() if isinstance(value, str) else value
 
 
-def _integer_or_text(value: Any, where: str) -> int | bytes:  # noqa: ANN401 - what a row holds
-    return _text(value, where) if isinstance(value, str | bytes) else _integer(value, where)
-
-
 def _hexadecimal(value: Any, where: str) -> int:  # noqa: ANN401 - what a row holds
     digits = value if isinstance(value, str) else ""
     if not 0 < len(digits) <= HEXADECIMAL_DIGITS or set(digits) - set("0123456789abcdefABCDEF"):
@@ -326,7 +322,7 @@ _PARSERS: Mapping[str, Callable[[Any, str], int | bytes]] = {
     "Integer": _integer,
     "Hexadecimal": _hexadecimal,
     "Text": _text,
-    "IntegerOrText": _integer_or_text,
+    "Cell": _text,
 }
 
 

@@ -185,6 +185,7 @@ def set_up(
         plan_sha256=plan_sha256,
         table_widths=dict(state.widths),
         signature=_signature(job, plan, data),
+        text_features=data.text_features,
         carries_gradients=state.carries_gradients,
     )
     in_background = spec.checkpoint.in_background
@@ -378,6 +379,8 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
     # A job without these has the signature of earlier releases.
     if model.architecture is Architecture.WUKONG:
         values = {**values, "spec.model.wukong": model.wukong_layers.model_dump()}
+    if found.text_features:
+        values = {**values, "spec.data (features of texts)": found.text_features}
     if data.has_sessions:  # they decide the order
         sessions = [data.session_column, data.time_column, data.session_run]
         values = {**values, "spec.data (sessionColumn, timeColumn, sessionRun)": sessions}

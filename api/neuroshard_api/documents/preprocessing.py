@@ -47,9 +47,9 @@ class IdForm(StrEnum):
     HEXADECIMAL = "Hexadecimal"
     """Texts of up to 16 hexadecimal digits; an empty one is missing."""
     TEXT = "Text"
-    """Texts as they are, also those that look like integers; an empty one is missing."""
-    INTEGER_OR_TEXT = "IntegerOrText"
-    """Integers of 64 bits, or texts as they are, whichever the data has; an empty text is an id."""
+    """Texts as they are; an empty one is an id."""
+    CELL = "Cell"
+    """Texts of CSV as they are, also those that look like integers; an empty one is missing."""
 
 
 class DensePreprocessing(Value):

@@ -1,6 +1,6 @@
 """From ``spec.data`` of a job to its samples."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +20,7 @@ from neuroshard_trainer.data.movielens import MovieLensSource
 from neuroshard_trainer.data.npz import NpzSource
 from neuroshard_trainer.data.preprocessing import as_stored, numbered
 from neuroshard_trainer.data.samples import Feature, features_of
-from neuroshard_trainer.data.source import SampleSource
+from neuroshard_trainer.data.source import SampleSource, text_features
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.data.unpack import COMPRESSED
 
@@ -135,13 +135,16 @@ def require_readable(job: DLRMTrainingJob, tables: TableSet, *, root: Path) -> N
     if data.format not in WITH_NAMED_COLUMNS:
         return
     features, num_dense = features_of(tables.tables), job.spec.model.num_dense_features
-    for path in (data.path, data.evaluation_path):
+    sources = []
+    for path, setting in ((data.path, "spec.data.path"), (data.evaluation_path, "spec.data.evaluationPath")):
         if path is not None and not is_url(path):
-            files = matching_files(path, root, suffixes=_SUFFIXES[data.format])
+            files = matching_files(path, root, suffixes=_SUFFIXES[data.format], setting=setting)
             if data.format is DataFormat.PARQUET:
-                _parquet_source(data, files, features, num_dense=num_dense)
+                sources.append(_parquet_source(data, files, features, num_dense=num_dense))
             else:
                 _require_headers(data, files, features, num_dense=num_dense)
+    if len(sources) > 1:
+        require_same_ids(*sources)
 
 
 def _parquet_source(
@@ -163,8 +166,24 @@ def _parquet_source(
     )
 
 
+def require_same_ids(training: SampleSource, evaluation: SampleSource) -> None:
+    """Do nothing if ids are of the same type in both data sets: equal ids look up equal rows. Raises DataError."""
+    found, others = text_features(training), text_features(evaluation)
+    for name in sorted(set(found) ^ set(others)):
+        kinds = ("integers", "texts") if name in found else ("texts", "integers")
+        raise DataError(
+            f"spec.data.evaluationPath: column {name!r}: holds {kinds[0]}, in spec.data.path {kinds[1]}"
+            "; hint: write both with the same types"
+        )
+
+
 def preprocessing_of(
-    data: Data, features: Sequence[Feature], *, num_dense: int, means: Mapping[str, float] | None = None
+    data: Data,
+    features: Sequence[Feature],
+    *,
+    num_dense: int,
+    means: Mapping[str, float] | None = None,
+    texts: Collection[str] = (),
 ) -> Preprocessing:
     """Return the way from the raw data of a job to the inputs of its model, as the readers apply it; reads no data.
 
@@ -173,6 +192,7 @@ def preprocessing_of(
         features: of the model.
         num_dense: dense features of the model.
         means: that the training filled missing numbers with. Needed where the job asks for means.
+        texts: features whose ids are texts by the types of the data.
 
     Raises:
         DataError: spec.data names another number of dense columns than the model has.
@@ -186,7 +206,9 @@ def preprocessing_of(
             return movielens.preprocessing(features)
         case DataFormat.PARQUET | DataFormat.CSV:
             missing = data.missing or Missing.ERROR
-            return as_stored(features, data.format, dense_columns(data, num_dense), missing=missing, means=means)
+            return as_stored(
+                features, data.format, dense_columns(data, num_dense), missing=missing, means=means, texts=texts
+            )
         case DataFormat.NPZ | DataFormat.SYNTHETIC | DataFormat.DATASET:
             return as_stored(features, data.format, numbered(num_dense))
 

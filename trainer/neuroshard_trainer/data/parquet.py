@@ -74,6 +74,8 @@ class ParquetSource(FilledBlocks):
                 sizes.append(metadata.row_group(group).num_rows)
                 first += sizes[-1]
             self._require_values(metadata, first_block)
+        self.text_features = tuple(feature.name for feature in features if kinds[feature.name][0] == _TEXTS)
+        """Features whose ids are texts."""
         if not sum(sizes):
             raise DataError(
                 f"{files[0]} and {len(files) - 1} more: hold no rows, expected at least one sample"
@@ -247,11 +249,14 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(is_kind(kind) for is_kind in kinds)
 
 
+_TEXTS = "texts"
+
+
 def _kind_of(kind: pa.DataType) -> str:
     """Return the kind of a type; equal values of one kind are equal ids, sessions, or times, whatever their file."""
     inner = id_type(kind)
     if is_text(inner):
-        return "texts"
+        return _TEXTS
     if pa.types.is_timestamp(inner):
         return f"times in zone {inner.tz}" if inner.tz else "times without a zone"
     return "integers"

@@ -1,6 +1,6 @@
 """The preprocessing that readers of training data state and apply; ``predict.py`` has its formulas."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from neuroshard_api.documents.preprocessing import (
@@ -18,9 +18,6 @@ from neuroshard_trainer.data.id_rules import id_rule_of, rows_of_integers
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray
 from neuroshard_trainer.predict import transformed
 
-_HASHED_FORMS = {DataFormat.PARQUET: IdForm.INTEGER_OR_TEXT, DataFormat.CSV: IdForm.TEXT}
-"""Of ids of the rule Hash."""
-
 
 def lookups_of(
     features: Sequence[Feature],
@@ -28,8 +25,23 @@ def lookups_of(
     *,
     id_form: IdForm = IdForm.INTEGER,
     numbered_by: str | None = None,
+    texts: Collection[str] = (),
 ) -> tuple[LookupPreprocessing, ...]:
-    """Return the rule of each feature, as its table or the format has it."""
+    """Return the rule of each feature, as its table or the format has it.
+
+    Args:
+        features: of the model.
+        data_format: of the data.
+        id_form: of ids that are not hashed texts.
+        numbered_by: files whose values are numbered to be ids.
+        texts: features whose ids are texts, in Parquet files.
+    """
+
+    def form(feature: Feature, rule: IdRule) -> IdForm:
+        if rule is IdRule.HASH and data_format is DataFormat.CSV:
+            return IdForm.CELL
+        return IdForm.TEXT if feature.name in texts else id_form
+
     rules = [id_rule_of(feature.table, data_format) for feature in features]
     return tuple(
         LookupPreprocessing(
@@ -37,7 +49,7 @@ def lookups_of(
             table=feature.table.name,
             num_rows=feature.table.num_embeddings,
             id_rule=rule,
-            id_form=_HASHED_FORMS.get(data_format, id_form) if rule is IdRule.HASH else id_form,
+            id_form=form(feature, rule),
             numbered_by=numbered_by,
         )
         for feature, rule in zip(features, rules, strict=True)
@@ -51,6 +63,7 @@ def as_stored(
     *,
     missing: Missing = Missing.ERROR,
     means: Mapping[str, float] | None = None,
+    texts: Collection[str] = (),
 ) -> Preprocessing:
     """Return the preprocessing of a format that stores ids and dense features themselves.
 
@@ -60,6 +73,7 @@ def as_stored(
         dense: names of the dense features.
         missing: what takes the place of missing numbers.
         means: by dense feature, where they do. None: no number does, or it is 0.
+        texts: features whose ids are texts.
     """
     assert missing is not Missing.MEAN or means is not None, "the caller has them"
     fill = means if missing is Missing.MEAN else dict.fromkeys(dense, 0.0) if missing is Missing.ZERO else None
@@ -67,7 +81,7 @@ def as_stored(
         dense=tuple(
             DensePreprocessing(name=name, missing=missing, fill=None if fill is None else fill[name]) for name in dense
         ),
-        lookups=lookups_of(features, data_format),
+        lookups=lookups_of(features, data_format, texts=texts),
     )
 
 

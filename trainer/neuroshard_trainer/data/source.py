@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from neuroshard_api.process.errors import DataError
@@ -28,6 +28,20 @@ class SampleSource(Protocol):
 
     def place(self, block: int, row: int) -> str:
         """Return a sample's place for people: ``train.tsv line 4711``."""
+
+
+@runtime_checkable
+class TypedSource(Protocol):
+    """A data set whose ids are integers or texts by the types of its columns."""
+
+    @property
+    def text_features(self) -> tuple[str, ...]:
+        """Features whose ids are texts."""
+
+
+def text_features(source: SampleSource) -> tuple[str, ...]:
+    """Return the features whose ids are texts by the types of the data."""
+    return source.text_features if isinstance(source, TypedSource) else ()
 
 
 class DecodedBlocks(ABC):

@@ -16,12 +16,13 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker, Make
 from neuroshard_trainer.data.deduplication import Deduplicated
 from neuroshard_trainer.data.drift import drifted_sources
-from neuroshard_trainer.data.formats import open_source
+from neuroshard_trainer.data.formats import open_source, require_same_ids
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.own_dataset import OwnDataset
 from neuroshard_trainer.data.readers import Readers
 from neuroshard_trainer.data.samples import Feature, features_of
 from neuroshard_trainer.data.sessions import Sessions, SessionSource
+from neuroshard_trainer.data.source import SampleSource, text_features
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.ranks.process import Process
 
@@ -44,6 +45,8 @@ class TrainingData:
     num_validation: int
     """Samples of an evaluation, over all ranks."""
     readers: Readers
+    text_features: tuple[str, ...] = ()
+    """Features whose ids are texts by the types of the data."""
     groups: tuple[tuple[int, ...], ...] = ()
     """Positions of the features of each group whose repeated lists are left out."""
     apart: frozenset[int] = frozenset()
@@ -136,7 +139,7 @@ def open_training_data(
 
     def opened(
         path: str | None, *, percent: int, shuffle: bool, leave_out: str | None = None
-    ) -> tuple[BatchMaker, SampleOrder]:
+    ) -> tuple[BatchMaker, SampleOrder, SampleSource]:
         source = open_source(
             data,
             tables,
@@ -159,24 +162,28 @@ def open_training_data(
             else None,
         )
         drifted = drifted_sources(data, features, source) if isinstance(source, SyntheticSource) else ()
-        return BatchMaker(source, order, features, **ranks, drifted=drifted), order
+        return BatchMaker(source, order, features, **ranks, drifted=drifted), order, source
 
     percent = data.validation_percent if data.evaluation_path is None else 0
-    maker, order = opened(None, percent=percent, shuffle=data.shuffle, leave_out=data.evaluation_path)
+    maker, order, source = opened(None, percent=percent, shuffle=data.shuffle, leave_out=data.evaluation_path)
     if not order.num_training:
         raise DataError(
             "spec.data.validationPercent: every session is held out for evaluation; hint: lower it, or give samples of "
             "their own in spec.data.evaluationPath"
         )
-    evaluate, held_out = (
-        (maker, order) if data.evaluation_path is None else opened(data.evaluation_path, percent=100, shuffle=False)
+    evaluate, held_out, evaluated = (
+        (maker, order, source)
+        if data.evaluation_path is None
+        else opened(data.evaluation_path, percent=100, shuffle=False)
     )
+    require_same_ids(source, evaluated)
     return TrainingData(
         train=maker,
         evaluate=evaluate,
         num_training=order.num_training,
         num_validation=held_out.num_validation,
         readers=readers,
+        text_features=text_features(source),
     )
 
 

@@ -64,6 +64,8 @@ class CheckpointManifest(Document):
     """Columns of each table's shards, by columns."""
     signature: dict[str, str]
     """What must be the same in a run and its continuation, by the job's field."""
+    text_features: tuple[str, ...] = ()
+    """Features whose ids are texts by the types of the data."""
     guard: GuardRecord | None = None
     """Of narrow types. If unset: there was no guard."""
     gradient_guard: GuardRecord | None = None
