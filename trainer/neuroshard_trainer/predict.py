@@ -30,7 +30,7 @@ ROWS_AT_A_TIME = 4096
 SCHEMA = "exported-model/v2"
 """Of the ``model.json`` that this file reads."""
 _LARGEST = np.uint64(2**63 - 1)
-# Of xxh64. The bytes of an integer are one lane of 8, which shortens the algorithm to that lane and its end.
+# Of xxh64, whose steps are below for whole arrays of texts of fewer than 32 bytes; an integer is one lane of 8.
 _PRIMES = tuple(
     np.uint64(prime)
     for prime in (
@@ -91,26 +91,49 @@ def hash_rows(hashes: NDArray[np.uint64], num_rows: int) -> NDArray[np.int64]:
 def integer_hashes(ids: NDArray[Any]) -> NDArray[np.uint64]:
     """Return xxh64 with seed 0 of the 8 bytes of each integer, in little-endian order and two's complement."""
     words: NDArray[np.uint64] = ids.astype(np.uint64)
-    words = _rotated(words * _PRIMES[1], 31)
-    words *= _PRIMES[0]
-    words ^= _PRIMES[4] + np.uint64(8)
-    words = _rotated(words, 27)
-    words *= _PRIMES[0]
-    words += _PRIMES[3]
-    words ^= words >> np.uint64(33)
-    words *= _PRIMES[1]
-    words ^= words >> np.uint64(29)
-    words *= _PRIMES[2]
-    words ^= words >> np.uint64(32)
-    return words
+    return finished_hashes(with_lane(begun_hashes(np.full(words.shape, 8)), words))
+
+
+def begun_hashes(lengths: NDArray[np.integer]) -> NDArray[np.uint64]:
+    """Return the state of xxh64, seed 0, before the first byte of texts of fewer than 32 bytes, by their lengths."""
+    return lengths.astype(np.uint64) + _PRIMES[4]
+
+
+def with_lane(states: NDArray[np.uint64], lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return states after 8 further bytes."""
+    states = _rotated(states ^ (_rotated(lanes * _PRIMES[1], 31) * _PRIMES[0]), 27)
+    states *= _PRIMES[0]
+    states += _PRIMES[3]
+    return states
+
+
+def with_half_lane(states: NDArray[np.uint64], lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return states after 4 further bytes, where fewer than 8 are left."""
+    states = _rotated(states ^ (lanes * _PRIMES[0]), 23)
+    states *= _PRIMES[1]
+    states += _PRIMES[2]
+    return states
+
+
+def with_byte(states: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return states after one further byte, where fewer than 4 are left."""
+    states = _rotated(states ^ (values * _PRIMES[4]), 11)
+    states *= _PRIMES[0]
+    return states
+
+
+def finished_hashes(states: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return the hashes of states after the last byte; the states are used up."""
+    states ^= states >> np.uint64(33)
+    states *= _PRIMES[1]
+    states ^= states >> np.uint64(29)
+    states *= _PRIMES[2]
+    states ^= states >> np.uint64(32)
+    return states
 
 
 def text_hashes(texts: Sequence[bytes]) -> NDArray[np.uint64]:
-    """Return xxh64 with seed 0 of each text in UTF-8. Raises ImportError.
-
-    The package computes it in training as in serving: it is small and needs no other one, and a hash that is written
-    here a second time would be slower and could differ.
-    """
+    """Return xxh64 with seed 0 of each text in UTF-8. Raises ImportError."""
     from xxhash import xxh64_intdigest  # noqa: PLC0415 - integers do without it
 
     return np.fromiter(map(xxh64_intdigest, texts), dtype=np.uint64, count=len(texts))

@@ -141,14 +141,14 @@ class ParquetFile:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
         from neuroshard_trainer.data.id_columns import holds_ids, id_type, is_text  # noqa: PLC0415 - needs pyarrow
         from neuroshard_trainer.data.parquet import is_session  # noqa: PLC0415 - the same
-        from neuroshard_trainer.data.parquet_statistics import text_columns  # noqa: PLC0415 - the same
+        from neuroshard_trainer.data.parquet_statistics import repeated_texts  # noqa: PLC0415 - the same
         from pyarrow import parquet  # noqa: PLC0415 - the same
 
         self._path = path
         try:
             metadata = parquet.read_metadata(path.path or path.open())
             names = metadata.schema.to_arrow_schema().names
-            encoded = text_columns(metadata, [name for name in names if names.count(name) == 1])
+            encoded = repeated_texts(metadata, [name for name in names if names.count(name) == 1])
             self._file = parquet.ParquetFile(path.path or path.open(), metadata=metadata, read_dictionary=encoded)
         except (pa.ArrowException, OSError) as error:
             raise DataError(

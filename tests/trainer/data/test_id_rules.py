@@ -16,6 +16,7 @@ from neuroshard_trainer.data.id_rules import (
     rows_of_integers,
     rows_of_texts,
 )
+from neuroshard_trainer.data.text_hashes import text_array_hashes
 from neuroshard_trainer.predict import integer_hashes
 from support import builders
 
@@ -87,6 +88,8 @@ NUMBERS = [3, -5, 3, None]
         (pa.array(NUMBERS), NUMBERS),
         (pa.array(NUMBERS, pa.int8()), NUMBERS),
         (pa.array(NUMBERS).dictionary_encode(), NUMBERS),
+        (pa.array(TEXTS, pa.string_view()), TEXTS),
+        (pa.array([[3], None, [-5, None]], pa.list_view(pa.int32())), [[3], None, [-5]]),
         (pa.array([["a", None], None, [], ["ü", "a"]]), [["a"], None, [], ["ü", "a"]]),
         (pa.array([[3], None, [-5, None]], pa.large_list(pa.int32())), [[3], None, [-5]]),
         (pa.array([[3, -5], None, [7, None]], pa.list_(pa.int64(), 2)), [[3, -5], None, [7]]),
@@ -97,7 +100,8 @@ NUMBERS = [3, -5, 3, None]
     ],
     ids=[
         "texts", "large texts", "bytes", "dictionary of texts", "integers", "narrow", "dictionary of integers",
-        "lists of texts", "large lists", "lists of a fixed size", "lists of a dictionary",
+        "views of texts", "views of lists", "lists of texts", "large lists", "lists of a fixed size",
+        "lists of a dictionary",
     ],
 )  # fmt: skip
 def test_a_column_of_any_type_has_the_rows_of_its_values(column: pa.Array, plain: list[Any]) -> None:
@@ -115,6 +119,24 @@ def test_a_column_of_any_type_has_the_rows_of_its_values(column: pa.Array, plain
         ]
         assert found.lengths.tolist() == [len(values) for values in lists]
         assert found.values.tolist() == rows
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_binary()], ids=str)
+def test_texts_of_any_length_have_the_hashes_of_the_package(kind: pa.DataType) -> None:
+    """One by one, all of one length, and next to each other in any order; a slice has its own."""
+    rng = np.random.default_rng(0)
+    lengths = [*range(70), *rng.integers(0, 70, size=300).tolist()]
+    texts = [bytes(rng.integers(32, 127, size=length, dtype=np.uint8)) for length in lengths]
+    expected = [xxhash.xxh64_intdigest(text) for text in texts]
+
+    assert text_array_hashes(pa.array(texts, kind)).tolist() == expected
+    assert text_array_hashes(pa.array(texts, kind).slice(9, 90)).tolist() == expected[9:99]
+    assert text_array_hashes(pa.array([], kind)).tolist() == []
+    for length in range(33):
+        one_length = texts[length : length + 1] * 3
+        assert text_array_hashes(pa.array(one_length, kind)).tolist() == [
+            xxhash.xxh64_intdigest(each) for each in one_length
+        ]
 
 
 def test_equal_ids_have_one_identity_in_all_types() -> None:

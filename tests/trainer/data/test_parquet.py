@@ -16,6 +16,7 @@ from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.id_rules import rows_of_integers, rows_of_texts
 from neuroshard_trainer.data.missing import kept_means
 from neuroshard_trainer.data.parquet import ParquetSource
+from neuroshard_trainer.data.parquet_statistics import repeated_texts
 from neuroshard_trainer.data.samples import features_of
 from support import builders
 
@@ -129,6 +130,19 @@ def test_texts_and_negative_ids_are_hashed_to_rows(tmp_path: Path, *, encoded: b
     expected = rows_of_integers(np.array([-1, 2**62]), IdRule.HASH, 10).tolist()
     assert first.lookups["words"].values.tolist() == expected
     assert second.lookups["words"].values.tolist() == expected[:1]
+
+
+def test_texts_that_repeat_are_read_as_dictionaries(tmp_path: Path) -> None:
+    """Of others a dictionary would cost more than it saves; without statistics it is not known."""
+    texts = [f"{number:08x}" for number in range(1000)]
+    columns = {"distinct": texts, "repeated": texts[:10] * 100, "list": [[text] for text in texts[:10] * 100]}
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    pq.write_table(pa.table(columns), tmp_path / "b.parquet", write_statistics=False)
+
+    found = [repeated_texts(pq.read_metadata(tmp_path / f"{name}.parquet"), list(columns)) for name in "ab"]
+
+    assert found[0] == ["repeated", "list.list.element"]
+    assert found[1] == ["distinct", "repeated", "list.list.element"]
 
 
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Columns of ids as Arrow has them: integers or texts, one or a list per sample, perhaps encoded by a dictionary.
 
-Texts are hashed once for each distinct one, so that a column costs about as much as one of integers.
+Texts are hashed from Arrow's buffers, those with a dictionary once for each distinct one.
 """
 
 from dataclasses import dataclass
@@ -11,20 +11,25 @@ import pyarrow.compute as pc
 from neuroshard_api.documents.tables import IdRule
 from numpy.typing import NDArray
 
-from neuroshard_trainer.data.id_rules import (
-    Words,
-    hashes_of_bytes,
-    rows_of_hashes,
-    rows_of_integers,
-)
+from neuroshard_trainer.data.id_rules import Words, rows_of_hashes, rows_of_integers
 from neuroshard_trainer.data.samples import IndexArray, Jagged
+from neuroshard_trainer.data.text_hashes import text_array_hashes
 
 EXPECTED_IDS = "an integer, a text, or a list of them"
 
 
 def is_list(kind: pa.DataType) -> bool:
     """Return whether values of a type are lists."""
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return any(
+        is_kind(kind)
+        for is_kind in (
+            pa.types.is_list,
+            pa.types.is_large_list,
+            pa.types.is_fixed_size_list,
+            pa.types.is_list_view,
+            pa.types.is_large_list_view,
+        )
+    )
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -37,6 +42,7 @@ def is_text(kind: pa.DataType) -> bool:
             pa.types.is_string_view,
             pa.types.is_binary,
             pa.types.is_large_binary,
+            pa.types.is_binary_view,
         )
     )
 
@@ -68,12 +74,13 @@ class IdColumn:
         if isinstance(array, pa.ChunkedArray):  # of no chunk at all
             array = pa.array([], type=column.type)
         if not is_list(array.type):
+            array = _without_views(array)
             if not array.null_count:
                 return cls(values=array, lengths=np.ones(len(array), dtype=np.int64))
             present = array.is_valid().to_numpy(zero_copy_only=False)
             return cls(values=array.drop_null(), lengths=present.astype(np.int64))
         lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
-        flat = array.flatten()  # without what nulls may hide
+        flat = _without_views(array.flatten())  # without what nulls may hide
         if flat.null_count:
             held = flat.is_valid().to_numpy(zero_copy_only=False)
             owners = np.repeat(np.arange(len(lengths)), lengths)
@@ -93,6 +100,12 @@ class IdColumn:
         return numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers.astype(np.int64)
 
 
+def _without_views(values: pa.Array) -> pa.Array:
+    """Return texts in one buffer, which more of Arrow's functions take."""
+    is_view = pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type)
+    return values.cast(pa.large_binary()) if is_view else values
+
+
 def _rows(values: pa.Array, rule: IdRule, num_rows: int) -> IndexArray:
     if is_text(id_type(values.type)):
         return rows_of_hashes(text_hashes(values), num_rows)
@@ -100,10 +113,10 @@ def _rows(values: pa.Array, rule: IdRule, num_rows: int) -> IndexArray:
 
 
 def text_hashes(values: pa.Array) -> Words:
-    """Return xxh64 of each text of an array without nulls."""
-    encoded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
-    distinct = encoded.dictionary.cast(pa.large_binary()).to_pylist()  # Arrow's texts are UTF-8
-    hashes: Words = hashes_of_bytes(distinct)[encoded.indices.to_numpy()]
+    """Return xxh64 of each text of an array without nulls, of one with a dictionary once for each distinct text."""
+    if not pa.types.is_dictionary(values.type):
+        return text_array_hashes(values)
+    hashes: Words = text_array_hashes(values.dictionary)[values.indices.to_numpy()]
     return hashes
 
 

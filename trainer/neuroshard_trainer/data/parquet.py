@@ -17,7 +17,7 @@ from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.id_columns import EXPECTED_IDS, IdColumn, holds_ids, id_type, is_text
 from neuroshard_trainer.data.id_rules import id_rule_of
 from neuroshard_trainer.data.missing import FilledBlocks
-from neuroshard_trainer.data.parquet_statistics import groups_outside, groups_with_nulls, leaves_of, text_columns
+from neuroshard_trainer.data.parquet_statistics import groups_outside, groups_with_nulls, leaves_of, repeated_texts
 from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.repeats import changed_list, first_change
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
@@ -131,7 +131,7 @@ class ParquetSource(FilledBlocks):
         file, group, _ = self._blocks[block]
         try:
             metadata = self._metadata(file)
-            encoded = text_columns(metadata, names)
+            encoded = repeated_texts(metadata, names)
             with pq.ParquetFile(_readable(file), metadata=metadata, read_dictionary=encoded) as opened:
                 return opened.read_row_group(group, columns=list(names), use_threads=False)
         except (OSError, pa.ArrowException) as error:

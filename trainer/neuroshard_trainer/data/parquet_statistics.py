@@ -7,6 +7,13 @@ import pyarrow.parquet as pq
 
 from neuroshard_trainer.data.id_columns import id_type, is_list, is_text
 
+DICTIONARY_SHARE = 0.6
+"""Of the bytes of a column of texts, below which its texts repeat so often that a dictionary pays. In row groups of
+8,192 samples of 26 texts, reading and hashing with a dictionary and without it makes 1,000,000 and 565,000 samples per
+second and core at a share of 0.1, 645,000 and 555,000 at 0.4, and 265,000 and 408,000 at 1.1."""
+_LENGTH_BYTES = 4
+"""That Parquet stores before a plain text."""
+
 
 def leaves_of(schema: pa.Schema) -> dict[str, int]:
     """Return the number of the first stored column of each field; a struct has several."""
@@ -22,11 +29,27 @@ def leaves_of(schema: pa.Schema) -> dict[str, int]:
     return {name: sum(counts[:index]) for index, name in enumerate(schema.names)}
 
 
-def text_columns(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
-    """Return the paths of those columns that hold texts, which are read as dictionaries: each text is hashed once."""
+def repeated_texts(metadata: pq.FileMetaData, names: Sequence[str]) -> list[str]:
+    """Return the paths of those columns whose texts repeat, which are read as dictionaries: each is hashed once.
+
+    Where most texts of a row group are distinct, a dictionary costs more than it saves.
+    """
     schema = metadata.schema.to_arrow_schema()
     leaves = leaves_of(schema)
-    return [metadata.schema.column(leaves[name]).path for name in names if is_text(id_type(schema.field(name).type))]
+    texts = [leaves[name] for name in names if is_text(id_type(schema.field(name).type))]
+    return [metadata.schema.column(leaf).path for leaf in texts if _repeats(metadata, leaf)]
+
+
+def _repeats(metadata: pq.FileMetaData, leaf: int) -> bool:
+    """Return whether a column of texts is stored in clearly less than its texts have, as far as the file tells."""
+    for group in range(metadata.num_row_groups):
+        column = metadata.row_group(group).column(leaf)
+        statistics = column.statistics
+        if column.num_values and statistics is not None and statistics.has_min_max:
+            ends = [each.encode() if isinstance(each, str) else each for each in (statistics.min, statistics.max)]
+            plain = column.num_values * (_LENGTH_BYTES + sum(map(len, ends)) / len(ends))
+            return bool(column.total_uncompressed_size < DICTIONARY_SHARE * plain)
+    return True
 
 
 def groups_with_nulls(metadata: pq.FileMetaData, leaf: int) -> Iterator[tuple[int, int]]:
