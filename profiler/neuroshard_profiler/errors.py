@@ -33,7 +33,7 @@ class DeviceFailedError(MeasureError):
         reason: the kernel's error.
     """
 
-    def __init__(self, source: str, reason: Exception) -> None:
+    def __init__(self, source: str, reason: str) -> None:
         super().__init__(
             f"{source} failed in a kernel and refuses all others until the process ends: {reason}"
             "; hint: run the same command again; it resumes after this sample"

@@ -72,15 +72,15 @@ class RecordsFile:
         Raises DeviceFailedError where the device is lost with it; the sample is recorded, so that another one goes on.
         """
         measured: dict[str, object] = {}
-        lost: DeviceLostError | None = None
+        lost = False
         try:
             yield measured
         except UnusableSampleError as error:
             measured = {"failure": str(error) or type(error).__name__}
-            lost = error if isinstance(error, DeviceLostError) else None
+            lost = isinstance(error, DeviceLostError)
         self.append(record.model_copy(update=measured))
-        if lost is not None:
-            raise DeviceFailedError(record.source, lost) from lost
+        if lost:
+            raise DeviceFailedError(record.source, str(measured["failure"]))
 
     def close(self) -> None:
         """Close the file."""

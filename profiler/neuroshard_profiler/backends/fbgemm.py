@@ -49,8 +49,9 @@ class FbgemmBackend(TorchBackend):
             )
         except UnusableSampleError:
             raise
-        except Exception as error:
-            raise KernelError(first_line(error)) from error
+        except Exception as error:  # noqa: BLE001 - a compiler may raise anything
+            reason = first_line(error)
+        raise KernelError(reason)  # not within the except clause: an error's frames hold the values on the device
 
 
 class FusedCalls:

@@ -57,12 +57,12 @@ def collect_compute(
     while not budget.is_spent(len(file.records)):
         number = part.index + part.count * len(file.records)
         sample = draw_compute_sample(space, np.random.default_rng([seed, _COMPUTE_STREAM, number]))
-        record, error = _measured(backend, sample, seed=number, repeats=repeats or backend.repeats)
+        record, lost = _measured(backend, sample, seed=number, repeats=repeats or backend.repeats)
         file.append(record.model_copy(update={"elapsed_seconds": budget.elapsed_seconds}))
         on_record(len(file.records))
         _require_some_success(file)
-        if isinstance(error, DeviceLostError):
-            raise DeviceFailedError(backend.source, error)
+        if lost:
+            raise DeviceFailedError(backend.source, record.failure or "")
 
 
 def _require_some_success(file: RecordsFile) -> None:
@@ -75,9 +75,8 @@ def _require_some_success(file: RecordsFile) -> None:
         )
 
 
-def _measured(
-    backend: Backend, sample: ComputeSample, *, seed: int, repeats: Repeats
-) -> tuple[ProfileRecord, UnusableSampleError | None]:
+def _measured(backend: Backend, sample: ComputeSample, *, seed: int, repeats: Repeats) -> tuple[ProfileRecord, bool]:
+    """Return the record of a sample, and whether the device is lost with it. No error outlives this call."""
     try:
         times = backend.measure(sample, seed=seed, repeats=repeats)
     except UnusableSampleError as error:
@@ -89,7 +88,7 @@ def _measured(
             failure=None if out_of_memory else str(error) or type(error).__name__,
             environment=backend.environment,
         )
-        return record, error
+        return record, isinstance(error, DeviceLostError)
     record = ProfileRecord(
         source=backend.source,
         compute=sample,
@@ -99,4 +98,4 @@ def _measured(
         num_repeats=times.num_repeats,
         environment={**backend.environment, **times.conditions},
     )
-    return record, None
+    return record, False

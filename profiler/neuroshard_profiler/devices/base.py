@@ -1,7 +1,7 @@
 """What every device promises to the backends that time calls on it. Knows no kernels."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import gc
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -19,12 +19,14 @@ from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.exchange_timers import ExchangeRepeats, ExchangeTimer
-from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
+from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError, UnusableSampleError
 
 TimedSample = ComputeSample | ExpansionSample | CodecSample | MatrixSample
 """What is timed in a pair of calls, forward and backward."""
 _FP32_BYTES = 4
-_ALLOCATOR_MESSAGE = "DefaultCPUAllocator"
+_MEMORY_MESSAGES = ("DefaultCPUAllocator", "CUDA error: out of memory")
+"""Of torch's allocator on CPUs, and of cudaErrorMemoryAllocation: the driver's, for memory that torch's allocator on GPUs
+does not hold (pinned, managed). It does not lose the device."""
 
 
 class EmbeddingCall(Protocol):
@@ -106,22 +108,30 @@ class TimedDevice(Protocol):
         ...
 
 
-@contextmanager
-def sample_errors() -> Iterator[None]:
-    """Turn what torch raises for a sample into the errors that end this sample only.
+def sample_times(measure: Callable[[], Times]) -> Times:
+    """Return the times of a sample, or raise what torch raised for it as an error that ends this sample only.
 
-    torch.AcceleratorError comes from the driver: CUDA reports such an error again at every later call of the process.
+    The error holds no frame of the sample: as long as one lives, so do its tables, and the next sample is measured in
+    the memory that they leave. A frame that holds its own exception is a cycle, which only the collector frees.
+
+    Raises:
+        OutOfDeviceMemoryError: the sample does not fit.
+        DeviceLostError: the driver failed; CUDA reports such an error again at every later call of the process.
+        KernelError: a kernel refused the sample, or failed.
     """
     try:
-        yield
-    except torch.OutOfMemoryError as error:
-        raise OutOfDeviceMemoryError(first_line(error)) from error
-    except torch.AcceleratorError as error:
-        raise DeviceLostError(first_line(error)) from error
+        return measure()
     except RuntimeError as error:
-        if _ALLOCATOR_MESSAGE in str(error):
-            raise OutOfDeviceMemoryError(first_line(error)) from error
-        raise KernelError(first_line(error)) from error
+        failure = _sample_failure(error)
+    gc.collect()
+    raise failure
+
+
+def _sample_failure(error: RuntimeError) -> UnusableSampleError:
+    reason = first_line(error)
+    if isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _MEMORY_MESSAGES):
+        return OutOfDeviceMemoryError(reason)
+    return DeviceLostError(reason) if isinstance(error, torch.AcceleratorError) else KernelError(reason)
 
 
 def needed_bytes(sample: TimedSample) -> int:

@@ -17,7 +17,7 @@ from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, needed_bytes, sample_errors
+from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, needed_bytes, sample_times
 from neuroshard_profiler.devices.core_gauge import CoreGauge
 from neuroshard_profiler.devices.exchange_timers import CPU_EXCHANGES, ExchangeRepeats, HostExchangeTimer
 from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core
@@ -107,17 +107,19 @@ class CpuDevice:
         if needed_bytes(sample) > available_memory_bytes():
             # Linux grants memory that it does not have and kills later, so it is asked before.
             raise OutOfDeviceMemoryError(f"the sample needs {needed_bytes(sample)} bytes")
-        with sample_errors(), _alone(self.core):
-            embedding = build()
-            timer = ThreadTimer(flushed_bytes=self.flushed_bytes if is_cold else 0)
-            gradient = torch.full_like(embedding.forward(0), _GRADIENT)
-            return median_times(
-                lambda number: timer.time_ms(
-                    lambda: embedding.forward(number), lambda pooled: embedding.backward(pooled, gradient)
-                ),
-                repeats,
-                is_undisturbed=CoreGauge().is_at_full_speed,
-            )
+        with _alone(self.core):
+            return sample_times(lambda: self._timed(build(), repeats, is_cold=is_cold))
+
+    def _timed(self, embedding: EmbeddingCall, repeats: Repeats, *, is_cold: bool) -> Times:
+        timer = ThreadTimer(flushed_bytes=self.flushed_bytes if is_cold else 0)
+        gradient = torch.full_like(embedding.forward(0), _GRADIENT)
+        return median_times(
+            lambda number: timer.time_ms(
+                lambda: embedding.forward(number), lambda pooled: embedding.backward(pooled, gradient)
+            ),
+            repeats,
+            is_undisturbed=CoreGauge().is_at_full_speed,
+        )
 
 
 @contextmanager

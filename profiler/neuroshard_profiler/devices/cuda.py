@@ -11,7 +11,7 @@ from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, sample_errors
+from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, sample_times
 from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, TorchCuda
 from neuroshard_profiler.devices.exchange_timers import CudaExchangeTimer, ExchangeRepeats, gpu_exchanges
 from neuroshard_profiler.devices.timing import CudaTimer, IdleCudaTimer, median_times
@@ -85,11 +85,10 @@ class CudaDevice:
         is_cold: bool = True,
     ) -> Times:
         """Time the calls that ``build`` makes ready. Raises OutOfDeviceMemoryError, DeviceLostError, or KernelError."""
-        with sample_errors():
-            try:
-                return self._timed(build(), repeats, is_idle=is_idle, is_cold=is_cold)
-            finally:
-                self.cuda.empty_cache()
+        try:
+            return sample_times(lambda: self._timed(build(), repeats, is_idle=is_idle, is_cold=is_cold))
+        finally:
+            self.cuda.empty_cache()
 
     def _timed(self, embedding: EmbeddingCall, repeats: Repeats, *, is_idle: bool, is_cold: bool) -> Times:
         timer = IdleCudaTimer(self.cuda) if is_idle else CudaTimer(self.cuda, is_cold=is_cold)

@@ -1,11 +1,14 @@
 """Specification of collecting compute records."""
 
+import weakref
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.fitting.records import ended_records, read_records
+from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.benches.compute import MAX_FAILURES_IN_A_ROW, collect_compute
 from neuroshard_profiler.benches.sampling import CPU_SPACE
 from neuroshard_profiler.budget import Budget
@@ -67,6 +70,28 @@ def test_a_lost_device_ends_the_process_and_the_next_one_resumes(tmp_path: Path)
     assert "hint: run the same command again; it resumes after this sample" in str(caught.value)
     assert len(collected(path, MadeUpBackend(), max_records=4).records) == 4
     assert [record.failure is None for record in ended_records(path)[0]] == [True, False, True, True]
+
+
+def test_no_error_of_a_sample_is_alive_while_the_next_one_is_measured(tmp_path: Path) -> None:
+    """Its traceback would hold the sample's tables."""
+    alive: list[weakref.ref[KernelError]] = []
+    found: list[bool] = []
+
+    class Watched(MadeUpBackend):
+        def measure(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> Times:
+            found.extend(each() is not None for each in alive)
+            if not alive:
+                error = KernelError("no times")
+                alive.append(weakref.ref(error))
+                try:
+                    raise error
+                finally:
+                    del error
+            return super().measure(sample, seed=seed, repeats=repeats)
+
+    collected(tmp_path / "records", Watched(), max_records=3)
+
+    assert found == [False, False]
 
 
 def test_a_device_on_which_everything_fails_is_an_error(tmp_path: Path) -> None:

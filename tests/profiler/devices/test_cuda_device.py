@@ -1,6 +1,7 @@
 """Specification of a GPU as a device, on a stream that follows CUDA's rules (simulated); tensors are the CPU's."""
 
 import re
+import weakref
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -55,8 +56,9 @@ def test_a_sample_gets_the_devices_own_times_and_its_conditions() -> None:
         (RuntimeError('"forward" not implemented for emb_t BFloat16\nmore'), KernelError),
         (NotImplementedError("Could not run 'fbgemm::x' with arguments from the 'CUDA' backend"), KernelError),
         (torch.AcceleratorError("CUDA error: an illegal memory access was encountered"), DeviceLostError),
+        (torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors"), OutOfDeviceMemoryError),
     ],
-    ids=["memory", "kernel", "not implemented", "device"],
+    ids=["memory", "kernel", "not implemented", "device", "pinned memory"],
 )
 def test_a_failing_kernel_ends_its_sample_only(raised: Exception, expected: type[Exception]) -> None:
     """The first line of the message is the reason; only the driver's own errors lose the device."""
@@ -71,6 +73,35 @@ def test_a_failing_kernel_ends_its_sample_only(raised: Exception, expected: type
     assert type(caught.value) is expected
     assert str(caught.value) == str(raised).splitlines()[0]
     assert cuda.log == ["empty cache"]
+
+
+class Tables:
+    """What a sample holds on the device."""
+
+
+def test_nothing_of_a_failed_sample_is_alive_when_its_memory_is_given_back() -> None:
+    """The allocator gives back what no tensor holds; a traceback's frames hold the tables that were made first.
+
+    A frame that holds its exception is a cycle, which counting references does not free.
+    """
+    alive: list[weakref.ref[Tables]] = []
+    found: list[bool] = []
+
+    class Watched(FakeCuda):
+        def empty_cache(self) -> None:
+            found.append(alive[-1]() is not None)
+
+    def build() -> Lookups:
+        tables = Tables()
+        alive.append(weakref.ref(tables))
+        error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB")
+        raise error
+
+    with pytest.raises(OutOfDeviceMemoryError) as caught:
+        CudaDevice(cuda=Watched()).measure(compute_sample(), build, THREE)
+
+    assert found == [False]
+    assert (caught.value.__cause__, caught.value.__context__) == (None, None)
 
 
 def test_an_unknown_gpu_is_described_by_driver_and_copies() -> None:
