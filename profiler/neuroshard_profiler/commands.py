@@ -243,7 +243,7 @@ def fit(
     measured = [record for path in records for record in read_records(path)]
     device = Hardware.read(hardware).device
     with budget_progress(_console()) as progress:
-        report = fit_bundle(measured, out, device=device, base=base, seed=seed, progress=progress)
+        report = fit_bundle(measured, out, device=device, base=base, seed=seed, progress=progress, say=_say)
     _say(f"cost models by {report.method}: {report.reason}")
     print_content(render_manifest(report.manifest))
 

@@ -2,18 +2,20 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
 from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
 from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle
-from neuroshard_costs.fitting.records import read_records
+from neuroshard_costs.fitting.records import ended_records
 from rich.progress import Progress
 
 from neuroshard_profiler.backends.base import Backend
@@ -100,8 +102,10 @@ def profile(
         num_nodes=settings.num_nodes, devices_per_node=settings.devices_per_node or num_processes
     )
     write_file(settings.out / TOPOLOGY_FILE, topology.to_json())
-    measured = [record for path in sorted(records.glob("*.jsonl")) for record in read_records(path)]
-    say(f"{len(measured)} records of {backend.source}")
+    found = [record for path in sorted(records.glob("*.jsonl")) for record in ended_records(path)[0]]
+    measured = [record for record in found if record.is_usable]
+    without = _without_times(found)
+    say(f"{len(measured)} records of {backend.source}{f'; {without}' if without else ''}")
     report = fit_bundle(
         measured,
         settings.out / BUNDLE_FOLDER,
@@ -109,9 +113,21 @@ def profile(
         base=settings.base,
         seed=settings.seed,
         progress=bars,
+        say=say,
     )
     say(f"cost models by {report.method}: {report.reason}")
     return report
+
+
+def _without_times(records: Sequence[ProfileRecord]) -> str:
+    """Return the number of samples without times, and the reasons. Empty: all have times."""
+    full = sum(record.out_of_memory for record in records)
+    failed = Counter(record.failure for record in records if record.failure is not None)
+    parts = [f"{full} did not fit the device"] if full else []
+    if failed:
+        ((most, _),) = failed.most_common(1)
+        parts.append(f"{failed.total()} failed (most often: {most})")
+    return f"without times: {', '.join(parts)}" if parts else ""
 
 
 def measure_with_node_0(settings: ProfileSettings) -> None:

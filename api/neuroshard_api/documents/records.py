@@ -146,6 +146,10 @@ class CollectionTimes(Value):
     """As two collections, both together."""
 
 
+_KINDS = ("compute", "communication", "launch", "expansion", "codec", "matrix", "reduction", "collections")
+"""Fields of a record that hold a sample."""
+
+
 class ProfileRecord(Document):
     """One line of a records file."""
 
@@ -189,6 +193,9 @@ class ProfileRecord(Document):
     """The sample did not fit the device; no times are given."""
     failure: Annotated[str, Field(min_length=1, max_length=MAX_FAILURE_CHARACTERS)] | None = None
     """First line of the error of a kernel that refused the sample or failed; no times are given. None: no error."""
+    disturbance: Annotated[str, Field(min_length=1, max_length=MAX_FAILURE_CHARACTERS)] | None = None
+    """What makes the times those of another device: a slowed device, or one that waited for its host. A fit leaves such
+    records out where enough others remain. If unset: nothing does."""
     elapsed_seconds: Annotated[float, Field(ge=0)] | None = None
     """Time spent on the file's measurements when this one ended, over all runs that wrote it. None: not known."""
     environment: dict[str, str] = Field(default_factory=dict)
@@ -196,21 +203,20 @@ class ProfileRecord(Document):
 
     @model_validator(mode="after")
     def _one_sample(self) -> Self:
-        samples = {
-            "compute": self.compute,
-            "communication": self.communication,
-            "launch": self.launch,
-            "expansion": self.expansion,
-            "codec": self.codec,
-            "matrix": self.matrix,
-            "reduction": self.reduction,
-            "collections": self.collections,
-        }
-        given = [name for name, sample in samples.items() if sample is not None]
+        given = self._kinds
         if len(given) != 1:
             found = " and ".join(given) or "none"
-            raise ValueError(f"must hold exactly one of {', '.join(samples)}, found {found}")
+            raise ValueError(f"must hold exactly one of {', '.join(_KINDS)}, found {found}")
         return self
+
+    @property
+    def _kinds(self) -> list[str]:
+        return [name for name in _KINDS if getattr(self, name) is not None]
+
+    @property
+    def kind(self) -> str:
+        """Field of the sample."""
+        return self._kinds[0]
 
     @model_validator(mode="after")
     def _time_of_each_device(self) -> Self:

@@ -24,7 +24,7 @@ def calibrate(
     from neuroshard_report.terminal.bundle import render_manifest
 
     check_writable(out, is_folder=True)
-    manifest = calibrated(bundle, records, out)
+    manifest = calibrated(bundle, records, out, say=say)
     if json:
         print_document(manifest.to_json())
     else:

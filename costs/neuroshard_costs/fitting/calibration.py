@@ -6,7 +6,7 @@ weights (P. J. Huber, Robust estimation of a location parameter, 1964), so that 
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.fitting.codecs import fitted_codecs
 from neuroshard_costs.fitting.collections import fitted_collection
+from neuroshard_costs.fitting.disturbed import undisturbed
 from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.launches import fitted_launch
 from neuroshard_costs.fitting.matrices import fitted_matrices
@@ -41,19 +42,23 @@ _LEAST_SPREAD = math.log(4.0)
 _EXACT = 1e-9  # below it residuals are rounding
 
 
-def calibrate(bundle_dir: Path, records_path: Path, output: Path) -> BundleManifest:
+def calibrate(
+    bundle_dir: Path, records_path: Path, output: Path, *, say: Callable[[str], None] = lambda _: None
+) -> BundleManifest:
     """Rescale a bundle to the machine that was measured and write it as a new bundle.
 
     At least 8 compute records are needed; a communication network with fewer than 8 records of its direction keeps
     its times. An earlier calibration of the bundle is replaced, not built upon. The bundle's own source stays: only
     the scale is measured, and the host's launches, copies to repeated lists, codecs, matrix products, collectives of
-    weights and gradients, and further collections of tables where there are records of them.
+    weights and gradients, and further collections of tables where there are records of them. Disturbed records are left
+    out (fitting.disturbed); ``say`` gets a sentence about them.
 
     Raises:
         RecordsError: the records cannot be read, are too few or of several machines.
         BundleError: the bundle cannot be read.
     """
-    return calibrate_to(read_records(records_path), bundle_dir, output, where=str(records_path))
+    records = undisturbed(read_records(records_path), say=say)
+    return calibrate_to(records, bundle_dir, output, where=str(records_path))
 
 
 def calibrate_to(

@@ -23,7 +23,7 @@ matrix products (fitting.matrices), collectives of weights and gradients (fittin
 collection of tables adds (fitting.collections).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,6 +46,7 @@ from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.calibration import calibrate_to, compute_error, one_source, transfer_calibration
 from neuroshard_costs.fitting.codecs import fitted_codecs
 from neuroshard_costs.fitting.collections import fitted_collection
+from neuroshard_costs.fitting.disturbed import undisturbed
 from neuroshard_costs.fitting.expansions import fitted_expansion
 from neuroshard_costs.fitting.extrapolation import extrapolation_error
 from neuroshard_costs.fitting.fitted import FittedNetwork, save_fitted
@@ -94,21 +95,24 @@ def fit_bundle(
     base: Path | None = None,
     seed: int = 0,
     progress: Progress | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> FitReport:
     """Fit cost models to the records of one machine and write them as a bundle.
 
     Args:
-        records: without those that ran out of memory.
+        records: without those that ran out of memory. Disturbed ones are left out (fitting.disturbed).
         output: the bundle's directory; one that is there is replaced.
         device: what was measured.
         base: the bundle to calibrate. None: whichever way has the lowest hold-out error.
         seed: of splits and of first weights.
         progress: shows a bar for training. None: silent.
+        say: gets a sentence about each kind of record with disturbed ones.
 
     Raises:
         RecordsError: the records are too few or of several machines.
         BundleError: the base cannot be read.
     """
+    records = undisturbed(records, say=say)
     source = one_source(records, where="records")
     num_compute = sum(record.compute is not None for record in records)
     if base is not None:

@@ -36,22 +36,26 @@ class Times:
     spread: float
     """Interquartile range of forward + backward as a share of its median."""
     num_repeats: int
+    disturbance: str | None = None
+    """What makes all of them those of another device: throttling, other work, or a host that is too slow. None: nothing
+    does."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     """Clocks and throttling when they were taken."""
 
     @property
-    def fields(self) -> dict[str, float | int]:
+    def fields(self) -> dict[str, float | int | str | None]:
         """The same as fields of a record."""
         return {
             "forward_ms": self.forward_ms,
             "backward_ms": self.backward_ms,
             "spread": self.spread,
             "num_repeats": self.num_repeats,
+            "disturbance": self.disturbance,
         }
 
     def under(self, conditions: Mapping[str, str]) -> "Times":
-        """Return the same times with the conditions that they were taken under."""
-        return replace(self, conditions=conditions)
+        """Return the same times with further conditions that they were taken under."""
+        return replace(self, conditions={**self.conditions, **conditions})
 
 
 class LabelledBackend(Protocol):

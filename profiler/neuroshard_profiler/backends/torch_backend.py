@@ -51,10 +51,10 @@ class TorchBackend(ABC):
         """Time the calls of a sample. Raises UnusableSampleError."""
         return self.device.measure(sample, lambda: self.calls(sample, seed=seed), repeats)
 
-    def measure_launch(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> LaunchTimes:
+    def measure_launch(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> tuple[LaunchTimes, str | None]:
         """Time one call of a sample, the same of an idle device, and two calls of half the tables each.
 
-        Raises UnusableSampleError.
+        Returns the times, and what disturbed them (None: nothing did). Raises UnusableSampleError.
         """
         halves = [sample.model_copy(update={"tables": sample.tables[first::2]}) for first in (0, 1)]
         one = self.device.measure(sample, lambda: self.calls(sample, seed=seed), repeats)
@@ -63,11 +63,12 @@ class TorchBackend(ABC):
         if self.kind == "cuda":
             times = self.device.measure(sample, lambda: self.calls(sample, seed=seed), repeats, is_idle=True)
             alone = (times.forward_ms, times.backward_ms)
-        return LaunchTimes(
+        found = LaunchTimes(
             one_call_ms=(one.forward_ms, one.backward_ms),
             two_calls_ms=(two.forward_ms, two.backward_ms),
             alone_ms=alone,
         )
+        return found, one.disturbance or two.disturbance
 
     def measure_expansion(self, sample: ExpansionSample, *, repeats: Repeats) -> Times:
         """Time copies of pooled embeddings to repeated lists, which were exchanged just before: caches are warm.

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from neuroshard_profiler.devices.base import TimedDevice
 from neuroshard_profiler.devices.exchange_timers import ExchangeRepeats, ExchangeTimer
-from neuroshard_profiler.devices.timing import relative_spread
+from neuroshard_profiler.devices.timing import HOST_BOUND, relative_spread
 
 _ELEMENT_TYPES = {4: torch.float32, 2: torch.float16, 1: torch.int8}
 _LEAST_TRANSFER_SHARE = 0.1
@@ -30,6 +30,7 @@ _PEERS_AT_ONCE = 8.0
 """A latency l is read as l * (1 + peers / 8), as the device simulator does."""
 
 
+_Milliseconds = np.ndarray[tuple[int, int], np.dtype[np.float64]]
 Group = Any
 """What torch calls a process group, which may be a number."""
 
@@ -43,6 +44,8 @@ class DeviceTimes:
     spread: float
     """Interquartile range of the rank that starts last, as a share of its median."""
     num_repeats: int
+    disturbance: str | None = None
+    """HOST_BOUND where some rank's times include waiting for its host. None: none does."""
 
 
 class Ranks:
@@ -86,13 +89,14 @@ class Ranks:
         """Time one all-to-all of all ranks; every rank calls this with the same sample and gets the same answer."""
         collective = _Collective(sample, self)
         offset_ms = sample.start_offsets_ms[self.rank] if sample.start_offsets_ms else 0.0
-        times = self._times(None, self.num_devices, collective.run, offset_ms)
+        times, disturbance = self._times(None, self.num_devices, collective.run, offset_ms)
         last = int(np.argmax(sample.start_offsets_ms)) if sample.start_offsets_ms else None
-        return _device_times(times, last)
+        return _device_times(times, last, disturbance)
 
     def measure_call(self, call: Callable[[], object], group: Group, size: int) -> DeviceTimes:
         """Time a collective of a group; every rank calls this, and the ranks of a group get the same answer."""
-        return _device_times(self._times(group, size, call), None)
+        times, disturbance = self._times(group, size, call)
+        return _device_times(times, None, disturbance)
 
     def group(self, num_nodes: int, devices_per_node: int) -> Group:
         """Return this rank's group of that shape: all devices, those of its node, or those of its place in the nodes.
@@ -106,8 +110,8 @@ class Ranks:
 
     def _times(
         self, group: Group, size: int, call: Callable[[], object], offset_ms: float = 0.0
-    ) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
-        """Return the milliseconds [ranks of the group, repeats] of a collective of the group.
+    ) -> tuple[_Milliseconds, str | None]:
+        """Return the milliseconds [ranks of the group, repeats] of a collective of the group, and what disturbed them.
 
         All ranks decide together whether a host fell behind and the repeats begin again with a longer spin.
         """
@@ -122,13 +126,13 @@ class Ranks:
             everyone = [torch.zeros_like(told) for _ in range(size)]
             dist.all_gather(everyone, told, group=group)
             found = torch.stack(everyone).cpu().numpy()
-            times: np.ndarray[tuple[int, int], np.dtype[np.float64]] = found[:, :-1]
+            times: _Milliseconds = found[:, :-1]
             if not found[:, -1].any():
-                return times
+                return times, None
             longer = torch.tensor([int(self._timer.spin_longer())], device=self.device.torch)
             dist.all_reduce(longer, op=dist.ReduceOp.MAX, group=group)  # their spins may differ from earlier groups
             if not longer.item():
-                return times
+                return times, HOST_BOUND
 
     def _barrier(self, group: Group) -> None:
         """Let the ranks of a group begin together: on GPUs queued, on CPUs waited for."""
@@ -177,7 +181,7 @@ class Ranks:
     def _all_to_all_ms(self, group: Group, size: int, num_bytes: int) -> float:
         sent = torch.ones(size * num_bytes // 4, device=self.device.torch)
         received = torch.empty_like(sent)
-        times = self._times(group, size, lambda: dist.all_to_all_single(received, sent, group=group))
+        times, _ = self._times(group, size, lambda: dist.all_to_all_single(received, sent, group=group))
         mine: float = np.median(times, axis=1)[dist.get_rank(group)]
         return float(mine)
 
@@ -186,13 +190,14 @@ class Ranks:
         dist.destroy_process_group()
 
 
-def _device_times(times: np.ndarray[tuple[int, int], np.dtype[np.float64]], last: int | None) -> DeviceTimes:
+def _device_times(times: _Milliseconds, last: int | None, disturbance: str | None) -> DeviceTimes:
     """Return the times of ranks [ranks, repeats], of which one starts last; None: all start together."""
     judged = int(times.mean(axis=1).argmax()) if last is None else last
     return DeviceTimes(
         device_ms=tuple(float(median) for median in np.median(times, axis=1)),
         spread=relative_spread(times[judged]),
         num_repeats=times.shape[1],
+        disturbance=disturbance,
     )
 
 

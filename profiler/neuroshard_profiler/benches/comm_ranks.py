@@ -98,6 +98,7 @@ def collect_communication(
                         device_ms=times.device_ms,
                         spread=times.spread,
                         num_repeats=times.num_repeats,
+                        disturbance=times.disturbance,
                         elapsed_seconds=budget.elapsed_seconds,
                         environment=environment,
                     )

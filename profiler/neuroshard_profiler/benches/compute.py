@@ -92,10 +92,7 @@ def _measured(backend: Backend, sample: ComputeSample, *, seed: int, repeats: Re
     record = ProfileRecord(
         source=backend.source,
         compute=sample,
-        forward_ms=times.forward_ms,
-        backward_ms=times.backward_ms,
-        spread=times.spread,
-        num_repeats=times.num_repeats,
         environment={**backend.environment, **times.conditions},
+        **times.fields,
     )
     return record, False

@@ -25,8 +25,8 @@ class LaunchBackend(LabelledBackend, Protocol):
         """Types of stored weights that can be timed, the usual one first."""
         ...
 
-    def measure_launch(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> LaunchTimes:
-        """Time the sample's calls. Raises UnusableSampleError."""
+    def measure_launch(self, sample: ComputeSample, *, seed: int, repeats: Repeats) -> tuple[LaunchTimes, str | None]:
+        """Time the sample's calls. Returns the times, and what disturbed them. Raises UnusableSampleError."""
         ...
 
 
@@ -54,6 +54,6 @@ def collect_launches(backend: LaunchBackend, optimizer: Optimizer, file: Records
     for number in range(len(file.records), len(samples)):
         record = ProfileRecord(source=backend.source, launch=samples[number], environment=backend.environment)
         with file.appended(record) as measured:
-            measured["launch_times"] = backend.measure_launch(
+            measured["launch_times"], measured["disturbance"] = backend.measure_launch(
                 samples[number], seed=seed + number, repeats=backend.repeats
             )

@@ -111,6 +111,7 @@ def collect_reductions(
                         device_ms=times.device_ms,
                         spread=times.spread,
                         num_repeats=times.num_repeats,
+                        disturbance=times.disturbance,
                         elapsed_seconds=budget.elapsed_seconds,
                         environment=dict(environment),
                     )

@@ -25,8 +25,8 @@ TimedSample = ComputeSample | ExpansionSample | CodecSample | MatrixSample
 """What is timed in a pair of calls, forward and backward."""
 _FP32_BYTES = 4
 _MEMORY_MESSAGES = ("DefaultCPUAllocator", "CUDA error: out of memory")
-"""Of torch's allocator on CPUs, and of cudaErrorMemoryAllocation: the driver's, for memory that torch's allocator on GPUs
-does not hold (pinned, managed). It does not lose the device."""
+"""Of torch's allocator on CPUs, and of the driver's cudaErrorMemoryAllocation, which comes for memory that torch's
+allocator on GPUs does not hold (pinned, managed), and does not lose the device."""
 
 
 class EmbeddingCall(Protocol):

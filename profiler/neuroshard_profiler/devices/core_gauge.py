@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 _ITERATIONS = 10_000  # about 0.3 ms
 _CALIBRATIONS = 30
+OTHER_WORK = "other work on the core"
 _SLOWED_BY = 1.2
 """A loop that takes that many times the fastest ran on a slowed core: undisturbed ones differ by 5 %."""
 
@@ -25,11 +26,11 @@ class CoreGauge:
         self._loop_seconds = loop_seconds or _loop_seconds
         self._fastest = min(self._loop_seconds() for _ in range(_CALIBRATIONS))
 
-    def is_at_full_speed(self) -> bool:
-        """Whether the core runs at full speed now."""
+    def slowed_by(self) -> str | None:
+        """Return the reason why the core is slow now. None: it runs at full speed."""
         seconds = self._loop_seconds()
         self._fastest = min(self._fastest, seconds)
-        return seconds <= _SLOWED_BY * self._fastest
+        return None if seconds <= _SLOWED_BY * self._fastest else OTHER_WORK
 
 
 def _loop_seconds() -> float:

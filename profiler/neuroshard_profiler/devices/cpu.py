@@ -118,7 +118,7 @@ class CpuDevice:
                 lambda: embedding.forward(number), lambda pooled: embedding.backward(pooled, gradient)
             ),
             repeats,
-            is_undisturbed=CoreGauge().is_at_full_speed,
+            slowed_by=CoreGauge().slowed_by,
         )
 
 

@@ -1,8 +1,7 @@
 """One GPU as a device: times of the device itself, cold caches, warm clocks."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from types import MappingProxyType
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from neuroshard_api.documents.presets import load_presets
@@ -14,7 +13,8 @@ from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, sample_times
 from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, TorchCuda
 from neuroshard_profiler.devices.exchange_timers import CudaExchangeTimer, ExchangeRepeats, gpu_exchanges
-from neuroshard_profiler.devices.timing import CudaTimer, IdleCudaTimer, median_times
+from neuroshard_profiler.devices.nvml import Clocks, clocks_of
+from neuroshard_profiler.devices.timing import HOST_BOUND, CudaTimer, IdleCudaTimer, median_times
 
 CUDA_REPEATS = Repeats(warm_up=3, warm_up_ms=100.0, least=5, most=101, enough_ms=100.0)
 """Drawing a sample takes the host seconds, in which an idle GPU lowers its clocks: 100 ms of calls raise them."""
@@ -31,16 +31,14 @@ class CudaDevice:
     cuda: CudaRuntime
     kind: DeviceKind = "cuda"
     repeats: Repeats = CUDA_REPEATS
-    conditions: Callable[[], Mapping[str, str]] = lambda: MappingProxyType({})
-    """Clocks and throttling right now."""
+    clocks: Callable[[], Clocks] = Clocks
+    """Reads the clocks and what holds them down."""
 
     @classmethod
     def of_this_node(cls, index: int) -> "CudaDevice":
         """Return the GPU of this index; the process drives it from now on."""
-        from neuroshard_profiler.devices.nvml import conditions_of  # noqa: PLC0415 - an optional package
-
         cuda = TorchCuda(index)
-        return cls(cuda=cuda, conditions=conditions_of(cuda.properties.uuid))
+        return cls(cuda=cuda, clocks=clocks_of(cuda.properties.uuid))
 
     @property
     def torch(self) -> torch.device:
@@ -97,8 +95,10 @@ class CudaDevice:
         def call(number: int) -> tuple[float, float]:
             return timer.time_ms(lambda: embedding.forward(number), lambda pooled: embedding.backward(pooled, gradient))
 
-        times = median_times(call, repeats)
-        return times.under({**self.conditions(), "timed": "host" if timer.is_host_bound else "device"})
+        times = median_times(call, repeats, slowed_by=lambda: self.clocks().slowed_by)
+        if timer.is_host_bound and not is_idle:
+            times = replace(times, disturbance=times.disturbance or HOST_BOUND)
+        return times.under({**self.clocks().conditions, "timed": "host" if timer.is_host_bound else "device"})
 
     def _described(self, product: str) -> DeviceType:
         properties = self.cuda.properties

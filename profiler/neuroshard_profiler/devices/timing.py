@@ -31,6 +31,8 @@ _FIRST_SPIN_CYCLES = 2**21
 """1.1 ms at 1.9 GHz: forward and backward of one fused call take the host some 0.8 ms."""
 _MAX_SPIN_CYCLES = 2**26
 _SLOWED_PER_LEAST = 3
+HOST_BOUND = "waiting for the host"
+"""The disturbance of times that the longest spin did not free of the host."""
 
 Pooled = TypeVar("Pooled")
 
@@ -126,7 +128,7 @@ def median_times(
     call: Callable[[int], tuple[float, float]],
     repeats: Repeats,
     *,
-    is_undisturbed: Callable[[], bool] = lambda: True,
+    slowed_by: Callable[[], str | None] = lambda: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Times:
     """Return the medians of repeated calls.
@@ -134,8 +136,9 @@ def median_times(
     Args:
         call: makes the call of this number and returns its forward and backward milliseconds.
         repeats: how often; those of the warm-up do not count.
-        is_undisturbed: whether the device runs at full speed now. Calls that begin or end where it does not are left
-            out and repeated, at most 3 * ``repeats.least`` of them; they count where all calls are such.
+        slowed_by: what slows the device now; None where it runs at full speed. Calls that begin or end where it does
+            not are left out and repeated, at most 3 * ``repeats.least`` of them. Where all calls are such, they count,
+            and the times have the reasons as their disturbance.
         clock: seconds, for the length of the warm-up.
     """
     number = 0
@@ -146,17 +149,19 @@ def median_times(
     undisturbed: list[tuple[float, float]] = []
     slowed: list[tuple[float, float]] = []
     total_ms = 0.0
-    before = is_undisturbed()
+    reasons: dict[str, None] = {}
+    before = slowed_by()
     while len(slowed) < _SLOWED_PER_LEAST * repeats.least and (
         len(undisturbed) < repeats.least or (len(undisturbed) < repeats.most and total_ms < repeats.enough_ms)
     ):
         found = call(number + len(undisturbed) + len(slowed))
-        after = is_undisturbed()
-        if before and after:
+        after = slowed_by()
+        if before is None and after is None:
             undisturbed.append(found)
             total_ms += sum(found)
         else:
             slowed.append(found)
+            reasons.update(dict.fromkeys(filter(None, (before, after))))
         before = after
     timed = undisturbed or slowed
     times = np.array(timed)
@@ -166,6 +171,7 @@ def median_times(
         backward_ms=float(backward_ms),
         spread=relative_spread(times.sum(axis=1)),
         num_repeats=len(times),
+        disturbance=None if undisturbed else f"slowed by {'; '.join(reasons)}",
         conditions={"slowed_calls": f"{len(slowed)} of {len(undisturbed) + len(slowed)}"} if slowed else {},
     )
 

@@ -2,7 +2,7 @@
 
 from itertools import chain, repeat
 
-from neuroshard_profiler.devices.core_gauge import CoreGauge
+from neuroshard_profiler.devices.core_gauge import OTHER_WORK, CoreGauge
 
 
 def test_a_core_that_loses_half_of_itself_is_not_at_full_speed() -> None:
@@ -10,7 +10,7 @@ def test_a_core_that_loses_half_of_itself_is_not_at_full_speed() -> None:
     loops = chain(repeat(1.0, 30), [1.8, 1.1, 1.0])
     gauge = CoreGauge(lambda: next(loops))
 
-    assert [gauge.is_at_full_speed() for _ in range(3)] == [False, True, True]
+    assert [gauge.slowed_by() for _ in range(3)] == [OTHER_WORK, None, None]
 
 
 def test_full_speed_is_that_of_the_fastest_loop_so_far() -> None:
@@ -18,4 +18,4 @@ def test_full_speed_is_that_of_the_fastest_loop_so_far() -> None:
     loops = chain(repeat(1.8, 30), [1.0, 1.8])
     gauge = CoreGauge(lambda: next(loops))
 
-    assert [gauge.is_at_full_speed() for _ in range(2)] == [True, False]
+    assert [gauge.slowed_by() for _ in range(2)] == [None, OTHER_WORK]

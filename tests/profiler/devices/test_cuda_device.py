@@ -1,9 +1,8 @@
 """Specification of a GPU as a device, on a stream that follows CUDA's rules (simulated); tensors are the CPU's."""
 
+import itertools
 import re
 import weakref
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import torch
@@ -11,7 +10,8 @@ import torch.distributed as dist
 from neuroshard_profiler.backends.base import Repeats
 from neuroshard_profiler.devices.cuda import CudaDevice
 from neuroshard_profiler.devices.cuda_runtime import cuda_versions
-from neuroshard_profiler.devices.nvml import conditions_of
+from neuroshard_profiler.devices.nvml import Clocks
+from neuroshard_profiler.devices.timing import HOST_BOUND
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
 from support.profiler.fake_cuda import FakeCuda
 from support.profiler.profiler_builders import compute_sample
@@ -40,12 +40,13 @@ class Lookups:
 def test_a_sample_gets_the_devices_own_times_and_its_conditions() -> None:
     """Medians of the device's time, with the clock under which they were taken."""
     cuda = FakeCuda()
-    device = CudaDevice(cuda=cuda, conditions=lambda: {"clock_mhz": "1755"})
+    device = CudaDevice(cuda=cuda, clocks=lambda: Clocks(mhz=1755, held_down_by=("applications_clocks",)))
 
     times = device.measure(compute_sample(), lambda: Lookups(cuda), THREE)
 
     assert (times.forward_ms, times.backward_ms) == pytest.approx((0.08, 0.12))
-    assert times.conditions == {"clock_mhz": "1755", "timed": "device"}
+    assert times.conditions == {"clock_mhz": "1755", "throttled": "applications_clocks", "timed": "device"}
+    assert times.disturbance is None
     assert cuda.log[-1] == "empty cache"
 
 
@@ -73,6 +74,41 @@ def test_a_failing_kernel_ends_its_sample_only(raised: Exception, expected: type
     assert type(caught.value) is expected
     assert str(caught.value) == str(raised).splitlines()[0]
     assert cuda.log == ["empty cache"]
+
+
+def test_calls_under_a_power_cap_are_repeated_and_told_where_they_do_not_end() -> None:
+    """The GPU is asked before and after each call; a record of throttled calls alone is disturbed."""
+    cuda, readings = FakeCuda(), itertools.cycle(["power_cap", None, None])
+
+    def clocks() -> Clocks:
+        reason = next(readings)
+        return Clocks(mhz=1400, held_down_by=() if reason is None else (reason,))
+
+    now_and_then = CudaDevice(cuda=cuda, clocks=clocks).measure(compute_sample(), lambda: Lookups(cuda), THREE)
+    capped = CudaDevice(cuda=cuda, clocks=lambda: Clocks(mhz=1400, held_down_by=("power_cap",)))
+    always = capped.measure(compute_sample(), lambda: Lookups(cuda), THREE)
+
+    assert (now_and_then.num_repeats, now_and_then.disturbance) == (3, None)
+    assert now_and_then.conditions["slowed_calls"] == "5 of 8"
+    assert (always.num_repeats, always.disturbance) == (9, "slowed by power_cap")
+
+
+def test_times_that_wait_for_the_host_are_disturbed_unless_that_is_what_is_timed() -> None:
+    """A call that waits for the device inside is never ahead of it; a launch of an idle device waits by intent."""
+    cuda = FakeCuda()
+
+    class Waiting(Lookups):
+        def forward(self, number: int) -> torch.Tensor:
+            self.cuda.synchronize()
+            return super().forward(number)
+
+    busy, idle = (
+        CudaDevice(cuda=cuda).measure(compute_sample(), lambda: Waiting(cuda), THREE, is_idle=is_idle)
+        for is_idle in (False, True)
+    )
+
+    assert (busy.disturbance, busy.conditions["timed"]) == (HOST_BOUND, "host")
+    assert (idle.disturbance, idle.conditions["timed"]) == (None, "host")
 
 
 class Tables:
@@ -130,25 +166,3 @@ def test_versions_are_those_of_the_installed_torch() -> None:
 
     assert versions["cuda"] == (torch.version.cuda or "unknown")
     assert re.fullmatch(r"\d+\.\d+\.\d+" if dist.is_nccl_available() else "none", versions["nccl"])
-
-
-def test_current_clock_and_throttling_come_from_the_management_library() -> None:
-    """The bits are those of nvml.h; an idle GPU (bit 0) is not throttled."""
-    handles: list[str] = []
-
-    def handle_of(uuid: str) -> str:
-        handles.append(uuid)
-        return uuid
-
-    library = SimpleNamespace(
-        NVML_CLOCK_SM=1,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=handle_of,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda _: 0x1 | 0x4 | 0x40,
-        nvmlDeviceGetClockInfo=lambda _handle, _clock: 1410,
-    )
-
-    conditions = conditions_of("0123", cast("Any", library))()
-
-    assert handles == ["GPU-0123"]
-    assert conditions == {"clock_mhz": "1410", "throttled": "power_cap, hardware_thermal"}

@@ -70,23 +70,25 @@ def test_a_warm_up_lasts_its_time() -> None:
 def test_calls_on_a_slowed_core_are_repeated() -> None:
     """A call counts if the core ran at full speed before and after it; the record says how many did not."""
     times = iter([(9.0, 9.0), (9.0, 9.0), (1.0, 2.0), (1.0, 2.0), (9.0, 9.0), (9.0, 9.0), (1.0, 2.0)])
-    full_speed = iter([True, False, True, True, True, False, True, True])
+    slowed_by = iter([None, "heat", None, None, None, "heat", None, None])
     result = median_times(
         lambda _: next(times),
         Repeats(warm_up=0, least=3, most=9, enough_ms=0.0),
-        is_undisturbed=lambda: next(full_speed),
+        slowed_by=lambda: next(slowed_by),
     )
 
     assert (result.forward_ms, result.backward_ms, result.num_repeats) == (1.0, 2.0, 3)
-    assert result.conditions == {"slowed_calls": "4 of 7"}
+    assert (result.conditions, result.disturbance) == ({"slowed_calls": "4 of 7"}, None)
 
 
-def test_a_core_that_is_always_slowed_is_measured_all_the_same() -> None:
-    """Where full speed does not come within three times the fewest calls, the slowed ones count."""
+def test_a_device_that_is_always_slowed_is_measured_and_its_times_say_so() -> None:
+    """Where full speed does not come within three times the fewest calls, the slowed ones count, with every reason."""
     repeats = Repeats(warm_up=0, least=3, most=5)
-    result = median_times(lambda _: (1.0, 2.0), repeats, is_undisturbed=lambda: False)
+    reasons = iter(["power_cap"] * 4 + ["heat"] * 9)
+    result = median_times(lambda _: (1.0, 2.0), repeats, slowed_by=lambda: next(reasons))
 
     assert (result.num_repeats, result.conditions) == (9, {"slowed_calls": "9 of 9"})
+    assert result.disturbance == "slowed by power_cap; heat"
 
 
 def test_a_process_is_pinned_to_one_core_and_freed_again() -> None:
