@@ -157,8 +157,9 @@ def _files_needed(spec: Spec) -> list[tuple[str, str]]:
     files: list[tuple[str, str]] = []
     if spec.plan_ref is not None:
         files.append((spec.plan_ref.name, spec.plan_ref.key))
-    if spec.model.embedding_tables_from is not None:
-        reference = spec.model.embedding_tables_from.config_map_key_ref
+    source = spec.model.embedding_tables_from
+    reference = None if source is None else source.config_map_key_ref
+    if reference is not None:
         files.append((reference.name, reference.key))
     models = spec.profiler.cost_model_ref
     if models is not None and models.config_map_name is not None and spec.profiler.device_type is None:

@@ -1,6 +1,7 @@
 """Job files with the ConfigMaps that they name."""
 
 import base64
+import re
 from pathlib import Path
 from typing import Any
 
@@ -103,3 +104,38 @@ def test_tables_that_cannot_be_found_are_named(tmp_path: Path, maps: tuple[objec
 
     assert str(caught.value).startswith(str(path))
     assert problem in str(caught.value)
+
+
+FROM_FILE = {"embeddingTablesFrom": {"file": "tables.csv"}}
+
+
+def test_tables_of_a_file_are_below_the_folder_of_the_job(tmp_path: Path) -> None:
+    """Wherever the command was started."""
+    path = written(tmp_path / "job.yaml", builders.job_data(model=FROM_FILE))
+    (tmp_path / "tables.csv").write_text(CSV, encoding="utf-8")
+
+    assert [table.name for table in read_job_file(path).tables().tables] == ["user"]
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ({"file": "no.csv"}, "no.csv: does not exist"),
+        ({"file": "tables.txt"}, "is not a readable table set: the suffix is '.txt'"),
+        ({"file": "label.csv"}, "tables[0].name: 'label' is the label"),
+        (
+            {"file": "tables.csv", **FROM_CONFIG_MAP["embeddingTablesFrom"]},
+            "spec.model.embeddingTablesFrom: set exactly one of configMapKeyRef and file",
+        ),
+    ],
+    ids=["missing", "suffix", "label", "two"],
+)
+def test_a_file_without_good_tables_is_refused(tmp_path: Path, source: dict[str, Any], problem: str) -> None:
+    """The message names the file of the tables, or the field."""
+    data = {"format": "Parquet", "path": "log.parquet"}
+    path = written(tmp_path / "job.yaml", builders.job_data(model={"embeddingTablesFrom": source}, data=data))
+    (tmp_path / "tables.txt").write_text(CSV, encoding="utf-8")
+    (tmp_path / "label.csv").write_text(CSV.replace("user", "label"), encoding="utf-8")
+
+    with pytest.raises(DocumentError, match=re.escape(problem)):
+        read_job_file(path).tables()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.job.crd import job_schema
+from neuroshard_api.job.model import ONLY_LOCAL_FILE
 from support import builders
 from support.jobs import broken_jobs, broken_rules, broken_schemas
 from support.jobs.broken_jobs import BrokenJob
@@ -101,10 +102,17 @@ def test_what_does_not_concern_the_plan_may_change(jobs: Jobs) -> None:
 def test_every_rule_is_tried_here() -> None:
     """A new rule comes with a job that breaks it."""
     said = {case.server.rsplit(": ", 1)[-1] for case in broken_rules.RULES} | {case[2] for case in broken_jobs.NAMES}
-    said |= {SUSPENDED_ONLY.format(field) for field in CHANGES} | {"managedBy cannot be changed"}
+    said |= {SUSPENDED_ONLY.format(field) for field in CHANGES} | {"managedBy cannot be changed", ONLY_LOCAL_FILE}
     rules = {rule["message"] for rule in rules_of(job_schema())}
 
     assert {rule for rule in rules if not any(rule.endswith(each) for each in said)} == set()
+
+
+def test_tables_in_a_file_of_one_machine_are_refused(jobs: Jobs) -> None:
+    """Pods do not have the file; `neuroshard run` reads it."""
+    refusal = jobs.refusal(builders.job_data(model={"embeddingTablesFrom": {"file": "tables.json"}}))
+
+    assert refusal == f"{REFUSED}spec.model.embeddingTablesFrom: Invalid value: {ONLY_LOCAL_FILE}"
 
 
 def test_a_job_beyond_the_limit_of_objects_is_refused(jobs: Jobs) -> None:

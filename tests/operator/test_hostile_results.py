@@ -120,6 +120,14 @@ def test_the_tables_of_the_largest_models_are_read(suffix: str) -> None:
     assert len(tables_of_file(name, content, where="it").tables) == 10_000
 
 
+def test_tables_in_a_file_of_one_machine_are_refused_by_name() -> None:
+    """Where a definition of another release let the job in."""
+    story = Story(model={"embeddingTablesFrom": {"file": "tables.json"}, "batchSizePerDevice": 8})
+
+    assert story.status["reason"] == "InvalidInput"
+    assert "kubectl create configmap" in story.status["message"]
+
+
 @pytest.mark.parametrize(
     ("spec", "key"),
     [

@@ -184,7 +184,7 @@ def _tables(job: DLRMTrainingJob, file: Path | None) -> TableSet:
         inline = job.spec.model.inline_tables(job.metadata.name)
         if inline is None:
             raise InputError(
-                "spec.model.embeddingTablesFrom: names a ConfigMap; hint: give its table set with --tables"
+                "spec.model.embeddingTablesFrom: names a ConfigMap or a file; hint: give its table set with --tables"
             )
         return inline
     try:

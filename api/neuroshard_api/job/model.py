@@ -124,12 +124,34 @@ class ConfigMapKey(Part):
     """Key in its data or binaryData."""
 
 
+ONLY_LOCAL_FILE = (
+    "file is read on one machine alone, by `neuroshard run`; hint: make a ConfigMap of it, `kubectl create configmap "
+    "NAME --from-file FILE`, and name that in configMapKeyRef"
+)
+
+
 class TablesSource(Part):
     """Where a large set of tables is stored."""
 
-    config_map_key_ref: ConfigMapKey
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.configMapKeyRef) || has(self.file)",  # of both, the next rule tells
+            message="set exactly one of configMapKeyRef and file",
+            holds=lambda source: (source.config_map_key_ref is None) != (source.file is None),
+        ),
+        Rule(
+            cel="!has(self.file)",
+            message=ONLY_LOCAL_FILE,
+        ),
+    )
+
+    config_map_key_ref: ConfigMapKey | None = None
     """Key that holds a table set as `neuroshard plan` reads it. The key's suffix says how it is written: .json, .yaml
-    or .csv, each also gzipped with .gz behind it (in binaryData), since a ConfigMap holds at most 1 MiB."""
+    or .csv, each also gzipped with .gz behind it (in binaryData), since a ConfigMap holds at most 1 MiB. If unset:
+    file."""
+    file: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
+    """File of the table set on this machine, for `neuroshard run`; a cluster refuses it. A relative path is below the
+    job file's folder. If unset: configMapKeyRef."""
 
 
 class CrossNetwork(Part):
@@ -198,7 +220,7 @@ class Model(Part):
     ) = None
     """The embedding tables. Larger sets: embeddingTablesFrom."""
     embedding_tables_from: TablesSource | None = None
-    """A ConfigMap with the embedding tables, for sets that are too large for the resource."""
+    """A ConfigMap, or a file of a local run, with the embedding tables, for sets too large for the resource."""
     batch_size_per_device: Annotated[int, Field(ge=1, le=2**24)] = 8192
     """Samples per device and step; an embedding shard serves the batches of all devices."""
     embedding_optimizer: EmbeddingOptimizer = EmbeddingOptimizer.ROWWISE_ADAGRAD

@@ -129,14 +129,13 @@ def _job_kind() -> str:
 
 
 def _job_problems(path: Path) -> list[str]:
-    """Return the problems of the tables that a job file has in a ConfigMap. Raises DocumentError with all others."""
+    """Return the problems of the tables that a job file has elsewhere. Raises DocumentError with all others."""
     from neuroshard_api.documents.document import DocumentError
 
     from neuroshard_cli.local.job_file import read_job_file
 
     file = read_job_file(path)
-    reference = file.job.spec.model.embedding_tables_from
-    if reference is None or reference.config_map_key_ref.name in file.config_maps:
+    if file.has_tables:
         try:
             file.tables()
         except DocumentError as error:

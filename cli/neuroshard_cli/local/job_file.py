@@ -16,11 +16,21 @@ class JobFile:
 
     path: Path
     job: "DLRMTrainingJob"
+    document: Mapping[str, Any]
+    """The job in the file's own words, as plain data."""
     config_maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """ConfigMaps by name, as plain data."""
 
+    @property
+    def has_tables(self) -> bool:
+        """Whether the tables are here: in the file, or in one next to it, and not in a ConfigMap of the cluster."""
+        source = self.job.spec.model.embedding_tables_from
+        reference = None if source is None else source.config_map_key_ref
+        return reference is None or reference.name in self.config_maps
+
     def tables(self) -> "TableSet":
-        """Return the job's tables, its own or those of the ConfigMap that it names. Raises DocumentError."""
+        """Return the job's tables, its own or those of the ConfigMap or file that it names. Raises DocumentError."""
+        from neuroshard_api.documents.table_files import read_table_set
         from neuroshard_api.job.feature_columns import require_feature_columns
         from neuroshard_api.job.plan_request import tables_of_file
 
@@ -30,9 +40,14 @@ class JobFile:
             return own
         assert model.embedding_tables_from is not None, "a job's model has one of the two"
         reference = model.embedding_tables_from.config_map_key_ref
-        content = self.content(reference.name, reference.key, field_path="spec.model.embeddingTablesFrom")
-        where = f"{self.path}: ConfigMap {reference.name}, {reference.key}"
-        tables = tables_of_file(reference.key, content, where=where)
+        if reference is None:
+            assert model.embedding_tables_from.file is not None, "a source of tables has one of the two"
+            path = self.path.parent / model.embedding_tables_from.file
+            where, tables = str(path), read_table_set(path)
+        else:
+            where = f"{self.path}: ConfigMap {reference.name}, {reference.key}"
+            content = self.content(reference.name, reference.key, field_path="spec.model.embeddingTablesFrom")
+            tables = tables_of_file(reference.key, content, where=where)
         require_feature_columns(model, self.job.spec.data, tables, where=where)
         return tables
 
@@ -78,4 +93,5 @@ def read_job_file(path: Path) -> JobFile:
         for data in documents
         if isinstance(data, dict) and data.get("kind") == "ConfigMap"
     }
-    return JobFile(path=path, job=DLRMTrainingJob.from_data(jobs[0], where=where), config_maps=config_maps)
+    job = DLRMTrainingJob.from_data(jobs[0], where=where)
+    return JobFile(path=path, job=job, document=jobs[0], config_maps=config_maps)

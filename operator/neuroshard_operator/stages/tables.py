@@ -2,6 +2,7 @@
 
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.model import ONLY_LOCAL_FILE
 from neuroshard_api.job.plan_request import tables_of_file
 from neuroshard_api.job.status import Stage
 
@@ -22,6 +23,9 @@ def tables_of(context: Context) -> TableSet | StageResult:
     source = context.spec.model.embedding_tables_from
     assert source is not None, "the resource's rules ask for one of the two"
     reference = source.config_map_key_ref
+    if reference is None:
+        message = f"model.embeddingTablesFrom: {ONLY_LOCAL_FILE}"
+        return failed(display_stage=Stage.PENDING, stage=None, reason=Reason.INVALID_INPUT, message=message)
     file = context.fetched(reference.name, reference.key)
     if file is None or file.content is None:
         return missing(f"model.embeddingTablesFrom: ConfigMap {reference.name} has no key {reference.key}")

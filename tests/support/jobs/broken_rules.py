@@ -16,6 +16,12 @@ RULES = (
         model=model(embeddingTablesFrom={"configMapKeyRef": {"name": "tables", "key": "tables.json"}}),
     ),
     broken_rule(
+        "no-source-of-tables",
+        "spec.model.embeddingTablesFrom",
+        "set exactly one of configMapKeyRef and file",
+        model={"embeddingTablesFrom": {}},
+    ),
+    broken_rule(
         "cross-network-without-dcn",
         "spec.model",
         "crossNetwork is for the architecture DCNv2 only",
