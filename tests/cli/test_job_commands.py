@@ -92,6 +92,53 @@ def test_a_submitted_job_is_what_the_file_says(neuroshard: Any, kubectl: Kubectl
     assert made["spec"]["launchPolicy"] == "Auto"
 
 
+def test_the_config_maps_of_a_file_are_made_with_its_job(neuroshard: Any, kubectl: Kubectl, tmp_path: Path) -> None:
+    """As `kubectl apply` does; a job that the cluster refuses leaves none behind."""
+    tables = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
+    config_map = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "shop-tables"},
+        "data": {"tables.csv": tables},
+    }
+    source = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "shop-tables", "key": "tables.csv"}}}
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump_all([job_data("shop", model=source), config_map]))
+    result = neuroshard("submit", file, "--namespace", kubectl.namespace)
+
+    assert (result.code, result.err) == (0, "")
+    assert result.out.splitlines()[0] == f"ConfigMap shop-tables created in namespace {kubectl.namespace}"
+    assert kubectl.get("configmap", "shop-tables")["data"] == {"tables.csv": tables}
+    kubectl.delete("configmap", "shop-tables")
+    assert neuroshard("submit", file, "--namespace", kubectl.namespace).code == 2
+    assert "shop-tables" not in kubectl("get", "configmaps", "-o", "name")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ({"file": "tables.csv"}, "spec.model.embeddingTablesFrom: file is read on one machine alone"),
+        ({"configMapKeyRef": {"name": "shop", "key": "tables.csv"}}, "line 1, column embedding_dim: is missing"),
+    ],
+    ids=["file", "broken tables"],
+)
+def test_tables_that_no_cluster_could_plan_are_refused_here(
+    neuroshard: Any, tmp_path: Path, source: dict[str, Any], message: str
+) -> None:
+    """Before the cluster is asked."""
+    config_map = {
+        "kind": "ConfigMap",
+        "metadata": {"name": "shop"},
+        "data": {"tables.csv": "name,num_embeddings\na,1\n"},
+    }
+    file = tmp_path / "job.yaml"
+    file.write_text(yaml.safe_dump_all([job_data("shop", model={"embeddingTablesFrom": source}), config_map]))
+    result = neuroshard("submit", file)
+
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+
+
 def test_a_broken_file_is_refused_before_the_cluster_is_asked(neuroshard: Any, tmp_path: Path) -> None:
     """By file and field."""
     file = tmp_path / "job.yaml"

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -75,13 +75,25 @@ class JobsClient:
         except (ApiException, DocumentError, HTTPError):
             return None
 
-    def create(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Create a job; fields that the cluster does not know are refused. Raises CommandError."""
+    def create(self, job: Mapping[str, Any], *, is_trial: bool = False) -> None:
+        """Create a job; fields that the cluster does not know are refused. Raises CommandError.
+
+        Args:
+            job: the resource.
+            is_trial: whether the cluster only says whether it would take the job.
+        """
+        trial = {"dry_run": "All"} if is_trial else {}
         with _sentences(f"{job['metadata']['name']} in namespace {self.namespace}"):
-            made: dict[str, Any] = self._jobs.create_namespaced_custom_object(
-                **self._where, body=job, field_validation="Strict", _request_timeout=CALL_TIMEOUT_S
+            self._jobs.create_namespaced_custom_object(
+                **self._where, body=job, field_validation="Strict", _request_timeout=CALL_TIMEOUT_S, **trial
             )
-            return made
+
+    def create_config_map(self, config_map: Mapping[str, Any]) -> None:
+        """Create a ConfigMap. Raises CommandError."""
+        with _sentences(f"ConfigMap {config_map['metadata']['name']} in namespace {self.namespace}"):
+            self._core.create_namespaced_config_map(
+                self.namespace, config_map, field_validation="Strict", _request_timeout=CALL_TIMEOUT_S
+            )
 
     def pods(self, batch_job: str) -> list[PodLog]:
         """Return the pods of a Kubernetes Job, the newest of each worker, by index. Raises CommandError."""

@@ -17,19 +17,27 @@ def submit(
     context: ContextOption = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Tell each change until the job has ended.")] = False,
 ) -> None:
-    """Check a job file here, and create the job in the cluster."""
-    from neuroshard_api.documents.document import read_data
-    from neuroshard_api.job.training_job import DLRMTrainingJob
+    """Check a job file here, and create the job and the file's ConfigMaps in the cluster."""
+    from neuroshard_api.job.model import ONLY_LOCAL_FILE
 
-    raw = read_data(file)
-    job = DLRMTrainingJob.from_data(raw, where=str(file))
-    assert isinstance(raw, dict), "from_data has checked it"
+    from neuroshard_cli.local.job_file import read_job_file
+
+    found = read_job_file(file)
+    job, source = found.job, found.job.spec.model.embedding_tables_from
+    if source is not None and source.file is not None:
+        raise CommandError(f"{file}: spec.model.embeddingTablesFrom: {ONLY_LOCAL_FILE}")
+    if found.has_tables:
+        found.tables()  # whose problems are told before the cluster is asked
     named = job.metadata.namespace
     if named and namespace and named != namespace:
         raise CommandError(f"{file}: metadata.namespace: is {named!r}, and --namespace {namespace!r}; hint: remove one")
     with jobs_client(context, namespace or named) as jobs:
         # The file's own words, not ours: what it leaves out gets the cluster's defaults.
-        jobs.create(raw)
+        jobs.create(found.document, is_trial=True)
+        for name, config_map in found.config_maps.items():
+            jobs.create_config_map(config_map)
+            print_document(f"ConfigMap {name} created in namespace {jobs.namespace}\n")
+        jobs.create(found.document)
         print_document(f"{job.metadata.name} created in namespace {jobs.namespace}\n")
         if watch:
             raise typer.Exit(watch_job(jobs, job.metadata.name))
