@@ -1,13 +1,17 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientType
+from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, Constraints
 from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.process.failures import CommandError
+from neuroshard_cli.local.job_file import read_job_file
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, build_topology, read_tables
 from support.builders import dense_profile
 
@@ -159,3 +163,41 @@ def test_types_described_badly_are_refused_by_the_options_name(changes: dict[str
     """A type that does not exist, or a gain of nothing."""
     with pytest.raises(CommandError, match=words):
         build_request(replace(OPTIONS, tables="mlperf-dlrm-dcnv2", **changes), "neuroshard")  # type: ignore[arg-type]
+
+
+JOB = Path(__file__).parents[2] / "examples" / "02-movielens.yaml"
+
+
+def test_the_request_of_a_job_is_the_operators() -> None:
+    """On the devices that the job and its options name."""
+    file = read_job_file(JOB)
+    topology = preset("h100-80gb").topology(num_nodes=1, devices_per_node=2)
+    expected = plan_request(file.job, tables=file.tables(), topology=topology)
+
+    assert build_request(RequestOptions(tables=str(JOB), device_type="h100-80gb"), None) == expected
+    chosen = build_request(RequestOptions(tables=str(JOB), device_type="h100-80gb"), Algorithm.DIM_GREEDY)
+    assert chosen == expected.model_copy(update={"algorithm": Algorithm.DIM_GREEDY})
+    large = build_request(replace(OPTIONS, tables=str(JOB), devices=16, batch_size=64), None)
+    assert (large.topology.num_nodes, large.topology.num_devices, large.batch_size_per_device) == (2, 16, 64)
+
+
+def test_a_job_in_json_is_planned_as_in_yaml(tmp_path: Path) -> None:
+    """As `neuroshard run` leaves it in its folder."""
+    (tmp_path / "job.json").write_text(read_job_file(JOB).job.to_json(), encoding="utf-8")
+
+    found = build_request(replace(OPTIONS, tables=str(tmp_path / "job.json")), None)
+    assert found == build_request(replace(OPTIONS, tables=str(JOB)), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_memory": "70GiB"}, "--max-memory: .*02-movielens.yaml is a job, which says this itself; hint: set it"),
+        ({"seed": 3}, "--seed: .* is a job"),
+        ({"device_type": None}, "--device-type: is missing, and .* names none in spec.profiler.deviceType"),
+    ],
+)
+def test_what_a_job_says_itself_is_no_option(changes: dict[str, Any], message: str) -> None:
+    """An option would be dropped, or contradict what the operator plans."""
+    with pytest.raises(CommandError, match=message):
+        build_request(replace(OPTIONS, tables=str(JOB), **changes), None)

@@ -24,8 +24,9 @@ def plan(
     options: RequestOptions,
     *,
     algorithm: Annotated[
-        AlgorithmChoice, typer.Option(help="How to search; all but the first are baselines.")
-    ] = "neuroshard",
+        AlgorithmChoice | None,
+        typer.Option(help="How to search; all but the first are baselines. Default: a job's own, else neuroshard."),
+    ] = None,
     statistics: Annotated[
         Path | None,
         typer.Option(help="Inputs as a trainer counted them (input-statistics.json), in place of the table set's."),

@@ -1,7 +1,6 @@
 """``neuroshard validate``: the problems of files."""
 
 import json as json_format
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -50,8 +49,10 @@ def validate(
 
 def examine(path: Path) -> Finding:
     """Recognize a document by its suffix, its schema_version, or its kind, and gather its problems."""
-    from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_text
+    from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError
     from neuroshard_costs.errors import BundleError
+
+    from neuroshard_cli.local.job_file import is_job_file
 
     suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
     kind: str | None = None
@@ -66,7 +67,7 @@ def examine(path: Path) -> Finding:
         elif suffix == ".jsonl":
             kind = "profile-record/v1"
             problems = _record_problems(path)
-        elif suffix in {".yaml", ".yml"} and _MANIFEST.search(read_text(path)):
+        elif is_job_file(path):
             kind = _job_kind()
             problems = _job_problems(path)
         else:
@@ -116,10 +117,6 @@ def _record_problems(path: Path) -> list[str]:
             except DocumentError as error:
                 problems += [f"line {number}: {problem}" for problem in error.problems]
     return problems
-
-
-_MANIFEST = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
-"""A resource of Kubernetes in YAML; the documents of this project have no such keys."""
 
 
 def _job_kind() -> str:

@@ -1,5 +1,6 @@
 """A job file as people keep it: one job, and the ConfigMaps that it names, as separate documents of one file."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,6 +77,24 @@ class JobFile:
         except binascii.Error as error:
             problem = f"binaryData.{key} of the ConfigMap {name!r} is not base64: {error}"
             raise DocumentError(str(self.path), [f"{field_path}: {problem}"]) from error
+
+
+_MANIFEST = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
+"""A resource of Kubernetes in YAML; the documents of this project have no such keys."""
+
+
+def is_job_file(path: Path) -> bool:
+    """Return whether a file holds resources of Kubernetes, by its name and its keys. Raises DocumentError."""
+    from neuroshard_api.documents.document import COMPRESSED_SUFFIX, parse_data, read_text
+
+    suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
+    if suffix not in {".yaml", ".yml", ".json"} or not path.is_file():
+        return False
+    text = read_text(path)
+    if suffix != ".json":
+        return _MANIFEST.search(text) is not None
+    found = parse_data(text, where=str(path), is_json=True) if '"apiVersion"' in text else None
+    return isinstance(found, dict) and "schema_version" not in found and "apiVersion" in found
 
 
 def read_job_file(path: Path) -> JobFile:

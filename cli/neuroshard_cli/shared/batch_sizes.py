@@ -39,7 +39,7 @@ def parse_batch_sizes(text: str | None) -> tuple[int, ...]:
     return sizes
 
 
-def requests_of(options: RequestOptions, algorithm: str, sizes: tuple[int, ...]) -> "list[PlanRequest]":
+def requests_of(options: RequestOptions, algorithm: str | None, sizes: tuple[int, ...]) -> "list[PlanRequest]":
     """Return the request of the options at each batch size. Raises CommandError or DocumentError."""
     if options.dense is not None and BATCH_PLACEHOLDER not in str(options.dense) and len(sizes) > 1:
         raise CommandError(

@@ -43,7 +43,9 @@ class RequestOptions:
 
     tables: Annotated[
         str | None,
-        typer.Argument(metavar="TABLES", help="A table set (YAML, JSON, CSV), or a name of `neuroshard workloads`."),
+        typer.Argument(
+            metavar="TABLES", help="A table set (YAML, JSON, CSV), a job file, or a name of `neuroshard workloads`."
+        ),
     ] = None
     module: ModuleOption = None
     batches: BatchesOption = DEFAULT_BATCHES
@@ -176,6 +178,10 @@ class RequestOptions:
         float, typer.Option(min=0.0, max=1.0, help="Share of the predicted cost given up for fewer shards; 0: none.")
     ] = 0.001
 
+    def dense_path(self, batch_size: int) -> Path:
+        """Return the file of the dense part that was counted for so many samples per device."""
+        return Path(str(self.dense).replace(BATCH_PLACEHOLDER, str(batch_size)))
+
 
 def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the parameters of RequestOptions; it receives them as its one argument ``options``.
@@ -252,8 +258,24 @@ def build_topology(options: RequestOptions) -> "Topology":
     return found.topology(num_nodes=nodes, devices_per_node=per_node, host_memory_bytes=memory)
 
 
-def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "PlanRequest":
-    """Return the request that the options stand for. Raises CommandError or DocumentError."""
+def build_request(options: RequestOptions, algorithm: "Algorithm | str | None") -> "PlanRequest":
+    """Return the request that the options stand for. Raises CommandError or DocumentError.
+
+    Args:
+        options: what is planned; tables of a job file come with all that the job says.
+        algorithm: None: the job's, or NeuroShard's.
+    """
+    from neuroshard_api.documents.request import Algorithm
+
+    from neuroshard_cli.local.job_file import is_job_file, read_job_file
+    from neuroshard_cli.shared.job_request import request_of_job
+
+    if options.tables is not None and is_job_file(Path(options.tables)):
+        return request_of_job(read_job_file(Path(options.tables)), options, algorithm)
+    return _request_of_tables(options, algorithm or Algorithm.NEUROSHARD)
+
+
+def _request_of_tables(options: RequestOptions, algorithm: "Algorithm | str") -> "PlanRequest":
     from neuroshard_api.documents.dense_profile import DenseProfile
     from neuroshard_api.documents.document import validated
     from neuroshard_api.documents.request import Constraints, PlanRequest
@@ -318,7 +340,7 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str") -> "Pla
         request = with_managed_collision(request, of_module)
     if options.dense is None:
         return request
-    counted = Path(str(options.dense).replace(BATCH_PLACEHOLDER, str(request.batch_size_per_device)))
+    counted = options.dense_path(request.batch_size_per_device)
     return request.with_dense(DenseProfile.read(counted), where=str(counted))
 
 
