@@ -280,11 +280,11 @@ def train(tables: TableSet, folder: Path, *, start: int) -> None:
             clock, processor = reporters[name]
             full_speed = []
             for batch in clock.steps(processor.steps([data[step % len(data)] for step in range(STEPS)])):
-                before = gauge.is_at_full_speed()
+                before = gauge.slowed_by() is None
                 trainings[name].step(batch)
                 processor.end_step()
                 clock.end_step()
-                full_speed.append(before and gauge.is_at_full_speed())
+                full_speed.append(before and gauge.slowed_by() is None)
             everyone: list[list[bool]] = [[] for _ in range(WORLD_SIZE)]
             dist.all_gather_object(everyone, full_speed)
             if dist.get_rank() == 0:

@@ -13,6 +13,7 @@ from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
+from neuroshard_api.process.generations import mixed_generations
 from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_costs.fitting.records import ended_records
@@ -74,6 +75,9 @@ def profile(
         DocumentError: the tables cannot be read.
     """
     bars = progress or Progress(disable=True)
+    mixed = mixed_generations()
+    if mixed is not None and settings.backend != "simulated":
+        say(f"warning: {mixed}")
     backend = checked_backend(settings)
     settings = _with_processes(settings, backend.kind)
     num_processes = settings.num_processes or 1

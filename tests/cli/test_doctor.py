@@ -88,10 +88,21 @@ def test_a_command_without_an_extra_is_ready_where_nothing_else_is_installed() -
         ({}, "13.0", "550.54.15", ("550.54.15", "580")),
         ({"fbgemm-gpu": None, "fbgemm-gpu-cpu": "1.9.0"}, "13.0", "580.65.06", ("for CPUs",)),
         ({"fbgemm-gpu-cpu": "1.9.0"}, "13.0", "580.65.06", ("both installed",)),
-        ({"torchrec": "1.8.0"}, "13.0", "580.65.06", ("torchrec 1.8.0", "1.9.0")),
+        ({"torchrec": "1.8.0"}, "13.0", "580.65.06", ("torchrec 1.8.0", "needs 1.9")),
+        ({"torch": "2.11.0", "fbgemm-gpu": "1.6.0"}, "13.0", "580.65.06", ("torch 2.11.0, fbgemm-gpu 1.6.0",)),
         ({"torch": None}, None, "580.65.06", ()),
     ],
-    ids=["fits", "cpu", "torch-cpu", "old-driver", "kernels-cpu", "both-kernels", "generations", "no-torch"],
+    ids=[
+        "fits",
+        "cpu",
+        "torch-cpu",
+        "old-driver",
+        "kernels-cpu",
+        "both-kernels",
+        "old-torchrec",
+        "generations",
+        "no-torch",
+    ],
 )
 def test_what_does_not_work_together_is_a_problem_with_a_hint(
     change: dict[str, str | None], cuda: str | None, driver: str | None, words: tuple[str, ...]

@@ -13,7 +13,7 @@ from neuroshard_api.process.collector import uncollected_imports
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
-from neuroshard_trainer.errors import missing_torchrec
+from neuroshard_trainer.errors import missing_torchrec, require_torchrec
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
@@ -34,6 +34,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 
 def _run(options: argparse.Namespace) -> None:
+    require_torchrec()
     try:
         with uncollected_imports():  # here, because --help and a wrong option need none of it
             from neuroshard_api.job.stage_commands import READY_FILE_VARIABLE

@@ -5,8 +5,17 @@ ExpectedError
 `-- StoppedError          nothing: the trainer was asked to stop and did, with a checkpoint
 """
 
+import os
+import sys
+
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.generations import (
+    VersionOf,
+    installed_version,
+    mixed_generations,
+    too_old_for_training,
+)
 from neuroshard_api.process.missing_package import install_hint
 
 
@@ -20,6 +29,19 @@ class StoppedError(ExpectedError):
     """The trainer was asked to stop, and its state is saved."""
 
     exit_code = ExitCode.STOPPED
+
+
+def require_torchrec(version_of: VersionOf = installed_version) -> None:
+    """Raise MissingPackageError where the installed TorchRec lacks what the trainer calls; warn of mixed releases.
+
+    Rank 0 of each node warns. Asked before torch is imported, which fails in words of its own where releases are mixed.
+    """
+    too_old = too_old_for_training(version_of)
+    if too_old is not None:
+        raise MissingPackageError(too_old)
+    mixed = mixed_generations(version_of)
+    if mixed is not None and os.environ.get("LOCAL_RANK", "0") == "0":
+        sys.stderr.write(f"warning: {mixed}\n")
 
 
 def missing_torchrec(error: Exception) -> MissingPackageError:

@@ -58,9 +58,10 @@ def doctor(
 
 def _machine() -> tuple[dict[str, Any], list[str]]:
     """Return the facts of this machine, and the problems among them."""
+    from neuroshard_api.process.generations import installed_version
     from neuroshard_api.process.gpu_driver import driver_version, gpu_names
 
-    from neuroshard_cli.shared.installation import DISTRIBUTION, conflicts, cuda_of_torch, installed_version
+    from neuroshard_cli.shared.installation import DISTRIBUTION, conflicts, cuda_of_torch
 
     driver, cuda = driver_version(), cuda_of_torch()
     facts = {

@@ -1,12 +1,19 @@
 """What is installed here next to what each command needs. Reads the metadata of packages, and imports none of them."""
 
 import runpy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
+from neuroshard_api.process.generations import (
+    KERNEL_BUILDS,
+    VersionOf,
+    installed_version,
+    mixed_generations,
+    too_old_for_training,
+)
 from neuroshard_api.process.gpu_driver import least_driver
 from neuroshard_api.process.missing_package import install_hint
 from packaging.requirements import Requirement
@@ -14,11 +21,6 @@ from packaging.requirements import Requirement
 from neuroshard_cli.command_list import CommandEntry
 
 DISTRIBUTION = "neuroshard-operator"
-KERNEL_BUILDS = ("fbgemm-gpu", "fbgemm-gpu-cpu")
-"""The distributions that bring FBGEMM's kernels: for GPUs, and for CPUs alone."""
-
-VersionOf = Callable[[str], str | None]
-"""From the name of a distribution to its installed version. None: it is not installed."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +32,6 @@ class CommandCheck:
     """Requirements that no installed package meets, with what was found."""
     install: str | None
     """What installs them. None: nothing is missing."""
-
-
-def installed_version(distribution: str) -> str | None:
-    """Return the version of an installed distribution. None: it is not installed."""
-    try:
-        return metadata.version(distribution)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def cuda_of_torch() -> str | None:
@@ -73,19 +67,16 @@ def conflicts(*, version_of: VersionOf = installed_version, cuda: str | None, dr
         cuda: version that torch is built for. None: a build without CUDA.
         driver: version of the NVIDIA driver. None: there is none.
     """
-    torch, torchrec = version_of("torch"), version_of("torchrec")
+    torch = version_of("torch")
     kernels = {name: version for name in KERNEL_BUILDS if (version := version_of(name)) is not None}
     if len(kernels) > 1:
         yield (
             f"{' and '.join(kernels)} are both installed, and share their import name"
             f"; hint: pip uninstall {' '.join(kernels)}, then install the one for this machine"
         )
-    for name, version in kernels.items():
-        if torchrec is not None and _generation(torchrec) != _generation(version):
-            yield (
-                f"torchrec {torchrec} and {name} {version} are of different releases"
-                f"; hint: pip install --no-deps torchrec=={_generation(torchrec)}.* {name}=={_generation(torchrec)}.*"
-            )
+    releases = too_old_for_training(version_of) or mixed_generations(version_of)
+    if releases is not None:
+        yield releases
     if driver is None or torch is None:
         return
     if cuda is None:
@@ -132,7 +123,3 @@ def _absent_kernels(version_of: VersionOf) -> list[str]:
     if not any(map(version_of, KERNEL_BUILDS)):
         absent.append(" or ".join(KERNEL_BUILDS))
     return absent
-
-
-def _generation(version: str) -> str:
-    return ".".join(version.split(".")[:2])

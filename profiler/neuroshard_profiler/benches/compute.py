@@ -92,7 +92,11 @@ def _measured(backend: Backend, sample: ComputeSample, *, seed: int, repeats: Re
     record = ProfileRecord(
         source=backend.source,
         compute=sample,
+        forward_ms=times.forward_ms,
+        backward_ms=times.backward_ms,
+        spread=times.spread,
+        num_repeats=times.num_repeats,
+        disturbance=times.disturbance,
         environment={**backend.environment, **times.conditions},
-        **times.fields,
     )
     return record, False

@@ -16,6 +16,8 @@ from neuroshard_api.process.collector import uncollected_imports
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
+from neuroshard_trainer.errors import require_torchrec
+
 Compare = Callable[[DLRMTrainingJob, Path, Path], tuple[Document, bool]]
 """Takes the job, where relative paths of its data begin, and a folder for what it writes. Returns the result, and
 whether this rank is to write it."""
@@ -39,12 +41,13 @@ def write_compared(options: argparse.Namespace, compare: Callable[[], Compare]) 
     """
     warnings.filterwarnings("ignore", module="torch")  # and torchrec: nothing that users can mend
     warnings.simplefilter("ignore", FutureWarning)
-    with uncollected_imports():
-        from neuroshard_trainer.files import write_file
-        from neuroshard_trainer.job_file import read_job
-
-        trained = compare()
     try:
+        require_torchrec()
+        with uncollected_imports():
+            from neuroshard_trainer.files import write_file
+            from neuroshard_trainer.job_file import read_job
+
+            trained = compare()
         data_dir = options.data_dir or options.job.resolve().parent
         found, is_first = trained(read_job(options.job), data_dir, options.out.resolve().parent)
         if is_first:
