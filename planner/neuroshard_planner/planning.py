@@ -15,14 +15,15 @@ from neuroshard_costs.shards import REPLICATED
 
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
-from neuroshard_planner.communication import encoded_plan
-from neuroshard_planner.deduplicated import deduplicated_plan
-from neuroshard_planner.dense.gradients import refuse_sharded_only, with_gradients
-from neuroshard_planner.dense.joint import joint_plan
+from neuroshard_planner.choices.dense_layout import joint_plan
+from neuroshard_planner.choices.device_groups import plan_in_groups
+from neuroshard_planner.choices.gradient_types import refuse_sharded_only, with_gradients
+from neuroshard_planner.choices.means_by_rows import cheaper_with_means
+from neuroshard_planner.choices.repeats import deduplicated_plan
+from neuroshard_planner.choices.stored_types import plan_with_types
+from neuroshard_planner.choices.wire_types import encoded_plan
 from neuroshard_planner.dense.replicated import with_replicated_cost
-from neuroshard_planner.device_groups import plan_in_groups
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.means_by_rows import cheaper_with_means
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
@@ -39,7 +40,6 @@ from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.proposals import bound_to_convert
 from neuroshard_planner.search.published_beam import published_work
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
-from neuroshard_planner.stored_types import plan_with_types
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute

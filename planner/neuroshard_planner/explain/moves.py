@@ -8,7 +8,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import IndexArray
 
-from neuroshard_planner.device_groups import of_group
+from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.explain.table import NEGLIGIBLE, rebuilt, split_obstacle
 from neuroshard_planner.planning import Bundle

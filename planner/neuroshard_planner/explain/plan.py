@@ -10,7 +10,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType
 
-from neuroshard_planner.device_groups import of_group
+from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.dense import ExplainedUnit, explained_units

@@ -11,7 +11,7 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.shards import COLUMNS, IndexArray
 
-from neuroshard_planner.device_groups import of_group
+from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.explain.stored_types import stored_type_of

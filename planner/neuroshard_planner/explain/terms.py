@@ -8,7 +8,7 @@ import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import ComputePeak
 
-from neuroshard_planner.device_groups import average_ms, of_group
+from neuroshard_planner.choices.device_groups import average_ms, of_group
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import BACKWARD, FORWARD
 

@@ -12,7 +12,7 @@ from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.job.step_cost import predicted_cost
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
-from neuroshard_planner.device_groups import IN_GROUPS, average_ms, plan_in_groups
+from neuroshard_planner.choices.device_groups import IN_GROUPS, average_ms, plan_in_groups
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.explain.terms import step_terms
 from neuroshard_planner.planning import document

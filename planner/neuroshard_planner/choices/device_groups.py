@@ -18,7 +18,7 @@ from neuroshard_api.sharding.replication import Grouping, Replication, averaging
 from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import weights_bytes
 
-from neuroshard_planner.dense.joint import excludes_replicas
+from neuroshard_planner.choices.dense_layout import excludes_replicas
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.sharding_choice import default_types

@@ -18,7 +18,7 @@ from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
-from neuroshard_planner.deduplicated import MIN_SAVED_SHARE
+from neuroshard_planner.choices.repeats import MIN_SAVED_SHARE
 from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of

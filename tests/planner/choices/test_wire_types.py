@@ -12,7 +12,7 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.exchanges import encoded_exchange
-from neuroshard_planner.communication import exchange_ms
+from neuroshard_planner.choices.wire_types import exchange_ms
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost

@@ -9,7 +9,7 @@ from neuroshard_api.documents.gradient_exchange import GradientChoices, Gradient
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest, SearchSettings
 from neuroshard_api.documents.topology import Link
-from neuroshard_planner.dense.gradients import with_gradients
+from neuroshard_planner.choices.gradient_types import with_gradients
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_report.communication import gradients_line
