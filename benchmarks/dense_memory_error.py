@@ -26,7 +26,7 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.dense.layouts import Layouts
 from neuroshard_planner.dense.options import UnitOptions
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 
 from benchmarks.results_file import hardware_slug, write_result
 from benchmarks.trained_memory import (

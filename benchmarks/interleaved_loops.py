@@ -31,7 +31,7 @@ def measured_blocks(script: Path, tables: TableSet, *arguments: str) -> Any:  # 
     from neuroshard_api.documents.request import Constraints, PlanRequest  # noqa: PLC0415 - of this process alone, not of those that train
     from neuroshard_api.documents.topology import Link, Topology  # noqa: PLC0415
     from neuroshard_costs.bundle import bundled_bundle  # noqa: PLC0415
-    from neuroshard_planner.planning import plan  # noqa: PLC0415
+    from neuroshard_planner.pipeline import plan  # noqa: PLC0415
 
     bundle = bundled_bundle("h100-80gb")
     link = Link(bandwidth_bytes_per_second=1e11, latency_seconds=1e-5)

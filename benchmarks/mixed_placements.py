@@ -17,7 +17,7 @@ from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost
 from neuroshard_planner.problem.problem import Problem

@@ -18,7 +18,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import PlanRequest, SearchSettings
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost
 from neuroshard_planner.problem.problem import Problem

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.local_search import merged
 

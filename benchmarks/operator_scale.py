@@ -34,7 +34,7 @@ from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.scale import create_all
 from neuroshard_costs.bundle import bundled_bundle, bundled_root
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 
 from benchmarks.results_file import cpu_model, write_result
 

@@ -18,7 +18,7 @@ from neuroshard_api.documents.request import Constraints, PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Table, TableSet
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Problem
 
 from benchmarks.exhaustion import least_ms

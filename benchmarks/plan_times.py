@@ -34,7 +34,7 @@ from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.hold_out import kendall_tau
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from neuroshard_profiler.devices.core_gauge import CoreGauge
 from neuroshard_trainer.measure.step_reporter import StepReporter
 from neuroshard_trainer.ranks.clocks import NS_PER_MS, Mark

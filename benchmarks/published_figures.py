@@ -22,7 +22,7 @@ from neuroshard_costs.simulator.communication import Direction, NetworkColumns, 
 from neuroshard_costs.simulator.compute import kernel_seconds
 from neuroshard_costs.simulator.device import DeviceSimulator
 from neuroshard_costs.simulator.reductions import reduction_seconds
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost
 from neuroshard_planner.problem.problem import Problem

@@ -23,7 +23,7 @@ from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.documents.topology import Link, Topology
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 
 from benchmarks.plan_times import spread
 from benchmarks.process_family import kill_family

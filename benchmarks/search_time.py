@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Problem
 
 from benchmarks.reference_search import reference_search

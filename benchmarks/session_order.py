@@ -24,7 +24,7 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import Link, Topology
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from neuroshard_trainer.__main__ import main as trainer
 
 from benchmarks.deduplication import cluster

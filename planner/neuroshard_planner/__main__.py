@@ -38,7 +38,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
 
     from neuroshard_planner.incumbent_file import read_incumbent
     from neuroshard_planner.measured_inputs import with_measured_inputs
-    from neuroshard_planner.planning import plan
+    from neuroshard_planner.pipeline import plan
 
     request = PlanRequest.read(options.request)
     if options.dense is not None:

@@ -1,4 +1,4 @@
-"""The whole algorithm on one page: propose splits, place, refine, bound, and write the plan down."""
+"""One search on one page: propose splits, place, refine, bound, and write the plan down."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,14 +15,6 @@ from neuroshard_costs.shards import REPLICATED
 
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
-from neuroshard_planner.choices.dense_layout import joint_plan
-from neuroshard_planner.choices.device_groups import plan_in_groups
-from neuroshard_planner.choices.gradient_types import refuse_sharded_only, with_gradients
-from neuroshard_planner.choices.means_by_rows import cheaper_with_means
-from neuroshard_planner.choices.repeats import deduplicated_plan
-from neuroshard_planner.choices.stored_types import plan_with_types
-from neuroshard_planner.choices.wire_types import encoded_plan
-from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.tables import table_placements, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel
@@ -63,67 +55,17 @@ Attempts = Mapping[Algorithm, Placement | ExpectedError]
 """What each baseline found, or why it found nothing."""
 
 
-def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = None) -> Plan:
-    """Return the plan that the request asks for; equal arguments give equal plans.
-
-    Where the request names groups whose repeated lists may be left out, the plan's request has those that the plan
-    leaves out. Where it permits types on the wire, the plan's request has those that the plan chose. Where it permits
-    groups of devices and the plan has some, the plan's request is that of one group. Where it permits types of tables,
-    the plan's request has the tables in those that it chose; likewise of gradients. Where the counted dense part is
-    not replicated as a whole, the plan's request has the memory of its layout.
+def searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
+    """Return the plan of a request that leaves nothing to choose but shards and devices.
 
     Args:
         request: what is planned.
         bundle: prices placements.
-        incumbent: the plan in force: the search starts from it too and stays near it, unless a baseline is asked for.
+        incumbent: the plan in force, which the search starts from too and stays near.
 
     Raises:
-        RequestError: the request contradicts itself, asks for a search that is not made, or has other tables than the
-            incumbent; or it permits groups, and there is an incumbent.
-        InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
-        MissingPackageError: TorchRec's planner was asked for and is not installed.
+        RequestError, InfeasibleError, MissingPackageError: as `pipeline.plan`.
     """
-    choices = request.gradient_choices
-    if choices is not None:
-        return with_gradients(
-            request, choices, costs=bundle, search=lambda asked: plan(asked, bundle=bundle, incumbent=incumbent)
-        )
-    if request.replication is not None:
-        if incumbent is not None:
-            raise RequestError(
-                "incumbent: plans near the one in force are made without groups of devices"
-                "; hint: leave it or replication out"
-            )
-        found = plan_in_groups(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, None))
-        return with_replicated_cost(found, request, costs=bundle)
-    found = joint_plan(request, costs=bundle, search=lambda asked: _tables_planned(asked, bundle, incumbent))
-    refuse_sharded_only(found)
-    return with_replicated_cost(found, request, costs=bundle)
-
-
-def _tables_planned(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
-    """Return the plan next to a dense part whose memory is known."""
-    if request.constraints.has_data_types:
-        return plan_with_types(
-            request, costs=bundle, search=lambda asked: _planned_with(asked, bundle, incumbent), incumbent=incumbent
-        )
-    return _planned_with(request, bundle, incumbent)
-
-
-def _planned_with(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
-    """Return the plan of tables in the types that they have."""
-    if request.communication is not None:
-        return encoded_plan(request, costs=bundle, search=lambda asked: _planned_with(asked, bundle, incumbent))
-
-    def search(asked: PlanRequest) -> Plan:
-        if asked.algorithm is not Algorithm.NEUROSHARD:
-            return _searched(asked, bundle, incumbent)
-        return cheaper_with_means(asked, costs=bundle, search=lambda each: _searched(each, bundle, incumbent))
-
-    return deduplicated_plan(request, costs=bundle, search=search) if request.deduplicate else search(request)
-
-
-def _searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
     problem = Problem(request, bundle)
     migration = None if incumbent is None else Migration(problem, incumbent)
     if problem.memory.shard_capacity_bytes <= 0:

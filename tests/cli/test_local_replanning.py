@@ -13,7 +13,7 @@ from neuroshard_api.job.replanning import Replanning, ReplanningMode
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.search.migration import Incumbent
 from support import builders
 from support.cli.local_runs import Runs, plan_text

@@ -11,7 +11,7 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import bundled_root
 from neuroshard_planner.baselines.greedy import BASELINES
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from support.builders import dense_operators, dense_profile, table, table_set
 from support.cli.searches import quick
 

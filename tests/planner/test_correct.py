@@ -13,7 +13,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.correct import main
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from support import builders
 from support.trainer import training_builders
 

@@ -14,7 +14,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.__main__ import main
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from support import builders
 from support.mounts import mounted
 from support.trainer import training_builders

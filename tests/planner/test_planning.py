@@ -18,7 +18,7 @@ from neuroshard_api.documents.tables import IdRule, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support.builders import GIB, device_type, request, table, tables, topology
 from support.depth import generated
@@ -33,7 +33,7 @@ def test_other_processes_write_plans_of_the_same_bytes() -> None:
     code = """
 from neuroshard_api.documents.request import Constraints, SearchSettings, TableConstraints
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.workload_store import read_workload
 from support.builders import request, table, tables, topology
 from support.planner.searches import planned

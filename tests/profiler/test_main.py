@@ -19,7 +19,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.fit import MIN_RECORDS
 from neuroshard_costs.fitting.records import read_records
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_profiler.__main__ import main
 from neuroshard_profiler.benches.launch import BATCH_SIZES, NUM_TABLES
 from support.builders import job, table_set, tables

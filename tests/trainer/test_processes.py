@@ -22,7 +22,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_api.sharding.replication import GroupLayout, Replication
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
 from neuroshard_trainer.state.checkpoint import CheckpointManifest

@@ -85,9 +85,6 @@ WIRE_FORMATS: Mapping[WireType, WireFormat] = {
 }
 """Source: calc_quantized_size of FBGEMM 1.9's quantize_comm, and get_qcomm_codecs_registry of TorchRec 1.9."""
 
-LEAST_GAIN_PERCENT = 2.0
-"""Of a step: below it a predicted gain is within what cost models can distinguish."""
-
 
 class WireTypes(Value):
     """Types of both directions."""
@@ -136,8 +133,9 @@ class CommunicationChoices(Value):
     """Of pooled embeddings."""
     backward: tuple[WireType, ...] = ()
     """Of their gradients."""
-    least_gain_percent: Annotated[float, Field(ge=0, le=100)] = LEAST_GAIN_PERCENT
-    """Share of the predicted step that a pair of types must save to be chosen."""
+    least_gain_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Share of the predicted step that a pair of types must save to be chosen. If unset: 2, or the error of the
+    cost models if that is more."""
 
     @property
     def pairs(self) -> tuple[WireTypes, ...]:

@@ -14,7 +14,6 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from neuroshard_api.documents.communication import LEAST_GAIN_PERCENT
 from neuroshard_api.documents.counts import Milliseconds, PositiveCount
 from neuroshard_api.documents.document import Value
 
@@ -68,8 +67,9 @@ class GradientChoices(GradientSettings):
     """Types that a plan may choose from. FP32 is always among them."""
 
     types: tuple[GradientType, ...] = ()
-    least_gain_percent: Annotated[float, Field(ge=0, le=100)] = LEAST_GAIN_PERCENT
-    """Share of the predicted step, dense part included, that a type must save to be chosen."""
+    least_gain_percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Share of the predicted step, dense part included, that a type must save to be chosen. If unset: 2, or the
+    error of the cost models if that is more."""
 
     @property
     def narrow(self) -> Sequence[GradientType]:

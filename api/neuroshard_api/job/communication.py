@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.documents.communication import LEAST_GAIN_PERCENT, CommunicationChoices, WireType, WireTypes
+from neuroshard_api.documents.communication import CommunicationChoices, WireType, WireTypes
 from neuroshard_api.documents.counts import PositiveCount
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange, GradientSettings, GradientType
 from neuroshard_api.job.resource import ATOMIC, Part, PositiveDecimal, Rule
@@ -136,8 +136,9 @@ class Communication(Part):
     """Settings of PowerSGD."""
     threshold: Threshold = Threshold()
     """Settings of Threshold."""
-    least_gain_percent: Annotated[int, Field(ge=0, le=100)] = int(LEAST_GAIN_PERCENT)
-    """Auto: share of the predicted step that narrow types must save, in percent."""
+    least_gain_percent: Annotated[int, Field(ge=0, le=100)] | None = None
+    """Auto: share of the predicted step that narrow types must save, in percent. If unset: 2, or the error of the cost
+    models if that is more."""
     guard: CommunicationGuard = CommunicationGuard()
     """What watches the accuracy. It needs held-out samples."""
 
@@ -149,7 +150,7 @@ class Communication(Part):
         return CommunicationChoices(
             forward=self.embeddings.forward,
             backward=self.embeddings.backward,
-            least_gain_percent=float(self.least_gain_percent),
+            least_gain_percent=self.least_gain_percent,
         )
 
     @property
@@ -167,7 +168,7 @@ class Communication(Part):
             return None
         return GradientChoices(
             types=self.dense,
-            least_gain_percent=float(self.least_gain_percent),
+            least_gain_percent=self.least_gain_percent,
             **self._gradient_settings.model_dump(),
         )
 

@@ -54,7 +54,7 @@ def plan(
     from neuroshard_planner.explain.batch_sizes import at_batch_size
     from neuroshard_planner.explain.robustness import traffic_costs
     from neuroshard_planner.incumbent_file import read_incumbent
-    from neuroshard_planner.planning import plan as search
+    from neuroshard_planner.pipeline import plan as search
     from neuroshard_planner.searches import remembered
     from neuroshard_report.terminal.plan import render_plan
     from neuroshard_report.terminal.progress import activity

@@ -12,6 +12,7 @@ from neuroshard_api.documents.dense_layout import (
     CheckpointingChoice,
     DenseChoices,
     DenseGroup,
+    DenseLayout,
     DensePolicy,
     DenseStrategy,
     GroupChoice,
@@ -22,6 +23,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.exchanges import TransferModel
 
+from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.dense.layouts import LayoutCandidate, Layouts
 from neuroshard_planner.dense.named_units import divided
 from neuroshard_planner.dense.options import UnitOptions, group_size, groups_of, may_shard
@@ -41,6 +43,38 @@ _NOTHING_TO_SPLIT = (
     "dense_choices.splitting: units are to be split, and none has several operators; hint: set splitting to auto, or "
     "count the dense part again if the profile is of an earlier release"
 )
+
+
+class DenseLayoutChoice:
+    """The layout of a counted dense part, chosen with the first plan that fits.
+
+    Args:
+        asked: what is planned.
+        trials: of the planning.
+    """
+
+    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
+        self._asked = asked
+        self._trials = trials
+        self._layout: DenseLayout | None = None
+        self._warnings: tuple[str, ...] = ()
+
+    def first(self, request: PlanRequest, *, search: Search) -> Plan:
+        """Return the plan of the tables next to the dense part, in the layout that leaves them what they need.
+
+        Raises:
+            PlannerError: as `joint_plan`.
+        """
+        whole = request.model_copy(update={"dense_memory": self._asked.dense_memory})
+        found = joint_plan(whole, costs=self._trials.costs, search=search)
+        self._layout = found.dense
+        self._warnings = tuple(each for each in found.warnings if each.startswith("dense"))
+        return found
+
+    def written(self, plan: Plan) -> Plan:
+        """Return the final plan with the layout."""
+        added = (each for each in self._warnings if each not in plan.warnings)
+        return plan.model_copy(update={"dense": self._layout, "warnings": (*plan.warnings, *added)})
 
 
 def joint_plan(request: PlanRequest, *, costs: TransferModel, search: Search) -> Plan:

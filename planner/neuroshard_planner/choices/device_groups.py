@@ -6,10 +6,12 @@ A group is planned as devices of its own, with its own links and the samples of 
 all-reduce of the fullest device's weights and optimizer state among the devices that hold copies of them.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, Plan
+from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.collectives import CollectiveKind
@@ -19,55 +21,92 @@ from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import weights_bytes
 
 from neuroshard_planner.choices.dense_layout import excludes_replicas
-from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.choices.trials import Trials, cheaper_ms
+from neuroshard_planner.errors import RequestError
 from neuroshard_planner.problem.sharding_choice import default_types
-from neuroshard_planner.searches import Search
 
 IN_GROUPS = tuple(kind for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL)
 """Types that are searched in groups: gradients of data_parallel tables are added up over all devices."""
 
 
-def plan_in_groups(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
-    """Return the cheapest of the plans without groups and with each permitted way to form them.
-
-    The lower bound is that of all of them. Where a plan has groups, its request is that of one group.
+class DeviceGroups:
+    """The choice of groups that each hold all tables.
 
     Args:
-        request: permits groups.
-        costs: price averages.
-        search: finds the plan of a request without groups.
+        asked: permits groups.
+        trials: of the planning.
+        narrowest: returns a request with narrower types of tables, where groups need them to fit. None: there are none.
 
     Raises:
         RequestError: the tables cannot be averaged, a size forms no groups, or constraints exclude groups.
-        InfeasibleError: the tables do not fit on all devices together, and so on no group.
     """
-    ways = _groupings(request)
-    budget = request.search.work_budget
-    shared = None if budget is None else max(1, budget // (1 + len(ways)))
-    alone = request.model_copy(
-        update={"replication": None, "search": request.search.model_copy(update={"work_budget": shared})}
-    )
-    best = whole = search(alone)
-    bound_ms = whole.lower_bound_ms
-    for way in ways:
+
+    def __init__(
+        self, asked: PlanRequest, trials: Trials, *, narrowest: Callable[[PlanRequest], PlanRequest | None]
+    ) -> None:
+        self._asked = asked
+        self._trials = trials
+        self._narrowest = narrowest
+        self._ways = [] if asked.replication is None else _groupings(asked)
+
+    @property
+    def num_ways(self) -> int:
+        """Permitted ways to form groups."""
+        return len(self._ways)
+
+    def decided(self, whole: Plan) -> Plan:
+        """Return the best plan, with its average; where it has groups, its request is that of one group."""
+        if not self._ways:
+            return whole
+        free = whole.request.model_copy(update={"constraints": self._asked.constraints})
+        best, bound_ms = whole, self._trials.bound_ms(free)
+        for way in self._ways:
+            found, of_way_ms = self._of(way, whole, free, below_ms=min(cheaper_ms(whole), best.predicted.total_ms))
+            bound_ms = min(bound_ms, of_way_ms)
+            best = found or best
+        self._trials.decided(ChoiceName.DEVICE_GROUPS, before=whole, best=best)
+        total_ms = best.predicted.total_ms
+        bound_ms = min(bound_ms, total_ms)
+        return best.model_copy(
+            update={
+                "lower_bound_ms": bound_ms,
+                "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
+                "baselines": whole.baselines,
+                "warnings": (*best.warnings, *(_warnings(best) if best.replication is not None else ())),
+            }
+        )
+
+    def written(self, plan: Plan) -> Plan:
+        """Return the final plan, which has its groups since they were chosen."""
+        return plan
+
+    def _of(self, way: Grouping, whole: Plan, free: PlanRequest, *, below_ms: float) -> tuple[Plan | None, float]:
+        """Return the plan of one way that costs less than that, average included, and the bound of the way.
+
+        ``free`` is the request of the whole plan with the asked constraints.
+        """
+        text = f"{way.num_groups} {way.layout} groups of {way.group.num_devices} devices"
+        costs, every = self._trials.costs, self._asked.replication
+        assert every is not None, "the request permits groups"
+        default = default_types(whole.request, costs.manifest)
         try:
-            found = search(_request_of_group(alone, way, default_types(request, costs.manifest)))
-        except (InfeasibleError, RequestError):  # a group within a node has no types of nodes
-            continue
-        with_average = _averaged(found, way, request, costs, whole_ms=whole.predicted.total_ms)
-        bound_ms = min(bound_ms, with_average.lower_bound_ms)
-        if with_average.predicted.total_ms < best.predicted.total_ms:
-            best = with_average
-    warnings = (*best.warnings, *(_warnings(best) if best.replication is not None else ()))
-    return best.model_copy(
-        update={
-            "lower_bound_ms": bound_ms,
-            "gap": best.predicted.total_ms / bound_ms - 1 if bound_ms else 0.0,
-            "baselines": whole.baselines,
-            "warnings": warnings,
-        }
-    )
+            group_bound_ms = self._trials.bound_ms(_request_of_group(free, way, default))
+        except RequestError as error:  # a group within a node has no types of nodes
+            self._trials.note(text, str(error))
+            return None, math.inf
+        least_ms = _least_average_ms(free, way, costs) / every.sync_every_steps
+
+        def averaged(found: Plan) -> Plan:
+            kept = found.model_copy(update={"lower_bound_ms": min(group_bound_ms, found.predicted.total_ms)})
+            return _averaged(kept, way, self._asked, costs, whole_ms=whole.predicted.total_ms)
+
+        request = _request_of_group(whole.request, way, default)
+        trial = self._trials.tried(text, request, below_ms=below_ms, finish=averaged, added_ms=least_ms)
+        narrow = self._narrowest(request)
+        if trial.is_infeasible and narrow is not None:
+            text = f"{text}, narrowest types"
+            trial = self._trials.tried(text, narrow, below_ms=below_ms, finish=averaged, added_ms=least_ms)
+        return trial.plan, group_bound_ms + least_ms
 
 
 def of_group(plan: Plan) -> Plan:
@@ -158,8 +197,7 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
     every = request.replication.sync_every_steps
     needed = [each.weights_bytes + each.optimizer_state_bytes for each in plan.memory]
     ms = _all_reduce_ms(max(needed), way, costs) / every
-    weights = sum(map(weights_bytes, plan.request.tables.tables))
-    least_ms = _all_reduce_ms(weights / way.group.num_devices, way, costs) / every
+    least_ms = _least_average_ms(plan.request, way, costs) / every
     devices = tuple(
         _with_average(each, ms, num_bytes) for each, num_bytes in zip(plan.predicted.devices, needed, strict=True)
     )
@@ -179,6 +217,11 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
             ),
         }
     )
+
+
+def _least_average_ms(request: PlanRequest, way: Grouping, costs: TransferModel) -> float:
+    """Return the milliseconds of one average of weights that are spread evenly over a group's devices."""
+    return _all_reduce_ms(sum(map(weights_bytes, request.tables.tables)) / way.group.num_devices, way, costs)
 
 
 def _all_reduce_ms(num_bytes: float, way: Grouping, costs: TransferModel) -> float:

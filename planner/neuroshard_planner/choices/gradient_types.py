@@ -25,6 +25,7 @@ from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.simulator.dense import hidden_ms
 from neuroshard_costs.simulator.gradients import gradient_codec_seconds
 
+from neuroshard_planner.choices.trials import Trials, least_gain
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.searches import Search
 
@@ -38,38 +39,52 @@ _MS_PER_SECOND = 1000.0
 _VALUE_BYTES = 4
 
 
-def with_gradients(request: PlanRequest, choices: GradientChoices, *, costs: TransferModel, search: Search) -> Plan:
-    """Return the plan with the cheapest permitted type of gradients.
+class GradientTypes:
+    """The choice of the type of gradients.
 
     A type that carries gradients into the next step needs memory for them: the plan is made again with it.
 
     Args:
-        request: what is planned.
-        choices: what is permitted.
-        costs: price collectives.
-        search: finds the plan of a request without a choice of gradients.
-
-    Raises:
-        PlannerError: as the search.
+        asked: permits types.
+        trials: of the planning.
     """
-    exact = search(request.model_copy(update={"gradient_choices": None, "gradients": None}))
-    priced = _GradientTypeChoice(exact, choices, costs=costs)
-    plan, found = exact, priced.decision()
-    if found.chosen.carries:
-        refusal = None
-        try:
-            plan = search(
-                request.model_copy(update={"gradient_choices": None, "gradients": choices.exchange(found.chosen)})
-            )
-        except InfeasibleError as error:
-            refusal = f"no plan fits next to what it carries: {error}"
-        else:
-            refusal = _GradientTypeChoice(plan, choices, costs=costs).too_little(found.chosen, exact_ms=priced.step_ms)
-        if refusal is not None:
-            plan, found = exact, _without_carried(exact, choices, refusal, costs=costs)
-    chosen = None if found.chosen is GradientType.FP32 else choices.exchange(found.chosen)
-    with_choice = plan.request.model_copy(update={"gradient_choices": choices, "gradients": chosen})
-    return plan.model_copy(update={"gradients": found, "request": with_choice})
+
+    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
+        self._choices = asked.gradient_choices
+        self._trials = trials
+        self._found: GradientDecision | None = None
+
+    def decided(self, exact: Plan, *, search: Search) -> Plan:
+        """Return the best plan; its request has the type.
+
+        Args:
+            exact: with gradients as they are.
+            search: finds the plan of a request with the memory of a type, in the form of the exact plan.
+        """
+        choices, costs = self._choices, self._trials.costs
+        if choices is None:
+            return exact
+        priced = _GradientTypeChoice(exact, choices, costs=costs)
+        plan, found = exact, priced.decision()
+        if found.chosen.carries:
+            refusal = None
+            try:
+                plan = search(exact.request.model_copy(update={"gradients": choices.exchange(found.chosen)}))
+            except InfeasibleError as error:
+                refusal = f"no plan fits next to what it carries: {error}"
+            else:
+                refusal = _GradientTypeChoice(plan, choices, costs=costs).too_little(
+                    found.chosen, exact_ms=priced.step_ms
+                )
+            if refusal is not None:
+                plan, found = exact, _without_carried(exact, choices, refusal, costs=costs)
+        self._found = found
+        chosen = None if found.chosen is GradientType.FP32 else choices.exchange(found.chosen)
+        return plan.model_copy(update={"request": plan.request.model_copy(update={"gradients": chosen})})
+
+    def written(self, plan: Plan) -> Plan:
+        """Return the final plan with what was decided."""
+        return plan if self._found is None else plan.model_copy(update={"gradients": self._found})
 
 
 def _without_carried(exact: Plan, choices: GradientChoices, refusal: str, *, costs: TransferModel) -> GradientDecision:
@@ -86,6 +101,8 @@ class _GradientTypeChoice:
         self._request: PlanRequest = plan.request
         self._has_groups = plan.replication is not None
         self._choices = choices
+        asked = choices.least_gain_percent
+        self._least_share = least_gain(plan) if asked is None else asked / 100
         self._costs = costs
         self._units = [] if plan.request.dense is None else _replicated_units(plan, plan.request.dense)
         self._num_parameters = sum(unit.num_parameters for unit in self._units)
@@ -101,16 +118,16 @@ class _GradientTypeChoice:
         if priced.saved_ms is None:
             return f"{where}: {priced.refusal}"
         saved_ms = exact_ms - (self.step_ms - priced.saved_ms)
-        if saved_ms > 0 and saved_ms >= exact_ms * self._choices.least_gain_percent / 100:
+        if saved_ms > 0 and saved_ms >= exact_ms * self._least_share:
             return None
-        return f"{where} {_gain(saved_ms, exact_ms)}, below {self._choices.least_gain_percent:g} %"
+        return f"{where} {_gain(saved_ms, exact_ms)}, below {100 * self._least_share:.3g} %"
 
     def decision(self) -> GradientDecision:
         """Return the choice, with the price or the refusal of each type."""
         refusal = self._refusal_of_all()
         priced = [self._priced(kind, refusal) for kind in self._choices.narrow]
         best = max(priced, key=lambda each: -math.inf if each.saved_ms is None else each.saved_ms, default=None)
-        least_ms = self.step_ms * self._choices.least_gain_percent / 100
+        least_ms = self.step_ms * self._least_share
         exact_ms = self._exact_ms if self._units else None
         if best is not None and best.saved_ms is not None and best.saved_ms > 0 and best.saved_ms >= least_ms:
             judged = [
@@ -120,7 +137,7 @@ class _GradientTypeChoice:
                 for each in priced
             ]
             return GradientDecision(chosen=best.type, exact_exposed_ms=exact_ms, alternatives=tuple(judged))
-        below = f"below {self._choices.least_gain_percent:g} %"
+        below = f"below {100 * self._least_share:.3g} %"
         judged = [
             each
             if each.saved_ms is None

@@ -4,10 +4,11 @@
 
 TorchRec computes means rightly where all tables of a collection are whole or cut by columns, and where all have mean
 pooling and are row_wise or table_row_wise. No step of the search leads from one to the other, so that each way is a
-request of its own: a choice of the collections that are by rows.
+request of its own: a choice of the collections that are by rows. Results are the same: any gain counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain, combinations
 
 import numpy as np
@@ -33,7 +34,9 @@ Rows = Mapping[str, TableConstraints]
 
 
 def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
-    """Return the cheapest plan that is found with collections of means by columns and by rows; its bound is of all.
+    """Return the cheapest plan that is found with collections of means by columns and by rows.
+
+    Its request is that of the way it is of; its bound holds for that way alone (`bound_of_choices_ms`).
 
     Args:
         request: of any tables; without a collection of means alone, the search's plan of it is returned.
@@ -46,11 +49,21 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
     collections = means_by_rows(request, default_types(request, costs.manifest))
     if not collections:
         return search(request)
-    choices = _Choices(request, collections, costs=costs, search=search)
-    best = choices.cheapest()
-    bound_ms = min(choices.bound_ms(), best.predicted.total_ms)
-    gap = best.predicted.total_ms / bound_ms - 1 if bound_ms else 0.0
-    return best.model_copy(update={"request": request, "lower_bound_ms": bound_ms, "gap": gap})
+    return _Ways(request, collections, costs=costs, search=search).cheapest()
+
+
+def bound_of_choices_ms(request: PlanRequest, costs: CostModel) -> float:
+    """Return a cost that no plan of a request goes below, whichever collections of means are by rows.
+
+    Raises:
+        RequestError: the request contradicts itself.
+    """
+    collections = means_by_rows(request, default_types(request, costs.manifest))
+    if not collections:
+        return _bound_ms(request, costs)
+    if len(collections) > MOST_CHOSEN:
+        return single_unit_bound_ms(Problem(request, costs))
+    return min(_bounds_ms(request, collections, costs))
 
 
 def means_by_rows(request: PlanRequest, default: tuple[ShardingType, ...]) -> tuple[Rows, ...]:
@@ -80,76 +93,61 @@ def with_rows(request: PlanRequest, collections: Sequence[Rows]) -> PlanRequest:
     return request.model_copy(update={"constraints": request.constraints.model_copy(update={"tables": own})})
 
 
-class _Choices:
-    """Plans and bounds by the positions of the collections that are by rows."""
+class _Ways:
+    """Plans by the positions of the collections that are by rows."""
 
-    def __init__(
-        self, request: PlanRequest, collections: tuple[Rows, ...], *, costs: CostModel, search: Search
-    ) -> None:
+    def __init__(self, request: PlanRequest, collections: Sequence[Rows], *, costs: CostModel, search: Search) -> None:
         self._request = request
         self._collections = collections
         self._costs = costs
         self._search = search
-        self._plans: dict[frozenset[int], Plan] = {}
-        self._known_bounds_ms: dict[frozenset[int], float] = {}
 
     def cheapest(self) -> Plan:
         """Return the cheapest plan found, moves included. Raises PlannerError."""
         every = frozenset(range(len(self._collections)))
+        chosen: frozenset[int] = frozenset()
         try:
-            best = self._planned(frozenset())
+            best = self._search(self._request)
         except InfeasibleError:
             found = self._tried(every, np.inf)
             if found is None:
                 raise
             best, chosen = found, every
         else:
-            found, chosen = self._tried(every, priced_ms(best)), frozenset()
-            if found is not None and priced_ms(found) < priced_ms(best):
+            found = self._tried(every, priced_ms(best))
+            if found is not None:
                 best, chosen = found, every
-        if len(every) == 1:
-            return best
-        for position in range(min(len(every), MOST_CHOSEN)):
+        for position in range(min(len(every), MOST_CHOSEN)) if len(every) > 1 else ():
             flipped = chosen ^ {position}
             found = self._tried(flipped, priced_ms(best))
-            if found is not None and priced_ms(found) < priced_ms(best):
+            if found is not None:
                 best, chosen = found, flipped
         return best
 
-    def bound_ms(self) -> float:
-        """Return a cost that no plan of any choice goes below."""
-        count = len(self._collections)
-        if count > MOST_CHOSEN:
-            return single_unit_bound_ms(Problem(self._request, self._costs))
-        sizes = range(count + 1)
-        every = chain.from_iterable(combinations(range(count), size) for size in sizes)
-        return min(chain.from_iterable(self._bounds_ms(frozenset(chosen)) for chosen in every))
-
-    def _bounds_ms(self, chosen: frozenset[int]) -> Iterator[float]:
-        """Yield the bound of a choice; none where it contradicts the constraints."""
-        if chosen in self._plans:
-            yield self._plans[chosen].lower_bound_ms
-            return
-        if chosen not in self._known_bounds_ms:
-            try:
-                self._known_bounds_ms[chosen] = FamilyBounds(Problem(self._asked(chosen), self._costs)).least_ms
-            except RequestError:
-                return
-        yield self._known_bounds_ms[chosen]
-
     def _tried(self, chosen: frozenset[int], known_ms: float) -> Plan | None:
-        """Return the plan of a choice. None: there is none, or by its bound it does not cost less than is known."""
-        if min(self._bounds_ms(chosen), default=np.inf) >= known_ms:
-            return None
+        """Return the plan of a choice that costs less than is known. None: there is none."""
+        request = _by_rows(self._request, self._collections, chosen)
         try:
-            return self._planned(chosen)
+            if _bound_ms(request, self._costs) >= known_ms:
+                return None
+            found = self._search(request)
         except (InfeasibleError, RequestError):
             return None
+        return found if priced_ms(found) < known_ms else None
 
-    def _planned(self, chosen: frozenset[int]) -> Plan:
-        if chosen not in self._plans:
-            self._plans[chosen] = self._search(self._asked(chosen))
-        return self._plans[chosen]
 
-    def _asked(self, chosen: frozenset[int]) -> PlanRequest:
-        return with_rows(self._request, [self._collections[position] for position in sorted(chosen)])
+def _by_rows(request: PlanRequest, collections: Sequence[Rows], chosen: frozenset[int]) -> PlanRequest:
+    return with_rows(request, [collections[position] for position in sorted(chosen)])
+
+
+def _bound_ms(request: PlanRequest, costs: CostModel) -> float:
+    return FamilyBounds(Problem(request, costs)).least_ms
+
+
+def _bounds_ms(request: PlanRequest, collections: Sequence[Rows], costs: CostModel) -> Iterator[float]:
+    """Yield the bound of each choice that does not contradict the constraints; all by columns raises RequestError."""
+    yield _bound_ms(request, costs)
+    count = len(collections)
+    for chosen in chain.from_iterable(combinations(range(count), size) for size in range(1, count + 1)):
+        with suppress(RequestError):
+            yield _bound_ms(_by_rows(request, collections, frozenset(chosen)), costs)

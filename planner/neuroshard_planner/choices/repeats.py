@@ -1,96 +1,105 @@
 """Which groups of features a plan leaves the repeats of out: decided by planning with and without them.
 
-    plan on all lists  ->  plan without the repeats of all groups  ->  without those that save nothing
-                       ->  group by group in the grouped form, while that is cheaper  ->  the cheaper
-
-A comparison of forms asks for more than the cost models can distinguish.
+plan on all lists  ->  plan without the repeats of all groups  ->  without those that save nothing
+->  group by group in the grouped form, while that is cheaper  ->  the cheaper
 """
 
 from collections.abc import Mapping
 
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 
-from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.choices.trials import Trials, cheaper_ms
 from neuroshard_planner.plans.moved_bytes import priced_ms
-from neuroshard_planner.plans.tables import placement_of
-from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.deduplication import repeating_groups
-from neuroshard_planner.problem.plan_cost import predicted_cost
-from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.searches import Search
-
-MIN_SAVED_SHARE = 0.02
-"""Of a step, below which repeats are not left out."""
 
 
-def deduplicated_plan(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
-    """Return the cheaper of the plans with and without repeats; its request names the groups of its choice.
+class Repeats:
+    """The choice of groups whose repeats are left out.
 
     Args:
-        request: names the groups whose repeats may be left out.
-        costs: price placements.
-        search: finds the plan of a request as it is.
-
-    Raises:
-        PlannerError: as the search.
+        asked: names the groups whose repeats may be.
+        trials: of the planning.
     """
-    all_lists = search(_without(request, ()))
-    plan = search(request)
-    saved_ms = savings_ms(plan, costs)
-    kept = tuple(name for name, ms in saved_ms.items() if ms > 0)
-    if not kept:
-        return all_lists
-    if len(kept) < len(saved_ms):
-        plan = search(_without(request, kept))
-        saved_ms = savings_ms(plan, costs)
-    plan = _grouped(plan, search)
-    if not _is_cheaper(plan, all_lists):
-        return all_lists
-    saved_ms = savings_ms(plan, costs)
-    groups = tuple(
-        each.model_copy(update={"saved_ms": saved_ms[each.group]}) for each in repeating_groups(plan.request)
-    )
-    return plan.model_copy(update={"deduplication": groups, "all_lists_ms": all_lists.predicted.total_ms})
 
+    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
+        self._asked = asked
+        self._trials = trials
+        self._all_lists: Plan | None = None
 
-def _grouped(plan: Plan, search: Search) -> Plan:
-    """Return a plan with groups in the grouped form, those of most columns first, while that is cheaper."""
-    request = plan.request
-    if request.topology.num_devices == 1:  # nothing travels
+    def decided(self, all_lists: Plan) -> Plan:
+        """Return the best plan; one without repeats names the groups in its request."""
+        groups = self._asked.deduplicate
+        if groups is None:
+            return all_lists
+        best = self._without_repeats(all_lists, groups)
+        best = best if best is not None and priced_ms(best) < cheaper_ms(all_lists) else all_lists
+        self._trials.decided(ChoiceName.REPEATS, before=all_lists, best=best)
+        self._all_lists = all_lists
+        return best
+
+    def written(self, plan: Plan) -> Plan:
+        """Return the final plan with what its repeats save."""
+        if self._all_lists is None or plan.request.deduplicate is None:
+            return plan
+        saved_ms = self._savings_ms(plan)
+        groups = tuple(
+            each.model_copy(update={"saved_ms": saved_ms[each.group]}) for each in repeating_groups(plan.request)
+        )
+        before = (self._all_lists, plan) if plan.replication is None else (plan,)
+        costs = [self._all_lists_ms(plan, placed) for placed in before]
+        return plan.model_copy(update={"deduplication": groups, "all_lists_ms": min(costs)})
+
+    def _without_repeats(self, all_lists: Plan, groups: tuple[str, ...]) -> Plan | None:
+        """Return the best plan without the repeats of those groups for which that pays. None: there is none."""
+        request = all_lists.request.model_copy(update={"deduplicate": groups, "grouped": self._asked.grouped})
+        below_ms = cheaper_ms(all_lists) if len(groups) == 1 else float("inf")  # of fewer groups it may cost less
+        plan = self._trials.tried(f"no repeats of {', '.join(groups)}", request, below_ms=below_ms).plan
+        if plan is None:
+            return None
+        saved_ms = self._savings_ms(plan)
+        kept = tuple(name for name, ms in saved_ms.items() if ms > 0)
+        if not kept:
+            return None
+        if len(kept) < len(saved_ms):
+            text = f"no repeats of {', '.join(kept)}"
+            plan = self._trials.tried(text, _without(request, kept), below_ms=cheaper_ms(all_lists)).plan
+        return None if plan is None else self._grouped(plan)
+
+    def _grouped(self, plan: Plan) -> Plan:
+        """Return a plan with groups in the grouped form, those of most columns first, while that is cheaper."""
+        request = plan.request
+        if request.topology.num_devices == 1:  # nothing travels
+            return plan
+        tables = request.tables.tables
+        columns = {
+            name: sum(table.embedding_dim * table.num_features for table in tables if table.duplication_group == name)
+            for name in request.deduplicate or ()
+            if name not in (request.grouped or ())
+        }
+        for name in sorted(columns, key=lambda each: -columns[each]):
+            grouped = request.model_copy(update={"grouped": (*(plan.request.grouped or ()), name)})
+            found = self._trials.tried(f"{name} in a collection of its own", grouped, below_ms=cheaper_ms(plan)).plan
+            if found is None:  # also where its tables may be by rows alone
+                return plan
+            plan = found
         return plan
-    tables = request.tables.tables
-    columns = {
-        name: sum(table.embedding_dim * table.num_features for table in tables if table.duplication_group == name)
-        for name in request.deduplicate or ()
-        if name not in (request.grouped or ())
-    }
-    for name in sorted(columns, key=lambda each: -columns[each]):
-        try:
-            found = search(request.model_copy(update={"grouped": (*(plan.request.grouped or ()), name)}))
-        except PlannerError:  # its tables may be by rows alone, or do not fit otherwise
-            return plan
-        if not _is_cheaper(found, plan):
-            return plan
-        plan = found
-    return plan
 
+    def _savings_ms(self, plan: Plan) -> Mapping[str, float]:
+        """Return by group what the plan's placement costs more with all lists of that group alone."""
+        names = [each.group for each in repeating_groups(plan.request)]
+        return {name: self._saved_ms(plan, tuple(each for each in names if each != name)) for name in names}
 
-def _is_cheaper(plan: Plan, other: Plan) -> bool:
-    """Return whether a plan costs less than another, moves included, by more than the cost models can distinguish."""
-    error = plan.bundle.compute_mape if plan.bundle.measured_compute_mape is None else plan.bundle.measured_compute_mape
-    return priced_ms(plan) <= priced_ms(other) - other.predicted.total_ms * max(MIN_SAVED_SHARE, error)
+    def _saved_ms(self, plan: Plan, kept: tuple[str, ...]) -> float:
+        cost = self._trials.cost(plan.tables, _without(plan.request, kept), plan.predicted.source)
+        assert cost is not None, "a batch without repeats fits"
+        return cost.total_ms - plan.predicted.total_ms
 
-
-def savings_ms(plan: Plan, costs: CostModel) -> Mapping[str, float]:
-    """Return by group what the plan's placement costs more with all lists of that group alone."""
-    groups = [each.group for each in repeating_groups(plan.request)]
-    found = {}
-    for name in groups:
-        problem = Problem(_without(plan.request, tuple(each for each in groups if each != name)), costs)
-        cost = predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source)
-        found[name] = cost.total_ms - plan.predicted.total_ms
-    return found
+    def _all_lists_ms(self, plan: Plan, placed: Plan) -> float:
+        """Return what a placement costs on all lists in the form that the plan has otherwise."""
+        cost = self._trials.cost(placed.tables, _without(plan.request, ()), plan.predicted.source)
+        return float("inf") if cost is None else cost.total_ms
 
 
 def _without(request: PlanRequest, kept: tuple[str, ...]) -> PlanRequest:

@@ -8,21 +8,22 @@ or save more of a step than the cost models can distinguish; and then by as few 
 A table goes back where the step costs no more than the search's tolerance allows, and everything still fits.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, with_types
 from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
-from neuroshard_planner.choices.repeats import MIN_SAVED_SHARE
-from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
-from neuroshard_planner.plans.same_placement import cheaper_placement
+from neuroshard_planner.choices.trials import Trial, Trials, cheaper_ms, least_gain
+from neuroshard_planner.errors import InfeasibleError, RequestError
+from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.plans.tables import placement_of
-from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.migration import Incumbent
@@ -36,156 +37,69 @@ MOST_PRICED = 48
 Types = Mapping[str, DataType]
 
 
-def plan_with_types(request: PlanRequest, *, costs: CostModel, search: Search, incumbent: Incumbent | None) -> Plan:
-    """Return the plan under the best of the types that the constraints permit; its request has the tables in these.
-
-    Near an incumbent, tables keep the types that they have there, where they fit in them.
+class StoredTypeChoice:
+    """The choice of types for the tables of a request.
 
     Args:
-        request: permits types.
-        costs: price placements.
-        search: finds the plan of a request with tables of given types.
-        incumbent: the plan in force, which the search knows.
+        asked: permits types.
+        trials: of the planning.
+        incumbent: the plan in force. Near it, tables keep the types that they have there, where they fit in them.
 
     Raises:
         RequestError: no permitted type of a table can be trained in the ways that it may be sharded.
-        InfeasibleError: the tables do not fit in the narrowest types either.
     """
-    return _StoredTypeChoice(request, costs=costs, search=search).plan(
-        None if incumbent is None else _types_of(incumbent)
-    )
 
-
-def _types_of(incumbent: Incumbent) -> Types:
-    return {table.name: table.data_type for table in incumbent.tables if table.data_type is not None}
-
-
-class _StoredTypeChoice:
-    """The choice of types for the tables of a request."""
-
-    def __init__(self, request: PlanRequest, *, costs: CostModel, search: Search) -> None:
-        budget = request.search.work_budget
-        shared = None if budget is None else max(1, budget // MOST_SEARCHES)
-        self._request = request.model_copy(update={"search": request.search.model_copy(update={"work_budget": shared})})
-        self._costs = costs
-        self._search = search
-        self._permitted = permitted = {table.name: _permitted(table, request) for table in request.tables.tables}
-        self._own = {table.name: _own_type(table, permitted[table.name]) for table in request.tables.tables}
+    def __init__(self, asked: PlanRequest, trials: Trials, incumbent: Incumbent | None = None) -> None:
+        self._asked = asked
+        self._trials = trials
+        self._is_permitted = asked.constraints.has_data_types
+        self._permitted = permitted = {table.name: _permitted(table, asked) for table in asked.tables.tables}
+        self._own = {table.name: _own_type(table, permitted[table.name]) for table in asked.tables.tables}
         self._narrow = {name: types[-1] for name, types in permitted.items()}
+        self._in_force = None if incumbent is None or not self._is_permitted else self._kept(incumbent)
+        self._are_kept = False
+        self._own_plan: Plan | None = None
+        self._own_ms: float | None = None
+        self._reason: str | None = None
 
-    def plan(self, in_force: Types | None) -> Plan:
-        """Return the best plan found; ``in_force``: other types than the tables' own that it has where they fit."""
-        if in_force is not None:
-            kept = {
-                name: in_force[name] if in_force.get(name) in self._permitted[name] else kind
-                for name, kind in self._own.items()
-            }
+    def first(self, request: PlanRequest, *, search: Search) -> Plan:
+        """Return the plan in the types in force, else in the tables' own, else in the narrowest.
+
+        Raises:
+            PlannerError: as the search; InfeasibleError where the tables do not fit in the narrowest types either.
+        """
+        if not self._is_permitted:
+            return search(request)
+        if self._in_force is not None:
             with suppress(InfeasibleError):  # as where tables or inputs have grown: then types are chosen again
-                return self._decided(self._planned(kept), own_ms=None)
+                found = search(_with(request, self._in_force))
+                self._are_kept = True
+                return found
         try:
-            own = self._planned(self._own)
+            return search(_with(request, self._own))
         except InfeasibleError:
             if self._narrow == self._own:
                 raise
-            own = None
-        if self._narrow == self._own:
-            assert own is not None, "it was found"
-            return self._decided(own, own_ms=own.predicted.total_ms, reason="no table may have a narrower type")
-        narrow = self._narrowest(own)
-        if narrow is None:
-            assert own is not None, "otherwise it was raised"
-            return self._decided(
-                own, own_ms=own.predicted.total_ms, reason="no plan with the narrowest types was found"
-            )
-        plan, saves = self._widened(narrow, own)
-        if own is None:
-            return self._decided(plan, own_ms=None)
-        own_ms = own.predicted.total_ms
-        if not saves:
-            saved_ms = own_ms - narrow.predicted.total_ms
-            reason = (
-                f"the narrowest types save {saved_ms:.3f} ms ({100 * (saved_ms / own_ms if own_ms else 0.0):.1f} %), "
-                f"and {100 * (_least_share(own)):.1f} % are asked for"
-            )
-            return self._decided(own, own_ms=own_ms, reason=reason)
-        return self._decided(plan, own_ms=own_ms)
+            return search(_with(request, self._narrow))
 
-    def _narrowest(self, own: Plan | None) -> Plan | None:
-        """Return the cheapest plan with the narrowest types; copies, which have their own, may be among it.
+    def narrowest(self, request: PlanRequest) -> PlanRequest | None:
+        """Return a request with the narrowest permitted types. None: it has them, or keeps those in force."""
+        is_narrow = not self._is_permitted or self._are_kept or _types_of(request) == self._narrow
+        return None if is_narrow else _with(request, self._narrow)
 
-        None: there is none, but one with the tables' own types. Raises PlannerError where there is neither.
-        """
-        try:
-            found: Plan | None = self._planned(self._narrow)
-        except PlannerError:
-            if own is None:
-                raise
-            found = None
-        copies = {
-            table.name: self._own[table.name]
-            for table in (() if own is None else own.tables)
-            if table.sharding_type is ShardingType.DATA_PARALLEL
-        }
-        if copies:
-            try:
-                other = self._planned({**self._narrow, **copies})
-            except PlannerError:
-                return found
-            if found is None or other.predicted.total_ms < found.predicted.total_ms:
-                return other
+    def decided(self, best: Plan) -> Plan:
+        """Return the best plan; its request has the tables in its types."""
+        if not self._is_permitted or self._are_kept:
+            return best
+        found = self._best(best)
+        self._trials.decided(ChoiceName.STORED_TYPES, before=best, best=found)
         return found
 
-    def _widened(self, narrow: Plan, own: Plan | None) -> tuple[Plan, bool]:
-        """Return the plan with as few narrow types as do, and whether they save enough time.
-
-        Where they do not, they are for memory alone: then the step may cost what it costs on this placement with the
-        tables' own types.
-        """
-        types = self._types(narrow)
-        of_own_types = self._cost_ms(narrow, self._own)
-        known_ms = of_own_types if own is None else own.predicted.total_ms
-        narrow_ms = narrow.predicted.total_ms
-        saves = known_ms is not None and known_ms - narrow_ms >= known_ms * _least_share(narrow)
-        if not saves and own is not None:
-            return narrow, False
-        limit_ms = narrow_ms if saves or known_ms is None else max(known_ms, narrow_ms)
-        limit_ms *= 1 + self._request.search.shard_tolerance
-        back = _Back(narrow, types, self._own, cost_ms=self._cost_ms, fits=self._fits, limit_ms=limit_ms)
-        kept = back.types()
-        if kept == types:
-            return narrow, saves
-        try:
-            found = cheaper_placement(self._planned(kept), narrow, costs=self._costs)
-        except PlannerError:
-            return narrow, saves
-        return (found if found.predicted.total_ms <= limit_ms else narrow), saves
-
-    def _planned(self, types: Types) -> Plan:
-        tables = with_types(self._request.tables, types)
-        return self._search(self._request.model_copy(update={"tables": tables}))
-
-    def _types(self, plan: Plan) -> Types:
-        return {table.name: table.data_type for table in plan.request.tables.tables}
-
-    @staticmethod
-    def _request_with(plan: Plan, types: Types) -> PlanRequest:
-        return plan.request.model_copy(update={"tables": with_types(plan.request.tables, types)})
-
-    def _cost_ms(self, plan: Plan, types: Types) -> float | None:
-        """Return the cost of a plan's placement with tables of these types. None: it cannot be run with them."""
-        try:
-            problem = Problem(self._request_with(plan, types), self._costs)
-        except RequestError:
-            return None
-        return predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source).total_ms
-
-    def _fits(self, plan: Plan, types: Types) -> bool:
-        problem = Problem(self._request_with(plan, types), self._costs)
-        return problem.fits(placement_of(plan.tables, problem))
-
-    def _decided(self, plan: Plan, *, own_ms: float | None, reason: str | None = None) -> Plan:
-        """Return a plan with its types written down, under the request's own constraints."""
-        own = {table.name: table.data_type for table in self._request.tables.tables}
+    def written(self, plan: Plan) -> Plan:
+        """Return the final plan with its types, under the request's own constraints."""
+        if not self._is_permitted:
+            return plan
+        own = {table.name: table.data_type for table in self._asked.tables.tables}
         changed = {
             table.name: StoredTable(
                 name=table.name,
@@ -210,10 +124,105 @@ class _StoredTypeChoice:
             warnings = (*warnings, warning)
         decided = StoredTypes(
             tables=tuple(changed.values()),
-            own_ms=own_ms,
-            reason=None if changed else reason or "the types in force are the tables' own",
+            own_ms=self._final_own_ms(plan) if changed else self._own_ms,
+            reason=None if changed else self._reason or "the types in force are the tables' own",
         )
         return plan.model_copy(update={"stored_types": decided, "tables": tables, "warnings": warnings})
+
+    def _kept(self, incumbent: Incumbent) -> Types:
+        in_force = {table.name: table.data_type for table in incumbent.tables if table.data_type is not None}
+        return {
+            name: in_force[name] if in_force.get(name) in self._permitted[name] else kind
+            for name, kind in self._own.items()
+        }
+
+    def _best(self, best: Plan) -> Plan:
+        if _types_of(best.request) != self._own:  # they do not fit in their own
+            return self._widened(best, None)
+        self._own_plan, self._own_ms = best, best.predicted.total_ms
+        if self._narrow == self._own:
+            self._reason = "no table may have a narrower type"
+            return best
+        narrow = self._narrowest(best)
+        return best if narrow is None else self._widened(narrow, best)
+
+    def _narrowest(self, own: Plan) -> Plan | None:
+        """Return the cheapest plan with the narrowest types that saves enough; copies may have their own. None: none.
+
+        The reason is kept.
+        """
+        first = self._trials.tried("narrowest types", _with(own.request, self._narrow), below_ms=cheaper_ms(own))
+        found, trials = first.plan, [first]
+        copies = {
+            table.name: self._own[table.name]
+            for table in own.tables
+            if table.sharding_type is ShardingType.DATA_PARALLEL
+        }
+        if copies:
+            request = _with(own.request, {**self._narrow, **copies})
+            below_ms = cheaper_ms(own) if found is None else found.predicted.total_ms
+            other = self._trials.tried("narrowest types but of copies", request, below_ms=below_ms)
+            found = other.plan or found
+            trials.append(other)
+        if found is None:
+            self._reason = self._why_not(own, [each.total_ms for each in trials if each.total_ms is not None], first)
+        return found
+
+    def _why_not(self, own: Plan, found_ms: Sequence[float], first: Trial) -> str:
+        if not found_ms:
+            return f"the narrowest types: {first.problem}"
+        own_ms = own.predicted.total_ms
+        saved_ms = own_ms - min(found_ms)
+        return (
+            f"the narrowest types save {saved_ms:.3f} ms ({100 * (saved_ms / own_ms if own_ms else 0.0):.1f} %), "
+            f"and {100 * least_gain(own):.1f} % are asked for"
+        )
+
+    def _widened(self, narrow: Plan, own: Plan | None) -> Plan:
+        """Return the plan with as few narrow types as do: where ``own`` is None, for memory alone.
+
+        Then the step may cost what it costs on this placement with the tables' own types.
+        """
+        types = _types_of(narrow.request)
+        narrow_ms = narrow.predicted.total_ms
+        of_own_types = self._cost_ms(narrow, self._own) if own is None else None
+        limit_ms = narrow_ms if of_own_types is None else max(of_own_types, narrow_ms)
+        limit_ms *= 1 + self._asked.search.shard_tolerance
+        kept = _Back(narrow, types, self._own, cost_ms=self._cost_ms, fits=self._fits, limit_ms=limit_ms).types()
+        if kept == types:
+            return narrow
+        moves_ms = priced_ms(narrow) - narrow_ms
+        request = _with(narrow.request, kept)
+        below_ms = math.nextafter(limit_ms + moves_ms, math.inf)
+        return self._trials.tried("fewest narrow types", request, below_ms=below_ms, near=narrow).plan or narrow
+
+    def _final_own_ms(self, plan: Plan) -> float | None:
+        """Return what the tables' own types cost in the form that the plan has otherwise."""
+        if self._own_plan is None or plan.replication is not None:
+            return self._own_ms
+        request = _with(plan.request, self._own)
+        costs = [self._trials.cost(each.tables, request, plan.predicted.source) for each in (plan, self._own_plan)]
+        return min((each.total_ms for each in costs if each is not None), default=self._own_ms)
+
+    def _cost_ms(self, plan: Plan, types: Types) -> float | None:
+        """Return the cost of a plan's placement with tables of these types. None: it cannot be run with them."""
+        try:
+            problem = Problem(_with(plan.request, types), self._trials.costs)
+        except RequestError:
+            return None
+        return predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source).total_ms
+
+    def _fits(self, plan: Plan, types: Types) -> bool:
+        problem = Problem(_with(plan.request, types), self._trials.costs)
+        return problem.fits(placement_of(plan.tables, problem))
+
+
+def _with(request: PlanRequest, types: Types) -> PlanRequest:
+    return request.model_copy(update={"tables": with_types(request.tables, types)})
+
+
+def _types_of(request: PlanRequest) -> Types:
+    return {table.name: table.data_type for table in request.tables.tables}
 
 
 class _Back:
@@ -289,9 +298,3 @@ def _permitted(table: Table, request: PlanRequest) -> tuple[DataType, ...]:
 def _own_type(table: Table, permitted: Sequence[DataType]) -> DataType:
     """Return the table's own type, or the widest where that is not permitted."""
     return table.data_type if table.data_type in permitted else permitted[0]
-
-
-def _least_share(plan: Plan) -> float:
-    """Return the share of a step that narrow types must save: the cost models' error, or a floor below it."""
-    error = plan.bundle.measured_compute_mape
-    return max(MIN_SAVED_SHARE, plan.bundle.compute_mape if error is None else error)

@@ -8,86 +8,102 @@ pair is priced also on the plan under the pair with the shortest all-to-alls, an
 types do to the accuracy has no price; the trainer measures it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from neuroshard_api.documents.communication import CommunicationChoices, CommunicationPlan, WireAlternative, WireTypes
+from neuroshard_api.documents.communication import CommunicationPlan, WireAlternative, WireTypes
 from neuroshard_api.documents.plan import Plan, PlanCost
+from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 
-from neuroshard_planner.errors import PlannerError
+from neuroshard_planner.choices.device_groups import average_ms
+from neuroshard_planner.choices.trials import Trials, cheaper_ms, least_gain
 from neuroshard_planner.plans.same_placement import cheaper_placement
 from neuroshard_planner.plans.tables import placement_of
-from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.deduplication import looked_up
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import Collective, StepCost, sent_exchange
-from neuroshard_planner.searches import Search
 
 _PERCENT = 100
 
 
-def encoded_plan(request: PlanRequest, *, costs: CostModel, search: Search) -> Plan:
-    """Return the cheaper of the plans with exact exchange and under the best permitted types.
+class WireTypeChoice:
+    """The choice of types for the best plan with exact exchange.
 
     Args:
-        request: permits types.
-        costs: price placements.
-        search: finds the plan of a request that permits none.
-
-    Raises:
-        PlannerError: as the search.
+        asked: permits types, or gives them.
+        trials: of the planning.
     """
-    assert request.communication is not None, "the request permits types"
-    exact = search(request.model_copy(update={"communication": None, "wire": None}))
-    return _WireTypeChoice(exact, request.communication, costs=costs, search=search).plan()
 
+    def __init__(self, asked: PlanRequest, trials: Trials) -> None:
+        self._choices = asked.communication
+        self._trials = trials
+        self._costs = trials.costs
 
-class _WireTypeChoice:
-    """The choice of types for the best plan with exact exchange."""
-
-    def __init__(self, exact: Plan, choices: CommunicationChoices, *, costs: CostModel, search: Search) -> None:
+    def decided(self, exact: Plan) -> Plan:
+        """Return the best plan; one under narrow types has them in its request."""
+        if self._choices is None:
+            return exact
         self._exact = exact
+        self._exact_ms = exact.predicted.total_ms
         self._placed = [exact]
         """Plans on whose placements the pairs are priced."""
-        self._choices = choices
-        self._costs = costs
-        self._search = search
-        self._exact_ms = exact.predicted.total_ms
-        self._least_ms = self._exact_ms * choices.least_gain_percent / _PERCENT
+        asked = self._choices.least_gain_percent
+        self._share = least_gain(exact) if asked is None else asked / _PERCENT
+        self._least_ms = self._exact_ms * self._share
+        best = self._best(self._choices.pairs)
+        self._trials.decided(ChoiceName.WIRE_TYPES, before=exact, best=best)
+        return best
 
-    def plan(self) -> Plan:
-        """Return the cheapest plan found, with what was decided."""
+    def written(self, plan: Plan) -> Plan:
+        """Return the final plan with what was decided."""
+        if self._choices is None:
+            return plan
+        found = self._found
+        if not found.chosen.is_exact and plan.predicted is not self._best_plan.predicted:  # a later choice changed what the gain is of
+            found = found.model_copy(update=self._exact_costs(plan))
+        return plan.model_copy(update={"communication": found})
+
+    def _exact_costs(self, plan: Plan) -> dict[str, float]:
+        """Return what exact exchange costs in the form that the plan has otherwise."""
+        request = plan.request.model_copy(update={"wire": None})
+        placed = (plan,) if plan.replication is not None else (plan, self._exact)
+        found = [self._trials.cost(each.tables, request, plan.predicted.source) for each in placed]
+        best = min((each for each in found if each is not None), key=lambda cost: cost.total_ms, default=None)
+        assert best is not None, "types on the wire need no memory"
+        return {"exact_ms": best.total_ms + average_ms(plan), "exact_exchange_ms": exchange_ms(best)}
+
+    def _best(self, pairs: Sequence[WireTypes]) -> Plan:
+        """Return the cheapest plan found, and keep what was decided."""
         refusal = _refusal_of_all(self._exact.request)
-        if refusal is None and self._choices.pairs:
-            self._placed += self._under_the_shortest_exchange()
-        priced = [self._priced(types, refusal) for types in self._choices.pairs]
+        if refusal is None and pairs:
+            self._placed += self._under_the_shortest_exchange(pairs)
+        priced = [self._priced(types, refusal) for types in pairs]
         by_gain = sorted((each for each in priced if self._is_worth_it(each.saved_ms)), key=_saved_ms, reverse=True)
         refusals: dict[WireTypes, str] = {}
         for each in by_gain:
             found = self._planned(each.types)
             if isinstance(found, Plan):
-                return self._decided(found, each.types, [self._judged(other, each, refusals) for other in priced])
+                return self._keep(found, each.types, [self._judged(other, each, refusals) for other in priced])
             refusals[each.types] = found
         judged = [self._judged(each, None, refusals) for each in priced]
-        return self._decided(self._exact, WireTypes(), judged, reason=refusal or self._reason(priced))
+        return self._keep(self._exact, WireTypes(), judged, reason=refusal or self._reason(priced))
 
-    def _under_the_shortest_exchange(self) -> list[Plan]:
+    def _under_the_shortest_exchange(self, pairs: Sequence[WireTypes]) -> list[Plan]:
         """Return the plan under the pair whose even all-to-alls by columns are shortest; none where it has no use.
 
         A plan by columns is priced as it is; one with rows or copies may avoid all-to-alls that narrow types shorten.
         """
         if all(table.sharding_type.is_by_columns for table in self._exact.tables):
             return []
-        trained = [types for types in self._choices.pairs if self._exact.request.wire_problem(types) is None]
+        trained = [types for types in pairs if self._exact.request.wire_problem(types) is None]
         if not trained:
             return []
-        try:
-            return [self._search(self._under(min(trained, key=self._even_exchange_ms)))]
-        except PlannerError:
-            return []
+        types = min(trained, key=self._even_exchange_ms)
+        trial = self._trials.tried(types.text, self._under(types), below_ms=cheaper_ms(self._exact, self._share))
+        return [] if trial.plan is None else [trial.plan]
 
     def _under(self, types: WireTypes) -> PlanRequest:
         return self._exact.request.model_copy(update={"wire": types})
@@ -119,14 +135,14 @@ class _WireTypeChoice:
 
     def _planned(self, types: WireTypes) -> Plan | str:
         """Return the plan under a pair, or why there is none that saves enough."""
-        try:
-            known = next((each for each in self._placed if each.request.wire == types), None)
-            found = known or self._search(self._under(types))
-        except PlannerError as error:
-            return f"no plan under them: {error}"
-        for placed in self._placed:
-            if placed is not known:
-                found = cheaper_placement(found, placed, costs=self._costs)
+        found = next((each for each in self._placed if each.request.wire == types), None)
+        if found is None:
+            below_ms = cheaper_ms(self._exact, self._share)
+            trial = self._trials.tried(types.text, self._under(types), below_ms=below_ms, near=self._placed[-1])
+            if trial.plan is None:
+                return trial.problem or "it saves too little"
+            found = trial.plan
+        found = cheaper_placement(found, self._exact, costs=self._costs)
         if not self._is_worth_it(self._exact_ms - found.predicted.total_ms):
             return f"the best plan under them takes {found.predicted.total_ms:.3f} ms"
         return found
@@ -145,7 +161,7 @@ class _WireTypeChoice:
         elif self._is_worth_it(each.saved_ms) and chosen is not None:
             refusal = f"{chosen.text} saves {_saved_ms(chosen):.3f} ms"
         else:
-            refusal = f"{_gain(_saved_ms(each), self._exact_ms)}, below {self._choices.least_gain_percent:g} %"
+            refusal = f"{_gain(_saved_ms(each), self._exact_ms)}, below {self._percent:g} %"
         return each.model_copy(update={"refusal": refusal})
 
     def _reason(self, priced: list[WireAlternative]) -> str:
@@ -158,20 +174,24 @@ class _WireTypeChoice:
             return f"{taken}, and " + ("no permitted types can be trained" if priced else "only FP32 is permitted")
         best = max(known, key=_saved_ms)
         gain = _gain(_saved_ms(best), self._exact_ms)
-        return f"{taken}; {best.text} {gain}, and {self._choices.least_gain_percent:g} % are asked for"
+        return f"{taken}; {best.text} {gain}, and {self._percent:g} % are asked for"
 
-    def _decided(
+    @property
+    def _percent(self) -> float:
+        return round(_PERCENT * self._share, 1)
+
+    def _keep(
         self, found: Plan, chosen: WireTypes, judged: list[WireAlternative], *, reason: str | None = None
     ) -> Plan:
-        communication = CommunicationPlan(
+        self._best_plan = found
+        self._found = CommunicationPlan(
             chosen=chosen,
             exact_ms=self._exact_ms,
             exact_exchange_ms=exchange_ms(self._exact.predicted),
             alternatives=tuple(judged),
             reason=reason,
         )
-        request = found.request.model_copy(update={"communication": self._choices})
-        return found.model_copy(update={"communication": communication, "request": request})
+        return found
 
 
 def exchange_ms(cost: PlanCost) -> float:

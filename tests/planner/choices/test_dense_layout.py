@@ -25,7 +25,7 @@ from neuroshard_planner.dense.layouts import MOST_POINTS, LayoutCandidate, Layou
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.dense import explained_units
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems
 from support.builders import GIB, dense_profile, request, table, tables, topology
 from support.depth import depth

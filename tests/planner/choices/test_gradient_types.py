@@ -9,7 +9,8 @@ from neuroshard_api.documents.gradient_exchange import GradientChoices, Gradient
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest, SearchSettings
 from neuroshard_api.documents.topology import Link
-from neuroshard_planner.choices.gradient_types import with_gradients
+from neuroshard_planner.choices.gradient_types import GradientTypes
+from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_report.communication import gradients_line
@@ -156,7 +157,9 @@ def test_a_type_that_carries_must_save_the_least_gain_next_to_what_it_carries(ad
         cost = found.predicted.model_copy(update={"total_ms": found.predicted.total_ms + slower})
         return found.model_copy(update={"predicted": cost})
 
-    exact = with_gradients(wanted, choices, costs=ExactCosts(wanted.topology.device), search=search)
+    permitted = wanted.model_copy(update={"gradient_choices": choices})
+    choice = GradientTypes(permitted, Trials(ExactCosts(wanted.topology.device), search))
+    exact = choice.written(choice.decided(search(wanted), search=search))
     assert exact.gradients is not None
     (own,) = exact.gradients.alternatives
 

@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.plan import GivenPlan, Plan, PlanCost
+from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.explain.table import explain_table
-from neuroshard_planner.planning import _searched
+from neuroshard_planner.planning import searched
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import predicted_cost
@@ -61,10 +62,15 @@ def test_a_plan_leaves_out_repeats_that_cost_more_than_their_expansion() -> None
 
 @pytest.mark.parametrize("factor", [1.0, 1.01])
 def test_a_plan_on_data_that_does_not_repeat_is_the_plan_on_all_lists(factor: float) -> None:
-    """To the last byte."""
+    """To the last byte, but for the record of what was tried."""
     request = asked(history("seen", factor))
 
-    assert planned(request).to_json() == on_all_lists(request).to_json()
+    plan = planned(request)
+
+    assert plan.choices is not None
+    assert [each.name for each in plan.choices] == [ChoiceName.REPEATS]
+    assert all(each.refusal for each in plan.choices[0].alternatives)
+    assert plan.model_copy(update={"choices": None}).to_json() == on_all_lists(request).to_json()
 
 
 def test_a_group_that_saves_nothing_is_kept_whole() -> None:
@@ -142,7 +148,7 @@ def sent_bytes(plan: Plan) -> int:
 
 def on_first_samples(request: PlanRequest) -> Plan:
     """Return the plan without repeats and without collections of groups."""
-    return _searched(request, ExactCosts(request.topology.device), None)
+    return searched(request, ExactCosts(request.topology.device), None)
 
 
 def test_a_group_stays_in_the_common_collection_where_calls_cost_more() -> None:
@@ -175,7 +181,7 @@ def test_a_measured_call_of_a_collection_is_in_the_price_of_a_group() -> None:
     call = CollectionParts(indices_ms=6.0, compute_ms=(0.6, 0.3), exchange_ms=(7.0, 2.0))
     plain, measured = ExactCosts(devices.device), ExactCosts(devices.device, added_collection=call)
 
-    plan = _searched(request.model_copy(update={"grouped": ("user",)}), measured, None)
+    plan = searched(request.model_copy(update={"grouped": ("user",)}), measured, None)
     assert plan.lower_bound_ms <= plan.predicted.total_ms
 
     def cost(costs: ExactCosts, grouped: tuple[str, ...] | None) -> PlanCost:

@@ -10,7 +10,7 @@ from neuroshard_api.documents.tables import DataType
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.stored_types import stored_type_of, stored_types_text
-from neuroshard_planner.planning import plan as plan_of
+from neuroshard_planner.pipeline import plan as plan_of
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.search.migration import Incumbent
 from support import builders

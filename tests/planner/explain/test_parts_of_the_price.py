@@ -12,7 +12,8 @@ from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.job.step_cost import predicted_cost
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
-from neuroshard_planner.choices.device_groups import IN_GROUPS, average_ms, plan_in_groups
+from neuroshard_planner.choices.device_groups import IN_GROUPS, DeviceGroups, average_ms
+from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.explain.terms import step_terms
 from neuroshard_planner.planning import document
@@ -122,7 +123,8 @@ def test_every_sum_of_parts_is_the_price_in_groups_of_devices(
         found = Found(placement=placement_of(placements, problem))
         return document(problem, bundle, found, baselines={}, bound_ms=0.0, tables=placements)
 
-    plan = plan_in_groups(asked, costs=bundle, search=drawn)
+    groups = DeviceGroups(asked, Trials(bundle, drawn), narrowest=lambda _: None)
+    plan = groups.decided(drawn(asked.model_copy(update={"replication": None})))
     assume(plan.replication is not None)
 
     problem = Problem(plan.request, bundle)

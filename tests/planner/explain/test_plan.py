@@ -8,7 +8,7 @@ from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from support import builders
 from support.planner.exact_costs import ExactCosts
 

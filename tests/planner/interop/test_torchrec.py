@@ -12,7 +12,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
 from neuroshard_planner.interop.torchrec import from_sharding_plan, placements
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support import builders
 from support.planner.exact_costs import ExactCosts

@@ -10,7 +10,7 @@ from neuroshard_api.documents.plan import BaselineCost, GivenPlan, Plan, Shard, 
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.errors import InfeasibleError, PlanError
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.checks import plan_problems, require_sound
 from neuroshard_planner.plans.tables import tables_memory
 from neuroshard_planner.problem.memory_ledger import MemoryLedger

@@ -5,7 +5,7 @@ from neuroshard_api.documents.plan import Shard
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import block_order_problem
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.problem import Problem
 from support.builders import request, table, tables

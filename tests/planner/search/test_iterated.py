@@ -8,7 +8,7 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.iterated import MOST_STALLED, IteratedSearch, courses_of
 from neuroshard_planner.workload_store import read_workload

@@ -14,7 +14,8 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.planning import attempts, find, plan
+from neuroshard_planner.pipeline import plan
+from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS

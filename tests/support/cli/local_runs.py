@@ -10,7 +10,7 @@ import yaml
 from neuroshard_api.documents.request import Constraints, SearchSettings
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_root, load_bundle
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from support import builders
 from support.cli.searches import QUICK_WORK
 

@@ -13,7 +13,7 @@ from neuroshard_api.documents.step_report import StepReport
 from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.waiting import eventually
 from neuroshard_costs.bundle import bundled_bundle, bundled_root
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from support import builders
 
 DEVICE = "h100-80gb"

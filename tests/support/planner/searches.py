@@ -20,7 +20,7 @@ from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import IndexArray
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS

@@ -6,7 +6,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.documents.topology import Topology
-from neuroshard_planner.planning import plan as search
+from neuroshard_planner.pipeline import plan as search
 from support import builders
 from support.planner.exact_costs import ExactCosts
 from support.trainer.trainer_builders import TABLES

@@ -1,0 +1,159 @@
+"""Trials of requests beside that of the best plan so far: bounded first, and searched at most once.
+
+A search takes some thirty times as long as its lower bound. So an alternative is searched only where its bound leaves
+room for the gain that is asked for.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from neuroshard_api.documents.plan import Plan, PlanCost, TablePlacement
+from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+
+from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
+from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
+from neuroshard_planner.plans.moved_bytes import priced_ms
+from neuroshard_planner.plans.same_placement import cheaper_placement
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.plan_cost import predicted_cost
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.searches import Search, remembered
+
+LEAST_SHARE = 0.02
+"""Of a step, below which no form is told from another, however good the cost models are."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Trial:
+    """What became of a request."""
+
+    text: str
+    """Its form, in words."""
+    plan: Plan | None = None
+    """The best plan of it. None: there is none, or none that costs so little."""
+    total_ms: float | None = None
+    """Predicted cost of the best plan of it. None: none was searched, or there is none."""
+    bound_ms: float | None = None
+    """No plan of it costs less. None: it was not bounded."""
+    problem: str | None = None
+    """Why there is no plan that costs so little. None: there is one."""
+    is_infeasible: bool = False
+    """Whether nothing fits."""
+
+
+class Trials:
+    """Searches of one planning, each made once, and the record of the choices between them.
+
+    Args:
+        costs: price placements.
+        search: finds the plan of a request that leaves nothing to choose but shards and devices.
+    """
+
+    def __init__(self, costs: CostModel, search: Search) -> None:
+        self.costs = costs
+        self.plan = remembered(search)
+        """Returns the plan of a request. Raises PlannerError."""
+        self.choices: list[PlanChoice] = []
+        self._tried: list[Trial] = []
+
+    def bound_ms(self, request: PlanRequest) -> float:
+        """Return a cost that no plan of a request goes below; 0 for a baseline, whose types constraints may exclude.
+
+        Raises:
+            RequestError: the request contradicts itself.
+        """
+        return bound_of_choices_ms(request, self.costs) if request.algorithm is Algorithm.NEUROSHARD else 0.0
+
+    def tried(
+        self,
+        text: str,
+        request: PlanRequest,
+        *,
+        below_ms: float,
+        near: Plan | None = None,
+        finish: Callable[[Plan], Plan] | None = None,
+        added_ms: float = 0.0,
+    ) -> Trial:
+        """Return what becomes of a request, and record it.
+
+        Args:
+            text: names the form.
+            request: leaves nothing to choose.
+            below_ms: what a plan must cost less than, moves included.
+            near: a plan whose placement is taken where it is cheaper under the request.
+            finish: makes the plan of the form from that of the request.
+            added_ms: what ``finish`` adds to a plan's cost at least.
+        """
+        trial = self._trial(text, request, below_ms=below_ms, near=near, finish=finish, added_ms=added_ms)
+        self._tried.append(trial)
+        return trial
+
+    def note(self, text: str, problem: str) -> None:
+        """Record a form that was not searched, and why."""
+        self._tried.append(Trial(text=text, problem=problem))
+
+    def decided(self, name: ChoiceName, *, before: Plan | None, best: Plan) -> None:
+        """Record a choice: ``best`` is the plan after it, which is that of a trial, or the one before."""
+        before_ms = None if before is None else before.predicted.total_ms
+        alternatives = tuple(_alternative(each, best) for each in self._tried)
+        if alternatives:
+            self.choices.append(PlanChoice(name=name, before_ms=before_ms, alternatives=alternatives))
+        self._tried.clear()
+
+    def cost(self, tables: tuple[TablePlacement, ...], request: PlanRequest, source: str) -> PlanCost | None:
+        """Return the cost of a placement under a request. None: it is none of the request's, or does not fit."""
+        try:
+            problem = Problem(request, self.costs)
+        except RequestError:
+            return None
+        placement = placement_of(tables, problem)
+        return predicted_cost(problem, placement, source) if problem.fits(placement) else None
+
+    def _trial(
+        self,
+        text: str,
+        request: PlanRequest,
+        *,
+        below_ms: float,
+        near: Plan | None,
+        finish: Callable[[Plan], Plan] | None,
+        added_ms: float,
+    ) -> Trial:
+        bound_ms = None
+        try:
+            bound_ms = self.bound_ms(request) + added_ms
+            if bound_ms >= below_ms:
+                return Trial(text=text, bound_ms=bound_ms, problem=f"no plan of it takes less than {bound_ms:.3f} ms")
+            found = self.plan(request)
+        except PlannerError as error:
+            infeasible = isinstance(error, InfeasibleError)
+            return Trial(text=text, bound_ms=bound_ms, problem=str(error), is_infeasible=infeasible)
+        if near is not None:
+            found = cheaper_placement(found, near, costs=self.costs)
+        if finish is not None:
+            found = finish(found)
+        total_ms = found.predicted.total_ms
+        if priced_ms(found) >= below_ms:
+            problem = f"its best plan takes {total_ms:.3f} ms"
+            return Trial(text=text, total_ms=total_ms, bound_ms=bound_ms, problem=problem)
+        return Trial(text=text, plan=found, total_ms=total_ms, bound_ms=bound_ms)
+
+
+def least_gain(plan: Plan) -> float:
+    """Return the share of a step that another form must save: the error of the cost models, or a floor below it."""
+    error = plan.bundle.measured_compute_mape
+    return max(LEAST_SHARE, plan.bundle.compute_mape if error is None else error)
+
+
+def cheaper_ms(plan: Plan, share: float | None = None) -> float:
+    """Return what a plan of another form must cost less than, moves included; ``share``: other than `least_gain`."""
+    return priced_ms(plan) - plan.predicted.total_ms * (least_gain(plan) if share is None else share)
+
+
+def _alternative(trial: Trial, best: Plan) -> Alternative:
+    refusal = trial.problem
+    if trial.plan is not None and trial.plan.request != best.request:
+        refusal = "another form costs less"
+    return Alternative(text=trial.text, total_ms=trial.total_ms, bound_ms=trial.bound_ms, refusal=refusal)

@@ -1,0 +1,104 @@
+"""From a request to its plan: a plan that fits, then one choice after the other, each made once.
+
+    the first plan that fits: dense layout (means by rows, types of tables)
+    ->  repeats  ->  types on the wire  ->  types of tables  ->  groups of devices  ->  types of gradients
+
+Each choice starts from the best plan so far and tries requests that differ from that plan's in one respect. So searches
+add up over the choices and do not multiply; what a bound excludes is not searched (`trials`). Another form is taken
+where it saves more of a step than the cost models can distinguish, or 2 %. Dense layouts, and narrow types of tables
+before that, are taken where nothing fits otherwise.
+"""
+
+from collections.abc import Sequence
+
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+
+from neuroshard_planner.choices.choice import Choice
+from neuroshard_planner.choices.dense_layout import DenseLayoutChoice
+from neuroshard_planner.choices.device_groups import DeviceGroups
+from neuroshard_planner.choices.gradient_types import GradientTypes, refuse_sharded_only
+from neuroshard_planner.choices.means_by_rows import cheaper_with_means, means_by_rows
+from neuroshard_planner.choices.repeats import Repeats
+from neuroshard_planner.choices.stored_types import MOST_SEARCHES, StoredTypeChoice
+from neuroshard_planner.choices.trials import Trials
+from neuroshard_planner.choices.wire_types import WireTypeChoice
+from neuroshard_planner.dense.replicated import with_replicated_cost
+from neuroshard_planner.errors import RequestError
+from neuroshard_planner.planning import Bundle, searched
+from neuroshard_planner.problem.sharding_choice import default_types
+from neuroshard_planner.search.migration import Incumbent
+
+
+def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = None) -> Plan:
+    """Return the plan that the request asks for; equal arguments give equal plans.
+
+    Where the request permits other forms of a plan, ``choices`` says what was tried, and the plan's request has what
+    was chosen: repeats left out, types on the wire, of tables and of gradients, the devices of one group, the memory of
+    the dense part's layout.
+
+    Args:
+        request: what is planned.
+        bundle: prices placements.
+        incumbent: the plan in force: the search starts from it too and stays near it, unless a baseline is asked for.
+
+    Raises:
+        RequestError: the request contradicts itself, asks for a search that is not made, or has other tables than the
+            incumbent; or it permits groups, and there is an incumbent.
+        InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
+        MissingPackageError: TorchRec's planner was asked for and is not installed.
+    """
+    if request.replication is not None and incumbent is not None:
+        raise RequestError(
+            "incumbent: plans near the one in force are made without groups of devices; hint: leave it or replication "
+            "out"
+        )
+    trials = Trials(bundle, lambda asked: searched(asked, bundle, incumbent))
+    types = StoredTypeChoice(request, trials, incumbent)
+    groups = DeviceGroups(request, trials, narrowest=types.narrowest)
+    choices: Sequence[Choice] = (Repeats(request, trials), WireTypeChoice(request, trials), types, groups)
+    layout, gradients = DenseLayoutChoice(request, trials), GradientTypes(request, trials)
+
+    def with_means(asked: PlanRequest) -> Plan:
+        is_baseline = asked.algorithm is not Algorithm.NEUROSHARD
+        return trials.plan(asked) if is_baseline else cheaper_with_means(asked, costs=bundle, search=trials.plan)
+
+    best = layout.first(_plain(request, groups.num_ways), search=lambda asked: types.first(asked, search=with_means))
+    for choice in choices:
+        best = choice.decided(best)
+    best = gradients.decided(layout.written(best), search=lambda asked: layout.first(asked, search=trials.plan))
+    for choice in choices:
+        best = choice.written(best)
+    best = gradients.written(layout.written(best))
+    refuse_sharded_only(best)
+    best = with_replicated_cost(_as_asked(best, request, trials), request, costs=bundle)
+    return best.model_copy(update={"choices": tuple(trials.choices)}) if trials.choices else best
+
+
+def _plain(request: PlanRequest, num_ways: int) -> PlanRequest:
+    """Return the request with no choice left; a named budget is shared by the searches that choices may take."""
+    budget, shares = request.search.work_budget, num_ways + (MOST_SEARCHES if request.constraints.has_data_types else 1)
+    shared = None if budget is None else max(1, budget // shares)
+    left = {"deduplicate": None, "grouped": None, "replication": None}
+    left |= {} if request.communication is None else {"communication": None, "wire": None}
+    left |= {} if request.gradient_choices is None else {"gradient_choices": None, "gradients": None}
+    return request.model_copy(update={**left, "search": request.search.model_copy(update={"work_budget": shared})})
+
+
+def _as_asked(plan: Plan, request: PlanRequest, trials: Trials) -> Plan:
+    """Return the plan under the request's own permissions, with the bound of all that they permit of its form."""
+    asked = {
+        "communication": request.communication,
+        "gradient_choices": request.gradient_choices,
+        "search": request.search,
+    }
+    if plan.replication is not None:
+        return plan.model_copy(update={"request": plan.request.model_copy(update=asked)})
+    free = plan.request.model_copy(update={"constraints": request.constraints})
+    found = plan.model_copy(update={"request": free.model_copy(update=asked)})
+    is_baseline = request.algorithm is not Algorithm.NEUROSHARD
+    if is_baseline or not means_by_rows(free, default_types(free, trials.costs.manifest)):
+        return found
+    total_ms = plan.predicted.total_ms
+    bound_ms = min(trials.bound_ms(free), total_ms)
+    return found.model_copy(update={"lower_bound_ms": bound_ms, "gap": total_ms / bound_ms - 1 if bound_ms else 0.0})
