@@ -85,7 +85,11 @@ class RequestOptions:
     ] = None
     least_gain: Annotated[
         float | None,
-        typer.Option(min=0, max=100, help="Percent of a step that such types must save. Default: 2."),
+        typer.Option(
+            min=0,
+            max=100,
+            help="Percent of a step that such types must save. Default: 2, or the cost models' error if that is more.",
+        ),
     ] = None
     gradient_types: Annotated[
         str | None,

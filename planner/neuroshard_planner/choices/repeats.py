@@ -97,7 +97,7 @@ class Repeats:
         return cost.total_ms - plan.predicted.total_ms
 
     def _all_lists_ms(self, plan: Plan, placed: Plan) -> float:
-        """Return what a placement costs on all lists in the form that the plan has otherwise."""
+        """Return the cost of a placement on all lists in the form that the plan has otherwise."""
         cost = self._trials.cost(placed.tables, _without(plan.request, ()), plan.predicted.source)
         return float("inf") if cost is None else cost.total_ms
 

@@ -197,7 +197,7 @@ class StoredTypeChoice:
         return self._trials.tried("fewest narrow types", request, below_ms=below_ms, near=narrow).plan or narrow
 
     def _final_own_ms(self, plan: Plan) -> float | None:
-        """Return what the tables' own types cost in the form that the plan has otherwise."""
+        """Return the cost of the tables' own types in the form that the plan has otherwise."""
         if self._own_plan is None or plan.replication is not None:
             return self._own_ms
         request = _with(plan.request, self._own)

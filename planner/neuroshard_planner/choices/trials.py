@@ -1,4 +1,4 @@
-"""Trials of requests beside that of the best plan so far: bounded first, and searched at most once.
+"""Trials of requests other than that of the best plan so far: bounded first, and searched at most once.
 
 A search takes some thirty times as long as its lower bound. So an alternative is searched only where its bound leaves
 room for the gain that is asked for.
@@ -22,7 +22,7 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.searches import Search, remembered
 
 LEAST_SHARE = 0.02
-"""Of a step, below which no form is told from another, however good the cost models are."""
+"""Of a step, below which forms are not distinguished, however good the cost models are."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +76,7 @@ class Trials:
         finish: Callable[[Plan], Plan] | None = None,
         added_ms: float = 0.0,
     ) -> Trial:
-        """Return what becomes of a request, and record it.
+        """Return the outcome of a request, and record it.
 
         Args:
             text: names the form.
@@ -148,7 +148,7 @@ def least_gain(plan: Plan) -> float:
 
 
 def cheaper_ms(plan: Plan, share: float | None = None) -> float:
-    """Return what a plan of another form must cost less than, moves included; ``share``: other than `least_gain`."""
+    """Return the limit that a plan of another form must be below, moves included; ``share``: other than `least_gain`."""
     return priced_ms(plan) - plan.predicted.total_ms * (least_gain(plan) if share is None else share)
 
 

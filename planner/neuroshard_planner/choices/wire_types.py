@@ -62,12 +62,14 @@ class WireTypeChoice:
         if self._choices is None:
             return plan
         found = self._found
-        if not found.chosen.is_exact and plan.predicted is not self._best_plan.predicted:  # a later choice changed what the gain is of
+        if (
+            not found.chosen.is_exact and plan.predicted is not self._best_plan.predicted
+        ):  # a later choice changed what the gain is of
             found = found.model_copy(update=self._exact_costs(plan))
         return plan.model_copy(update={"communication": found})
 
     def _exact_costs(self, plan: Plan) -> dict[str, float]:
-        """Return what exact exchange costs in the form that the plan has otherwise."""
+        """Return the cost of exact exchange in the form that the plan has otherwise."""
         request = plan.request.model_copy(update={"wire": None})
         placed = (plan,) if plan.replication is not None else (plan, self._exact)
         found = [self._trials.cost(each.tables, request, plan.predicted.source) for each in placed]
