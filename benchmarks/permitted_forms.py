@@ -25,7 +25,9 @@ from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import weights_bytes
-from neuroshard_planner import pipeline
+from neuroshard_planner import pipeline, planning
+from neuroshard_planner.planning import Bundle
+from neuroshard_planner.search.migration import Incumbent
 
 from benchmarks.results_file import write_result
 from benchmarks.tasks import DEVICE_TYPE, draw_pool, sampled_tables
@@ -80,21 +82,21 @@ def permitting(request: PlanRequest, forms: tuple[str, ...]) -> PlanRequest:
 def measured(request: PlanRequest) -> dict[str, Any]:
     """Plan a request; return cost, searches, and processor seconds."""
     searches = 0
-    search = pipeline.searched
+    search = planning.searched
 
-    def counted(asked: PlanRequest, bundle: pipeline.Bundle, incumbent: pipeline.Incumbent | None) -> Plan:
+    def counted(asked: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
         nonlocal searches
         searches += 1
         return search(asked, bundle, incumbent)
 
-    pipeline.searched = counted
+    planning.searched = counted
     began = time.process_time()
     try:
         found = pipeline.plan(request, bundle=bundled_bundle(DEVICE_TYPE))
     except ValueError as error:
         return {"problem": str(error)}
     finally:
-        pipeline.searched = search
+        planning.searched = search
     seconds = time.process_time() - began
     return {"ms": found.predicted.total_ms, "searches": searches, "seconds": round(seconds, 3)}
 

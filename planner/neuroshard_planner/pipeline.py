@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 
+from neuroshard_planner import planning
 from neuroshard_planner.choices.choice import Choice
 from neuroshard_planner.choices.dense_layout import DenseLayoutChoice
 from neuroshard_planner.choices.device_groups import DeviceGroups
@@ -25,7 +26,7 @@ from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.choices.wire_types import WireTypeChoice
 from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.errors import RequestError
-from neuroshard_planner.planning import Bundle, searched
+from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.migration import Incumbent
 
@@ -53,7 +54,7 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
             "incumbent: plans near the one in force are made without groups of devices; hint: leave it or replication "
             "out"
         )
-    trials = Trials(bundle, lambda asked: searched(asked, bundle, incumbent))
+    trials = Trials(bundle, lambda asked: planning.searched(asked, bundle, incumbent))
     types = StoredTypeChoice(request, trials, incumbent)
     groups = DeviceGroups(request, trials, narrowest=types.narrowest)
     choices: Sequence[Choice] = (Repeats(request, trials), WireTypeChoice(request, trials), types, groups)

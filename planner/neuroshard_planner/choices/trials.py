@@ -148,7 +148,7 @@ def least_gain(plan: Plan) -> float:
 
 
 def cheaper_ms(plan: Plan, share: float | None = None) -> float:
-    """Return the limit that a plan of another form must be below, moves included; ``share``: other than `least_gain`."""
+    """Return the cost that another form must be below, moves included; ``share``: other than `least_gain`."""
     return priced_ms(plan) - plan.predicted.total_ms * (least_gain(plan) if share is None else share)
 
 
