@@ -79,20 +79,20 @@ def permitting(request: PlanRequest, forms: tuple[str, ...]) -> PlanRequest:
     return request.model_copy(update={field: value for form in forms for field, value in updates[form].items()})
 
 
-def measured(request: PlanRequest) -> dict[str, Any]:
+def measured(asked: PlanRequest) -> dict[str, Any]:
     """Plan a request; return cost, searches, and processor seconds."""
     searches = 0
     search = planning.searched
 
-    def counted(asked: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
+    def counted(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
         nonlocal searches
         searches += 1
-        return search(asked, bundle, incumbent)
+        return search(request, bundle, incumbent)
 
     planning.searched = counted
     began = time.process_time()
     try:
-        found = pipeline.plan(request, bundle=bundled_bundle(DEVICE_TYPE))
+        found = pipeline.plan(asked, bundle=bundled_bundle(DEVICE_TYPE))
     except ValueError as error:
         return {"problem": str(error)}
     finally:
