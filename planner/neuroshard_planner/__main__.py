@@ -37,6 +37,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_api.process.atomic_file import write_whole
 
     from neuroshard_planner.incumbent_file import read_incumbent
+    from neuroshard_planner.levers import with_levers
     from neuroshard_planner.measured_inputs import with_measured_inputs
     from neuroshard_planner.pipeline import plan
 
@@ -46,7 +47,8 @@ def _run(options: argparse.Namespace) -> ExitCode:
     if options.statistics is not None:
         request = with_measured_inputs(request, InputStatistics.read(options.statistics))
     incumbent = None if options.incumbent is None else read_incumbent(options.incumbent)
-    found = plan(request, bundle=_bundle(options.bundle), incumbent=incumbent)
+    bundle = _bundle(options.bundle)
+    found = with_levers(plan(request, bundle=bundle, incumbent=incumbent), costs=bundle)
     write_whole(options.out, found.to_json())
     sys.stdout.write(f"{found.algorithm}: predicted {found.predicted.total_ms:.3f} ms ({found.predicted.source})\n")
     return ExitCode.OK

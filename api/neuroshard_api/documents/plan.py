@@ -13,6 +13,7 @@ from neuroshard_api.documents.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.documents.dense_layout import DenseCost, DenseLayout
 from neuroshard_api.documents.document import Document, DocumentError, Value
 from neuroshard_api.documents.gradient_exchange import GradientDecision
+from neuroshard_api.documents.levers import Lever
 from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 from neuroshard_api.documents.stored_types import StoredTypes, with_types
@@ -301,6 +302,9 @@ class GivenPlan(Document):
     """How gradients of the replicated dense part travel. If unset: there was no choice."""
     choices: Annotated[tuple[PlanChoice, ...], Field(min_length=1)] | None = None
     """What was decided where the request permitted more than one form. If unset: it permitted none."""
+    levers: Annotated[tuple[Lever, ...], Field(min_length=1)] | None = None
+    """What would shorten the step and was not permitted, what saves most first. If unset: nothing, or it was not
+    asked."""
     search: SearchStatistics | None = None
     incumbent: IncumbentPlan | None = None
     """The plan in force when this one was made. If unset: there was none, or it was not given."""

@@ -54,6 +54,7 @@ def plan(
     from neuroshard_planner.explain.batch_sizes import at_batch_size
     from neuroshard_planner.explain.robustness import traffic_costs
     from neuroshard_planner.incumbent_file import read_incumbent
+    from neuroshard_planner.levers import with_levers
     from neuroshard_planner.pipeline import plan as search
     from neuroshard_planner.searches import remembered
     from neuroshard_report.terminal.plan import render_plan
@@ -76,7 +77,7 @@ def plan(
         with activity("searching", is_silent=json) as shown:
             sizing = partial(at_batch_size, search=searched)
             of_sizes += map(sizing, shown.of(sized, total=len(sized) + 1, amount=lambda _: 1))
-            found = searched(request)
+            found = with_levers(searched(request), costs=bundle)
             traffic = () if report is None else traffic_costs(found, bundle=bundle)
     except InfeasibleError:
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)

@@ -79,7 +79,7 @@ class WireTypeChoice:
 
     def _best(self, pairs: Sequence[WireTypes]) -> Plan:
         """Return the cheapest plan found, and keep what was decided."""
-        refusal = _refusal_of_all(self._exact.request)
+        refusal = refusal_of_all(self._exact.request)
         if refusal is None and pairs:
             self._placed += self._under_the_shortest_exchange(pairs)
         priced = [self._priced(types, refusal) for types in pairs]
@@ -205,7 +205,7 @@ def exchange_ms(cost: PlanCost) -> float:
     )
 
 
-def _refusal_of_all(request: PlanRequest) -> str | None:
+def refusal_of_all(request: PlanRequest) -> str | None:
     """Return the reason that no types are worth a price on these devices. None: some are."""
     topology = request.topology
     if topology.num_devices == 1:

@@ -21,6 +21,7 @@ from neuroshard_report.html.dense_frontier import frontier_steps
 from neuroshard_report.html.dense_times import dense_times
 from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
+from neuroshard_report.levers import lever_line
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import (
     DeviceView,
@@ -131,6 +132,7 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = (), steps: StepR
         read_bytes=_reads,
         weights_bytes=_weights,
         comparison=_comparison(summary),
+        levers=[lever_line(lever, plan) for lever in plan.levers or ()],
         stored_types=stored_types_text(plan),
         exchange=communication_line(plan.request.wire, plan.communication, plan.predicted.total_ms),
         gradients=gradients_line(plan.request.gradients, plan.gradients),

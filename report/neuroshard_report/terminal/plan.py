@@ -14,6 +14,7 @@ from rich.style import Style
 from rich.text import Text
 
 from neuroshard_report.communication import communication_line, gradients_line
+from neuroshard_report.levers import lever_line
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import DeviceView, PlanSummary, Quantiles, cost_terms, cost_terms_ms, summarize
 from neuroshard_report.terminal.collections import collections_table
@@ -64,6 +65,7 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
     parts += narrow_tables(plan.communication, plan.gradients)
     if traffic:
         parts += [Text(), _other_traffic(traffic)]
+    parts += [Text(f"would help: {lever_line(lever, plan)}") for lever in plan.levers or ()]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     return Group(*parts)
 
