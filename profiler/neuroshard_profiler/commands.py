@@ -392,8 +392,8 @@ def stats(
         sys.stdout.write(tables.to_json())
     else:
         print_content(render_statistics(statistics, duplication))
-    if opened.columns.passed_over:
-        _say(f"passed over: {opened.columns.passed_over_text}")
+    for note in opened.notes:
+        _say(note)
     for each in statistics.features:
         if each.doubt is not None:
             _say(each.doubt)

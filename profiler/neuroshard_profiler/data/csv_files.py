@@ -9,7 +9,7 @@ from neuroshard_costs.shards import IndexArray
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
 
-from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, MissingValues
 from neuroshard_profiler.data.columns import chosen_columns
 
 if TYPE_CHECKING:
@@ -49,6 +49,14 @@ class CsvFile:
             ignored=ignored,
             where=str(file),
         )
+        if not self.columns.has_label and (values := [name for name in self._header.names if _is_value(name)]):
+            raise DataError(
+                f"{file} line 1: holds values (found {', '.join(values[:3])}), expected the names of columns"
+                "; hint: add a line with them, or give --label if numbers are names"
+            )
+        self._numbers = tuple(name for name in fractions if name not in self.columns.features)
+        self.missing = MissingValues()
+        """Empty cells of the columns of fractions, in the lines that were read."""
 
     @property
     def num_samples(self) -> None:
@@ -63,8 +71,10 @@ class CsvFile:
             try:
                 stream.readline()
                 while text := lines_of(stream, num_samples):
-                    table = _parsed(text, self._header, self.columns.features, self._file, first_line=first_line)
+                    names = (*self.columns.features, *self._numbers)
+                    table = _parsed(text, self._header, names, self._file, first_line=first_line)
                     first_line += len(table)
+                    self.missing.add(len(table), {name: table[name].null_count for name in self._numbers})
                     yield DataBatch(
                         num_samples=len(table),
                         features={name: _ids(table[name]) for name in self.columns.features},
@@ -106,6 +116,14 @@ def _integers(texts: "pa.Array") -> IndexArray | None:
     except pa.ArrowInvalid:
         return None
     return numbers
+
+
+def _is_value(name: str) -> bool:
+    try:
+        float(name)
+    except ValueError:
+        return False
+    return True
 
 
 def _are_fractions(column: "pa.ChunkedArray") -> bool:

@@ -1,14 +1,16 @@
 """Files of one data set, read as one: a file, a folder, a glob pattern, or a URL. Judges no statistics."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN
 from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile, matching_files
 
-from neuroshard_profiler.data.batches import DataBatch, evenly
+from neuroshard_profiler.data.batches import DataBatch, MissingValues, evenly
 from neuroshard_profiler.data.columns import ChosenColumns
+from neuroshard_profiler.data.csv_files import CsvFile
 from neuroshard_profiler.data.files import ENDS, Format, ParquetFile, Reader, format_of, open_data
 
 
@@ -23,6 +25,8 @@ class DataSet:
     label: str | None
     _first: Reader
     """Of the first file."""
+    missing: MissingValues = field(default_factory=MissingValues)
+    """In the footers of Parquet files, and in the lines of CSV files that were read."""
 
     @classmethod
     def of(
@@ -57,13 +61,15 @@ class DataSet:
             label=label,
             ignored=ignored,
         )
+        missing = MissingValues()
         if isinstance(opened, ParquetFile):
+            missing.add(opened.missing.num_rows, opened.missing.counts)
             for file in files[1:]:
-                opened.require_same(
-                    ParquetFile(
-                        file, features=opened.columns.features, session=session, time=time, label=label, ignored=()
-                    )
+                other = ParquetFile(
+                    file, features=opened.columns.features, session=session, time=time, label=label, ignored=()
                 )
+                opened.require_same(other)
+                missing.add(other.missing.num_rows, other.missing.counts)
         return cls(
             files=files,
             data_format=chosen,
@@ -71,6 +77,7 @@ class DataSet:
             time=time,
             label=label,
             _first=opened,
+            missing=missing,
         )
 
     @property
@@ -82,6 +89,18 @@ class DataSet:
     def has_names(self) -> bool:
         """Whether columns are read by their names; those of Criteo's formats are read by their places."""
         return not self.data_format.startswith("criteo")
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """Sentences on columns that are not looked up: those passed over, and what training would refuse."""
+        if self.columns.passed_over:
+            yield f"passed over: {self.columns.passed_over_text}"
+        label = self.label or DEFAULT_LABEL_COLUMN
+        if isinstance(self._first, ParquetFile) and (kind := self._first.not_a_number(label)) is not None:
+            yield f"{label}: holds {kind}, and training reads 0 and 1; hint: write it as numbers"
+        for column, count in sorted(self.missing.counts.items()):
+            remedy = "fill it in or drop the rows" if column == label else "set spec.data.missing"
+            yield f"{column}: is missing in {count:,} of {self.missing.num_rows:,} rows; hint: {remedy}"
 
     @property
     def ids_are_rows(self) -> bool:
@@ -110,6 +129,8 @@ class DataSet:
                     label=self.label,
                 )
             yield from reader.batches(num_samples)
+            if isinstance(reader, CsvFile):
+                self.missing.add(reader.missing.num_rows, reader.missing.counts)
 
 
 def _files(place: str, data_format: Format | None) -> tuple[DataFile, ...]:

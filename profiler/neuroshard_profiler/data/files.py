@@ -11,7 +11,7 @@ from neuroshard_trainer.data.criteo_binary import DENSE_SUFFIX
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import COMPRESSED
 
-from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, evenly
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, MissingValues, evenly
 from neuroshard_profiler.data.columns import ChosenColumns, chosen_arrays, chosen_columns
 from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText
 from neuroshard_profiler.data.csv_files import CsvFile
@@ -140,7 +140,7 @@ class ParquetFile:
     ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
         from neuroshard_trainer.data.id_columns import holds_ids, id_type, is_text  # noqa: PLC0415 - needs pyarrow
-        from neuroshard_trainer.data.parquet import is_session  # noqa: PLC0415 - the same
+        from neuroshard_trainer.data.parquet import is_session, one_line  # noqa: PLC0415 - the same
         from neuroshard_trainer.data.parquet_statistics import repeated_texts  # noqa: PLC0415 - the same
         from pyarrow import parquet  # noqa: PLC0415 - the same
 
@@ -152,7 +152,8 @@ class ParquetFile:
             self._file = parquet.ParquetFile(path.path or path.open(), metadata=metadata, read_dictionary=encoded)
         except (pa.ArrowException, OSError) as error:
             raise DataError(
-                f"{path}: is not a Parquet file: {error}; hint: check the path, or give --format"
+                f"{path}: is not a Parquet file that can be read ({one_line(error)})"
+                "; hint: write it again, check the path, or give --format"
             ) from error
         schema = self._file.schema_arrow
         self.columns = chosen_columns(
@@ -173,17 +174,44 @@ class ParquetFile:
                 )
         if session is not None and not is_session(schema.field(session).type):
             raise DataError(
-                f"{path}: column {session!r}: holds {schema.field(session).type}"
+                f"{path}: column {session!r}: holds {metadata.schema.to_arrow_schema().field(session).type}"
                 "; hint: a session is an integer or a text"
             )
         self._session = session
+        self._time = time
         self.texts = frozenset(name for name in self.columns.features if is_text(id_type(schema.field(name).type)))
         """Features whose ids are texts."""
+        self.has_text_sessions = session is not None and not pa.types.is_integer(id_type(schema.field(session).type))
+
+    def not_a_number(self, name: str) -> str | None:
+        """Return the type of a column of other values than numbers. None: it has numbers, or there is none."""
+        from neuroshard_trainer.data.parquet import is_number  # noqa: PLC0415 - needs pyarrow
+
+        schema = self._file.metadata.schema.to_arrow_schema()  # without the dictionaries that texts are read as
+        field = schema.field(name) if schema.names.count(name) == 1 else None
+        return None if field is None or is_number(field.type) else str(field.type)
+
+    @property
+    def missing(self) -> MissingValues:
+        """Nulls of the label and of columns that hold numbers, as the footer tells them."""
+        from neuroshard_trainer.data.parquet import is_number  # noqa: PLC0415 - needs pyarrow
+        from neuroshard_trainer.data.parquet_statistics import groups_with_nulls, leaves_of  # noqa: PLC0415 - the same
+
+        schema, metadata = self._file.schema_arrow, self._file.metadata
+        aside = {*self.columns.features, self._session, self._time}
+        names = [each.name for each in schema if is_number(each.type) and each.name not in aside]
+        leaves = leaves_of(schema)
+        found = MissingValues()
+        counts = {name: sum(count for _, count in groups_with_nulls(metadata, leaves[name])) for name in names}
+        found.add(self.num_samples, counts)
+        return found
 
     def require_same(self, other: "ParquetFile") -> None:
         """Do nothing if another file of the data set has ids of the same kind. Raises DataError."""
-        for name in sorted(self.texts ^ other.texts):
-            kinds = ("texts", "integers") if name in other.texts else ("integers", "texts")
+        texts = self.texts | ({self._session} if self.has_text_sessions else set())
+        others = other.texts | ({self._session} if other.has_text_sessions else set())
+        for name in sorted(texts ^ others):
+            kinds = ("texts", "integers") if name in others else ("integers", "texts")
             raise DataError(
                 f"{other._path}: column {name!r}: holds {kinds[0]}, in {self._path} {kinds[1]}"  # noqa: SLF001 - one of them
                 "; hint: write both files with the same types"
@@ -206,12 +234,14 @@ class ParquetFile:
 
     def _read(self, num_samples: int, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+        from neuroshard_trainer.data.parquet import one_line  # noqa: PLC0415 - needs pyarrow
 
         try:
             yield from self._file.iter_batches(batch_size=num_samples, columns=list(columns))
         except (pa.ArrowException, OSError) as error:
-            problem = " ".join(str(error).split())
-            raise DataError(f"{self._path}: cannot be read ({problem}); hint: write the damaged file again") from error
+            raise DataError(
+                f"{self._path}: cannot be read ({one_line(error)}); hint: write the damaged file again"
+            ) from error
 
     def _sessions(self, column: "pa.Array") -> IndexArray:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read

@@ -98,7 +98,8 @@ class DataStatistics:
                 )
             if each.pooling_factor == 0:
                 raise DataError(
-                    f"{source}: feature {each.name!r} has no ids in {self.num_samples} samples; hint: leave it out"
+                    f"{source}: feature {each.name!r} has no ids in {self.num_samples} samples; hint: give --ignore "
+                    f"{each.name}"
                 )
         found = TableSet(
             name=name,

@@ -176,7 +176,7 @@ def test_a_feature_without_ids_is_named() -> None:
     """A table that nothing looks up cannot be planned."""
     statistics = data_statistics([batch([], [])], batch_size=2, ids_are_rows=True)
 
-    with pytest.raises(DataError, match="feature 'item' has no ids in 2 samples; hint: leave it out"):
+    with pytest.raises(DataError, match="feature 'item' has no ids in 2 samples; hint: give --ignore item"):
         statistics.table_set(embedding_dim=8, name="x", source="data")
 
 

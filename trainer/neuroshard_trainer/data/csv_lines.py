@@ -17,6 +17,7 @@ import pyarrow.csv
 from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.files import DataFile
+from neuroshard_trainer.data.line_index import require_text
 from neuroshard_trainer.data.unpack import COMPRESSED
 
 _TABBED = (".tsv", ".txt")
@@ -27,6 +28,11 @@ _KINDS: Mapping[pa.DataType, str] = {
     pa.string(): "a text",
 }
 _SHOWN = 40
+_OTHER_SEPARATORS = {",": (";", "\t", "|"), "\t": (",", ";", "|")}
+_REMEDIES = {
+    ",": "write commas, or tabs and a name that ends in .tsv",
+    "\t": "write tabs, or commas and a name that ends in .csv",
+}
 
 
 class CsvLineError(ValueError):
@@ -50,6 +56,8 @@ class CsvHeader:
     delimiter: str
     num_bytes: int
     """Of the line with its end."""
+    line: bytes
+    """The line without its end."""
 
     def require(self, names: Sequence[str], file: DataFile) -> None:
         """Do nothing if each column is there once. Raises DataError."""
@@ -69,15 +77,29 @@ def csv_header(line: bytes, file: DataFile) -> CsvHeader:
     name = file.name.lower()
     packed = next((suffix for suffix in COMPRESSED if name.endswith(suffix)), "")
     delimiter = "\t" if name.removesuffix(packed).endswith(_TABBED) else ","
+    require_text(file, line)
     try:
         text = line.removeprefix(_BYTE_ORDER_MARK).decode().rstrip("\r\n")
+        names = next(csv.reader([text], delimiter=delimiter)) if text else []
     except UnicodeDecodeError as error:
         raise DataError(f"{file} line 1: is not UTF-8 ({error.reason}); hint: write it as UTF-8") from error
-    if not text:
-        raise DataError(f"{file}: is empty, expected a header and one sample per line; hint: write it again")
-    return CsvHeader(
-        names=tuple(next(csv.reader([text], delimiter=delimiter))), delimiter=delimiter, num_bytes=len(line)
-    )
+    except csv.Error as error:
+        raise DataError(
+            f"{file} line 1: is not a header ({error}); hint: name the columns in line 1, and end lines with "
+            r"\n or \r\n"
+        ) from error
+    if not names:
+        empty = "is empty" if not line else "line 1 is empty"
+        raise DataError(f"{file}: {empty}, expected a header and one sample per line; hint: write it again")
+    if len(names) == 1 and (other := next((each for each in _OTHER_SEPARATORS[delimiter] if each in text), None)):
+        separated = "a tab" if delimiter == "\t" else "a comma"
+        raise DataError(
+            f"{file} line 1: has one column (found {text[:_SHOWN]!r}), and columns are separated by {separated}, not "
+            f"by {other!r}; hint: {_REMEDIES[delimiter]}"
+        )
+    if text.startswith("{"):
+        raise DataError(f"{file} line 1: holds JSON, expected the names of columns; hint: write CSV or Parquet")
+    return CsvHeader(names=tuple(names), delimiter=delimiter, num_bytes=len(line), line=line.rstrip(b"\r\n"))
 
 
 def parse_csv(text: bytes, header: CsvHeader, types: Mapping[str, pa.DataType]) -> pa.Table:
@@ -113,31 +135,67 @@ def parse_csv(text: bytes, header: CsvHeader, types: Mapping[str, pa.DataType]) 
         raise _first_fault(text, header, types, str(error)) from error
     if len(table) != text.count(b"\n") + (not text.endswith(b"\n")):
         raise _first_fault(text, header, types, "lines and samples differ in number")
+    if b"\0" in text or header.line in text:
+        fault = _first_oddity(text, header)
+        if fault is not None:
+            raise fault
     return table
+
+
+def _first_oddity(text: bytes, header: CsvHeader) -> CsvLineError | None:
+    """Return the error of the first line that Arrow takes for a sample and is none; None: there is none."""
+    faults = ((row, _oddity(line, header)) for row, line in enumerate(io.BytesIO(text)))
+    return next((CsvLineError(row, fault) for row, fault in faults if fault is not None), None)
+
+
+def _oddity(line: bytes, header: CsvHeader) -> str | None:
+    if b"\0" in line:
+        return "holds a byte of value 0; hint: write the file as UTF-8 text"
+    if line.rstrip(b"\r\n") == header.line:
+        return "repeats the header; hint: remove the line"
+    return None
 
 
 def _first_fault(text: bytes, header: CsvHeader, types: Mapping[str, pa.DataType], problem: str) -> CsvLineError:
     """Return the error of the first line that breaks the format; there is one."""
     for row, line in enumerate(io.BytesIO(text)):
-        try:
-            decoded = line.decode().rstrip("\r\n")
-        except UnicodeDecodeError as error:
-            return CsvLineError(row, f"is not UTF-8 ({error.reason}); hint: write the file as UTF-8")
-        if not decoded:
-            return CsvLineError(row, "is empty, expected a sample; hint: remove the line")
-        cells = next(csv.reader([decoded], delimiter=header.delimiter))
-        if len(cells) != len(header.names):
-            return CsvLineError(
-                row,
-                f"has {len(cells)} columns, the header has {len(header.names)}"
-                "; hint: quote values that hold the separator, and write no line breaks in values",
-            )
-        for name, cell in zip(header.names, cells, strict=True):
-            if name in types and not _fits(cell, types[name]):
-                shown = cell[:_SHOWN] + ("..." if len(cell) > _SHOWN else "")
-                kind = types[name]
-                return CsvLineError(row, f"column {name}: is not {_KINDS[kind]} (found {shown!r}); {_hint(kind)}")
+        found = _fault(line, header, types)
+        if found is not None:
+            return CsvLineError(row, found)
     return CsvLineError(0, f"cannot be parsed ({problem}); hint: check the quotes of the lines from here on")
+
+
+def _fault(line: bytes, header: CsvHeader, types: Mapping[str, pa.DataType]) -> str | None:
+    """Return what is wrong with a line; None: nothing is."""
+    try:
+        decoded = line.decode().rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        return f"is not UTF-8 ({error.reason}); hint: write the file as UTF-8"
+    odd = _oddity(line, header) if decoded else "is empty, expected a sample; hint: remove the line"
+    if odd is not None:
+        return odd
+    if decoded.count('"') % 2:
+        return (
+            "has a quote that does not end in the line; hint: double quotes in values, and write no line breaks there"
+        )
+    try:
+        cells = next(csv.reader([decoded], delimiter=header.delimiter))
+    except csv.Error as error:
+        return f"cannot be parsed ({error}); hint: write one sample per line"
+    return _cell_fault(cells, header, types)
+
+
+def _cell_fault(cells: Sequence[str], header: CsvHeader, types: Mapping[str, pa.DataType]) -> str | None:
+    if len(cells) != len(header.names):
+        return (
+            f"has {len(cells)} columns, the header has {len(header.names)}"
+            "; hint: quote values that hold the separator, and write no line breaks in values"
+        )
+    for name, cell in zip(header.names, cells, strict=True):
+        if name in types and not _fits(cell, types[name]):
+            shown = cell[:_SHOWN] + ("..." if len(cell) > _SHOWN else "")
+            return f"column {name}: is not {_KINDS[types[name]]} (found {shown!r}); {_hint(types[name])}"
+    return None
 
 
 def _fits(cell: str, kind: pa.DataType) -> bool:
@@ -153,7 +211,7 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
 def _hint(kind: pa.DataType) -> str:
     if kind == pa.int64():
         return "hint: write integers, or set idRule: Hash for the table"
-    return "hint: write a number, and nothing where it is missing"
+    return "hint: write a number (0 or 1 as the label), and nothing where it is missing"
 
 
 def lines_of(stream: BinaryIO, count: int) -> bytes:

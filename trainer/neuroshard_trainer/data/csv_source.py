@@ -18,7 +18,7 @@ from neuroshard_trainer.data.id_rules import id_rule_of
 from neuroshard_trainer.data.line_index import LINES_PER_BLOCK, index_of
 from neuroshard_trainer.data.missing import FilledBlocks
 from neuroshard_trainer.data.samples import Feature, Samples
-from neuroshard_trainer.data.unpack import text_of, unpacked
+from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of, unpacked
 
 _CHANGED = "the file was changed since the training began; do not change data under a running job, start it again"
 
@@ -85,7 +85,7 @@ class CsvSource(FilledBlocks):
                 )
         return Samples(
             labels=_numbers(table[self._label_column]).astype(np.float32),
-            dense=self.filled([_numbers(table[name]) for name in self._dense_columns], len(table)),
+            dense=self.filled([_numbers(table[name]) for name in self._dense_columns], block),
             lookups={
                 feature.name: IdColumn.of(table[feature.name]).rows(
                     self._rules[feature.name], feature.table.num_embeddings
@@ -135,7 +135,11 @@ def column_types(
 def opened_header(file: DataFile, names: Sequence[str]) -> CsvHeader:
     """Return the header of a file that has these columns. Raises DataError."""
     with text_of(file) as stream:
-        header = csv_header(stream.readline(), file)
+        try:
+            line = stream.readline()
+        except UNPACKING_ERRORS as error:
+            raise damaged(file, error) from error
+    header = csv_header(line, file)
     header.require(names, file)
     return header
 

@@ -67,7 +67,10 @@ class DataFile:
 
     def unreadable(self, error: OSError) -> DataError:
         """Return the error of a file that cannot be read."""
-        return DataError(f"{self}: cannot be read: {error.strerror or error}")
+        remedy = (
+            "allow this user to read it" if isinstance(error, PermissionError) else "check the path and its storage"
+        )
+        return DataError(f"{self}: cannot be read: {error.strerror or error}; hint: {remedy}")
 
 
 def is_url(path: str) -> bool:
@@ -95,18 +98,32 @@ def matching_files(
     whole = place if place.is_absolute() else root / place
     if whole.is_file():
         return (DataFile(str(whole)),)
+    named = tuple(suffixes)
     if whole.is_dir():
-        found = sorted(file for file in whole.iterdir() if file.name.endswith(tuple(suffixes)) and file.is_file())
-        if not found:
-            raise DataError(
-                f"{setting}: {whole} has no file that ends in {' or '.join(suffixes)}; hint: check the path"
-            )
+        there = sorted(whole.iterdir())
+        found = [file for file in there if file.name.endswith(named) and file.is_file()]
+        problem = f"{whole} has no file that ends in {' or '.join(suffixes)}"
     else:
         pattern = whole.relative_to(whole.anchor)
-        found = sorted(file for file in Path(whole.anchor).glob(str(pattern)) if file.is_file())
+        there = sorted(Path(whole.anchor).glob(str(pattern)))
+        found = [file for file in there if file.is_file()]
+        problem = f"{whole} does not exist, and no file matches it"
     if not found:
-        raise DataError(f"{setting}: {whole} does not exist, and no file matches it; hint: check the path")
+        raise DataError(f"{setting}: {problem}; hint: {_remedy(whole, there)}")
     return tuple(DataFile(str(file)) for file in found)
+
+
+def _remedy(place: Path, there: Sequence[Path]) -> str:
+    """Return what to do about a place where nothing can be read."""
+    broken = next((each for each in (place, *there) if each.is_symlink() and not each.exists()), None)
+    if broken is not None:
+        return f"{broken} is a link that leads nowhere, make it again"
+    folder = next((each for each in there if each.is_dir()), None)
+    return (
+        "check the path"
+        if folder is None
+        else f"name the files of folders such as {folder} by a pattern, or the folder"
+    )
 
 
 def _matching_urls(url: str, suffixes: Sequence[str], setting: str) -> tuple[DataFile, ...]:

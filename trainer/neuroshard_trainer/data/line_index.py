@@ -27,7 +27,17 @@ LINES_PER_BLOCK = 1024
 _FORMAT = 1
 _SCAN_BYTES = 2**24  # read at once when lines are counted
 _ENDS_BYTES = 2**16  # of the file's beginning and end that its fingerprint is made of
-_NOT_TEXT = (b"\x1f\x8b", b"BZh", b"\x28\xb5\x2f\xfd", b"PK\x03\x04", b"PAR1", b"\x93NUMPY")
+_NOT_TEXT = (
+    b"\x1f\x8b",
+    b"BZh",
+    b"\x28\xb5\x2f\xfd",
+    b"PK\x03\x04",
+    b"PAR1",
+    b"\x93NUMPY",
+    b"%PDF",
+    b"\xd0\xcf\x11\xe0",
+)
+_UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +171,7 @@ def _scanned(file: DataFile) -> LineIndex:
         try:
             while piece := stream.read(_SCAN_BYTES):
                 if not size:
-                    _require_text(file, piece)
+                    require_text(file, piece)
                 newlines = np.flatnonzero(np.frombuffer(piece, dtype=np.uint8) == ord("\n"))
                 at = np.arange(-num_lines % LINES_PER_BLOCK - 1, len(newlines), LINES_PER_BLOCK)
                 starts.append(newlines[at[at >= 0]] + size + 1)
@@ -177,10 +187,12 @@ def _scanned(file: DataFile) -> LineIndex:
     return LineIndex(offsets=np.append(begins[begins < size], size), num_lines=num_lines)
 
 
-def _require_text(file: DataFile, beginning: bytes) -> None:
+def require_text(file: DataFile, beginning: bytes) -> None:
+    """Do nothing if a file that begins so may hold lines of UTF-8. Raises DataError."""
+    if beginning.startswith(_UTF_16):
+        raise DataError(f"{file}: holds text in UTF-16, expected UTF-8; hint: write it as UTF-8")
     if beginning.startswith(_NOT_TEXT) or b"\0" in beginning[:_ENDS_BYTES]:
         raise DataError(
-            f"{file}: holds binary data, expected lines of text"
-            f"; hint: name compressed files .gz, .bz2 or .zst, and check "
-            "spec.data.format and path"
+            f"{file}: holds binary data, expected lines of text; hint: name files that are compressed .gz, .bz2, or "
+            ".zst, and check the format and the path"
         )

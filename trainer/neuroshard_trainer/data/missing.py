@@ -16,7 +16,7 @@ from neuroshard_api.process.errors import DataError
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.line_index import alone
-from neuroshard_trainer.data.samples import FloatArray
+from neuroshard_trainer.data.samples import FloatArray, IndexArray
 from neuroshard_trainer.data.source import DecodedBlocks
 from neuroshard_trainer.files import storage_error, write_file
 
@@ -46,6 +46,9 @@ class FilledBlocks(DecodedBlocks):
         self._dense_columns = tuple(dense_columns)
         self._missing = missing
         self._fill: Mapping[str, float] = dict.fromkeys(dense_columns, 0.0) if missing is Missing.ZERO else {}
+
+    block_sizes: Sequence[int] | IndexArray
+    """Rows of each block."""
 
     @property
     @abstractmethod
@@ -82,15 +85,31 @@ class FilledBlocks(DecodedBlocks):
         if self._missing is Missing.MEAN:
             self._fill = means
 
-    def filled(self, columns: Sequence[NDArray[np.float64]], num_rows: int) -> FloatArray:
-        """Return [rows, dense columns] without missing values, unless they are errors, which the reader finds."""
+    @abstractmethod
+    def place(self, block: int, row: int) -> str:
+        """Return a row's place for people."""
+
+    def filled(self, columns: Sequence[NDArray[np.float64]], block: int) -> FloatArray:
+        """Return [rows, dense columns] of a block without missing values. Raises DataError with row and column."""
+        num_rows = int(self.block_sizes[block])
         dense = np.zeros((num_rows, len(self._dense_columns)), dtype=np.float32)
         for index, (name, column) in enumerate(zip(self._dense_columns, columns, strict=True)):
-            is_missing = np.isnan(column)
-            with np.errstate(over="ignore"):  # infinite, which the reader refuses with its row
+            with np.errstate(over="ignore"):  # infinite, which is refused
                 dense[:, index] = column
-            if name in self._fill and is_missing.any():
+            is_wrong = ~np.isfinite(dense[:, index])
+            if not is_wrong.any():
+                continue
+            if name in self._fill:
+                is_missing = np.isnan(column)
                 dense[is_missing, index] = self._fill[name]
+                is_wrong &= ~is_missing
+            if is_wrong.any():
+                row = int(np.flatnonzero(is_wrong)[0])
+                remedy = ", or set spec.data.missing" if np.isnan(column[row]) else ""
+                raise DataError(
+                    f"{self.place(block, row)}, column {name}: is {column[row]:g}, expected a finite number of 32 bits"
+                    f"; hint: fix or drop the row{remedy}"
+                )
         return dense
 
     def _mean(self, name: str) -> float:

@@ -67,7 +67,10 @@ class ParquetSource(FilledBlocks):
         kinds: dict[str, tuple[str, DataFile]] = {}
         for file in files:
             metadata = self._checked_metadata(file)
-            self._require_same_kinds(file, metadata.schema.to_arrow_schema(), kinds)
+            schema = metadata.schema.to_arrow_schema()
+            self._require_same_kinds(file, schema, kinds)
+            for feature in features:
+                require_rule(self._rules[feature.name], schema.field(feature.name).type, feature, where=str(file))
             first, first_block = 0, len(self._blocks)
             for group in range(metadata.num_row_groups):
                 self._blocks.append((file, group, first))
@@ -78,8 +81,8 @@ class ParquetSource(FilledBlocks):
         """Features whose ids are texts."""
         if not sum(sizes):
             raise DataError(
-                f"{files[0]} and {len(files) - 1} more: hold no rows, expected at least one sample"
-                "; hint: check spec.data.path"
+                f"{files[0]}{f' and {len(files) - 1} more' if len(files) > 1 else ''}: no rows, expected at least one "
+                "sample; hint: check spec.data.path"
             )
         self.block_sizes = tuple(sizes)
 
@@ -106,7 +109,7 @@ class ParquetSource(FilledBlocks):
             self._require_constant(lookups, table[self._session_column], block)
         return Samples(
             labels=_numbers(table[self._label_column]).astype(np.float32),
-            dense=self.filled(dense, len(table)),
+            dense=self.filled(dense, block),
             lookups=lookups,
         )
 
@@ -136,7 +139,7 @@ class ParquetSource(FilledBlocks):
                 return opened.read_row_group(group, columns=list(names), use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise DataError(
-                f"{file}: row group {group} cannot be read ({error}); hint: write the file again"
+                f"{file}: row group {group} cannot be read ({one_line(error)}); hint: write the file again"
             ) from error
 
     def _require_no_null(self, table: pa.Table, name: str, block: int) -> None:
@@ -208,10 +211,11 @@ class ParquetSource(FilledBlocks):
             schema = metadata.schema.to_arrow_schema()
         except (OSError, pa.ArrowException) as error:
             raise DataError(
-                f"{file}: is not a Parquet file that can be read ({error}); hint: write it again, or leave it out"
+                f"{file}: is not a Parquet file that can be read ({one_line(error)})"
+                "; hint: write it again, or leave it out"
             ) from error
         wanted = [
-            *((name, _is_number) for name in (self._label_column, *self._dense_columns)),
+            *((name, is_number) for name in (self._label_column, *self._dense_columns)),
             *((feature.name, holds_ids) for feature in self._features),
             *((name, is_session) for name in (self._session_column,) if name is not None),
             *((name, is_time) for name in (self._time_column,) if name is not None),
@@ -221,16 +225,14 @@ class ParquetSource(FilledBlocks):
                 raise DataError(f"{file}, column {name}: is there {schema.names.count(name)} times; hint: rename one")
             if name not in schema.names:
                 raise DataError(
-                    f"{file}: has no column {name!r} (found {', '.join(schema.names)})"
+                    f"{file}: has no column {name!r} (found {', '.join(schema.names) or 'none'})"
                     "; hint: add it, or rename the feature"
                 )
             kind = schema.field(name).type
             if not fits(kind):
                 raise DataError(
-                    f"{file}, column {name}: is of type {kind}, expected {_EXPECTED[fits]}; hint: convert it"
+                    f"{file}, column {name}: is of type {kind}, expected {_EXPECTED[fits]}; hint: {_remedy(fits, kind)}"
                 )
-        for feature in self._features:
-            require_rule(self._rules[feature.name], schema.field(feature.name).type, feature, where=str(file))
         return metadata
 
 
@@ -244,7 +246,13 @@ def _readable(file: DataFile) -> str | BinaryIO:
     return file.open() if file.path is None else file.place
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def one_line(error: Exception) -> str:
+    """Return what Arrow says of a file, without its line breaks."""
+    return " ".join(str(error).split())
+
+
+def is_number(kind: pa.DataType) -> bool:
+    """Return whether values of a type can be labels or dense features."""
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
     return any(is_kind(kind) for is_kind in kinds)
 
@@ -264,7 +272,7 @@ def _kind_of(kind: pa.DataType) -> str:
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
     """Return numbers, NaN for nulls."""
-    numbers: NDArray[np.float64] = column.cast(pa.float64()).to_numpy()
+    numbers: NDArray[np.float64] = column.cast(pa.float64(), safe=False).to_numpy()  # rounded to FP32 in any case
     return numbers
 
 
@@ -280,7 +288,8 @@ def require_rule(rule: IdRule, kind: pa.DataType, feature: Feature, *, where: st
 def is_session(kind: pa.DataType) -> bool:
     """Return whether values of a type can name sessions."""
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    is_kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    return any(is_kind(kind) for is_kind in is_kinds)
 
 
 def is_time(kind: pa.DataType) -> bool:
@@ -289,11 +298,20 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 _EXPECTED: Mapping[Callable[[pa.DataType], bool], str] = {
-    _is_number: "a number",
+    is_number: "a number",
     holds_ids: EXPECTED_IDS,
     is_session: "an integer or a text, which names a session",
     is_time: "an integer or a timestamp",
 }
+
+
+def _remedy(fits: Callable[[pa.DataType], bool], kind: pa.DataType) -> str:
+    """Return the remedy for a column of another type."""
+    if fits is is_number:
+        return "write numbers (0 or 1 as the label)"
+    if fits is holds_ids and pa.types.is_floating(id_type(kind)):
+        return "write integers (pandas keeps them next to nulls as Int64)"
+    return "write the column with one of these types"
 
 
 def session_ids(column: pa.ChunkedArray) -> IndexArray:
