@@ -10,13 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch.distributed as dist
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.table_files import read_table_set
-from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.tables import IdRule, Optimizer
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind
@@ -24,6 +28,9 @@ from neuroshard_api.sharding.kinds import Family
 from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_trainer.__main__ import main
+from neuroshard_trainer.export import export
+from neuroshard_trainer.job_file import read_job
+from neuroshard_trainer.predict import Predictor
 from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
 from neuroshard_trainer.state.checkpoint import CheckpointManifest
 from support import builders
@@ -217,6 +224,48 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     assert ended.step == whole.step == stopped + 10
     assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=2e-3)
     assert ended.metrics["normalized_entropy"] == pytest.approx(whole.metrics["normalized_entropy"], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_hashed_ids_keep_their_rows_under_another_plan_and_world_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranks: RankServer
+) -> None:
+    """Raw rows have the logits of a run that was not stopped: texts, hashed integers, and integers taken modulo."""
+    rng = np.random.default_rng(0)
+    rules = (IdRule.HASH, IdRule.MODULO, IdRule.HASH)
+    tables = tuple(table.model_copy(update={"id_rule": rule}) for table, rule in zip(TABLES, rules, strict=True))
+    rows = {
+        "user": [f"user-{number}" for number in rng.integers(500, size=400)],
+        "item": rng.integers(-(2**62), 2**62, size=400).tolist(),
+        "country": [rng.integers(2**40, size=number).tolist() for number in rng.integers(3, size=400)],
+        **{f"dense_{number}": rng.random(400).tolist() for number in range(3)},
+    }
+    pq.write_table(pa.table({"label": rng.integers(2, size=400), **rows}), tmp_path / "log.parquet", row_group_size=64)
+
+    def arguments(run_dir: str, cuts: Cuts, world_size: int, steps: int) -> list[str]:
+        spec = {
+            "data": {"format": "Parquet", "path": "log.parquet", "numSamples": None},
+            "model": {"embeddingOptimizer": "SGD", "batchSizePerDevice": 16 // world_size},
+            "training": {"maxSteps": steps, "denseOptimizer": "Adam", "embeddingLearningRate": "0.5"},
+        }
+        job = write_job(tmp_path, job_data(tables=tables, world_size=world_size, **spec))
+        plan = write_plan(tmp_path, plan_of(cuts, tables=tables, world_size=world_size))
+        return [str(job), "--plan", str(plan), "--run-dir", str(tmp_path / run_dir)]
+
+    def logits(run_dir: str) -> np.ndarray:
+        plan = Plan.read(tmp_path / "plan.json")
+        export(read_job(tmp_path / "job.yaml"), plan, tmp_path / run_dir, tmp_path / f"{run_dir}-export")
+        return Predictor(tmp_path / f"{run_dir}-export").logits(rows)
+
+    run_alone(monkeypatch, arguments("whole", {}, 1, 20))
+    expected = logits("whole")
+    run_alone(monkeypatch, arguments("resumed", {}, 1, 10))
+    before = logits("resumed")
+    cuts = TWO_PROCESSES["repeated-rank"]
+    ranks.succeed(TRAINER, arguments("resumed", cuts, 2, 20), folder=tmp_path, count=2)
+
+    assert abs(before - expected).max() > 1e-3  # rows that are mapped otherwise would show
+    np.testing.assert_allclose(logits("resumed"), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
