@@ -140,8 +140,9 @@ class ParquetFile:
     ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
         from neuroshard_trainer.data.id_columns import holds_ids, id_type, is_text  # noqa: PLC0415 - needs pyarrow
-        from neuroshard_trainer.data.parquet import is_session, one_line  # noqa: PLC0415 - the same
+        from neuroshard_trainer.data.parquet import one_line  # noqa: PLC0415 - the same
         from neuroshard_trainer.data.parquet_statistics import repeated_texts  # noqa: PLC0415 - the same
+        from neuroshard_trainer.data.session_columns import is_session  # noqa: PLC0415 - the same
         from pyarrow import parquet  # noqa: PLC0415 - the same
 
         self._path = path
@@ -245,7 +246,7 @@ class ParquetFile:
 
     def _sessions(self, column: "pa.Array") -> IndexArray:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
-        from neuroshard_trainer.data.parquet import session_ids  # noqa: PLC0415 - needs pyarrow
+        from neuroshard_trainer.data.session_columns import session_ids  # noqa: PLC0415 - needs pyarrow
 
         if column.null_count:
             raise DataError(

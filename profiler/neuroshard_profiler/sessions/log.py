@@ -142,7 +142,7 @@ def _check_equal(path: Path, schema: "pa.Schema", *, first: Path, expected: "pa.
 
 
 def _check_columns(path: Path, schema: "pa.Schema", *, session: str, time: str | None) -> None:
-    from neuroshard_trainer.data.parquet import is_session, is_time  # noqa: PLC0415 - needs pyarrow
+    from neuroshard_trainer.data.session_columns import is_session, is_time  # noqa: PLC0415 - needs pyarrow
 
     for number, name in enumerate(schema.names, start=1):
         if not name:

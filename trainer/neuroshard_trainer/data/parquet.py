@@ -1,7 +1,6 @@
 """Parquet files: columns by name, ids as integers or texts, one per sample or lists of them. A row group is a block."""
 
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from typing import BinaryIO
 
 import numpy as np
@@ -20,7 +19,8 @@ from neuroshard_trainer.data.missing import FilledBlocks
 from neuroshard_trainer.data.parquet_statistics import groups_outside, groups_with_nulls, leaves_of, repeated_texts
 from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.repeats import changed_list, first_change
-from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
+from neuroshard_trainer.data.samples import Feature, Jagged, Samples
+from neuroshard_trainer.data.session_columns import is_session, is_time, session_ids, times_of
 from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import outside
 
@@ -128,7 +128,7 @@ class ParquetSource(FilledBlocks):
         ids = session_ids(table[self._session_column])
         if self._time_column is None:
             return BlockSessions(ids=ids, times=np.arange(len(table)))
-        return BlockSessions(ids=ids, times=_times(table[self._time_column]))
+        return BlockSessions(ids=ids, times=times_of(table[self._time_column]))
 
     def _columns(self, block: int, names: Sequence[str]) -> pa.Table:
         file, group, _ = self._blocks[block]
@@ -285,18 +285,6 @@ def require_rule(rule: IdRule, kind: pa.DataType, feature: Feature, *, where: st
         )
 
 
-def is_session(kind: pa.DataType) -> bool:
-    """Return whether values of a type can name sessions."""
-    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-    is_kinds = (pa.types.is_integer, pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    return any(is_kind(kind) for is_kind in is_kinds)
-
-
-def is_time(kind: pa.DataType) -> bool:
-    """Return whether values of a type can order samples."""
-    return bool(pa.types.is_integer(kind) or pa.types.is_timestamp(kind))
-
-
 _EXPECTED: Mapping[Callable[[pa.DataType], bool], str] = {
     is_number: "a number",
     holds_ids: EXPECTED_IDS,
@@ -312,35 +300,3 @@ def _remedy(fits: Callable[[pa.DataType], bool], kind: pa.DataType) -> str:
     if fits is holds_ids and pa.types.is_floating(id_type(kind)):
         return "write integers (pandas keeps them next to nulls as Int64)"
     return "write the column with one of these types"
-
-
-def session_ids(column: pa.ChunkedArray) -> IndexArray:
-    """Return [rows] sessions as 64-bit integers: integers as they are, texts by their hash (BLAKE2b)."""
-    if pa.types.is_dictionary(column.type) and pa.types.is_integer(column.type.value_type):
-        column = column.cast(column.type.value_type)
-    if pa.types.is_integer(column.type):
-        return _whole_numbers(column)
-    whole = column.combine_chunks()
-    if isinstance(whole, pa.ChunkedArray):  # of no chunk at all
-        return np.zeros(0, dtype=np.int64)
-    encoded = whole if pa.types.is_dictionary(whole.type) else whole.dictionary_encode()
-    hashes = [
-        int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "little", signed=True)
-        for text in encoded.dictionary.to_pylist()
-    ]
-    ids: IndexArray = np.array(hashes, dtype=np.int64)[encoded.indices.to_numpy()]
-    return ids
-
-
-def _times(column: pa.ChunkedArray) -> IndexArray:
-    """Return [rows] integers in the order of the times."""
-    if not pa.types.is_uint64(column.type):
-        return _whole_numbers(column)
-    numbers: IndexArray = (column.to_numpy() ^ np.uint64(1 << 63)).view(np.int64)
-    return numbers
-
-
-def _whole_numbers(column: pa.ChunkedArray) -> IndexArray:
-    """Return integers or timestamps, those of 64 bits without a sign wrapped around."""
-    numbers: IndexArray = (column if pa.types.is_integer(column.type) else column.cast(pa.int64())).to_numpy()
-    return numbers.astype(np.int64)
