@@ -19,7 +19,7 @@ from neuroshard_api.job.communication import Communication
 from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
-from neuroshard_api.job.training import Deduplication
+from neuroshard_api.job.training import DataFormat, Deduplication
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
@@ -163,8 +163,10 @@ def _unmeasured_repeats(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ..
     if not reads_sessions(job):
         return ()
     label = "" if data.label_column is None else f" --label {data.label_column}"
+    path = data.path if data.format is DataFormat.PARQUET else "PARQUET"
+    convert = "" if data.format is DataFormat.PARQUET else "write the log as Parquet, "
     order = f"--session {data.session_column} --time {data.time_column or 'COLUMN'} --session-run {data.session_run}"
-    command = f"`neuroshard stats {data.path}{label} {order} --embedding-dim N --out tables.json`"
+    command = f"`neuroshard stats {path}{label} {order} --embedding-dim N --out tables.json`"
     if not tables.has_duplication_factors:
         found = "the tables have no duplication factors"
     elif tables.session_run != data.session_run:
@@ -172,7 +174,7 @@ def _unmeasured_repeats(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ..
     else:
         return ()
     problem = f"spec.data.sessionColumn: {found}, so that the plan is for batches with all repeated lists"
-    return (f"{problem}; hint: measure them by {command}, or set spec.data.deduplication: Off",)
+    return (f"{problem}; hint: {convert}measure them by {command}, or set spec.data.deduplication: Off",)
 
 
 def counts_dense(spec: Spec) -> bool:

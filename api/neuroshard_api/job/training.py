@@ -176,9 +176,9 @@ class Data(Part):
             holds=lambda data: data.format is DataFormat.SYNTHETIC or data.drift is None,
         ),
         Rule(
-            cel="self.format == 'Parquet' || !has(self.sessionColumn)",
-            message="sessionColumn is for the format Parquet only",
-            holds=lambda data: data.format is DataFormat.PARQUET or data.session_column is None,
+            cel="self.format in ['Parquet', 'CSV'] || !has(self.sessionColumn)",
+            message="sessionColumn is for the formats Parquet and CSV only",
+            holds=lambda data: data.format in WITH_NAMED_COLUMNS or data.session_column is None,
         ),
         Rule(
             cel="has(self.sessionColumn) || !has(self.timeColumn)",
@@ -241,17 +241,17 @@ class Data(Part):
     shuffle: bool = True
     """Whether samples come in an order drawn from training.seed, another one each epoch."""
     session_column: Column | None = None
-    """Parquet: column that is equal for the samples of one session, of integers or texts. Whole sessions are then held
-    out for evaluation, and samples of a session stay together in runs. If unset: every sample is by itself."""
+    """Parquet, CSV: column that is equal for the samples of one session, of integers or texts. Whole sessions are then
+    held out for evaluation, and samples of a session stay together in runs. If unset: every sample is by itself."""
     time_column: Column | None = None
-    """Parquet: column that orders the samples of a session, of integers or timestamps. If unset: they are stored in
-    order."""
+    """Parquet, CSV: column that orders the samples of a session, of integers or timestamps; in CSV all are as the first
+    one. If unset: they are stored in order."""
     constant_in_session: (
         Annotated[tuple[Column, ...], Field(min_length=1, max_length=512, json_schema_extra=ATOMIC)] | None
     ) = None
-    """Parquet: features whose lists are equal for all samples of a session. Training ends with an error where one
-    changes within a session and a row group that it reads; `neuroshard stats --constant` compares whole logs. If unset:
-    lists may change."""
+    """Parquet, CSV: features whose lists are equal for all samples of a session. Training ends with an error where one
+    changes within a session and a block that it reads; `neuroshard stats --constant` compares whole Parquet logs. If
+    unset: lists may change."""
     session_run: Annotated[int, Field(ge=0, le=INT32_MAX)] = 8
     """Maximum consecutive samples of one session that shuffling keeps together. 0: whole sessions, which can cost
     accuracy. 1: samples are shuffled one by one."""
@@ -259,8 +259,8 @@ class Data(Part):
     """Synthetic: sessions in which lists repeat. If unset: lists are drawn for each sample."""
     deduplication: Deduplication = Deduplication.AUTO
     """Auto leaves repeated lists out of batches where samples come in sessions, the tables have duplication factors
-    (`neuroshard stats --session --time`), and the planner expects a gain; Off never does. The
-    factors of synthetic sessions follow from their parameters."""
+    (`neuroshard stats --session --time`; `neuroshard run` measures them itself in Parquet files), and the planner
+    expects a gain; Off never does. The factors of synthetic sessions follow from their parameters."""
 
     @property
     def has_sessions(self) -> bool:

@@ -18,10 +18,12 @@ _SHOWN_NAMES = 4
 
 
 def wants_repeats(job: "DLRMTrainingJob", tables: "TableSet") -> bool:
-    """Return whether a job's plan depends on repeats that its tables do not tell."""
+    """Return whether a job's plan depends on repeats that its tables do not tell, and Parquet files do."""
     from neuroshard_api.job.plan_request import reads_sessions
+    from neuroshard_api.job.training import DataFormat
 
-    return reads_sessions(job) and not tables.has_duplication_factors
+    is_parquet = job.spec.data.format is DataFormat.PARQUET
+    return is_parquet and reads_sessions(job) and not tables.has_duplication_factors
 
 
 def measured_repeats(

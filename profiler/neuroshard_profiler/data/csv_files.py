@@ -25,7 +25,15 @@ class CsvFile:
 
     ids_are_rows = True
 
-    def __init__(self, file: DataFile, *, features: Sequence[str], label: str | None, ignored: Sequence[str]) -> None:
+    def __init__(
+        self,
+        file: DataFile,
+        *,
+        features: Sequence[str],
+        session: str | None,
+        label: str | None,
+        ignored: Sequence[str],
+    ) -> None:
         from neuroshard_trainer.data.csv_lines import csv_header, lines_of  # noqa: PLC0415 - needs pyarrow
 
         self._file = file
@@ -44,7 +52,7 @@ class CsvFile:
             [name for name in self._header.names if name not in fractions],
             features=features,
             label=label,
-            session=None,
+            session=session,
             time=None,
             ignored=ignored,
             where=str(file),
@@ -54,6 +62,7 @@ class CsvFile:
                 f"{file} line 1: holds values (found {', '.join(values[:3])}), expected the names of columns"
                 "; hint: add a line with them, or give --label if numbers are names"
             )
+        self._session = session
         self._numbers = tuple(name for name in fractions if name not in self.columns.features)
         self.missing = MissingValues()
         """Empty cells of the columns of fractions, in the lines that were read."""
@@ -71,17 +80,28 @@ class CsvFile:
             try:
                 stream.readline()
                 while text := lines_of(stream, num_samples):
-                    names = (*self.columns.features, *self._numbers)
+                    names = (*self.columns.features, *self._numbers, *([self._session] if self._session else []))
                     table = _parsed(text, self._header, names, self._file, first_line=first_line)
+                    sessions = None if self._session is None else self._sessions(table[self._session], first_line)
                     first_line += len(table)
                     self.missing.add(len(table), {name: table[name].null_count for name in self._numbers})
                     yield DataBatch(
                         num_samples=len(table),
                         features={name: _ids(table[name]) for name in self.columns.features},
-                        sessions=None,
+                        sessions=sessions,
                     )
             except UNPACKING_ERRORS as error:
                 raise damaged(self._file, error) from error
+
+    def _sessions(self, column: "pa.ChunkedArray", first_line: int) -> IndexArray:
+        from neuroshard_trainer.data.session_columns import session_ids  # noqa: PLC0415 - needs pyarrow
+
+        if column.null_count:
+            line = first_line + int(np.flatnonzero(column.is_null().to_numpy())[0])
+            raise DataError(
+                f"{self._file} line {line}, column {self._session}: is empty; hint: fill it in or drop the line"
+            )
+        return session_ids(column)
 
 
 def _parsed(text: bytes, header: "CsvHeader", names: Sequence[str], file: DataFile, *, first_line: int) -> "pa.Table":

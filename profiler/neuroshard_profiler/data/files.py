@@ -92,12 +92,12 @@ def open_data(
             raise DataError(f"{place}: Criteo's data has no named columns; hint: leave {option} out, labels are known")
         return CriteoText(file) if chosen == "criteo" else CriteoArrays(file, multi_hot=chosen == "criteo-multi-hot")
     if chosen == "csv":
-        if session is not None or time is not None:
+        if time is not None:
             raise DataError(
-                f"{place}: sessions are read from Parquet and NPZ alone"
-                "; hint: leave --session and --time out, or convert the data"
+                f"{place}: repeats over all samples are measured in Parquet alone"
+                "; hint: leave --time out, or convert the data"
             )
-        return CsvFile(file, features=features, label=label, ignored=ignored)
+        return CsvFile(file, features=features, session=session, label=label, ignored=ignored)
     if chosen == "parquet":
         return ParquetFile(file, features=features, session=session, time=time, label=label, ignored=ignored)
     if time is not None:

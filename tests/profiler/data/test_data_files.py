@@ -263,7 +263,7 @@ def test_a_csv_file_has_a_feature_for_each_column_of_ids(tmp_path: Path, suffix:
     [
         ("a,b\n1,2\n1\n", {}, "log.csv line 3: has 1 columns, the header has 2"),
         ("a,b\n1,2\n", {"features": ("c",)}, r"log.csv line 1: has no column 'c' \(found a, b\)"),
-        ("a,b\n1,2\n", {"session": "a"}, "sessions are read from Parquet and NPZ alone; hint: leave --session"),
+        ("a,b\n,2\n", {"session": "a"}, "line 2, column a: is empty; hint: fill it in"),
         ("a\n0.5\n", {}, r"log.csv: has no column of integers, texts, or lists of them \(found a: fractions\)"),
         ("", {}, "log.csv: is empty, expected a header"),
     ],
@@ -273,6 +273,16 @@ def test_a_bad_csv_file_is_named(tmp_path: Path, text: str, asked: dict[str, Any
     """By line and column."""
     with pytest.raises(DataError, match=message):
         read(written(tmp_path, "log.csv", text), **asked)
+
+
+def test_a_csv_file_may_have_sessions(tmp_path: Path) -> None:
+    """Of texts, the same in all batches; the column is no feature."""
+    first, second = read(written(tmp_path, "log.csv", "item,visit\n1,x\n2,y\n3,x\n"), num_samples=2, session="visit")
+
+    assert list(first.features) == ["item"]
+    assert first.sessions is not None
+    assert second.sessions is not None
+    assert first.sessions[0] == second.sessions[0] != first.sessions[1]
 
 
 def test_an_npz_file_holds_jagged_features(tmp_path: Path) -> None:

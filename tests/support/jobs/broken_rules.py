@@ -367,7 +367,7 @@ RULES = (
     broken_rule(
         "sessions-of-an-archive",
         "spec.data",
-        "sessionColumn is for the format Parquet only",
+        "sessionColumn is for the formats Parquet and CSV only",
         data={"format": "NPZ", "path": "part.npz", "sessionColumn": "visit"},
     ),
     broken_rule(

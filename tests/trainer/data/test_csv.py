@@ -16,6 +16,7 @@ from neuroshard_trainer.data.formats import open_source, require_readable
 from neuroshard_trainer.data.id_rules import rows_of_texts
 from neuroshard_trainer.data.line_index import LINES_PER_BLOCK
 from neuroshard_trainer.data.samples import Samples, features_of, joined
+from neuroshard_trainer.data.sessions import SessionSource
 from neuroshard_trainer.data.source import SampleSource
 from support import builders
 
@@ -139,6 +140,58 @@ def test_a_broken_file_is_named_with_line_column_and_remedy(tmp_path: Path, text
         all_samples(opened(tmp_path, "log.csv", denseColumns=["price"]))
 
     assert not list(tmp_path.rglob("*.part"))
+
+
+TIMES = {
+    "integers": ["3", "1", "2", "9"],
+    "times": ["2026-01-01 12:00:02", "2026-01-01", "2026-01-01T12:00:01.5", "2026-01-02 00:00:00"],
+    "zones": ["2026-01-01T12:00:02Z", "2026-01-01T12:00:00+02:00", "2026-01-01T11:00:00Z", "2026-01-03 00:00:00Z"],
+}
+
+
+@pytest.mark.parametrize("times", TIMES.values(), ids=TIMES)
+def test_samples_come_in_sessions(tmp_path: Path, times: list[str]) -> None:
+    """Named by texts, and ordered by integers or times, as in Parquet; a feature may be declared constant."""
+    lines = [f"1,a,0.5,{item},{visit},{at}\n" for item, visit, at in zip("1213", "xyxz", times, strict=True)]
+    (tmp_path / "log.csv").write_text(HEADER.replace("\n", ",visit,at\n") + "".join(lines))
+    fields = {"denseColumns": ["price"], "sessionColumn": "visit", "timeColumn": "at"}
+    source = opened(tmp_path, "log.csv", **fields)
+    assert isinstance(source, SessionSource)
+
+    found = source.sessions(0)
+
+    assert found.ids[0] == found.ids[2] not in {found.ids[1], found.ids[3]}
+    assert found.times.argsort().tolist() == [1, 2, 0, 3]
+    assert len(all_samples(opened(tmp_path, "log.csv", **fields, constantInSession=["item"]))) == 4
+    changed = (tmp_path / "log.csv").read_text().replace("0.5,1,x", "0.5,4,x", 1)
+    (tmp_path / "changed.csv").write_text(changed)
+    with pytest.raises(
+        DataError, match=r"changed.csv line 4: 'item' changes in session 'x' \(found \[1\], .* in line 2\)"
+    ):
+        all_samples(opened(tmp_path, "changed.csv", **fields, constantInSession=["item"]))
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        (["x,", "x,1"], "log.csv line 2: column at: is neither an integer nor a time .*hint: write integers, or times"),
+        (["x,1", "x,"], "log.csv line 3, column at: is empty; hint: fill it in or drop the line$"),
+        (["x,1", ",2"], "log.csv line 3, column visit: is empty; hint: fill it in or drop the line$"),
+        (["x,1", "x,2026-01-01"], "log.csv line 3: column at: is not an integer of 64 bits .*hint"),
+        (
+            ["x,2026-01-01", "x,2026-01-01T00:00:00Z"],
+            "column at: is not a time without a zone .*hint: write all",
+        ),
+    ],
+    ids=["no first time", "no time", "no session", "a time among integers", "a zone"],
+)
+def test_sessions_that_cannot_be_ordered_are_named(tmp_path: Path, cells: list[str], expected: str) -> None:
+    """By line and column."""
+    lines = "".join(f"1,a,0.5,1,{each}\n" for each in cells)
+    (tmp_path / "log.csv").write_text(HEADER.replace("\n", ",visit,at\n") + lines)
+
+    with pytest.raises(DataError, match=expected):
+        opened(tmp_path, "log.csv", denseColumns=["price"], sessionColumn="visit", timeColumn="at").sessions(0)  # type: ignore[attr-defined] # of a source with sessions
 
 
 def test_a_file_is_read_once_where_it_is_there_twice(tmp_path: Path) -> None:

@@ -26,7 +26,11 @@ _KINDS: Mapping[pa.DataType, str] = {
     pa.int64(): "an integer of 64 bits",
     pa.float64(): "a number",
     pa.string(): "a text",
+    pa.timestamp("ns"): "a time without a zone",
+    pa.timestamp("ns", "UTC"): "a time with a zone",
 }
+TIME_KINDS = (pa.int64(), pa.timestamp("ns"), pa.timestamp("ns", "UTC"))
+"""Types of times."""
 _SHOWN = 40
 _OTHER_SEPARATORS = {",": (";", "\t", "|"), "\t": (",", ";", "|")}
 _REMEDIES = {
@@ -108,7 +112,7 @@ def parse_csv(text: bytes, header: CsvHeader, types: Mapping[str, pa.DataType]) 
     Args:
         text: the lines.
         header: of the file.
-        types: of the columns that are returned: int64, float64, or string.
+        types: of the columns that are returned: int64, float64, string, or one of TIME_KINDS.
 
     Raises:
         CsvLineError: a line breaks the format.
@@ -208,7 +212,31 @@ def _fits(cell: str, kind: pa.DataType) -> bool:
     return True
 
 
+def time_kind(line: bytes, header: CsvHeader, name: str, file: DataFile) -> pa.DataType:
+    """Return the type of a column of times by the first sample of the first file. Raises DataError.
+
+    Args:
+        line: the second of the file; without it there are no samples.
+        header: of the file.
+        name: of the column.
+        file: for errors.
+    """
+    try:
+        cells = parse_csv(line, header, {name: pa.string()})[name].to_pylist()
+    except CsvLineError as error:
+        raise DataError(f"{file} line 2: {error}") from error
+    found = next((kind for kind in TIME_KINDS if not cells or (cells[0] and _fits(cells[0], kind))), None)
+    if found is None:
+        raise DataError(
+            f"{file} line 2: column {name}: is neither an integer nor a time (found {cells[0] or ''!r}); hint: write "
+            "integers, or times such as 2026-01-31 12:00:00"
+        )
+    return found
+
+
 def _hint(kind: pa.DataType) -> str:
+    if kind in TIME_KINDS[1:]:
+        return "hint: write all times as that of the first sample"
     if kind == pa.int64():
         return "hint: write integers, or set idRule: Hash for the table"
     return "hint: write a number (0 or 1 as the label), and nothing where it is missing"

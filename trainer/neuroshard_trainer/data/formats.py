@@ -227,6 +227,9 @@ def _csv_source(
         dense_columns=dense_columns(data, num_dense),
         missing=data.missing or Missing.ERROR,
         spare=spare,
+        session_column=data.session_column,
+        time_column=data.time_column,
+        constant=_constant_features(data, features),
     )
 
 
@@ -235,10 +238,11 @@ def _require_headers(data: Data, files: Sequence[DataFile], features: Sequence[F
         from neuroshard_trainer.data.csv_source import opened_header  # noqa: PLC0415 - needs pyarrow
     except ImportError as error:
         raise _no_pyarrow(data, error) from error
-    label, dense = data.label_column or DEFAULT_LABEL_COLUMN, dense_columns(data, num_dense)
+    aside = [name for name in (data.session_column, data.time_column) if name is not None]
+    columns = (data.label_column or DEFAULT_LABEL_COLUMN, *dense_columns(data, num_dense), *aside)
     for file in files:
         if INDEX_SUFFIX not in file.name:
-            opened_header(file, (label, *dense, *(feature.name for feature in features)))
+            opened_header(file, (*columns, *(feature.name for feature in features)))
 
 
 def _no_pyarrow(data: Data, error: ImportError) -> MissingPackageError:

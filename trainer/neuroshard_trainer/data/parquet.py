@@ -18,9 +18,8 @@ from neuroshard_trainer.data.id_rules import id_rule_of
 from neuroshard_trainer.data.missing import FilledBlocks
 from neuroshard_trainer.data.parquet_statistics import groups_outside, groups_with_nulls, leaves_of, repeated_texts
 from neuroshard_trainer.data.recent import Recent
-from neuroshard_trainer.data.repeats import changed_list, first_change
 from neuroshard_trainer.data.samples import Feature, Jagged, Samples
-from neuroshard_trainer.data.session_columns import is_session, is_time, session_ids, times_of
+from neuroshard_trainer.data.session_columns import is_session, is_time, require_constant, session_ids, times_of
 from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import outside
 
@@ -106,7 +105,12 @@ class ParquetSource(FilledBlocks):
         dense = [_numbers(table[name]) for name in self._dense_columns]
         lookups = {feature.name: self._rows(table[feature.name], feature) for feature in self._features}
         if self._constant and self._session_column is not None:
-            self._require_constant(lookups, table[self._session_column], block)
+            require_constant(
+                {name: lookups[name] for name in self._constant},
+                table[self._session_column],
+                place=lambda row: self.place(block, row),
+                file=str(self._blocks[block][0]),
+            )
         return Samples(
             labels=_numbers(table[self._label_column]).astype(np.float32),
             dense=self.filled(dense, block),
@@ -149,21 +153,6 @@ class ParquetSource(FilledBlocks):
             or_fill = ", or set spec.data.missing" if name in self._dense_columns else ""
             raise DataError(
                 f"{self.place(block, row)}, column {name}: is null; hint: fill it in or drop the row{or_fill}"
-            )
-
-    def _require_constant(self, lookups: Mapping[str, Jagged], sessions: pa.ChunkedArray, block: int) -> None:
-        found = first_change({name: lookups[name] for name in self._constant}, session_ids(sessions))
-        if found is not None:
-            raise DataError(
-                changed_list(
-                    found.feature,
-                    sessions[found.row].as_py(),
-                    place=self.place(block, found.row),
-                    place_before=f"row {self._blocks[block][2] + found.row_before}",
-                    found=found.listed,
-                    found_before=found.listed_before,
-                    setting="spec.data.constantInSession",
-                )
             )
 
     def _rows(self, column: pa.ChunkedArray, feature: Feature) -> Jagged:

@@ -1,11 +1,14 @@
 """Columns that name the sessions of samples and order them, as Arrow has them."""
 
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
 import numpy as np
 import pyarrow as pa
+from neuroshard_api.process.errors import DataError
 
-from neuroshard_trainer.data.samples import IndexArray
+from neuroshard_trainer.data.repeats import changed_list, first_change
+from neuroshard_trainer.data.samples import IndexArray, Jagged
 
 
 def is_session(kind: pa.DataType) -> bool:
@@ -36,6 +39,32 @@ def session_ids(column: pa.ChunkedArray) -> IndexArray:
     ]
     ids: IndexArray = np.array(hashes, dtype=np.int64)[encoded.indices.to_numpy()]
     return ids
+
+
+def require_constant(
+    lookups: Mapping[str, Jagged], sessions: pa.ChunkedArray, *, place: Callable[[int], str], file: str
+) -> None:
+    """Do nothing if the lists of a block do not change within its sessions. Raises DataError with both places.
+
+    Args:
+        lookups: lists of the features that are constant.
+        sessions: column of the block.
+        place: of a row, for people.
+        file: with which the places begin.
+    """
+    found = first_change(lookups, session_ids(sessions))
+    if found is not None:
+        raise DataError(
+            changed_list(
+                found.feature,
+                sessions[found.row].as_py(),
+                place=place(found.row),
+                place_before=place(found.row_before).removeprefix(f"{file} "),
+                found=found.listed,
+                found_before=found.listed_before,
+                setting="spec.data.constantInSession",
+            )
+        )
 
 
 def times_of(column: pa.ChunkedArray) -> IndexArray:
