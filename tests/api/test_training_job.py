@@ -28,7 +28,7 @@ def problem_of(data: object) -> str:
 @each_broken_job
 def test_a_broken_job_is_refused_with_path_and_reason(broken: BrokenJob) -> None:
     """People see the field's path, what was found and what is right."""
-    path = broken.path.replace("[cpu]", ".cpu")
+    path = broken.package_path or broken.path.replace("[cpu]", ".cpu")
 
     assert problem_of(broken.data).startswith(f"job.yaml: {path}: {broken.package}")
 

@@ -10,12 +10,48 @@ from dataclasses import dataclass
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.model import Model
+from neuroshard_api.job.resource import Rule
 from neuroshard_api.job.training import WITH_NAMED_COLUMNS, Data, DataFormat
 
 DEFAULT_LABEL_COLUMN = "label"
 """The label where the job names none."""
 DENSE_PREFIX = "dense_"
 """Of the dense columns where the job names none; their number follows."""
+
+_TABLES = "self.model.embeddingTables"
+_LOOKS_UP = f"!has({_TABLES}) || {_TABLES}.all(t, has(t.featureNames) && size(t.featureNames) > 0 ? "
+
+
+def _refused(column: str, use: str, *, where: str) -> Rule:
+    """Return the API server's rule that no table looks up a column.
+
+    Args:
+        column: expression of its name.
+        use: of the column, for the message.
+        where: expression of when the rule counts.
+    """
+    return Rule(
+        cel=f"!({where}) || {_LOOKS_UP}!({column} in t.featureNames) : t.name != {column})",
+        message=f"no feature of model.embeddingTables may be {use}; hint: remove the feature and its table",
+    )
+
+
+COLUMN_RULES = (
+    _refused(
+        "(has(self.data.labelColumn) ? self.data.labelColumn : 'label')",
+        "the label (data.labelColumn, or else label)",
+        where="self.data.format != 'Synthetic'",
+    ),
+    _refused("self.data.sessionColumn", "data.sessionColumn", where="has(self.data.sessionColumn)"),
+    _refused("self.data.timeColumn", "data.timeColumn", where="has(self.data.timeColumn)"),
+    Rule(
+        cel=f"!has(self.data.denseColumns) || {_LOOKS_UP}true : !(t.name in self.data.denseColumns))",
+        message="no table of model.embeddingTables without featureNames may have the name of one of data.denseColumns"
+        "; hint: remove the table",
+    ),
+)
+"""The API server's part of the check, within its limit for what a rule may cost: 512 tables of 64 features each cannot
+be compared with 4,096 dense columns there. The operator compares them, and refuses the job in its status."""
 
 _ARRAYS = (".values", ".lengths")
 """Ends of the names of a feature's arrays in NPZ files."""

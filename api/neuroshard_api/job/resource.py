@@ -42,7 +42,7 @@ _SUFFIX_BYTES = {
 
 
 def any_value(_: Any) -> bool:  # noqa: ANN401 - a rule's subject is whatever it is declared on
-    """Hold for every value: the check of a transition rule, which needs the object's earlier state."""
+    """Hold for every value: the check of a rule that only the API server has in this form."""
     return True
 
 
@@ -55,7 +55,8 @@ class Rule:
     message: str
     """What the API server and this package say when it does not hold."""
     holds: Callable[[Any], bool] = any_value
-    """The same condition in Python. The default is for rules on ``oldSelf``, which only the API server can check."""
+    """The same condition in Python. The default is for rules on ``oldSelf``, which only the API server can check, and
+    for those that a validator checks too, with the path of each field."""
 
     def as_schema(self) -> dict[str, str]:
         """Return the rule as an entry of x-kubernetes-validations."""

@@ -18,7 +18,7 @@ from neuroshard_api.documents.document import (
     validated_without_unknown,
 )
 from neuroshard_api.job.dense import ParallelismPolicy
-from neuroshard_api.job.feature_columns import job_column_problems
+from neuroshard_api.job.feature_columns import COLUMN_RULES, job_column_problems
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job.preparation import Planner, PlanReference, Profiler
@@ -140,6 +140,7 @@ class Spec(Part):
                 or spec.planner.dense_memory_per_device is None
             ),
         ),
+        *COLUMN_RULES,
         *(
             _only_while_suspended(to_camel(name), optional=name == "plan_ref")
             for name, affected in AFFECTS.items()

@@ -22,7 +22,9 @@ class BrokenJob:
     server: str
     """What the API server says behind the path."""
     package: str
-    """What DLRMTrainingJob.from_data says behind the path."""
+    """What DLRMTrainingJob.from_data says behind the path, its own where it has one."""
+    package_path: str | None = None
+    """Of the value for the package. If unset: as for the API server."""
 
 
 def broken_rule(name: str, path: str, message: str, found: str = "", **spec: Any) -> BrokenJob:
@@ -35,6 +37,20 @@ def broken_rule(name: str, path: str, message: str, found: str = "", **spec: Any
         path=path,
         server=f"Invalid value:{value} {message}",
         package=package,
+    )
+
+
+def looked_up(name: str, column: str, message: str, use: str, **data: Any) -> BrokenJob:
+    """Return a job with a table of a column that no feature may be; the package names the table, and the use."""
+    return BrokenJob(
+        name=name,
+        data=builders.job_data(
+            model=model(TABLE | {"name": column}), data={"format": "Parquet", "path": "log", **data}
+        ),
+        path="spec",
+        server=f"Invalid value: {message}",
+        package=f"{column!r} is {use}, which no feature may be; hint: remove the feature and its table",
+        package_path="spec.model.embeddingTables[0].name",
     )
 
 

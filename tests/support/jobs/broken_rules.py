@@ -1,7 +1,8 @@
 """Job files that break a rule between fields, of which the API server and this package say the same words."""
 
-from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, broken_rule, model
+from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, broken_rule, looked_up, model
 
+NO_FEATURE = "no feature of model.embeddingTables may be {}; hint: remove the feature and its table"
 RULES = (
     broken_rule(
         "no-tables",
@@ -421,5 +422,34 @@ RULES = (
         "spec.failurePolicy.rules[0]",
         "set exactly one of onExitCodes and onPodConditions",
         failurePolicy={"rules": [{"action": "FailJob"}]},
+    ),
+    looked_up(
+        "label-as-a-feature",
+        "label",
+        NO_FEATURE.format("the label (data.labelColumn, or else label)"),
+        "the label (the default of spec.data.labelColumn)",
+    ),
+    looked_up(
+        "session-as-a-feature",
+        "visit",
+        NO_FEATURE.format("data.sessionColumn"),
+        "the session (spec.data.sessionColumn)",
+        sessionColumn="visit",
+    ),
+    looked_up(
+        "time-as-a-feature",
+        "at",
+        NO_FEATURE.format("data.timeColumn"),
+        "the time (spec.data.timeColumn)",
+        sessionColumn="visit",
+        timeColumn="at",
+    ),
+    looked_up(
+        "dense-column-as-a-table",
+        "price",
+        "no table of model.embeddingTables without featureNames may have the name of one of data.denseColumns"
+        "; hint: remove the table",
+        "a dense feature (spec.data.denseColumns[0])",
+        denseColumns=["price"],
     ),
 )
