@@ -4,10 +4,11 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.records import ProfileRecord
@@ -19,15 +20,16 @@ from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_costs.fitting.records import ended_records
 from rich.progress import Progress
 
+from neuroshard_profiler.backends.ahead import drawing_ahead, drawing_processes
 from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.select import BackendName, default_backend, make_backend
 from neuroshard_profiler.benches.codec import CodecBackend, collect_codecs
 from neuroshard_profiler.benches.comm_stage import measure_communication, measured_links, require_network
-from neuroshard_profiler.benches.compute import collect_compute
+from neuroshard_profiler.benches.compute import collect_compute, compute_samples
 from neuroshard_profiler.benches.expansion import collect_expansions, has_repeats
 from neuroshard_profiler.benches.launch import collect_launches
 from neuroshard_profiler.benches.matrix import collect_matrices
-from neuroshard_profiler.benches.sampling import CPU_SPACE, GPU_SPACE
+from neuroshard_profiler.benches.sampling import CPU_SPACE, GPU_SPACE, SampleSpace
 from neuroshard_profiler.budget import Budget, BudgetBar
 from neuroshard_profiler.devices.visible import Gpus, TorchGpus, usable_gpus
 from neuroshard_profiler.errors import SettingsError
@@ -36,6 +38,9 @@ from neuroshard_profiler.hardware import fingerprint
 from neuroshard_profiler.processes import Measurer, run_measurers
 from neuroshard_profiler.records import RecordsFile, require_own_method
 from neuroshard_profiler.settings import MeasuringProcess, ProfileSettings
+
+if TYPE_CHECKING:
+    from neuroshard_profiler.backends.torch_backend import TorchBackend
 
 COMPUTE_FILE = "compute.jsonl"
 COMMUNICATION_FILE = "communication.jsonl"
@@ -187,7 +192,11 @@ def checked_backend(settings: ProfileSettings) -> Backend:
 def measure_compute(
     settings: ProfileSettings, backend: Backend, path: Path, budget_seconds: float, progress: Progress
 ) -> None:
-    """Append compute records to a file until the time or the settings' number of records is reached."""
+    """Append compute records to a file until the time or the settings' number of records is reached.
+
+    The first part measures the samples that are the same in every profile before, in the same time; all GPUs draw the
+    rows of their next samples meanwhile.
+    """
     part = settings.part
     space = replace(
         CPU_SPACE if backend.kind == "cpu" else GPU_SPACE,
@@ -205,21 +214,34 @@ def measure_compute(
             earlier_seconds=file.elapsed_seconds,
         )
         bar = BudgetBar(progress, "compute", budget)
-        collect_compute(backend, space, file, budget=budget, part=part, seed=settings.seed, on_record=bar.update)
-    if part.index == 0 and backend.kind != "simulated":
-        from neuroshard_profiler.backends.torch_backend import TorchBackend  # noqa: PLC0415 - torch
+        with ExitStack() as stack:
+            if backend.kind != "simulated":
+                from neuroshard_profiler.backends.torch_backend import TorchBackend  # noqa: PLC0415 - torch
 
-        if isinstance(backend, TorchBackend):
-            with RecordsFile(path.with_name(LAUNCH_FILE), source=backend.source) as file:
-                collect_launches(backend, space.optimizers[0], file, seed=settings.seed)
-            with RecordsFile(path.with_name(MATRICES_FILE), source=backend.source) as file:
-                collect_matrices(backend, file, on_cpu=backend.kind == "cpu")
-            if has_repeats(space.job):
-                with RecordsFile(path.with_name(EXPANSION_FILE), source=backend.source) as file:
-                    collect_expansions(backend, file)
-            if isinstance(backend, CodecBackend) and find_spec("torchrec") is not None:
-                with RecordsFile(path.with_name(CODECS_FILE), source=backend.source) as file:
-                    collect_codecs(backend, file, on_cpu=backend.kind == "cpu")
+                if isinstance(backend, TorchBackend):
+                    upcoming = compute_samples(space, seed=settings.seed, part=part, first=len(file.records))
+                    count = 0  # cores that draw would disturb cores that are timed
+                    if backend.kind == "cuda":
+                        count = drawing_processes(num_cores=len(os.sched_getaffinity(0)), num_devices=part.count)
+                    stack.enter_context(drawing_ahead(backend, upcoming, num_processes=count))
+                    if part.index == 0:
+                        _measure_fixed_samples(backend, space, path, seed=settings.seed)
+            collect_compute(backend, space, file, budget=budget, part=part, seed=settings.seed, on_record=bar.update)
+
+
+def _measure_fixed_samples(backend: "TorchBackend", space: SampleSpace, path: Path, *, seed: int) -> None:
+    """Append the records of samples that are the same in every profile to files next to that of compute."""
+    on_cpu = backend.kind == "cpu"
+    with RecordsFile(path.with_name(LAUNCH_FILE), source=backend.source) as file:
+        collect_launches(backend, space.optimizers[0], file, seed=seed)
+    with RecordsFile(path.with_name(MATRICES_FILE), source=backend.source) as file:
+        collect_matrices(backend, file, on_cpu=on_cpu)
+    if has_repeats(space.job):
+        with RecordsFile(path.with_name(EXPANSION_FILE), source=backend.source) as file:
+            collect_expansions(backend, file)
+    if isinstance(backend, CodecBackend) and find_spec("torchrec") is not None:
+        with RecordsFile(path.with_name(CODECS_FILE), source=backend.source) as file:
+            collect_codecs(backend, file, on_cpu=on_cpu)
 
 
 def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simulated"], gpus: Gpus) -> int:

@@ -15,7 +15,7 @@ from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS
 from torch import Tensor
 
 from neuroshard_profiler.backends.base import Repeats, Times
-from neuroshard_profiler.backends.lookups import TableLookups, draw_batches
+from neuroshard_profiler.backends.lookups import Batches, TableLookups
 from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.devices.base import TimedDevice, first_line
 from neuroshard_profiler.errors import KernelError, UnusableSampleError
@@ -34,7 +34,7 @@ class FbgemmBackend(TorchBackend):
 
     def calls(self, sample: ComputeSample, *, seed: int) -> "FusedCalls":
         """Make the sample's tables and batches."""
-        return FusedCalls(sample, seed=seed, device=self.device.torch)
+        return FusedCalls(sample, self.draw(sample, seed=seed), device=self.device.torch)
 
     def measure_codec(self, sample: CodecSample, *, repeats: Repeats) -> Times:
         """Time a codec on values that were computed just before: caches are warm. Needs TorchRec.
@@ -57,8 +57,7 @@ class FbgemmBackend(TorchBackend):
 class FusedCalls:
     """One kernel call per data type; a sample of one type is one call."""
 
-    def __init__(self, sample: ComputeSample, *, seed: int, device: torch.device) -> None:
-        batches = draw_batches(sample, seed=seed)
+    def __init__(self, sample: ComputeSample, batches: Batches, *, device: torch.device) -> None:
         by_type = {
             data_type: [index for index, table in enumerate(sample.tables) if table.data_type == data_type]
             for data_type in dict.fromkeys(table.data_type for table in sample.tables)

@@ -31,7 +31,11 @@ class TableLookups:
     """[sum of lengths]"""
 
 
-def draw_batches(sample: ComputeSample, *, seed: int) -> tuple[tuple[TableLookups, ...], ...]:
+Batches = tuple[tuple[TableLookups, ...], ...]
+"""Of each batch the lookups in every table."""
+
+
+def draw_batches(sample: ComputeSample, *, seed: int) -> Batches:
     """Draw the batches that a sample's calls look up in turn, so that no call finds all its rows in the cache."""
     random = np.random.default_rng(seed)
     return tuple(draw_lookups(sample, random) for _ in range(NUM_BATCHES))

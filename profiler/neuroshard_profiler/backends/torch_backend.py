@@ -7,8 +7,10 @@ from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.sharding.kernels import DataType, DeviceKind, Optimizer
 from torch import Tensor
 
+from neuroshard_profiler.backends.ahead import Drawing
 from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.expansion_call import ExpansionCall
+from neuroshard_profiler.backends.lookups import draw_batches
 from neuroshard_profiler.backends.matrix_call import MatrixCall
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedDevice
 
@@ -21,6 +23,8 @@ class TorchBackend(ABC):
 
     def __init__(self, device: TimedDevice, packages: tuple[str, ...]) -> None:
         self.device = device
+        self.draw: Drawing = draw_batches
+        """Makes the rows that calls look up."""
         self.environment = device.environment(packages)
 
     @property

@@ -8,7 +8,7 @@ from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import DataType, Optimizer
 from torch import Tensor, nn
 
-from neuroshard_profiler.backends.lookups import TableLookups, draw_batches
+from neuroshard_profiler.backends.lookups import Batches, TableLookups
 from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.devices.base import TimedDevice
 
@@ -32,13 +32,13 @@ class TorchNativeBackend(TorchBackend):
 
     def calls(self, sample: ComputeSample, *, seed: int) -> "_NativeBags":
         """Make the sample's tables and batches."""
-        return _NativeBags(sample, seed=seed, device=self.device.torch)
+        return _NativeBags(sample, self.draw(sample, seed=seed), device=self.device.torch)
 
 
 class _NativeBags:
     """One EmbeddingBag per table."""
 
-    def __init__(self, sample: ComputeSample, *, seed: int, device: torch.device) -> None:
+    def __init__(self, sample: ComputeSample, batches: Batches, *, device: torch.device) -> None:
         self._bags = [
             nn.EmbeddingBag.from_pretrained(
                 torch.full((table.num_embeddings, table.embedding_dim), 1e-2, device=device),
@@ -52,7 +52,7 @@ class _NativeBags:
         self._optimizer = _OPTIMIZERS[sample.optimizer](
             [parameter for bag in self._bags for parameter in bag.parameters()]
         )
-        self._inputs = [_inputs(batch, device) for batch in draw_batches(sample, seed=seed)]
+        self._inputs = [_inputs(batch, device) for batch in batches]
 
     def forward(self, number: int) -> Tensor:
         """Return the pooled embeddings of all tables side by side."""

@@ -1,6 +1,7 @@
 """Measures fused embedding calls on sampled table sets, one record each, until the budget is spent."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 import numpy as np
 from neuroshard_api.documents.records import ComputeSample, ProfileRecord
@@ -54,15 +55,24 @@ def collect_compute(
         DeviceFailedError: the device is lost to this process; the sample is recorded, so that another one goes on.
         MeasureError: MAX_FAILURES_IN_A_ROW samples failed one after the other.
     """
-    while not budget.is_spent(len(file.records)):
-        number = part.index + part.count * len(file.records)
-        sample = draw_compute_sample(space, np.random.default_rng([seed, _COMPUTE_STREAM, number]))
+    for sample, number in compute_samples(space, seed=seed, part=part, first=len(file.records)):
+        if budget.is_spent(len(file.records)):
+            return
         record, lost = _measured(backend, sample, seed=number, repeats=repeats or backend.repeats)
         file.append(record.model_copy(update={"elapsed_seconds": budget.elapsed_seconds}))
         on_record(len(file.records))
         _require_some_success(file)
         if lost:
             raise DeviceFailedError(backend.source, record.failure or "")
+
+
+def compute_samples(
+    space: SampleSpace, *, seed: int = 0, part: MeasuringProcess = _WHOLE, first: int = 0
+) -> Iterator[tuple[ComputeSample, int]]:
+    """Yield the samples of a part without end, from its line ``first`` on, each with the seed of its rows."""
+    for line in itertools.count(first):
+        number = part.index + part.count * line
+        yield draw_compute_sample(space, np.random.default_rng([seed, _COMPUTE_STREAM, number])), number
 
 
 def _require_some_success(file: RecordsFile) -> None:

@@ -61,7 +61,7 @@ def test_types_of_one_sample_are_timed_together(backend: Backend) -> None:
     sample = compute_sample(table("a", num_embeddings=9), table("b", num_embeddings=9, data_type=DataType.FP16))
 
     times = backend.measure(sample, seed=0, repeats=QUICK)
-    calls = FusedCalls(sample, seed=0, device=torch.device("cpu"))
+    calls = FusedCalls(sample, draw_batches(sample, seed=0), device=torch.device("cpu"))
 
     assert min(times.forward_ms, times.backward_ms) > 0
     assert [weight.dtype for weight in calls.weights()] == [torch.float32, torch.float16]
@@ -73,7 +73,7 @@ def test_the_timed_call_is_a_sum_over_the_drawn_rows() -> None:
     from neuroshard_profiler.backends.fbgemm import FusedCalls
 
     sample = compute_sample(table("a", num_embeddings=7, embedding_dim=4, pooling_factor=2.5), batch_size=5)
-    calls = FusedCalls(sample, seed=3, device=torch.device("cpu"))
+    calls = FusedCalls(sample, draw_batches(sample, seed=3), device=torch.device("cpu"))
     weights = calls.weights()[0].detach().clone()
     lookups = draw_batches(sample, seed=3)[1][0]
     bags = np.split(lookups.rows, np.cumsum(lookups.lengths)[:-1])
