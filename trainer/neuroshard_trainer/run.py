@@ -59,6 +59,7 @@ from neuroshard_trainer.sharding.optimizer_step import set_optimizer_step
 from neuroshard_trainer.sharding.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
 from neuroshard_trainer.state.checkpoint import MANIFEST_FILE, CheckpointFolder, CheckpointManifest
 from neuroshard_trainer.state.saver import Saver
+from neuroshard_trainer.state.staging import staging_for
 from neuroshard_trainer.state.training_state import TrainingState, widths_of
 from neuroshard_trainer.training import TrainingLoop
 
@@ -239,7 +240,7 @@ def set_up(
         schedule=schedule,
         training=spec.training,
         checkpoint=spec.checkpoint,
-        saver=Saver(checkpoints, in_background=in_background),
+        saver=Saver(checkpoints, staging=staging_for(process.device) if in_background else None),
         manifest=manifest,
         reporter=reporter,
         process=process,

@@ -358,6 +358,7 @@ class TrainingLoop:
         if self._gradient_guard is not None:
             where["gradient_guard"] = self._gradient_guard.record
         self._saver.begin(self._state.tensors(), self._manifest.model_copy(update=where))
+        self._progress.checkpoint_stop_ms = self._saver.stop_ms
         self._saved_step = self.step
         self._saved_at_s = self._clock()
         self._note_saved()
@@ -388,6 +389,8 @@ class _Progress:
         self.gradient_guard: GuardRecord | None = None
         self.checkpoint: tuple[int, Path] | None = None
         """Step and place of the newest."""
+        self.checkpoint_stop_ms: float | None = None
+        """Time that training stood still for the last one. None: there was none."""
         self._file = file
         self._schedule = schedule
         self._is_first = process.is_first
@@ -417,5 +420,6 @@ class _Progress:
             gradient_guard=self.gradient_guard,
             checkpoint_step=number,
             checkpoint_path=None if path is None else str(path),
+            checkpoint_stop_ms=self.checkpoint_stop_ms,
         )
         write_file(self._file, progress.to_json())

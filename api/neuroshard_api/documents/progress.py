@@ -67,3 +67,6 @@ class TrainingProgress(Document):
     """Of the dense part's gradients. If unset: they travel as they are."""
     checkpoint_path: str | None = None
     """Its folder."""
+    checkpoint_stop_ms: Annotated[float, Field(ge=0)] | None = None
+    """Time that training stood still for the last checkpoint: for the writing, or, in the background, for the copy to
+    the host's memory and for the one before. None: none was begun."""
