@@ -14,6 +14,7 @@ from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_trainer.errors import missing_torchrec, require_torchrec
+from neuroshard_trainer.measure.device_memory import use_expandable_segments
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
@@ -35,6 +36,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 def _run(options: argparse.Namespace) -> None:
     require_torchrec()
+    use_expandable_segments()
     try:
         with uncollected_imports():  # here, because --help and a wrong option need none of it
             from neuroshard_api.job.stage_commands import READY_FILE_VARIABLE

@@ -47,6 +47,12 @@ class RankTimes(Value):
     peak_memory_bytes: Count | None = None
     """Most memory since the start: of the device, as torch's allocator counts it; on a CPU of the process. If unset:
     the trainer did not tell."""
+    peak_reserved_bytes: Count | None = None
+    """Most memory of the device that torch's allocator held since the start: the above, and fragments between tensors.
+    If unset: a CPU, or the trainer did not tell."""
+    device_used_bytes: Count | None = None
+    """Memory of the device in use at the report: of the allocator, and besides it of the CUDA context, of NCCL, and of
+    other processes. If unset: likewise."""
 
     @property
     def dense_passes_ms(self) -> float | None:

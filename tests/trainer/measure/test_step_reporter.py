@@ -41,7 +41,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 SAMPLES = 64
 PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
 """Fields of RankTimes that are parts of dense_ms."""
-NO_PARTS = {"rank", "peak_memory_bytes", "collectives", "expansion_ms", *PASSES}
+MEMORY = ("peak_memory_bytes", "peak_reserved_bytes", "device_used_bytes")
+NO_PARTS = {"rank", *MEMORY, "collectives", "expansion_ms", *PASSES}
 """Fields of RankTimes that are not parts of a step on all lists."""
 
 

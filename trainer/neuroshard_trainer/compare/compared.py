@@ -17,6 +17,7 @@ from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_trainer.errors import require_torchrec
+from neuroshard_trainer.measure.device_memory import use_expandable_segments
 
 Compare = Callable[[DLRMTrainingJob, Path, Path], tuple[Document, bool]]
 """Takes the job, where relative paths of its data begin, and a folder for what it writes. Returns the result, and
@@ -43,6 +44,7 @@ def write_compared(options: argparse.Namespace, compare: Callable[[], Compare]) 
     warnings.simplefilter("ignore", FutureWarning)
     try:
         require_torchrec()
+        use_expandable_segments()
         with uncollected_imports():
             from neuroshard_trainer.files import write_file
             from neuroshard_trainer.job_file import read_job

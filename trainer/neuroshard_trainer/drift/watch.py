@@ -299,4 +299,5 @@ _START_TIME_FIELD: Final = 19
 
 
 def _times_alone(times: RankTimes) -> RankTimes:
-    return times.model_copy(update={"collectives": (), "peak_memory_bytes": None})
+    memory = dict.fromkeys(("peak_memory_bytes", "peak_reserved_bytes", "device_used_bytes"))
+    return times.model_copy(update={"collectives": (), **memory})

@@ -10,7 +10,6 @@ to it, rank 0 writes whether steps became lastingly slower, and why.
 
 import math
 import os
-import resource
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +39,7 @@ from neuroshard_trainer.communication.gradient_codec import GradientCodec, RankG
 from neuroshard_trainer.drift.watch import TIMES, DriftWatch, ReferenceTimes, process_age_ms
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.dense_timers import DenseTimers
+from neuroshard_trainer.measure.device_memory import measured_memory
 from neuroshard_trainer.measure.embedding_timers import (
     COMMUNICATION,
     COMPUTE,
@@ -57,7 +57,6 @@ WINDOW_STEPS = 100
 """Steps that the medians are taken over."""
 REPORT_EVERY_STEPS = 100
 MS_PER_SECOND = 1000.0
-BYTES_PER_KIB = 1024
 T = TypeVar("T")
 R = TypeVar("R")
 _Key = str | tuple[TimedPart, Member]
@@ -262,7 +261,7 @@ class StepReporter:
             medians[TimedPart.BACKWARD_COMMUNICATION.value] += medians[_SYNC]
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["collectives"] = _collectives(medians)
-        own["peak_memory_bytes"] = peak_memory_bytes(self._device)
+        own.update(measured_memory(self._device))
         work = None if self._codecs is None else taken_work(self._codecs, self._clock)
         distinct = (self._num_samples, *self._num_distinct)
         of_gradients = None if self._gradients is None else self._gradients.take_work()
@@ -325,13 +324,6 @@ def _duplication(groups: Sequence[str], distinct: Sequence[Sequence[int]]) -> tu
 
 def _device_of(model: nn.Module) -> torch.device:
     return next(model.parameters()).device
-
-
-def peak_memory_bytes(device: torch.device) -> int:
-    """Return the most memory that this process had since its start: of torch on a GPU, resident on a CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * BYTES_PER_KIB
 
 
 def _samples_per_second(samples_per_step: int | None, ranks: Sequence[Mapping[str, Any]]) -> float | None:
