@@ -47,6 +47,11 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("export", "Write a plan as a TorchRec sharding plan."),
     ),
     "Describe your data": (
+        _entry(
+            "init",
+            "Write a job for your data to stdout: `validate`, `plan`, `run`, and `kubectl apply` take it.",
+            extra="data",
+        ),
         _entry("stats", "Make a table set from a sample of training data, or from a TorchRec module.", extra="data"),
         _entry(
             "cluster-sessions",

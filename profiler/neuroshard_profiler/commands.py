@@ -258,33 +258,40 @@ def _kernel_width(width: int | None) -> int | None:
         raise typer.BadParameter(str(error)) from error
 
 
+EmbeddingDim = Annotated[
+    int,
+    typer.Option(min=4, max=8192, callback=_kernel_width, help="Columns of every table; data does not tell them."),
+]
+MaxSamples = Annotated[int | None, typer.Option(min=1, help="Samples that are read. Default: all.")]
+Feature = Annotated[
+    list[str] | None, typer.Option(help="A feature that is looked up; may be repeated. Default: all that can be.")
+]
+Ignore = Annotated[
+    list[str] | None, typer.Option(help="A column that is not looked up; may be repeated. Default: none.")
+]
+Session = Annotated[str | None, typer.Option(help="Column that tells which samples are of one session.")]
+
+
 def stats(
     data: Annotated[
         str,
         typer.Argument(metavar="DATA", help="A sample of the training data: a file, a folder, a pattern, or a URL."),
     ],
     *,
-    embedding_dim: Annotated[
-        int,
-        typer.Option(min=4, max=8192, callback=_kernel_width, help="Columns of every table; data does not tell them."),
-    ],
+    embedding_dim: EmbeddingDim,
     data_format: Annotated[
         DataFormatChoice | None, typer.Option("--format", help="Default: by the end of the name.")
     ] = None,
     batch_size: Annotated[
         int, typer.Option(min=1, max=2**31, help="Samples of a global batch, in which rows are reused.")
     ] = 65536,
-    max_samples: Annotated[int | None, typer.Option(min=1, help="Samples that are read. Default: all.")] = None,
-    feature: Annotated[
-        list[str] | None, typer.Option(help="A feature that is looked up; may be repeated. Default: all that can be.")
-    ] = None,
+    max_samples: MaxSamples = None,
+    feature: Feature = None,
     label: Annotated[
         str | None,
         typer.Option(help="Column of the label, which is never looked up. Default: the column label, if there is one."),
     ] = None,
-    ignore: Annotated[
-        list[str] | None, typer.Option(help="A column that is not looked up; may be repeated. Default: none.")
-    ] = None,
+    ignore: Ignore = None,
     id_rule: Annotated[
         IdRuleChoice | None,
         typer.Option(help="Row that an id looks up, of all features. Default: the rule that fits each feature's ids."),
@@ -297,7 +304,7 @@ def stats(
             help="Rows for each distinct id that is hashed. Default: 2 for Hash, 1 for Modulo.",
         ),
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Column that tells which samples are of one session.")] = None,
+    session: Session = None,
     time: Annotated[
         str | None, typer.Option(help="Column that orders the samples of a session: measure repeats over all samples.")
     ] = None,
@@ -322,16 +329,13 @@ def stats(
     """
     from neuroshard_api.documents.tables import IdRule
     from neuroshard_report.terminal.printing import print_content
-    from neuroshard_report.terminal.progress import activity
 
     from neuroshard_profiler.data.data_set import DataSet
-    from neuroshard_profiler.data.files import limited
-    from neuroshard_profiler.data.statistics import data_statistics, require_table_names
+    from neuroshard_profiler.data.sample import SampleSettings, read_sample
     from neuroshard_profiler.data.statistics_text import render_statistics
     from neuroshard_profiler.errors import SettingsError
     from neuroshard_profiler.files import require_file_place, write_file
     from neuroshard_profiler.sessions.engine import EngineKind, EngineSettings
-    from neuroshard_profiler.sessions.groups import measure_duplication
 
     if time is not None and session is None:
         raise SettingsError("--time: orders the samples of a session; hint: give --session too, or leave --time out")
@@ -350,51 +354,26 @@ def stats(
         label=label,
         ignored=ignore or (),
     )
-    require_table_names(opened.columns.features, where=data)
-    known = [count for count in (max_samples, opened.num_samples) if count is not None]
-    duplication = None
-    with activity("reading samples", is_silent=json) as shown:
-        batches = shown.of(
-            limited(opened.batches(batch_size), max_samples),
-            total=min(known, default=None),
-            amount=lambda batch: batch.num_samples,
-        )
-        statistics = data_statistics(
-            batches,
-            batch_size=batch_size,
-            ids_are_rows=opened.ids_are_rows,
-            has_label=opened.columns.has_label if opened.has_names else None,
-            id_rule=IdRule(id_rule) if id_rule else None,
-            rows_per_id=rows_per_id,
-        )
-        if session is not None and time is not None:
-            shown.begin("measuring repeats of sessions")
-            names = tuple(each.name for each in statistics.features)
-            duplication = measure_duplication(
-                opened.files,
-                names,
-                session=session,
-                time=time,
-                session_run=session_run,
-                settings=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
-                constant=constant or (),
-            )
-    name = data.rstrip("/").rsplit("/", 1)[-1]
-    tables = statistics.table_set(
-        embedding_dim=embedding_dim,
-        name=(name.split(".")[0] or name)[:128],
-        source=f"sample {name}",
-        duplication=duplication,
+    settings = SampleSettings(
+        batch_size=batch_size,
+        max_samples=max_samples,
+        id_rule=IdRule(id_rule) if id_rule else None,
+        rows_per_id=rows_per_id,
+        session_run=session_run,
+        engine=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
+        constant=constant or (),
     )
+    sample = read_sample(opened, data, settings, is_silent=json)
+    tables = sample.table_set(embedding_dim)
     if out is not None:
         write_file(out, tables.to_json())
     if json:
         sys.stdout.write(tables.to_json())
     else:
-        print_content(render_statistics(statistics, duplication))
+        print_content(render_statistics(sample.statistics, sample.duplication))
     for note in opened.notes:
         _say(note)
-    for each in statistics.features:
+    for each in sample.statistics.features:
         if each.doubt is not None:
             _say(each.doubt)
 

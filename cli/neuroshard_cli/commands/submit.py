@@ -17,7 +17,10 @@ def submit(
     context: ContextOption = None,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Tell each change until the job has ended.")] = False,
 ) -> None:
-    """Check a job file here, and create the job and the file's ConfigMaps in the cluster."""
+    """Check a job file here, and create the job in the cluster.
+
+    ConfigMaps of the file are created with it.
+    """
     from neuroshard_api.job.model import ONLY_LOCAL_FILE
 
     from neuroshard_cli.local.job_file import read_job_file

@@ -183,7 +183,7 @@ class RequestOptions:
     ] = 0.001
 
     def dense_path(self, batch_size: int) -> Path:
-        """Return the file of the dense part that was counted for so many samples per device."""
+        """Return the file of the dense part that was counted for a number of samples per device."""
         return Path(str(self.dense).replace(BATCH_PLACEHOLDER, str(batch_size)))
 
 

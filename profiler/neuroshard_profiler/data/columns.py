@@ -15,10 +15,17 @@ class ChosenColumns:
 
     features: tuple[str, ...]
     """Columns that are looked up, in the order of the file."""
-    has_label: bool = False
-    """Whether the label is known: it was named, or has the job's default name."""
+    label: str | None = None
+    """Column of the label: it was named, or has the job's default name. None: it is not known."""
+    dense: tuple[str, ...] = ()
+    """Columns of numbers that are no ids, and those that were named as dense, in the order of the file."""
     passed_over: Mapping[str, str] = field(default_factory=dict)
     """The reason by column. Empty where the features were named."""
+
+    @property
+    def has_label(self) -> bool:
+        """Whether the label is known."""
+        return self.label is not None
 
     @property
     def passed_over_text(self) -> str:
@@ -38,6 +45,8 @@ def chosen_columns(
     time: str | None,
     ignored: Sequence[str],
     where: str,
+    numbers: Collection[str] = (),
+    dense: Sequence[str] = (),
 ) -> ChosenColumns:
     """Return the columns that are looked up: never the label, the session, the time, or a dense column.
 
@@ -50,6 +59,8 @@ def chosen_columns(
         time: If unset: samples have no times.
         ignored: columns that are not looked up.
         where: file, for errors.
+        numbers: columns of numbers that are no ids by their type.
+        dense: further columns that are dense features.
 
     Raises:
         DataError: a column is missing, cannot be looked up, or has another use; or none can be looked up.
@@ -58,26 +69,33 @@ def chosen_columns(
     others = dict.fromkeys(ignored, "ignored")
     others |= {name: use for name, use in ((time, "the time"), (session, "the session")) if name is not None}
     others[DEFAULT_LABEL_COLUMN if label is None else label] = "the label"
-    has_label = label is not None or DEFAULT_LABEL_COLUMN in kinds
-    for name in (*features, *ignored, *named):
+    found_label = label or (DEFAULT_LABEL_COLUMN if DEFAULT_LABEL_COLUMN in kinds else None)
+    for name in (*features, *dense, *ignored, *named):
         if name not in kinds:
             raise DataError(f"{where}: column {name!r}: is missing; hint: choose among {', '.join(kinds)}")
+    _require_one_use(features, dense, others, where=where)
+    by_name = {name for name in kinds if re.fullmatch(f"{DENSE_PREFIX}[0-9]+", name)} - set(features)
+    found_dense = tuple(
+        name for name in kinds if (name in numbers or name in dense or name in by_name) and name not in others
+    )
     for name in features:
-        if name in others:
-            raise _no_feature(f"{where}: column {name!r}", name, others[name])
         if name not in ids:
             raise DataError(
                 f"{where}: column {name!r}: holds {kinds[name]}, expected an integer, a text, or a list of them"
                 "; hint: choose another column with --feature"
             )
     if features:
-        return ChosenColumns(features=tuple(features), has_label=has_label)
+        return ChosenColumns(features=tuple(features), label=found_label, dense=found_dense)
     reasons = {name: kind for name, kind in kinds.items() if name not in ids}
-    reasons |= {name: "a dense feature by its name" for name in ids if re.fullmatch(f"{DENSE_PREFIX}[0-9]+", name)}
+    reasons |= {name: "a dense feature by its name" for name in ids if name in by_name}
+    reasons |= dict.fromkeys(dense, "a dense feature")
     reasons |= others
     passed_over = {name: reasons[name] for name in kinds if name in reasons}
     chosen = ChosenColumns(
-        features=tuple(name for name in kinds if name not in passed_over), has_label=has_label, passed_over=passed_over
+        features=tuple(name for name in kinds if name not in passed_over),
+        label=found_label,
+        dense=found_dense,
+        passed_over=passed_over,
     )
     if not chosen.features:
         raise DataError(
@@ -85,6 +103,17 @@ def chosen_columns(
             "; hint: write ids as integers or texts"
         )
     return chosen
+
+
+def _require_one_use(features: Sequence[str], dense: Sequence[str], others: Mapping[str, str], *, where: str) -> None:
+    """Do nothing if no column that was asked for has another use. Raises DataError."""
+    for option, asked in (("--feature", features), ("--dense", dense)):
+        for name in asked:
+            if name in others:
+                raise _no_feature(f"{where}: column {name!r}", f"{option} {name}", others[name])
+    both = next((name for name in features if name in dense), None)
+    if both is not None:
+        raise DataError(f"{where}: column {both!r}: is a feature and dense; hint: give --feature or --dense for it")
 
 
 def chosen_arrays(
@@ -120,7 +149,7 @@ def chosen_arrays(
     others |= {of_label.removesuffix(end): "the label" for end in ("", _VALUES, _LENGTHS)}
     for name in features:
         if name in others:
-            raise _no_feature(f"{where}: feature {name!r}", name, others[name])
+            raise _no_feature(f"{where}: feature {name!r}", f"--feature {name}", others[name])
     wanted = features or [name for name in found if name not in others]
     if not wanted:
         raise DataError(
@@ -132,7 +161,7 @@ def chosen_arrays(
     own = {f"{name}{end}" for name in wanted for end in (_VALUES, _LENGTHS)}
     return ChosenColumns(
         features=tuple(wanted),
-        has_label=label is not None or DEFAULT_LABEL_COLUMN in kinds,
+        label=label or (DEFAULT_LABEL_COLUMN if DEFAULT_LABEL_COLUMN in kinds else None),
         passed_over={} if features else {name: uses.get(name, kind) for name, kind in kinds.items() if name not in own},
     )
 
@@ -141,8 +170,8 @@ _VALUES = ".values"
 _LENGTHS = ".lengths"
 
 
-def _no_feature(where: str, name: str, use: str) -> DataError:
-    """Return the error of a feature that has another use."""
+def _no_feature(where: str, given: str, use: str) -> DataError:
+    """Return the error of a feature that an option gave, and that has another use."""
     option = use.removeprefix("the ")
     remedy = "" if use == "ignored" else f", or give --{option} the column that is {use}"
-    return DataError(f"{where}: is {use}, which no feature may be; hint: leave --feature {name} out{remedy}")
+    return DataError(f"{where}: is {use}, which no feature may be; hint: leave {given} out{remedy}")

@@ -1,10 +1,12 @@
 """Criteo's data as batches of ids, by the trainer's own readers: text, also compressed, and the arrays of torchrec."""
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import islice
 
 import numpy as np
 from neuroshard_api.documents.tables import Table
+from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN
 from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
 from neuroshard_trainer.data.criteo_lines import FEATURES, NUM_DENSE, LineError, parse_lines
@@ -14,6 +16,7 @@ from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
 
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, evenly
 from neuroshard_profiler.data.columns import ChosenColumns
+from neuroshard_profiler.data.numbers import SeenNumbers
 
 _ROWS = 2**40
 """Of tables that the trainer's readers take ids modulo of: hashes have 32 bits, so that all of them stay apart."""
@@ -23,7 +26,8 @@ class CriteoText:
     """Criteo's text format: an empty cell looks nothing up."""
 
     ids_are_rows = False
-    columns = ChosenColumns(features=FEATURES, has_label=True)
+    columns = ChosenColumns(features=FEATURES, label=DEFAULT_LABEL_COLUMN)
+    num_dense = NUM_DENSE
 
     def __init__(self, file: DataFile) -> None:
         self._file = file
@@ -32,7 +36,7 @@ class CriteoText:
     def num_samples(self) -> None:
         """None: the number is unknown before the file is read."""
 
-    def batches(self, num_samples: int) -> Iterator[DataBatch]:
+    def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with line and column."""
         first_line = 1
         with text_of(self._file) as stream:
@@ -41,6 +45,8 @@ class CriteoText:
                     parsed = parse_lines(b"".join(lines))
                 except LineError as error:
                     raise DataError(f"{self._file} line {first_line + error.row}: {error}") from error
+                if numbers is not None:  # the parser refused all that training would
+                    numbers.take({numbers.label: parsed.labels}, str)
                 yield DataBatch(
                     num_samples=len(lines),
                     features={
@@ -65,7 +71,8 @@ class CriteoArrays:
     """Criteo's data as torchrec's arrays, with one lookup per feature and sample, or with several."""
 
     ids_are_rows = False
-    columns = ChosenColumns(features=FEATURES, has_label=True)
+    columns = ChosenColumns(features=FEATURES, label=DEFAULT_LABEL_COLUMN)
+    num_dense = NUM_DENSE
 
     def __init__(self, file: DataFile, *, multi_hot: bool) -> None:
         features = [
@@ -77,13 +84,17 @@ class CriteoArrays:
     def num_samples(self) -> None:
         """None: the number is unknown before the file is read."""
 
-    def batches(self, num_samples: int) -> Iterator[DataBatch]:
+    def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches; none where there are no samples. Raises DataError."""
-        yield from evenly(self._blocks(), num_samples)
+        yield from evenly(self._blocks(numbers), num_samples)
 
-    def _blocks(self) -> Iterator[DataBatch]:
+    def _blocks(self, numbers: SeenNumbers | None) -> Iterator[DataBatch]:
         for block, size in enumerate(self._source.block_sizes.tolist()):
-            yield _batch(self._source.take(block, np.arange(size)))
+            samples = self._source.take(block, np.arange(size))
+            if numbers is not None:
+                dense = dict(zip(numbers.dense, samples.dense.T, strict=True))
+                numbers.take({numbers.label: samples.labels, **dense}, partial(self._source.place, block))
+            yield _batch(samples)
 
 
 def _batch(samples: Samples) -> DataBatch:

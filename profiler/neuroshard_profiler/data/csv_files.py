@@ -1,6 +1,6 @@
 """CSV files with a header as batches of ids, by the trainer's own parser."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +11,7 @@ from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
 
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, MissingValues
 from neuroshard_profiler.data.columns import chosen_columns
+from neuroshard_profiler.data.numbers import SeenNumbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +34,9 @@ class CsvFile:
         session: str | None,
         label: str | None,
         ignored: Sequence[str],
+        dense: Sequence[str],
     ) -> None:
+        import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
         from neuroshard_trainer.data.csv_lines import csv_header, lines_of  # noqa: PLC0415 - needs pyarrow
 
         self._file = file
@@ -43,10 +46,12 @@ class CsvFile:
                 shown = lines_of(stream, _SHOWN_LINES)
             except UNPACKING_ERRORS as error:
                 raise damaged(file, error) from error
-        names = tuple(features) or tuple(dict.fromkeys(self._header.names))
-        self._header.require(names, file)
-        table = None if features else _parsed(shown, self._header, names, file, first_line=2)
-        fractions = () if table is None else [name for name in names if _are_fractions(table[name])]
+        if not shown:
+            raise DataError(f"{file}: has a header and no samples; hint: leave the file out, or write it again")
+        names = tuple(dict.fromkeys(name for name in self._header.names if name not in ignored))
+        self._header.require((*features, *names), file)
+        table = _parsed(shown, self._header, dict.fromkeys(names, pa.string()), file, first_line=2)
+        fractions = [name for name in names if _are_fractions(table[name])]
         self.columns = chosen_columns(
             {name: "fractions" if name in fractions else "texts" for name in self._header.names},
             [name for name in self._header.names if name not in fractions],
@@ -56,6 +61,8 @@ class CsvFile:
             time=None,
             ignored=ignored,
             where=str(file),
+            numbers=fractions,
+            dense=dense,
         )
         if not self.columns.has_label and (values := [name for name in self._header.names if _is_value(name)]):
             raise DataError(
@@ -71,18 +78,31 @@ class CsvFile:
     def num_samples(self) -> None:
         """None: the number is unknown before the file is read."""
 
-    def batches(self, num_samples: int) -> Iterator[DataBatch]:
+    @property
+    def num_dense(self) -> int:
+        """Number of dense columns."""
+        return len(self.columns.dense)
+
+    def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with line and column."""
+        import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
         from neuroshard_trainer.data.csv_lines import lines_of  # noqa: PLC0415 - needs pyarrow
 
+        read = (*self.columns.features, *self._numbers, *([self._session] if self._session else []))
+        types = dict.fromkeys(read, pa.string())
+        if numbers is not None:
+            self._header.require(numbers.names, self._file)
+            types |= dict.fromkeys(numbers.names, pa.float64())
         first_line = 2
         with text_of(self._file) as stream:
             try:
                 stream.readline()
                 while text := lines_of(stream, num_samples):
-                    names = (*self.columns.features, *self._numbers, *([self._session] if self._session else []))
-                    table = _parsed(text, self._header, names, self._file, first_line=first_line)
+                    table = _parsed(text, self._header, types, self._file, first_line=first_line)
                     sessions = None if self._session is None else self._sessions(table[self._session], first_line)
+                    if numbers is not None:
+                        columns = {name: table[name].to_numpy() for name in numbers.names}
+                        numbers.take(columns, self._places(first_line))
                     first_line += len(table)
                     self.missing.add(len(table), {name: table[name].null_count for name in self._numbers})
                     yield DataBatch(
@@ -92,6 +112,10 @@ class CsvFile:
                     )
             except UNPACKING_ERRORS as error:
                 raise damaged(self._file, error) from error
+
+    def _places(self, first_line: int) -> Callable[[int], str]:
+        """Return the names of lines, counted from a first one on."""
+        return lambda row: f"{self._file} line {first_line + row}"
 
     def _sessions(self, column: "pa.ChunkedArray", first_line: int) -> IndexArray:
         from neuroshard_trainer.data.session_columns import session_ids  # noqa: PLC0415 - needs pyarrow
@@ -104,12 +128,13 @@ class CsvFile:
         return session_ids(column)
 
 
-def _parsed(text: bytes, header: "CsvHeader", names: Sequence[str], file: DataFile, *, first_line: int) -> "pa.Table":
-    import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
+def _parsed(
+    text: bytes, header: "CsvHeader", types: "Mapping[str, pa.DataType]", file: DataFile, *, first_line: int
+) -> "pa.Table":
     from neuroshard_trainer.data.csv_lines import CsvLineError, parse_csv  # noqa: PLC0415 - needs pyarrow
 
     try:
-        return parse_csv(text, header, dict.fromkeys(names, pa.string()))
+        return parse_csv(text, header, types)
     except CsvLineError as error:
         raise DataError(f"{file} line {first_line + error.row}: {error}") from error
 

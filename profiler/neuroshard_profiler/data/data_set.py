@@ -12,6 +12,7 @@ from neuroshard_profiler.data.batches import DataBatch, MissingValues, evenly
 from neuroshard_profiler.data.columns import ChosenColumns
 from neuroshard_profiler.data.csv_files import CsvFile
 from neuroshard_profiler.data.files import ENDS, Format, ParquetFile, Reader, format_of, open_data
+from neuroshard_profiler.data.numbers import SeenNumbers
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,6 +24,8 @@ class DataSet:
     session: str | None
     time: str | None
     label: str | None
+    num_samples: int | None
+    """Number of samples of all files. None: unknown before they are read."""
     _first: Reader
     """Of the first file."""
     missing: MissingValues = field(default_factory=MissingValues)
@@ -39,12 +42,14 @@ class DataSet:
         time: str | None,
         label: str | None = None,
         ignored: Sequence[str] = (),
+        dense: Sequence[str] = (),
+        setting: str = "DATA",
     ) -> "DataSet":
         """Find the files, as training does, open the first, and compare the columns of all Parquet files with it.
 
-        For arguments and errors see open_data.
+        For arguments and errors see open_data; ``setting`` is what errors call the place.
         """
-        files = _files(place, data_format)
+        files = _files(place, data_format, setting)
         formats = {data_format} if data_format else {format_of(file) for file in files}
         if len(formats) > 1:
             raise DataError(
@@ -60,15 +65,25 @@ class DataSet:
             time=time,
             label=label,
             ignored=ignored,
+            dense=dense,
         )
+        num_samples = opened.num_samples if len(files) == 1 else None
         missing = MissingValues()
         if isinstance(opened, ParquetFile):
+            num_samples = opened.num_samples
             missing.add(opened.missing.num_rows, opened.missing.counts)
             for file in files[1:]:
                 other = ParquetFile(
-                    file, features=opened.columns.features, session=session, time=time, label=label, ignored=()
+                    file,
+                    features=opened.columns.features,
+                    session=session,
+                    time=time,
+                    label=label,
+                    ignored=(),
+                    dense=(),
                 )
                 opened.require_same(other)
+                num_samples += other.num_samples
                 missing.add(other.missing.num_rows, other.missing.counts)
         return cls(
             files=files,
@@ -76,6 +91,7 @@ class DataSet:
             session=session,
             time=time,
             label=label,
+            num_samples=num_samples,
             _first=opened,
             missing=missing,
         )
@@ -108,15 +124,15 @@ class DataSet:
         return self._first.ids_are_rows
 
     @property
-    def num_samples(self) -> int | None:
-        """Number of samples of a single file. None: unknown before all are read."""
-        return self._first.num_samples if len(self.files) == 1 else None
+    def num_dense(self) -> int:
+        """Dense features of a sample. Raises DataError where an archive has none."""
+        return self._first.num_dense
 
-    def batches(self, num_samples: int) -> Iterator[DataBatch]:
-        """Yield batches of that many samples; the last may have fewer. Raises DataError."""
-        yield from evenly(self._of_files(num_samples), num_samples)
+    def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
+        """Yield batches of that many samples; the last may have fewer. For arguments and errors see Reader."""
+        yield from evenly(self._of_files(num_samples, numbers), num_samples)
 
-    def _of_files(self, num_samples: int) -> Iterator[DataBatch]:
+    def _of_files(self, num_samples: int, numbers: SeenNumbers | None) -> Iterator[DataBatch]:
         reader, features = self._first, self.columns.features if self.has_names else ()
         for number, file in enumerate(self.files):
             if number:
@@ -128,12 +144,12 @@ class DataSet:
                     time=self.time,
                     label=self.label,
                 )
-            yield from reader.batches(num_samples)
+            yield from reader.batches(num_samples, numbers)
             if isinstance(reader, CsvFile):
                 self.missing.add(reader.missing.num_rows, reader.missing.counts)
 
 
-def _files(place: str, data_format: Format | None) -> tuple[DataFile, ...]:
+def _files(place: str, data_format: Format | None, setting: str) -> tuple[DataFile, ...]:
     formats = (data_format,) if data_format else tuple(ENDS)
     suffixes = tuple(dict.fromkeys(end for each in formats for end in ENDS[each]))
-    return matching_files(place, Path(), suffixes=suffixes, setting="DATA")
+    return matching_files(place, Path(), suffixes=suffixes, setting=setting)

@@ -1,7 +1,7 @@
 """Samples of training data as batches of ids: Criteo's formats, Parquet, CSV, NPZ. Judges no statistics."""
 
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 import numpy as np
@@ -10,11 +10,13 @@ from neuroshard_costs.shards import IndexArray
 from neuroshard_trainer.data.criteo_binary import DENSE_SUFFIX
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import COMPRESSED
+from numpy.typing import NDArray
 
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, MissingValues, evenly
 from neuroshard_profiler.data.columns import ChosenColumns, chosen_arrays, chosen_columns
 from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText
 from neuroshard_profiler.data.csv_files import CsvFile
+from neuroshard_profiler.data.numbers import SeenNumbers
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,12 +46,22 @@ class Reader(Protocol):
         ...
 
     @property
+    def num_dense(self) -> int:
+        """Dense features of a sample."""
+        ...
+
+    @property
     def num_samples(self) -> int | None:
         """Number of samples in the file. None: unknown before it is read."""
         ...
 
-    def batches(self, num_samples: int) -> Iterator[DataBatch]:
-        """Yield batches of that many samples; the last may have fewer. Raises DataError."""
+    def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
+        """Yield batches of that many samples; the last may have fewer. Raises DataError.
+
+        Args:
+            num_samples: of a batch.
+            numbers: takes labels and dense columns, too. None: they are not read.
+        """
         ...
 
 
@@ -62,6 +74,7 @@ def open_data(
     time: str | None = None,
     label: str | None = None,
     ignored: Sequence[str] = (),
+    dense: Sequence[str] = (),
 ) -> Reader:
     """Return a reader.
 
@@ -73,6 +86,7 @@ def open_data(
         time: name of the column that orders samples, which is not a lookup. None: there is none.
         label: name of the column that is predicted, which is not a lookup. None: the job's default, if there is one.
         ignored: further columns that are not lookups.
+        dense: dense features besides columns of numbers that are no ids.
 
     Raises:
         DataError: the format is not known, or does not have what is asked for.
@@ -83,13 +97,11 @@ def open_data(
         raise DataError(f"{place}: is not a file; hint: check the path")
     chosen = data_format or format_of(file)
     if chosen.startswith("criteo"):
-        if session is not None or features:
-            raise DataError(f"{place}: Criteo's data has no named columns; hint: leave session and features out")
-        if time is not None:
-            raise DataError(f"{place}: Criteo's data has no times and no sessions; hint: leave --time out")
-        if label is not None or ignored:
-            option = "--ignore" if label is None else "--label"
-            raise DataError(f"{place}: Criteo's data has no named columns; hint: leave {option} out, labels are known")
+        _require_no_names(
+            place,
+            {"--session": session, "--time": time, "--feature": features, "--label": label}
+            | {"--ignore": ignored, "--dense": dense},
+        )
         return CriteoText(file) if chosen == "criteo" else CriteoArrays(file, multi_hot=chosen == "criteo-multi-hot")
     if chosen == "csv":
         if time is not None:
@@ -97,12 +109,25 @@ def open_data(
                 f"{place}: repeats over all samples are measured in Parquet alone"
                 "; hint: leave --time out, or convert the data"
             )
-        return CsvFile(file, features=features, session=session, label=label, ignored=ignored)
+        return CsvFile(file, features=features, session=session, label=label, ignored=ignored, dense=dense)
     if chosen == "parquet":
-        return ParquetFile(file, features=features, session=session, time=time, label=label, ignored=ignored)
+        return ParquetFile(
+            file, features=features, session=session, time=time, label=label, ignored=ignored, dense=dense
+        )
     if time is not None:
         raise DataError(f"{place}: times are read from Parquet alone; hint: leave --time out, or convert the data")
+    if dense:
+        raise DataError(f"{place}: dense features of NPZ are the array 'dense'; hint: leave --dense out")
     return NpzFile(file, features=features, session=session, label=label, ignored=ignored)
+
+
+def _require_no_names(place: str, asked: Mapping[str, object]) -> None:
+    """Do nothing unless an option names a column of data that has none. Raises DataError."""
+    given = [option for option, value in asked.items() if value]
+    if given:
+        raise DataError(
+            f"{place}: Criteo's data has no named columns; hint: leave {' and '.join(given)} out, its columns are known"
+        )
 
 
 def format_of(file: DataFile) -> Format:
@@ -137,10 +162,11 @@ class ParquetFile:
         time: str | None,
         label: str | None,
         ignored: Sequence[str],
+        dense: Sequence[str],
     ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
         from neuroshard_trainer.data.id_columns import holds_ids, id_type, is_text  # noqa: PLC0415 - needs pyarrow
-        from neuroshard_trainer.data.parquet import one_line  # noqa: PLC0415 - the same
+        from neuroshard_trainer.data.parquet import is_number, one_line  # noqa: PLC0415 - the same
         from neuroshard_trainer.data.parquet_statistics import repeated_texts  # noqa: PLC0415 - the same
         from neuroshard_trainer.data.session_columns import is_session  # noqa: PLC0415 - the same
         from pyarrow import parquet  # noqa: PLC0415 - the same
@@ -166,6 +192,8 @@ class ParquetFile:
             time=time,
             ignored=ignored,
             where=str(path),
+            numbers=[each.name for each in schema if is_number(each.type) and not holds_ids(each.type)],
+            dense=dense,
         )
         for name in (*self.columns.features, *([] if session is None else [session])):
             if schema.names.count(name) > 1:
@@ -223,15 +251,33 @@ class ParquetFile:
         """Number of rows of the file."""
         return int(self._file.metadata.num_rows)
 
-    def batches(self, num_samples: int) -> Iterator[DataBatch]:
+    @property
+    def num_dense(self) -> int:
+        """Number of dense columns."""
+        return len(self.columns.dense)
+
+    def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with the column."""
-        columns = [*self.columns.features, *([self._session] if self._session else [])]
-        for batch in self._read(num_samples, columns):
+        import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+
+        read = () if numbers is None else numbers.names
+        columns = dict.fromkeys((*self.columns.features, *([self._session] if self._session else []), *read))
+        first = 0
+        for batch in self._read(num_samples, tuple(columns)):
+            if numbers is not None:
+                found = {name: batch.column(name).cast(pa.float64(), safe=False) for name in read}
+                arrays = {name: column.to_numpy(zero_copy_only=False) for name, column in found.items()}
+                numbers.take(arrays, self._places(first))
+            first += batch.num_rows
             yield DataBatch(
                 num_samples=batch.num_rows,
                 features={name: self._ids(name, batch.column(name)) for name in self.columns.features},
                 sessions=None if self._session is None else self._sessions(batch.column(self._session)),
             )
+
+    def _places(self, first: int) -> Callable[[int], str]:
+        """Return the names of rows, counted from a first one on."""
+        return lambda row: f"{self._path} row {first + row}"
 
     def _read(self, num_samples: int, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
@@ -290,6 +336,7 @@ class NpzFile:
             where=str(path),
         )
         lookups = {name: self._jagged(path, name, arrays) for name in self.columns.features}
+        self._path, self._arrays = path, arrays
         sessions = None if session is None else _integers(path, session, arrays)
         counts = {name: len(feature.lengths) for name, feature in lookups.items()}
         if sessions is not None:
@@ -306,9 +353,33 @@ class NpzFile:
         """Number of samples of the arrays."""
         return self._samples.num_samples
 
-    def batches(self, num_samples: int) -> Iterator[DataBatch]:
-        """Yield batches."""
+    @property
+    def num_dense(self) -> int:
+        """Columns of the array of dense features. Raises DataError where there is none."""
+        return int(self._numbers(_DENSE, num_dimensions=2).shape[1])
+
+    def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
+        """Yield batches. Raises DataError for labels or dense features that training would refuse."""
+        if numbers is not None:
+            labels, dense = self._numbers(numbers.label, num_dimensions=1), self._numbers(_DENSE, num_dimensions=2)
+            columns = {numbers.label: labels, **dict(zip(numbers.dense, dense.T, strict=True))}
+            numbers.take(columns, lambda row: f"{self._path} sample {row}")
         yield from evenly([self._samples], num_samples)
+
+    def _numbers(self, name: str, *, num_dimensions: int) -> NDArray[np.float64]:
+        """Return an array of numbers for each sample. Raises DataError."""
+        if name not in self._arrays:
+            known = ", ".join(sorted(self._arrays))
+            raise DataError(f"{self._path}: the array {name!r} is missing; it has {known}; hint: add it")
+        array = self._arrays[name]
+        wanted = "[samples]" if num_dimensions == 1 else "[samples, columns]"
+        is_number = np.issubdtype(array.dtype, np.number) or array.dtype == np.bool_
+        if not is_number or array.ndim != num_dimensions or len(array) != self._samples.num_samples:
+            raise DataError(
+                f"{self._path}: {name}: is {array.dtype}{list(array.shape)}, expected numbers {wanted}, for "
+                f"{self._samples.num_samples} samples; hint: write it so, for instance with astype(numpy.float32)"
+            )
+        return array.astype(np.float64)
 
     @staticmethod
     def _jagged(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> FeatureBatch:
@@ -319,6 +390,10 @@ class NpzFile:
                 "; hint: write the number of each sample's ids as its length"
             )
         return FeatureBatch(lengths=lengths, ids=ids)
+
+
+_DENSE = "dense"
+"""Array of dense features in an NPZ file."""
 
 
 def _integers(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> IndexArray:

@@ -12,6 +12,7 @@ ids of the sample are put into the rows as training puts them, and those that sh
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 import numpy as np
 from neuroshard_api.documents.tables import (
@@ -38,6 +39,7 @@ _MERGED_IDS = 2**20
 ROWS_PER_ID = {IdRule.HASH: 2.0, IdRule.MODULO: 1.0}
 """Default rows of a table for each distinct id of the sample. Logs that are hashed have ids that grow, and room halves
 what shares a row; the sizes of public tables of Criteo's hashes, which are taken modulo, are the numbers of ids."""
+_MAX_FEATURE_CHARACTERS = 128
 MAX_EXACT_ROWS = 2**31
 MAX_EXACT_SPREAD = 1024
 MIN_EXACT_ROWS = 2**20
@@ -89,7 +91,7 @@ class DataStatistics:
         self, *, embedding_dim: int, name: str, source: str, duplication: Duplication | None = None
     ) -> TableSet:
         """Return one table per feature. Raises DataError for a feature that no sample has, or of too many rows."""
-        require_table_names([each.name for each in self.features], where=source)
+        names = table_names([each.name for each in self.features], where=source)
         for each in self.features:
             if each.num_rows > MAX_ROWS:
                 raise DataError(
@@ -107,7 +109,7 @@ class DataStatistics:
             reuse_batch_size=self.reuse_batch_size,
             tables=tuple(
                 Table(
-                    name=allowed_name(each.name),
+                    name=names[each.name],
                     num_embeddings=each.num_rows,
                     id_rule=each.id_rule,
                     embedding_dim=embedding_dim,
@@ -121,21 +123,29 @@ class DataStatistics:
         return found if duplication is None else duplication.of_tables(found)
 
 
-def require_table_names(features: Sequence[str], *, where: str) -> None:
-    """Do nothing if tables can have the names of the features. Raises DataError."""
-    owner: dict[str, str] = {}
+def table_names(features: Sequence[str], *, where: str) -> dict[str, str]:
+    """Return a distinct table name for each feature, as like the feature's as table sets allow. Raises DataError.
+
+    A table has its feature's name where it may. Of others the characters that are not allowed become underscores, and a
+    name that is taken gets a number: columns in another script than Latin differ in nothing else.
+    """
     for feature in features:
-        name = allowed_name(feature)
-        if not is_table_name(name):
+        if not 0 < len(feature) <= _MAX_FEATURE_CHARACTERS:
             raise DataError(
-                f"{where}: column {feature!r}: no table can have its name (found {len(feature)} characters, of which "
-                f"the first is {feature[:1]!r}); hint: rename it: at most 128 characters, a letter, a digit or _ first"
+                f"{where}: column {feature[:40]!r}: no feature can have its name (found {len(feature)} characters)"
+                f"; hint: rename it: 1 to {_MAX_FEATURE_CHARACTERS} characters"
             )
-        if owner.setdefault(name, feature) != feature:
-            raise DataError(
-                f"{where}: columns {owner[name]!r} and {feature!r}: their tables would both be called {name!r}"
-                "; hint: rename one, or name the features with --feature"
-            )
+    names = {feature: feature for feature in features if is_table_name(feature)}
+    taken = set(names)
+    for feature in features:
+        if feature in names:
+            continue
+        allowed = allowed_name(feature)
+        plain = allowed if is_table_name(allowed) else f"_{allowed}"[:_MAX_FEATURE_CHARACTERS]
+        numbered = (f"{plain[: _MAX_FEATURE_CHARACTERS - 8]}_{number}" for number in count(2))
+        names[feature] = next(name for name in chain((plain,), numbered) if name not in taken)
+        taken.add(names[feature])
+    return names
 
 
 @dataclass(slots=True)

@@ -1,11 +1,12 @@
 """What the formats have in common: samples in numbered blocks that can be read in any order."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from neuroshard_api.process.errors import DataError
+from numpy.typing import NDArray
 
 from neuroshard_trainer.data.recent import Recent
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
@@ -68,14 +69,7 @@ def require_valid(
     samples: Samples, features: Sequence[Feature], source: SampleSource, block: int, rows: IndexArray
 ) -> None:
     """Do nothing if every row id exists in its table and every label is 0 or 1. Raises DataError, naming the place."""
-    labels = samples.labels
-    wrong = np.flatnonzero((labels != 0) & (labels != 1))
-    if wrong.size:
-        found = labels[wrong[0]]
-        raise DataError(
-            f"{source.place(block, int(rows[wrong[0]]))}: the label must be 0 or 1, found {found:g}"
-            "; hint: convert the labels"
-        )
+    require_labels(samples.labels, lambda row: source.place(block, int(rows[row])))
     if not np.isfinite(samples.dense).all():
         sample, column = (int(at) for at in np.argwhere(~np.isfinite(samples.dense))[0])
         raise DataError(
@@ -87,6 +81,16 @@ def require_valid(
         if found is not None:
             row, problem = found
             raise DataError(f"{source.place(block, int(rows[row]))}: {problem}")
+
+
+def require_labels(
+    labels: NDArray[np.floating[Any]], place: Callable[[int], str], *, column: str | None = None
+) -> None:
+    """Do nothing if every label is 0 or 1. Raises DataError, naming the place, and the column where it is known."""
+    wrong = np.flatnonzero((labels != 0) & (labels != 1))
+    if wrong.size:
+        where = place(int(wrong[0])) + ("" if column is None else f", column {column}")
+        raise DataError(f"{where}: the label must be 0 or 1, found {labels[wrong[0]]:g}; hint: convert the labels")
 
 
 def outside(jagged: Jagged, feature: Feature) -> tuple[int, str] | None:

@@ -1,0 +1,115 @@
+"""``neuroshard init``: a whole job from data."""
+
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
+from neuroshard_profiler.commands import EmbeddingDim, Feature, Ignore, MaxSamples, Session
+
+from neuroshard_cli.shared.output import print_document
+
+if TYPE_CHECKING:
+    from neuroshard_profiler.data.files import Format
+
+FormatChoice = Literal["CriteoTSV", "CriteoBinary", "CriteoMultiHot", "Parquet", "CSV", "NPZ"]
+"""Formats of `spec.data.format` whose features can be found in files."""
+
+
+def init(
+    more: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[FILE...]", help="Further files of --data, where the shell expanded its pattern."),
+    ] = None,
+    *,
+    data: Annotated[
+        str, typer.Option(help="The training data, as in spec.data.path: a file, a folder, a pattern, or a URL.")
+    ],
+    embedding_dim: EmbeddingDim,
+    label: Annotated[
+        str | None, typer.Option(help="Column of the label, 0 or 1. Default: the column label. Criteo's is known.")
+    ] = None,
+    dense: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A column of integers that is a dense feature; may be repeated. Default: none; fractions are dense."
+        ),
+    ] = None,
+    feature: Feature = None,
+    ignore: Ignore = None,
+    session: Session = None,
+    time: Annotated[
+        str | None, typer.Option(help="Column that orders the samples of a session. Default: their stored order.")
+    ] = None,
+    data_format: Annotated[
+        FormatChoice | None, typer.Option("--format", help="Default: by the end of the name.")
+    ] = None,
+    max_samples: MaxSamples = None,
+) -> None:
+    """Write a job for your data to stdout: `validate`, `plan`, `run`, and `kubectl apply` take it.
+
+    All of the data is read once, as training will read it; what training would refuse is an error here.
+    """
+    from pathlib import Path
+
+    from neuroshard_profiler.data.data_set import DataSet
+    from neuroshard_profiler.data.sample import SampleSettings, read_sample
+
+    from neuroshard_cli.shared.new_job import JobData, job_text, pattern_of
+
+    if time is not None and session is None:
+        raise CommandError("--time: orders the samples of a session; hint: give --session too, or leave --time out")
+    place = pattern_of((data, *(more or ())))
+    opened = DataSet.of(
+        place,
+        data_format=_FORMATS[data_format] if data_format else None,
+        features=feature or (),
+        session=session,
+        time=time,
+        label=label,
+        ignored=ignore or (),
+        dense=dense or (),
+        setting="--data",
+    )
+    log = JobData.of(opened, place)
+    log.require_readable(root=Path())
+    sample = read_sample(opened, place, SampleSettings(max_samples=max_samples), numbers=log.numbers, is_silent=False)
+    log.numbers.require_both_labels(place)
+    options = {
+        "--data": place,
+        "--label": label,
+        "--embedding-dim": embedding_dim,
+        "--dense": dense,
+        "--feature": feature,
+        "--ignore": ignore,
+        "--session": session,
+        "--time": time,
+        "--format": data_format,
+        "--max-samples": max_samples,
+    }
+    print_document(job_text(log, sample, embedding_dim=embedding_dim, command=["init", *_given(options)]))
+    if log.passed_over:
+        say(f"passed over: {log.passed_over}")
+    for each in sample.statistics.features:
+        if each.doubt is not None:
+            say(each.doubt)
+
+
+def _given(options: dict[str, object]) -> list[str]:
+    """Return options as words of a command line, those that were left out left out."""
+    pairs = [
+        (name, value)
+        for name, values in options.items()
+        for value in (values if isinstance(values, list) else [values])
+    ]
+    return [word for name, value in pairs if value is not None for word in (name, str(value))]
+
+
+_FORMATS: "dict[str, Format]" = {
+    "CriteoTSV": "criteo",
+    "CriteoBinary": "criteo-binary",
+    "CriteoMultiHot": "criteo-multi-hot",
+    "Parquet": "parquet",
+    "CSV": "csv",
+    "NPZ": "npz",
+}
