@@ -284,7 +284,8 @@ class ParquetFile:
         from neuroshard_trainer.data.parquet import one_line  # noqa: PLC0415 - needs pyarrow
 
         try:
-            yield from self._file.iter_batches(batch_size=num_samples, columns=list(columns))
+            for group in range(self._file.num_row_groups):  # Arrow joins no dictionaries in lists of several groups
+                yield from self._file.iter_batches(num_samples, row_groups=[group], columns=list(columns))
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{self._path}: cannot be read ({one_line(error)}); hint: write the damaged file again"

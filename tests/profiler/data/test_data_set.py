@@ -100,3 +100,13 @@ def test_a_place_without_files_is_refused(tmp_path: Path) -> None:
         DataError, match=r"DATA: .*nowhere\.parquet does not exist, and no file matches it; hint: check"
     ):
         opened(tmp_path / "nowhere.parquet")
+
+
+def test_a_batch_takes_lists_of_texts_of_several_row_groups(tmp_path: Path) -> None:
+    """Each row group has a dictionary for itself."""
+    genres = [["drama", "war"], ["comedy"], [], ["war"]]
+    parquet.write_table(pa.table({"genres": genres}), tmp_path / "log.parquet", row_group_size=1)
+    (batch,) = batches(tmp_path / "log.parquet")
+
+    assert batch.features["genres"].lengths.tolist() == [2, 1, 0, 1]
+    assert len(np.unique(batch.features["genres"].ids)) == 3
