@@ -1,6 +1,8 @@
 """Specification of ``neuroshard init``: a whole job from data, or one sentence and nothing."""
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,23 @@ def test_small_data_has_small_batches(neuroshard: Any, count: int, batch_size: i
 
     assert model.batch_size_per_device == batch_size
     assert model.over_arch_layer_sizes == ((512, 512, 256) if count >= 1_000_000 else (256, 64))
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_job_is_written_without_torch() -> None:
+    """A machine that holds logs often has no GPU; the extra `data` is a hundredth of the extra `run`."""
+    log()
+    code = (
+        "import sys\n"
+        "for name in ('torch', 'torchrec', 'matplotlib', 'fbgemm_gpu'): sys.modules[name] = None\n"
+        "from neuroshard_cli.main import main\n"
+        "sys.argv = ['neuroshard', 'init', '--data', 'log.parquet', '--embedding-dim', '16']\n"
+        "main()\n"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert found.returncode == 0, found.stderr
+    assert job_of(found.stdout).job.spec.data.path == "log.parquet"
 
 
 def criteo_text() -> Path:
