@@ -322,7 +322,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "hash of Criteo": (
         lambda: lines(f"{CRITEO_LINE}\n{CRITEO_LINE.replace('ff', 'xyz', 1)}\n", "log.tsv"),
-        "log.tsv line 2: column cat_0: expected a hexadecimal hash of at most 16 digits, found 'xyz'",
+        "log.tsv line 2: column cat_0: expected a hexadecimal hash of at most 16 digits, found 'xyz'; hint: correct",
     ),
     "labels of NPZ": (
         lambda: np.savez("log.npz", dense=np.ones((1, 1)), label=["a"], **{"x.values": [1], "x.lengths": [1]}),
@@ -343,6 +343,7 @@ def test_a_broken_log_is_a_sentence_with_its_place(neuroshard: Any, kind: str) -
 
     assert (result.code, result.out) == (ExitCode.INVALID_INPUT, "")
     assert message in result.err.replace("\nhint:", "; hint:")
+    assert "\nhint: " in result.err
     assert sorted(Path().rglob("*")) == written
 
 

@@ -166,7 +166,8 @@ def _first_fault(text: bytes) -> LineError:
             expected = _expected_instead(name, cell)
             if expected:
                 shown = cell[:40].decode(errors="replace")
-                return LineError(row, f"column {name}: expected {expected}, found {shown!r}")
+                found = f"column {name}: expected {expected}, found {shown!r}"
+                return LineError(row, f"{found}; hint: correct or drop the line")
     raise AssertionError("no line of a text that was refused breaks the format")
 
 
