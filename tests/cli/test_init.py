@@ -11,13 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from neuroshard_api.documents.document import parse_manifests
 from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.job_file import JobFile, read_job_file
-from neuroshard_cli.shared.new_job import job_name
+from neuroshard_cli.shared.new_job import job_name, scalar
 from neuroshard_trainer.data.formats import require_readable
 from support.trainer.data_builders import criteo_arrays, criteo_file
 
@@ -130,6 +133,14 @@ def test_small_data_has_small_batches(neuroshard: Any, count: int, batch_size: i
 
     assert model.batch_size_per_device == batch_size
     assert model.over_arch_layer_sizes == ((512, 512, 256) if count >= 1_000_000 else (256, 64))
+
+
+@given(
+    value=st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(["yes", "1e3", "~", "a: b"])
+)
+def test_any_name_is_the_same_after_it_was_written(value: str) -> None:
+    """Of a column in any script, with quotes, line breaks, and words that YAML reads as something else."""
+    assert yaml.safe_load(f"{{names: {scalar([value])}}}  # comment") == {"names": [value]}
 
 
 @pytest.mark.usefixtures("folder")

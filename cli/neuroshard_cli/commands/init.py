@@ -1,6 +1,6 @@
 """``neuroshard init``: a whole job from data."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 from neuroshard_api.process.failures import CommandError
@@ -8,9 +8,6 @@ from neuroshard_api.process.hints import say
 from neuroshard_profiler.commands import EmbeddingDim, Feature, Ignore, MaxSamples, Session
 
 from neuroshard_cli.shared.output import print_document
-
-if TYPE_CHECKING:
-    from neuroshard_profiler.data.files import Format
 
 FormatChoice = Literal["CriteoTSV", "CriteoBinary", "CriteoMultiHot", "Parquet", "CSV", "NPZ"]
 """Formats of `spec.data.format` whose features can be found in files."""
@@ -55,14 +52,14 @@ def init(
     from neuroshard_profiler.data.data_set import DataSet
     from neuroshard_profiler.data.sample import SampleSettings, read_sample
 
-    from neuroshard_cli.shared.new_job import JobData, job_text, pattern_of
+    from neuroshard_cli.shared.new_job import FORMATS, JobData, job_text, pattern_of
 
     if time is not None and session is None:
         raise CommandError("--time: orders the samples of a session; hint: give --session too, or leave --time out")
     place = pattern_of((data, *(more or ())))
     opened = DataSet.of(
         place,
-        data_format=_FORMATS[data_format] if data_format else None,
+        data_format=next((each for each, name in FORMATS.items() if name == data_format), None),
         features=feature or (),
         session=session,
         time=time,
@@ -103,13 +100,3 @@ def _given(options: dict[str, object]) -> list[str]:
         for value in (values if isinstance(values, list) else [values])
     ]
     return [word for name, value in pairs if value is not None for word in (name, str(value))]
-
-
-_FORMATS: "dict[str, Format]" = {
-    "CriteoTSV": "criteo",
-    "CriteoBinary": "criteo-binary",
-    "CriteoMultiHot": "criteo-multi-hot",
-    "Parquet": "parquet",
-    "CSV": "csv",
-    "NPZ": "npz",
-}

@@ -19,10 +19,20 @@ if TYPE_CHECKING:
     from neuroshard_api.job.training import DataFormat
     from neuroshard_profiler.data.columns import ChosenColumns
     from neuroshard_profiler.data.data_set import DataSet
+    from neuroshard_profiler.data.files import Format
     from neuroshard_profiler.data.numbers import SeenNumbers
     from neuroshard_profiler.data.sample import Sample
     from neuroshard_profiler.data.statistics import SampledFeature
 
+FORMATS: "dict[Format, str]" = {
+    "criteo": "CriteoTSV",
+    "criteo-binary": "CriteoBinary",
+    "criteo-multi-hot": "CriteoMultiHot",
+    "parquet": "Parquet",
+    "csv": "CSV",
+    "npz": "NPZ",
+}
+"""Formats of samples in the words of jobs."""
 VALIDATION_PERCENT = 10
 MAX_BATCH_SIZE = 8192
 """Samples per device and step, as in public trainings of DLRMs on GPUs."""
@@ -57,7 +67,7 @@ class JobData:
         from neuroshard_api.process.errors import DataError
         from neuroshard_profiler.data.numbers import SeenNumbers
 
-        columns, data_format = data.columns, DataFormat(_FORMATS[data.data_format])
+        columns, data_format = data.columns, DataFormat(FORMATS[data.data_format])
         if columns.label is None:
             raise DataError(
                 f"{place}: has no column 'label'; hint: name the column of the label with --label, one of "
@@ -154,17 +164,6 @@ class JobData:
         return replace(self.columns, passed_over=others).passed_over_text
 
 
-_FORMATS = {
-    "criteo": "CriteoTSV",
-    "criteo-binary": "CriteoBinary",
-    "criteo-multi-hot": "CriteoMultiHot",
-    "parquet": "Parquet",
-    "csv": "CSV",
-    "npz": "NPZ",
-}
-"""Formats of samples in the words of jobs."""
-
-
 def pattern_of(places: Sequence[str]) -> str:
     """Return the one path or pattern that names the same files. Raises CommandError where there is none."""
     if len(places) == 1:
@@ -238,10 +237,10 @@ def _job_lines(log: JobData, sample: "Sample", *, name: str, command: Sequence[s
     dense = log.valued
     num_dense = len(dense) or log.num_dense
     is_many = "the hidden layers of MLPerf's DLRM" if count >= MANY_SAMPLES else "few, since the data is small"
-    passed_over = f"# Passed over: {log.passed_over}." if log.passed_over else None
-    doubts = [f"# {each.doubt}" for each in statistics.features if each.doubt is not None]
+    passed_over = f"# Passed over: {_in_comment(log.passed_over)}." if log.passed_over else None
+    doubts = [f"# {_in_comment(each.doubt)}" for each in statistics.features if each.doubt is not None]
     lines = [
-        f"# Made from {count:,} samples by: {shlex.join(['neuroshard', *command])}",
+        f"# Made from {count:,} samples by: {_in_comment(shlex.join(['neuroshard', *command]))}",
         "# Check, plan for GPUs that need not be here, train on this machine, train in a cluster:",
         "#   neuroshard validate job.yaml",
         "#   neuroshard plan job.yaml --devices 8 --device-type h100-80gb",
@@ -299,9 +298,9 @@ def _data_lines(log: JobData, dense: Sequence[str]) -> list[str]:
         if key == "denseColumns":
             lines.append("    denseColumns:  # as they are stored: scale what is large, such as by a logarithm")
             ranges = [(name, numbers.columns[name]) for name in dense]
-            lines += [f"      - {_scalar(name)}  # {each.smallest:.6g} to {each.largest:.6g}" for name, each in ranges]
+            lines += [f"      - {scalar(name)}  # {each.smallest:.6g} to {each.largest:.6g}" for name, each in ranges]
             continue
-        lines.append(f"    {key}: {_scalar(value)}" + (f"  # {comments[key]}" if key in comments else ""))
+        lines.append(f"    {key}: {scalar(value)}" + (f"  # {comments[key]}" if key in comments else ""))
     if missing:
         found = ", ".join(f"{_in_comment(name)} in {count:,} samples" for name, count in missing.items())
         lines.append(f"    missing: Mean  # or Zero, Error; missing: {found}")
@@ -341,7 +340,7 @@ def _table_lines(sample: "Sample", tables: "TableSet", *, name: str) -> list[str
         "data:",
         "  # Rows are those that the samples show: raise num_embeddings where more ids will come.",
         "  tables.yaml: |",
-        *(f"    {key}: {_scalar(value)}" for key, value in head.items() if value is not None),
+        *(f"    {key}: {scalar(value)}" for key, value in head.items() if value is not None),
         "    tables:",
         *rows,
     ]
@@ -366,22 +365,27 @@ def _remark(feature: "SampledFeature") -> str:
 
 def _flow(fields: dict[str, Any]) -> str:
     """Return a mapping on one line of YAML."""
-    return f"{{{', '.join(f'{key}: {_scalar(value)}' for key, value in fields.items())}}}"
+    return f"{{{', '.join(f'{key}: {scalar(value)}' for key, value in fields.items())}}}"
 
 
-def _scalar(value: object) -> str:
+def scalar(value: object) -> str:
     """Return a value in YAML on one line; texts in quotes where they would be read as something else."""
     import yaml
 
     if isinstance(value, list):
-        return f"[{', '.join(map(_scalar, value))}]"
-    if (
-        isinstance(value, str)
-        and re.fullmatch(r"[A-Za-z_][\w./-]*", value, re.ASCII)
-        and yaml.safe_load(value) == value
-    ):
+        return f"[{', '.join(map(scalar, value))}]"
+    if not isinstance(value, str):
+        return json.dumps(value)
+    if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_./-]*", value) and yaml.safe_load(value) == value:
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return f'"{"".join(map(_escaped, value))}"'
+
+
+def _escaped(character: str) -> str:
+    """Return a character between double quotes in YAML."""
+    if character in {'"', "\\"}:
+        return f"\\{character}"
+    return character if character.isprintable() else f"\\U{ord(character):08x}"
 
 
 def _in_comment(text: str) -> str:
