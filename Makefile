@@ -57,7 +57,7 @@ test-units: $(DEV)
 	$(PYTEST) --junitxml build/times/test.xml -m "not processes"
 
 .PHONY: test-processes
-test-processes: $(DEV) ## Run the tests that start several processes which profile or train, tens of seconds each
+test-processes: $(DEV) $(MOVIELENS) ## Run the tests that start several processes which profile or train, tens of seconds each
 	@mkdir -p build/times
 	$(PYTEST) --junitxml build/times/test-processes.xml -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
 
@@ -184,5 +184,6 @@ $(CUDA_SYMBOLS): | $(DEV)
 	mv $@.unfinished $@
 	rm -rf $@.wheel
 
-$(MOVIELENS): | $(RUN)
-	.ci/fetch-wheel .venv-run recbole==1.2.1 .cache/recbole-1.2.1
+# After what makes an environment, of which there is one by then.
+$(MOVIELENS):
+	.ci/fetch-wheel $$([ -d .venv ] && echo .venv || echo .venv-run) recbole==1.2.1 .cache/recbole-1.2.1
