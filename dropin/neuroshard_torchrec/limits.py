@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
+import fbgemm_gpu
 from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.documents.request import Constraints, TableConstraints
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS, WIDE_SUMS_SINCE, release_of
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, kernels_of
 from torchrec.distributed.planner.types import ParameterConstraints
 
@@ -78,6 +80,7 @@ def translated(
     return Translated(
         constraints=Constraints(
             max_memory_bytes_per_device=max_memory_bytes,
+            max_shard_width=_known_width(compute_device),
             excluded_sharding_types=(ShardingType.DATA_PARALLEL,),
             tables={name: each for name, each in own.items() if each != TableConstraints()},
         ),
@@ -85,6 +88,14 @@ def translated(
         column_wise_only=frozenset(column_wise_only),
         warnings=tuple(_warnings(given)),
     )
+
+
+def _known_width(compute_device: str) -> int | None:
+    """Return the widest shard that the installed FBGEMM computes rightly, if that is more than every release does."""
+    release = release_of(fbgemm_gpu.__version__)
+    if compute_device != "cuda" or release is None or release < WIDE_SUMS_SINCE:
+        return None
+    return TRAINING_KERNELS["cuda"].max_width
 
 
 def _table_constraints(

@@ -16,7 +16,7 @@ from neuroshard_costs.shards import REPLICATED
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.plans.tables import table_placements, tables_memory
+from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -32,6 +32,7 @@ from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.proposals import bound_to_convert
 from neuroshard_planner.search.published_beam import published_work
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
+from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
 
 WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
 MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute
@@ -66,8 +67,13 @@ def searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) 
     Raises:
         RequestError, InfeasibleError, MissingPackageError: as `pipeline.plan`.
     """
+    blocks = column_blocks(request)
     problem = Problem(request, bundle)
     migration = None if incumbent is None else Migration(problem, incumbent)
+    if blocks is not None:
+        before = None if incumbent is None else blocks.incumbent(incumbent)
+        found = searched(blocks.request, bundle, before)
+        return _joined(found, problem, bundle, tables=blocks.joined(found.tables), migration=migration)
     if problem.memory.shard_capacity_bytes <= 0:
         raise _infeasible(problem, has_further_types=problem.has_further_types)
     baselines = attempts(problem)
@@ -85,6 +91,27 @@ def searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) 
     tables = table_placements(problem, placed) if migration is None else migration.tables(placed)
     found = document(problem, bundle, result, baselines=baselines, bound_ms=bound_ms, tables=tables)
     return found if migration is None else found.model_copy(update={"incumbent": migration.written_down(tables)})
+
+
+def _joined(
+    found: Plan, problem: Problem, bundle: Bundle, *, tables: tuple[TablePlacement, ...], migration: Migration | None
+) -> Plan:
+    """Return the plan of a problem with these tables, which a search of their column blocks found."""
+    is_by_columns = all(table.sharding_type.is_by_columns for table in tables)
+    bound_ms = FamilyBounds(problem).least_ms if problem.request.algorithm is Algorithm.NEUROSHARD else 0.0
+    if not is_by_columns or problem.request.algorithm is not Algorithm.NEUROSHARD:
+        bound_ms = max(bound_ms, single_unit_bound_ms(problem))
+    placement = placement_of(tables, problem)
+    if not problem.fits(placement):
+        raise _infeasible(problem, has_further_types=problem.has_further_types)
+    joined = document(problem, bundle, Found(placement=placement), baselines={}, bound_ms=bound_ms, tables=tables)
+    return joined.model_copy(
+        update={
+            "baselines": found.baselines,
+            "search": found.search,
+            "incumbent": None if migration is None else migration.written_down(tables),
+        }
+    )
 
 
 def document(
@@ -117,6 +144,7 @@ def document(
             *bundle.validity_warnings(problem.priced),
             *_unmeasured_collectives(bundle.manifest, tables),
             *_possible_labels(request.tables.tables),
+            *unrepaired_widths(tables, request),
             *(request.remarks or ()),
         ),
         baselines=tuple(

@@ -8,6 +8,8 @@ from neuroshard_api.sharding.kernels import (
     DeviceKind,
     Optimizer,
     kernel_problem,
+    release_of,
+    width_problem,
 )
 
 
@@ -56,3 +58,33 @@ def test_every_offered_combination_has_no_problem(kind: DeviceKind) -> None:
 def test_a_missing_kernel_is_named_with_what_there_is(fields: dict[str, object], expected: str) -> None:
     """What is missing, on which devices, and what to take instead."""
     assert kernel_problem("cpu", **fields) == expected  # type: ignore[arg-type] # the cases' own
+
+
+@pytest.mark.parametrize(
+    ("kind", "width", "has_pooling", "release", "words"),
+    [
+        ("cuda", 2048, True, None, None),
+        ("cuda", 2048, True, (1, 7), None),
+        ("cuda", 2048, False, (1, 6), None),
+        ("cuda", 1028, True, (1, 6), "FBGEMM 1.6 returns zeros where it pools more than 1,024"),
+        ("cuda", 2052, False, (1, 9), "at most 2,048; hint: cut it by columns"),
+        ("cuda", 30, False, None, "must be a multiple of 4, found 30"),
+        ("cpu", 8192, True, (1, 6), None),
+    ],
+)
+def test_widths_are_those_of_the_release_s_kernels(
+    kind: DeviceKind,
+    width: int,
+    has_pooling: bool,  # noqa: FBT001 - a case's own
+    release: tuple[int, int] | None,
+    words: str | None,
+) -> None:
+    """Refused above the limit, computed wrongly above half of it by releases before the repair."""
+    problem = width_problem(kind, width, has_pooling=has_pooling, release=release)
+
+    assert problem is None if words is None else words in str(problem)
+
+
+def test_a_release_is_read_from_a_version() -> None:
+    """Local parts and release candidates too; a version of another form names none."""
+    assert [release_of(each) for each in ("1.9.0+cu130", "1.10.0rc1", "nightly")] == [(1, 9), (1, 10), None]

@@ -56,7 +56,7 @@ def test_every_family_passes_where_it_is_what_it_is_called(seed: int, rows: int)
     table = A.model_copy(update={"num_embeddings": rows})
     placement = random_placement(rng, table, TOPOLOGY)
 
-    assert shard_problem(placement, rows=rows, columns=32, devices=TOPOLOGY) is None
+    assert shard_problem(placement, rows=rows, columns=32, devices=TOPOLOGY, kind="cuda") is None
     for problem in problems(placement, of=(table,)):
         assert rows < 7
         assert "leaves device" in problem

@@ -187,6 +187,7 @@ def test_tables_without_limits_have_all_types_but_data_parallel() -> None:
     found = planned(made).request.constraints
 
     assert found.excluded_sharding_types == (ShardingType.DATA_PARALLEL,)
+    assert found.max_shard_width == 2048, "what the kernels of the installed FBGEMM take on GPUs"
     assert found.sharding_types is None
     assert found.sharding_types_of("items/id") is None
     assert {name: each.sharding_types for name, each in found.tables.items()} == {"tags": (ShardingType.TABLE_WISE,)}

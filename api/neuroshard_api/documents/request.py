@@ -13,7 +13,13 @@ from neuroshard_api.documents.document import Document, DocumentError, Value
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange
 from neuroshard_api.documents.tables import DataType, EmbeddingDim, Optimizer, Table, TableSet
 from neuroshard_api.documents.topology import Topology
-from neuroshard_api.sharding.kernels import trained_output, trained_weights
+from neuroshard_api.sharding.kernels import (
+    TRAINING_KERNELS,
+    kernel_problem,
+    trained_output,
+    trained_weights,
+    widest_shard,
+)
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 
@@ -99,6 +105,9 @@ class Constraints(Document):
     """Most pieces by columns of a table that says nothing of its own. None: bound by min_shard_width alone."""
     min_shard_width: EmbeddingDim = 4
     """Fewest columns of a shard of a table that says nothing of its own."""
+    max_shard_width: EmbeddingDim | None = None
+    """Most columns of a shard. None: what the device's kernels take; on GPUs 2,048, and 1,024 for tables with pooling
+    that may be cut, since FBGEMM before 1.7 returns zeros for wider ones."""
     colocate: tuple[Annotated[tuple[str, ...], Field(min_length=1)], ...] = ()
     """Groups of table names; each group is placed whole on one device, in addition to the groups that tables name."""
     tables: dict[str, TableConstraints] = Field(default_factory=dict)
@@ -249,6 +258,24 @@ class PlanRequest(Document):
         return self
 
     @model_validator(mode="after")
+    def _has_kernels(self) -> Self:
+        kind, asked = self.topology.device.kind, self.constraints.max_shard_width
+        most = TRAINING_KERNELS[kind].max_width
+        if asked is not None and most is not None and asked > most:
+            raise ValueError(
+                f"constraints.max_shard_width: is {asked:,}, and FBGEMM's CUDA kernels take shards of at most "
+                f"{most:,} columns; hint: lower it, or leave it out"
+            )
+        problem = kernel_problem(
+            kind,
+            weight_types={table.name: table.data_type for table in self.tables.tables},
+            output_type=self.memory.output_data_type,
+        ) or next(filter(None, (kernel_problem(kind, optimizer=each) for each in self.optimizers)), None)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
     def _dense_part_is_counted(self) -> Self:
         choices = self.dense_choices
         if choices is not None and choices.policy is DensePolicy.SHARD and self.memory.dense_bytes is not None:
@@ -301,6 +328,11 @@ class PlanRequest(Document):
     def wire_problem(self, types: WireTypes) -> str | None:
         """Return the reason that types cannot be trained on the request's devices, field first. None: they can be."""
         return types.problem(batch_size_per_device=self.batch_size_per_device, on_cpu=self.topology.device.is_cpu)
+
+    def widest_shard(self, table: Table) -> int | None:
+        """Return the most columns of a table's shards where they can be chosen. None: any number."""
+        asked = self.constraints.max_shard_width
+        return asked or widest_shard(self.topology.device.kind, has_pooling=not table.is_sequence)
 
     def optimizer_of(self, table: Table) -> Optimizer:
         """Return the optimizer of a table."""

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from neuroshard_api.documents.document import Document, Value
-from neuroshard_api.sharding.kernels import DataType, Optimizer, trained_weights
+from neuroshard_api.sharding.kernels import DIM_MULTIPLE, DataType, Optimizer, trained_weights
 
 __all__ = [
     "DIM_MULTIPLE",
@@ -30,10 +30,6 @@ REUSE_BINS = 17
 
 MAX_FEATURES = 4096
 """Most features of one table: pooled vectors of 128 columns then take 2 MiB per sample."""
-
-DIM_MULTIPLE = 4
-"""FBGEMM's table-batched kernels read rows in vectors of four elements; every width is a multiple of it."""
-
 
 MAX_ROWS = 10**13
 """Most rows of one table."""

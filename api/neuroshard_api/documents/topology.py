@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, PositiveCount
 from neuroshard_api.documents.document import Document, Value
+from neuroshard_api.sharding.kernels import DeviceKind
 
 
 class DeviceType(Value):
@@ -36,6 +37,11 @@ class DeviceType(Value):
     def is_cpu(self) -> bool:
         """Whether processes on the host's cores take the place of accelerators."""
         return self.name.startswith("cpu-")
+
+    @property
+    def kind(self) -> DeviceKind:
+        """The kind of device, which decides the kernels there are."""
+        return "cpu" if self.is_cpu else "cuda"
 
 
 class Link(Value):

@@ -69,6 +69,7 @@ def plan_request(
             max_memory_bytes_per_device=None if limit is None else size_bytes(limit),
             max_shards_per_table=planner.max_shards_per_table,
             min_shard_width=planner.min_shard_width,
+            max_shard_width=planner.max_shard_width,
             sharding_types=None if named is None else tuple(each.sharding_type for each in named),
             excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if job.spec.trainer.command else None,
             compute_kernels=None if host is None else tuple(ComputeKernel),

@@ -236,6 +236,9 @@ class Planner(Part):
     """Most column shards of any table. If unset: bound by minShardWidth alone."""
     min_shard_width: EmbeddingDim = 4
     """Fewest columns of a shard; a multiple of 4."""
+    max_shard_width: EmbeddingDim | None = None
+    """Most columns of a shard; a multiple of 4, and on GPUs at most 2,048. If unset: what the kernels of the devices
+    take, on GPUs 1,024 for tables with pooling, since FBGEMM before 1.7 returns zeros for wider shards."""
     sharding_types: (
         Annotated[tuple[TableSharding, ...], Field(min_length=1, max_length=6, json_schema_extra=ATOMIC)] | None
     ) = None

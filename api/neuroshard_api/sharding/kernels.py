@@ -1,11 +1,12 @@
-"""The training kernels of FBGEMM: which weights, pooled outputs, and optimizers each kind of device has.
+"""The training kernels of FBGEMM: the weights, outputs, optimizers, and widths of a row on each kind of device.
 
-FBGEMM compiles its fused embedding kernels for fixed combinations of types. Any other combination is accepted until the
-first step and fails there, so documents, profiler, and trainer ask this table first. The types of a kind of device
-combine freely. `make kernels` compares the CUDA part with the symbols of the CUDA wheel, a test the CPU part with the
-installed kernels.
+FBGEMM compiles its embedding kernels for fixed combinations of types and up to a width. Anything else is accepted until
+the first step and fails there, or is computed wrongly, so documents, search, profiler, and trainer ask this table
+first. The types of a kind of device combine freely. `make kernels` compares the CUDA part with the symbols of the CUDA
+wheel, a test the CPU part with the installed kernels.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -33,6 +34,18 @@ class Optimizer(StrEnum):
 DeviceKind = Literal["cpu", "cuda"]
 """Kinds of devices, in torch's words."""
 
+Release = tuple[int, int]
+"""Major and minor version of FBGEMM."""
+
+DIM_MULTIPLE = 4
+"""FBGEMM's table-batched kernels read rows in vectors of four elements; every width is a multiple of it."""
+
+WIDE_SUMS_SINCE: Release = (1, 7)
+"""First release whose forward kernel pools rows of more than ``Kernels.max_pooled_width`` columns.
+
+Source: FBGEMM pull request 5569; earlier ones return zeros for a part of the bags (TorchRec issue 3673).
+"""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Kernels:
@@ -42,6 +55,10 @@ class Kernels:
     output_types: tuple[DataType, ...]
     """Of the pooled embeddings and their gradients."""
     optimizers: tuple[Optimizer, ...]
+    max_width: int | None
+    """Most columns of a shard, of any table and in any sharding type. None: any number."""
+    max_pooled_width: int | None
+    """Most columns of a shard with pooling that every release computes rightly. None: any number."""
 
 
 TRAINING_KERNELS: Mapping[DeviceKind, Kernels] = {
@@ -49,14 +66,24 @@ TRAINING_KERNELS: Mapping[DeviceKind, Kernels] = {
         weight_types=(DataType.FP32, DataType.FP16),
         output_types=(DataType.FP32, DataType.FP16, DataType.BF16),
         optimizers=(Optimizer.ROWWISE_ADAGRAD, Optimizer.SGD, Optimizer.ADAGRAD, Optimizer.ADAM),
+        max_width=2048,
+        max_pooled_width=1024,
     ),
     "cpu": Kernels(
         weight_types=(DataType.FP32, DataType.FP16),
         output_types=(DataType.FP32, DataType.FP16),
         optimizers=(Optimizer.ROWWISE_ADAGRAD, Optimizer.SGD, Optimizer.ADAGRAD),
+        max_width=None,
+        max_pooled_width=None,
     ),
 }
-"""Source: the symbols of fbgemm-gpu 1.9 and the kernels of fbgemm-gpu-cpu 1.9."""
+"""Source of types and optimizers: the symbols of fbgemm-gpu 1.9 and the kernels of fbgemm-gpu-cpu 1.9.
+
+Source of widths: ``max_embedding_dim`` and ``legacy_max_embedding_dim`` of codegen/genscript/jinja_environment.py,
+equal in FBGEMM 0.8 to 1.8. All CUDA kernels of training refuse rows wider than the first: with pooling forward
+(embedding_forward_split_template.cu), without it, dense, and of host memory backward (embedding_backward_split_
+template.cu). Above the second, the forward kernel with pooling is another one, which WIDE_SUMS_SINCE repaired.
+"""
 
 FBGEMM_OPTIMIZERS: Mapping[Optimizer, str] = {
     Optimizer.SGD: "EXACT_SGD",
@@ -75,6 +102,48 @@ def trained_weights(data_type: DataType) -> DataType:
 def trained_output(data_type: DataType) -> DataType:
     """Return a type of pooled embeddings that some device trains. Raises ValueError for another."""
     return _known(data_type, "pooled embeddings", *(kernels.output_types for kernels in TRAINING_KERNELS.values()))
+
+
+def widest_shard(kind: DeviceKind, *, has_pooling: bool, release: Release | None = None) -> int | None:
+    """Return the most columns of a shard that a device's kernels compute rightly. None: any number.
+
+    Args:
+        kind: of the device.
+        has_pooling: whether a fused kernel pools the table's rows; those of sequences and of copies do not.
+        release: of FBGEMM. None: any.
+    """
+    kernels = TRAINING_KERNELS[kind]
+    is_repaired = release is not None and release >= WIDE_SUMS_SINCE
+    return kernels.max_pooled_width if has_pooling and not is_repaired else kernels.max_width
+
+
+def width_problem(kind: DeviceKind, width: int, *, has_pooling: bool = False, release: Release | None) -> str | None:
+    """Return the reason why a device of this kind computes no shard of that many columns. None: it does.
+
+    Args:
+        kind: of the device.
+        width: columns of the shard.
+        has_pooling: whether a fused kernel pools the table's rows.
+        release: of FBGEMM. None: the newest.
+    """
+    if width % DIM_MULTIPLE:
+        return f"must be a multiple of {DIM_MULTIPLE}, found {width}"
+    most = TRAINING_KERNELS[kind].max_width
+    if most is not None and width > most:
+        return f"has {width:,} columns, and FBGEMM's CUDA kernels take at most {most:,}; hint: cut it by columns"
+    most = None if release is None else widest_shard(kind, has_pooling=has_pooling, release=release)
+    if most is not None and width > most:
+        return (
+            f"has {width:,} columns, of which FBGEMM {_version(release)} returns zeros where it pools more than "
+            f"{most:,} on CUDA devices; hint: use FBGEMM {_version(WIDE_SUMS_SINCE)} or newer, or cut it by columns"
+        )
+    return None
+
+
+def release_of(version: str) -> Release | None:
+    """Return major and minor version of a release of FBGEMM such as "1.9.0+cu130". None: it names none."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return None if found is None else (int(found[1]), int(found[2]))
 
 
 def kernel_problem(
@@ -115,6 +184,10 @@ def _known(data_type: DataType, what: str, *offered: Sequence[DataType]) -> Data
 def _missing(found: str, what: str, kind: DeviceKind, known: Sequence[str]) -> str:
     where = {"cpu": "CPUs", "cuda": "CUDA devices"}[kind]
     return f"FBGEMM has no training kernel with {found} for {what} on {where}; hint: use {_listed(known)}"
+
+
+def _version(release: Release | None) -> str:
+    return "" if release is None else ".".join(map(str, release))
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -10,14 +10,18 @@ from typing import Protocol
 
 from neuroshard_api.documents.plan import Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.documents.tables import DIM_MULTIPLE, DataType, Optimizer, Table
+from neuroshard_api.documents.tables import DataType, Optimizer, Table
 from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kernels import DeviceKind, Release, width_problem
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of, row_blocks
 
 REPLICATED_OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
 """Optimizers whose dense form updates as the fused one: rows without a gradient stay as they are."""
 BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
 """Of which TorchRec computes means rightly, where all tables of a collection have mean pooling and one of these."""
+
+CUT_BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.GRID)
+"""Types whose shards may be narrower than the table."""
 
 Problem = tuple[str, str]
 """Path below the table's placement, and the sentence."""
@@ -47,7 +51,13 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
     found = False
     for index, (placement, table) in enumerate(zip(tables, request.tables.tables, strict=True)):
         problem = (
-            shard_problem(placement, rows=table.num_embeddings, columns=table.embedding_dim, devices=request.topology)
+            shard_problem(
+                placement,
+                rows=table.num_embeddings,
+                columns=table.embedding_dim,
+                devices=request.topology,
+                kind=request.topology.device.kind,
+            )
             or _empty_block_problem(placement, request.topology)
             or block_order_problem(placement)
             or _kernel_problem(placement, table, request.topology)
@@ -63,13 +73,15 @@ def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -
             yield from _sequence_width_problems(tables, request.tables.tables, positions)
 
 
-def shard_problem(placement: TablePlacement, *, rows: int, columns: int, devices: Devices) -> Problem | None:
-    """Return the first fault of a table's shards: where they are, what they cover, and how they are cut."""
+def shard_problem(
+    placement: TablePlacement, *, rows: int, columns: int, devices: Devices, kind: DeviceKind
+) -> Problem | None:
+    """Return the first fault of a table's shards: where they are, what they cover, how they are cut, and how wide."""
     return (
         _device_problem(placement, devices.num_devices)
         or _range_problem(placement, rows, columns)
         or _cut_problem(placement, rows, columns, devices)
-        or _width_problem(placement)
+        or _width_problem(placement, kind)
     )
 
 
@@ -105,12 +117,16 @@ def has_means_next_to(table: Table, tables: Sequence[Table]) -> bool:
     return any(each.is_mean and each.collection_key == table.collection_key for each in tables)
 
 
-def sharding_problem(kind: ShardingType, table: Table, *, optimizer: Optimizer, devices: Devices) -> str | None:
+def sharding_problem(kind: ShardingType, table: Table, request: PlanRequest) -> str | None:
     """Return the obstacle to all placements of this kind, whatever the other tables are. None: there is none."""
-    if _has_empty_block(kind, table.num_embeddings, devices):
+    if _has_empty_block(kind, table.num_embeddings, request.topology):
         return f"{kind} leaves a device without a row"
+    if kind not in CUT_BY_COLUMNS:
+        problem = width_problem(request.topology.device.kind, table.embedding_dim, release=None)
+        if problem is not None:
+            return f"the table {problem}"
     if kind is ShardingType.DATA_PARALLEL:
-        return _replicated_problem(table, optimizer)
+        return _replicated_problem(table, request.optimizer_of(table))
     return _sequence_by_node_problem(kind, table)
 
 
@@ -241,10 +257,24 @@ def _rows_problem(
     )
 
 
-def _width_problem(placement: TablePlacement) -> Problem | None:
+def _width_problem(placement: TablePlacement, kind: DeviceKind) -> Problem | None:
     for index, shard in enumerate(placement.shards):
-        if shard.num_columns % DIM_MULTIPLE:
-            return f".shards[{index}].num_columns", f"must be a multiple of {DIM_MULTIPLE}, found {shard.num_columns}"
+        problem = width_problem(kind, shard.num_columns, release=None)
+        if problem is not None:
+            return f".shards[{index}].num_columns", problem
+    return None
+
+
+def release_problem(tables: Sequence[TablePlacement], request: PlanRequest, release: Release) -> str | None:
+    """Return the first shard that the kernels of a release of FBGEMM do not compute rightly. None: there is none."""
+    for index, (placement, table) in enumerate(zip(tables, request.tables.tables, strict=True)):
+        has_pooling = not table.is_sequence and placement.compute_kernel is not ComputeKernel.DENSE
+        for shard in placement.shards:
+            problem = width_problem(
+                request.topology.device.kind, shard.num_columns, has_pooling=has_pooling, release=release
+            )
+            if problem is not None:
+                return f"tables[{index}].shards: a shard of table {table.name!r} {problem}"
     return None
 
 

@@ -99,7 +99,7 @@ def _is_trained(request: PlanRequest, table: Table, unit: Unit, kind: ShardingTy
     tables, topology = request.tables.tables, request.topology
     if not kind.is_by_columns and has_means_next_to(table, tables):
         return False
-    if sharding_problem(kind, table, optimizer=request.optimizer_of(table), devices=topology) is not None:
+    if sharding_problem(kind, table, request) is not None:
         return False
     if kind.is_by_node and topology.num_nodes == 1:  # there it is row_wise
         return False

@@ -11,11 +11,12 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.explain.robustness import Regret, costs_under_other_traffic, regrets
 from neuroshard_planner.planning import Bundle, attempts, find
-from neuroshard_planner.plans.tables import table_placements, tables_memory
+from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import FamilyBounds
+from neuroshard_planner.wide_tables import column_blocks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -63,14 +64,19 @@ def compare(
         RequestError: the request contradicts itself.
     """
     for algorithm in algorithms:
-        problem = Problem(request.model_copy(update={"algorithm": algorithm}), bundle)
+        asked = request.model_copy(update={"algorithm": algorithm})
+        blocks = column_blocks(asked)
+        problem = Problem(asked if blocks is None else blocks.request, bundle)
         try:
             found = _found(problem)
         except (InfeasibleError, MissingPackageError) as error:
             yield Comparison(algorithm=algorithm, evaluations=problem.evaluations, problem=str(error))
             continue
-        evaluations = problem.evaluations
-        outcome = _outcome(problem, found.placement, bundle.manifest.source)
+        evaluations, placement = problem.evaluations, found.placement
+        if blocks is not None:
+            tables, problem = blocks.joined(table_placements(problem, placement)), Problem(asked, bundle)
+            placement = placement_of(tables, problem)
+        outcome = _outcome(problem, placement, bundle.manifest.source)
         yield Comparison(algorithm=algorithm, evaluations=evaluations, outcome=outcome)
 
 

@@ -10,7 +10,7 @@ from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
-from neuroshard_planner.explain.table import NEGLIGIBLE, rebuilt, split_obstacle
+from neuroshard_planner.explain.table import NEGLIGIBLE, is_too_wide, rebuilt, split_obstacle
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.sharding_options import even_widths
@@ -90,13 +90,13 @@ def _candidates(problem: Problem, placement: Placement) -> Iterator[_Candidate]:
         without = PlacementWithoutUnit(problem, placement, index)
         whole = without.kind(unit.num_columns)
         usable = np.flatnonzero(without.allowed & (without.missing_bytes(whole) <= 0))
-        if len(usable):
+        if len(usable) and not is_too_wide(unit, 1):
             totals = without.totals_with(whole)[usable]
             best = int(totals.argmin())
             yield float(totals[best]), index, np.array([whole]), usable[[best]]
         for count in SPLITS:
             if split_obstacle(unit, count, int(without.allowed.sum())) is not None:
-                break
+                continue
             found = without.best_split(count)
             if found is not None:
                 kinds = [without.kind(width) for width in even_widths(unit.num_columns, count)]

@@ -262,6 +262,8 @@ def _moves(
             obstacle = "its sharding_types do not have table_wise"
         elif not without.allowed[device]:
             obstacle = "the constraints do not allow it there"
+        elif is_too_wide(problem.units[without.unit], 1):
+            obstacle = _too_wide(problem.units[without.unit], 1)
         elif missing[device] > 0:
             obstacle = f"the device lacks {gib(missing[device])} of memory for it"
         else:
@@ -308,7 +310,16 @@ def split_obstacle(unit: Unit, count: int, num_allowed: int) -> str | None:
         return f"its {unit.num_columns} columns in {count} shards are narrower than {unit.min_shard_width} columns"
     if count > unit.max_shards:
         return f"the constraints allow {unit.max_shards} shards"
-    return None
+    return _too_wide(unit, count) if is_too_wide(unit, count) else None
+
+
+def is_too_wide(unit: Unit, count: int) -> bool:
+    """Return whether even shards of a table that may be cut are wider than kernels or constraints allow."""
+    return unit.max_shards > 1 and even_widths(unit.num_columns, count)[0] > unit.max_shard_width
+
+
+def _too_wide(unit: Unit, count: int) -> str:
+    return f"its {unit.num_columns:,} columns in {count} shards are wider than {unit.max_shard_width:,} columns"
 
 
 def _possible(devices: tuple[int, ...], total_ms: float, now_ms: float) -> Alternative:

@@ -129,6 +129,9 @@ def unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) ->
                 f"{path}: {placement.name!r} has a shard of {narrowest} columns, the constraints ask for "
                 f"{unit.min_shard_width} or more"
             )
+        widest, most_columns = max(shard.num_columns for shard in placement.shards), constraints.max_shard_width
+        if most_columns is not None and widest > most_columns:
+            yield (f"{path}: {placement.name!r} has a shard of {widest} columns, the constraints allow {most_columns}")
     members = [plan.tables[index] for index in unit.tables]
     places = {shard.device for member in members for shard in member.shards}
     if len(members) > 1 and (len(places) > 1 or any(len(member.shards) > 1 for member in members)):

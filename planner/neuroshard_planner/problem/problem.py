@@ -54,7 +54,7 @@ class Problem:
         )
         """[units] devices that may hold shards of the unit."""
         self.units: tuple[Unit, ...] = tuple(
-            replace(unit, max_shards=1) if count == 1 else unit
+            replace(unit, max_shards=1) if count == 1 and not unit.must_be_cut else unit
             for unit, count in zip(units, self.num_allowed.tolist(), strict=True)
         )
         self.num_rows: IndexArray = np.array([unit.num_rows for unit in self.units], dtype=np.int64)
@@ -99,8 +99,8 @@ class Problem:
         return single + self._bulk_evaluations // BULK_PER_EVALUATION + self.greedy_probes // PROBES_PER_EVALUATION
 
     def forced_placement(self) -> Placement | None:
-        """Return the only placement there is, whether or not it fits. None: some unit has a choice of devices."""
-        if self.num_allowed.max() > 1:
+        """Return the only placement there is, whether or not it fits. None: some unit has a choice."""
+        if self.num_allowed.max() > 1 or any(unit.must_be_cut for unit in self.units):
             return None
         devices = np.zeros(len(self.units), dtype=np.int64) if self.allowed is None else self.allowed.argmax(axis=1)
         return Placement(kinds=self.whole, devices=devices)

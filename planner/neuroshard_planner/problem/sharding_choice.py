@@ -173,7 +173,8 @@ class _TableChoice:
         kernels = request.constraints.compute_kernels_of(table.name)
         if kernels is not None and not {*kernels_of(kind)} & {*kernels}:
             yield f"needs the kernel {ComputeKernel.of(kind)}, allowed are {', '.join(kernels)}"
-        if kind is ShardingType.COLUMN_WISE and ShardingType.TABLE_WISE not in asked:
+        may_be_whole = kind is ShardingType.COLUMN_WISE and not self.unit.must_be_cut
+        if may_be_whole and ShardingType.TABLE_WISE not in asked:
             yield "may end in one piece, which is table_wise"
         is_grid_alone = kind is ShardingType.GRID and ShardingType.TABLE_ROW_WISE not in asked
         if is_grid_alone and self.unit.max_blocks == 1:
@@ -201,6 +202,6 @@ class _TableChoice:
             yield "needs all devices of a node, which devices or forbidden_devices exclude"
         if not kind.is_by_node and not self.allowed.all():
             yield "needs all devices, some of which devices or forbidden_devices exclude"
-        problem = sharding_problem(kind, table, optimizer=request.optimizer_of(table), devices=topology)
+        problem = sharding_problem(kind, table, request)
         if problem is not None:
             yield f"cannot be run: {problem}"

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
+from neuroshard_api.documents.tables import MAX_WIDTH
 from neuroshard_api.sharding.kinds import ShardingType
 from numpy.typing import NDArray
 
@@ -30,8 +31,15 @@ class Unit:
     """1 for a group."""
     max_blocks: int = 1
     """Most blocks of columns where each is cut by the rows of a node."""
+    max_shard_width: int = MAX_WIDTH
+    """Most columns of a shard, where a table may be cut."""
     is_group: bool = False
     """Whether its tables are co-located, also where the group has one."""
+
+    @property
+    def must_be_cut(self) -> bool:
+        """Whether the unit may be cut and is wider than a shard may be."""
+        return self.max_shards > 1 and self.num_columns > self.max_shard_width
 
 
 def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
@@ -80,6 +88,7 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
                 min_shard_width=min(width, table.embedding_dim),
                 max_shards=most_pieces if may_be_cut else 1,
                 max_blocks=most_pieces,
+                max_shard_width=request.widest_shard(table) or MAX_WIDTH,
             )
         )
     return tuple(units)

@@ -307,8 +307,12 @@ def _all_options(problem: Problem) -> tuple[IndexArray, IndexArray]:
             pairs = by_columns if family == COLUMNS else further
             whole = problem.row_block(index, family, unit.num_columns)
             if _most_pieces(unit, FAMILIES[family]) > 1:
-                widths = range(unit.min_shard_width, unit.num_columns - unit.min_shard_width + 1, DIM_MULTIPLE)
-                pairs += [(index, ShardSize(whole.num_rows, columns, family)) for columns in widths]
+                most = min(unit.num_columns - unit.min_shard_width, unit.max_shard_width)
+                widths = range(unit.min_shard_width, most + 1, DIM_MULTIPLE)
+                cuts = [(index, ShardSize(whole.num_rows, columns, family)) for columns in widths]
+                pairs += cuts
+                if cuts and unit.must_be_cut:
+                    continue
             pairs.append((index, whole))
     # In a batch of their own, shards by columns have the same representations to the last bit as without other types.
     parts = [

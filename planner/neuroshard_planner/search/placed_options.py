@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.sharding.kinds import Family, ShardingType
+from neuroshard_api.sharding.placement_rules import CUT_BY_COLUMNS
 from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FAMILIES, GRADIENT_BYTES, NODE_ROWS, FloatArray, IndexArray
 
@@ -200,6 +201,8 @@ class Forms:
         if kind is ShardingType.DATA_PARALLEL and len(types) > 1 and gradient_bytes > MOST_REPLICATED_BYTES:
             return
         for widths in self._widths(unit, counts, most):
+            if kind in CUT_BY_COLUMNS and widths[0] > definition.max_shard_width:
+                continue
             yield [problem.row_block(unit, family, width) for width in widths]
 
     def _widths(self, unit: int, counts: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:

@@ -77,7 +77,7 @@ def random_placement(
     return next(
         each
         for each in drawn
-        if shard_problem(each, **size, devices=topology) is None and block_order_problem(each) is None
+        if shard_problem(each, **size, devices=topology, kind="cuda") is None and block_order_problem(each) is None
     )
 
 

@@ -1,8 +1,9 @@
 """Plans as TorchRec takes them, and plans that do not fit."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import fbgemm_gpu
 import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.tables import Pooling
@@ -162,3 +163,18 @@ def test_a_plan_without_a_kernel_is_refused_before_the_first_step(
         with pytest.raises(InputError, match=reason):
             sharding_plan(plan, module_path="", compute_device="cpu")
     assert sharding_plan(plan, module_path="", compute_device="cuda").plan
+
+
+@pytest.mark.parametrize(("release", "compute_device"), [("1.6.1", "cuda"), ("1.6.1", "cpu"), ("1.7.0+cu130", "cuda")])
+def test_shards_that_an_old_release_computes_wrongly_are_refused(
+    monkeypatch: pytest.MonkeyPatch, release: str, compute_device: Literal["cpu", "cuda"]
+) -> None:
+    """FBGEMM before 1.7 returns zeros on GPUs for a part of the bags of 2,048 columns, without an error."""
+    plan = plan_of(tables=(builders.table("text", embedding_dim=2048),), world_size=1)
+    monkeypatch.setattr(fbgemm_gpu, "__version__", release)
+
+    if (release, compute_device) == ("1.6.1", "cuda"):
+        with pytest.raises(InputError, match=r"'text' has 2,048 columns, of which FBGEMM 1.6 returns zeros .* 1.7"):
+            sharding_plan(plan, module_path="", compute_device=compute_device)
+    else:
+        assert sharding_plan(plan, module_path="", compute_device=compute_device).plan

@@ -11,15 +11,16 @@ optimizer = replicated_optimizer(model, ..., learning_rate=0.02)  # of data_para
 from collections.abc import Sequence
 from pathlib import Path
 
+import fbgemm_gpu
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.tables import DataType as Element
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
 from neuroshard_api.process.errors import InputError
-from neuroshard_api.sharding.kernels import kernel_problem
+from neuroshard_api.sharding.kernels import kernel_problem, release_of
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_api.sharding.placement_rules import placement_problems
+from neuroshard_api.sharding.placement_rules import placement_problems, release_problem
 from torchrec.distributed.types import (
     CacheParams,
     EmbeddingModuleShardingPlan,
@@ -96,13 +97,19 @@ def sharding_plan(
         compute_device: ``cpu`` for processes that run gloo on the host.
 
     Raises:
-        InputError: TorchRec cannot run the plan, or would compute wrong values, or FBGEMM has no kernel for a type.
+        InputError: TorchRec cannot run the plan, or would compute wrong values, or FBGEMM has no kernel for a type or
+            a width.
     """
     request = plan.request
     weight_types = {table.name: table.data_type for table in request.tables.tables}
     problem = kernel_problem(compute_device, weight_types=weight_types, output_type=request.memory.output_data_type)
     if problem is not None:
         raise InputError(f"the plan cannot be run on these devices: {problem}, and plan again")
+    release = release_of(fbgemm_gpu.__version__)
+    if compute_device == "cuda" and release is not None:
+        problem = release_problem(plan.tables, request, release)
+    if problem is not None:
+        raise InputError(f"the plan cannot be run on these devices: {problem}")
     try:
         return load_sharding_plan(TorchRecPlan.of(plan, module_path=module_path, compute_device=compute_device))
     except DocumentError as error:
