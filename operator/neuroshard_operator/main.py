@@ -1,6 +1,7 @@
 """The operator's process: reads the environment, connects, and runs until it is asked to stop."""
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -16,10 +17,11 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator.cluster.api import ApiError, KubernetesApi
+from neuroshard_operator.cluster.bounded_session import bounded_session
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.resync import reachable
 from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
-from neuroshard_operator.cluster.watches import NoMemories, register, watch_settings
+from neuroshard_operator.cluster.watches import KINDS_BY_PLURAL, NoMemories, register, watch_settings
 from neuroshard_operator.controller import Controller, NamespacesChangedError
 from neuroshard_operator.logs import configure_logs
 from neuroshard_operator.process.health import health_server
@@ -36,6 +38,10 @@ NAMESPACES_AGAIN_S = 10.0
 logger = logging.getLogger(__name__)
 
 
+class WatchesEndedError(Exception):
+    """The watches have ended, and nobody asked for that."""
+
+
 class Operator:
     """One process: its client, its watches, its controller."""
 
@@ -45,6 +51,7 @@ class Operator:
         self._client = client
         self._metrics = OperatorMetrics()
         self._controller: Controller | None = None
+        self._stop = asyncio.Event()
         self._lease = self._lease_of(settings.lease) if settings.lease else None
 
     async def run(self) -> None:
@@ -55,14 +62,15 @@ class Operator:
         )
         async with turns_observed(self._metrics.turn.observe), server as port:
             logger.info("health and metrics on port %d", port)
+            self._stop_on_signals()
             if self._lease is None:
                 await self._work()
-                return
-            stop = asyncio.Event()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                # Kopf puts its own handlers in their place once this replica leads.
-                asyncio.get_running_loop().add_signal_handler(number, stop.set)
-            await while_leading(self._lease, self._work, stop=stop)
+            else:
+                await while_leading(self._lease, self._work, stop=self._stop)
+
+    def _stop_on_signals(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
 
     def _lease_of(self, name: str) -> Lease:
         return Lease(
@@ -97,14 +105,19 @@ class Operator:
         self._metrics.watch_objects(WATCHED, watched.count)
         api = self._api(timeout_s=settings.call_timeout_seconds, may_write=lambda: lease is None or lease.is_held)
         namespaces = await self._reachable(api)
+        if self._stop.is_set():
+            return
         started: asyncio.Future[Controller] = asyncio.get_running_loop().create_future()
 
         @kopf.on.login(registry=registry)
         async def login(**context: Any) -> Any:  # noqa: ANN401 - Kopf's
-            return kopf.login_with_service_account(**context) or kopf.login_with_kubeconfig(**context)
+            info = kopf.login_with_service_account(**context) or kopf.login_with_kubeconfig(**context)
+            return None if info is None else bounded_session(info, KINDS_BY_PLURAL)
 
         @kopf.on.startup(registry=registry)
         async def start(**_: Any) -> None:  # noqa: ANN401 - Kopf's
+            # Kopf has put its own handlers of signals in place of ours by the next turn.
+            asyncio.get_running_loop().call_soon(self._stop_on_signals)
             caches = Caches(watched)
             controller = Controller(
                 api=api, caches=caches, settings=settings, metrics=self._metrics, namespaces=namespaces
@@ -126,12 +139,15 @@ class Operator:
             standalone=True,
             clusterwide=not settings.namespaces,
             namespaces=namespaces,
+            stop_flag=self._stop,
         )
         await self._until_first_ends(watch, started)
+        if not self._stop.is_set():
+            raise WatchesEndedError
 
     async def _reachable(self, api: KubernetesApi) -> tuple[str, ...]:
         """Return the namespaces of the settings that can be watched, once there is one; empty: all are."""
-        while self._settings.namespaces:
+        while self._settings.namespaces and not self._stop.is_set():
             try:
                 found = await reachable(api, self._settings.namespaces)
             except ApiError as error:
@@ -139,7 +155,8 @@ class Operator:
                 found = ()
             if found:
                 return found
-            await asyncio.sleep(NAMESPACES_AGAIN_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), NAMESPACES_AGAIN_S)
         return ()
 
     async def _until_first_ends(self, watch: Coroutine[Any, Any, None], started: "asyncio.Future[Controller]") -> None:
@@ -190,6 +207,9 @@ def main() -> int:
         asyncio.run(_run(settings))
     except LeaseLostError as error:
         logger.error("%s; starting again as a follower", error)  # noqa: TRY400 - expected, and said in full
+        return ExitCode.CLUSTER
+    except WatchesEndedError:
+        logger.error("the watches have ended though nobody asked for that; starting again")  # noqa: TRY400 - the same
         return ExitCode.CLUSTER
     except NamespacesChangedError as error:
         logger.error("the namespaces that can be watched are now: %s; starting again", error)  # noqa: TRY400 - the same

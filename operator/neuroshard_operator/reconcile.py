@@ -68,6 +68,10 @@ def read(observed: Observed, *, now: datetime, settings: Settings) -> Context | 
     now = now.replace(microsecond=0)  # the API keeps whole seconds: anything finer would be a change with every pass
     job = observed.job
     status = read_status(job.status)
+    if job.unreadable:
+        hint = "; hint: shorten it, or name a ConfigMap with it" if job.unreadable.startswith("spec:") else ""
+        problem = f"{KIND} {job.meta.name}: {job.unreadable}{hint}"
+        return UnreadableJob(observed=observed, status=status, problem=problem, now=now)
     raw: Mapping[str, Any] = {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -149,7 +153,7 @@ def reconcile(context: Context | UnreadableJob) -> Decision:
 
 def _is_ours(observed: Observed) -> bool:
     job = observed.job
-    return job.meta.deleted is None and job.spec.get("managedBy", OPERATOR) == OPERATOR
+    return job.meta.deleted is None and job.managed_by in {"", OPERATOR}
 
 
 def _files_needed(spec: Spec) -> list[tuple[str, str]]:

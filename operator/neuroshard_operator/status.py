@@ -40,7 +40,9 @@ def has_ended(status: Status) -> bool:
 
 def needs_profile(raw: Mapping[str, Any]) -> bool:
     """Return whether a job has no plan yet, or none any more: a profile that comes or goes may be its own."""
-    said = {each["type"]: each["status"] for each in raw.get("conditions", ())}
+    conditions = raw.get("conditions")
+    found = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
+    said = {str(each.get("type")): each.get("status") for each in found}
     planned, profiled = said.get(ConditionType.PLANNED), said.get(ConditionType.PROFILED)
     return "completionTime" not in raw and (planned != "True" or profiled == "False")
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -10,7 +11,10 @@ from kubernetes.aio.client.api_client import ApiClient
 from neuroshard_api.job.training_job import API_VERSION, KIND, PLURAL
 
 from neuroshard_operator import names
+from neuroshard_operator.observed.bounded import EVENT, NAMED, NODE, Shape, cut
+from neuroshard_operator.observed.json_text import ItemReader
 
+logger = logging.getLogger(__name__)
 Json = dict[str, Any]
 
 PATHS: Mapping[str, tuple[str, str]] = {
@@ -27,12 +31,14 @@ PATHS: Mapping[str, tuple[str, str]] = {
 """Where the kinds that the operator writes are served, and their plural."""
 
 MERGE_PATCH = "application/merge-patch+json"
-ONLY_METADATA = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+METADATA_OF_ALL = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+ONLY_METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 CONFLICT = 409
 FORBIDDEN = 403
 NOT_FOUND = 404
 _ERRORS_FROM = 400
 _SHOWN_BYTES = 200
+CHUNK_BYTES = 64 * 1024
 CALLS = 32
 """Calls at a time: each has a connection of its own, whose TLS buffers take a third of a MiB."""
 
@@ -76,7 +82,7 @@ class Api(Protocol):
         """Return the metadata of all objects under a path that have the labels of a selector. Raises ApiError."""
 
     async def list_objects(self, path: str) -> list[Json]:
-        """Return all objects under a path. Raises ApiError."""
+        """Return all nodes under a path, cut down to what is read of them. Raises ApiError."""
 
 
 class KubernetesApi:
@@ -111,6 +117,8 @@ class KubernetesApi:
 
     async def get(self, kind: str, namespace: str, name: str) -> Json:
         """See Api."""
+        if kind == KIND:  # of a job the pass has what it needs, and asks for the version alone
+            return await self._call("GET", _path(kind, namespace, name), accept=ONLY_METADATA, shape=NAMED)
         return await self._call("GET", _path(kind, namespace, name))
 
     async def create(self, manifest: Mapping[str, Any]) -> Json:
@@ -131,7 +139,8 @@ class KubernetesApi:
     async def replace_status(self, body: Mapping[str, Any]) -> Json:
         """See Api."""
         path = f"{_path_of(body)}/{body['metadata']['name']}/status"
-        return await self._call("PUT", path, body=body, query=[("fieldManager", names.FIELD_MANAGER)])
+        query = [("fieldManager", names.FIELD_MANAGER)]
+        return await self._call("PUT", path, body=body, query=query, accept=ONLY_METADATA, shape=NAMED)
 
     async def replace(self, body: Mapping[str, Any]) -> Json:
         """Replace an object whose resourceVersion the body names. Raises ApiError."""
@@ -141,29 +150,42 @@ class KubernetesApi:
     async def last_warning(self, namespace: str, uid: str) -> str:
         """See Api."""
         query = [("fieldSelector", f"involvedObject.uid={uid},type=Warning"), ("limit", "50")]
-        found = await self._call("GET", _path("Event", namespace), query=query)
-        events = sorted(found["items"] or [], key=lambda event: event.get("lastTimestamp") or "")
+        found = await self._page(_path("Event", namespace), query=query, accept="application/json", shape=EVENT)
+        events = sorted(found["items"], key=lambda event: event.get("lastTimestamp") or "")
         return f"{events[-1].get('reason', '')}: {events[-1].get('message', '')}" if events else ""
 
     async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """See Api."""
-        return await self._list(path, selector=selector, accept=ONLY_METADATA)
+        return await self._list(path, selector=selector, accept=METADATA_OF_ALL, shape=NAMED)
 
     async def list_objects(self, path: str) -> list[Json]:
         """See Api."""
-        return await self._list(path, selector="", accept="application/json")
+        return await self._list(path, selector="", accept="application/json", shape=NODE)
 
-    async def _list(self, path: str, *, selector: str, accept: str) -> list[Json]:
+    async def _list(self, path: str, *, selector: str, accept: str, shape: Shape) -> list[Json]:
         found: list[Json] = []
         first = [("limit", "500"), *([("labelSelector", selector)] if selector else [])]
         query = first
         while True:
-            page = await self._call("GET", path, query=query, accept=accept)
-            found += page["items"] or []  # metadata alone: an empty list comes as null
+            page = await self._page(path, query=query, accept=accept, shape=shape)
+            found += page["items"]
             following = page["metadata"].get("continue")
             if not following:
                 return found
             query = [*first, ("continue", following)]
+
+    async def _page(self, path: str, *, query: list[tuple[str, str]], accept: str, shape: Shape) -> Json:
+        """Return one page of a list, each item cut down to a shape; one that cannot be read is left out."""
+        items: list[Json] = []
+
+        def take(item: bytes) -> None:
+            try:
+                items.append(json.loads(cut(item, shape, where=path)))
+            except ValueError as error:
+                logger.warning("an object cannot be read: %s", error)
+
+        page = await self._call("GET", path, query=query, accept=accept, reader=ItemReader(), on_item=take)
+        return {**page, "items": items}
 
     async def _call(
         self,
@@ -174,12 +196,30 @@ class KubernetesApi:
         query: list[tuple[str, str]] | None = None,
         content: str = "application/json",
         accept: str = "application/json",
+        shape: Shape = None,
+        reader: ItemReader | None = None,
+        on_item: Callable[[bytes], None] = lambda _: None,
     ) -> Json:
+        """Make a call; return its answer, cut down to a shape. Of a list the items go to `on_item`."""
         async with self._turns:
             if verb != "GET" and not self._may_write():
                 raise ApiError(0, "MayNotWrite", f"{verb} {path}: this replica does not hold the lease")
             self._on_call(verb)
-            return await self._answer(verb, path, body=body, query=query, content=content, accept=accept)
+            status, text = await self._answer(
+                verb, path, body=body, query=query, content=content, accept=accept, reader=reader, on_item=on_item
+            )
+        is_error = status >= _ERRORS_FROM
+        try:
+            said: Json = json.loads(cut(text, None if is_error else shape, where=f"{verb} {path}")) if text else {}
+        except ValueError as error:  # load balancers and flow control answer in plain text
+            if not is_error:
+                self._on_error(verb, 0)
+                raise ApiError(0, "Unreadable", f"{verb} {path}: the answer cannot be read: {error}") from None
+            said = {"message": text[:_SHOWN_BYTES].decode(errors="replace")}
+        if is_error:
+            self._on_error(verb, status)
+            raise ApiError(status, said.get("reason", ""), said.get("message", f"HTTP {status}"))
+        return said
 
     async def _answer(
         self,
@@ -190,7 +230,10 @@ class KubernetesApi:
         query: list[tuple[str, str]] | None,
         content: str,
         accept: str,
-    ) -> Json:
+        reader: ItemReader | None,
+        on_item: Callable[[bytes], None],
+    ) -> tuple[int, bytes]:
+        """Return status and text of an answer; of a list without its items."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 request = await self._client.param_serialize(
@@ -202,21 +245,15 @@ class KubernetesApi:
                     auth_settings=["BearerToken"],
                 )
                 answer = await self._client.call_api(*request)
-                text = await answer.response.read()
+                if reader is None or answer.status >= _ERRORS_FROM:
+                    return answer.status, await answer.response.read()
+                async for chunk in answer.response.content.iter_chunked(CHUNK_BYTES):
+                    for item in reader.feed(chunk):
+                        on_item(item)
+                return answer.status, reader.rest()
         except (TimeoutError, aiohttp.ClientError, OSError) as error:
             self._on_error(verb, 0)
             raise ApiError(0, "NoAnswer", f"{verb} {path}: {error or 'no answer in time'}") from error
-        try:
-            said: Json = json.loads(text) if text else {}
-        except ValueError:  # load balancers and flow control answer in plain text
-            said = {"message": text[:_SHOWN_BYTES].decode(errors="replace")}
-            if answer.status < _ERRORS_FROM:
-                self._on_error(verb, 0)
-                raise ApiError(0, "NoJson", f"{verb} {path}: the answer is not JSON") from None
-        if answer.status >= _ERRORS_FROM:
-            self._on_error(verb, answer.status)
-            raise ApiError(answer.status, said.get("reason", ""), said.get("message", f"HTTP {answer.status}"))
-        return said
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import contextlib
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +21,15 @@ from neuroshard_operator.cluster.documents import Documents
 from neuroshard_operator.cluster.event_writer import EventWriter
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.objects import ChildJob, Fetched, Node, Observed, Refusal, TrainingJobObject
+from neuroshard_operator.observed.objects import (
+    ChildJob,
+    Fetched,
+    JsonText,
+    Node,
+    Observed,
+    Refusal,
+    TrainingJobObject,
+)
 from neuroshard_operator.settings import Settings
 
 NODES_KEPT_S = 10.0
@@ -184,7 +193,8 @@ class Cluster:
         if not self._settings.read_nodes:
             return ()
         if self._nodes_at_s is None or self._clock() - self._nodes_at_s > NODES_KEPT_S:
-            self._nodes = tuple(parsing.node(body) for body in await self._api.list_objects("/api/v1/nodes"))
+            found = [_node(body) for body in await self._api.list_objects("/api/v1/nodes")]
+            self._nodes = tuple(node for node in found if node is not None)
             self._nodes_at_s = self._clock()
         return self._nodes
 
@@ -200,8 +210,7 @@ class Cluster:
                 "uid": job.meta.uid,
                 "resourceVersion": job.meta.resource_version,
             },
-            "spec": job.spec,
-            "status": status,
+            "status": status,  # the API server keeps the spec that it has
         }
         try:
             written = await self._api.replace_status(body)
@@ -209,7 +218,13 @@ class Cluster:
             if error.code in {CONFLICT, NOT_FOUND}:
                 raise StaleError(str(error)) from error
             raise
-        self._caches.wrote_status(key, job.meta, parsing.training_job(written))
+        version = str(written["metadata"]["resourceVersion"])
+        found = replace(
+            job,
+            meta=replace(job.meta, resource_version=version),
+            stored_status=JsonText.of(json.dumps(status).encode()),
+        )
+        self._caches.wrote_status(key, job.meta, found)
 
     async def _check_is_fresh(self, job: TrainingJobObject) -> None:
         found = await self._get(KIND, job, job.meta.name)
@@ -364,6 +379,15 @@ class Cluster:
         except ApiError as error:
             if error.code not in {CONFLICT, NOT_FOUND}:  # gone, or another object has the name by now
                 raise
+
+
+def _node(body: Json) -> Node | None:
+    """Return a node; None for one that cannot be read, which no job is planned for."""
+    try:
+        return parsing.node(body)
+    except Exception as error:  # noqa: BLE001 - whatever a node's agents have found to put into it
+        logger.warning("a node cannot be read: %s: %s", type(error).__name__, error)
+        return None
 
 
 def _replacing(found: Any, wanted: Any) -> Any:  # noqa: ANN401 - JSON

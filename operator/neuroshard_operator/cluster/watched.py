@@ -4,6 +4,7 @@ Kopf's own indices are not used: until all of them are filled, every object that
 waits, so that a start takes time with the square of the objects.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ from neuroshard_api.job.training_job import KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.observed import parsing
+from neuroshard_operator.observed.bounded import UNREADABLE
 from neuroshard_operator.observed.objects import (
     ChildConfigMap,
     ChildJob,
@@ -28,6 +30,9 @@ OTHER_KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding")
 """Kinds of children of which only the metadata is kept."""
 WATCHED = (KIND, "Job", "Pod", "ConfigMap", *OTHER_KINDS)
 """The kinds that the watches bring."""
+
+_PROBLEM_CHARACTERS = 500
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,30 +107,61 @@ class WatchedObjects:
         """Begin empty."""
         self._indices = {kind: Index() for kind in WATCHED}
         self._profilers = Index()
+        self._unreadable: dict[str, dict[str, str]] = {kind: {} for kind in WATCHED}
+        """Versions of what cannot be read and is no job and no pod, by kind and uid: it is there, and not used."""
 
     def bring(self, kind: str, body: Body) -> set[JobKey]:
-        """Keep an object as it is now; return the keys of the jobs that it belongs to and belonged to before."""
-        key = _key_of(body) if kind == KIND else _owner_of(body)
-        value = _PARSERS[kind](body)
-        before = self._indices[kind].put(body["metadata"]["uid"], key, value)
+        """Keep an object as it is now; return the keys of the jobs that it belongs to and belonged to before.
+
+        Anybody may have written it: one that cannot be read is brought too, as that, and takes no other along.
+        """
+        try:
+            key, value = _read(kind, body)
+        except Exception as error:  # noqa: BLE001 - whatever somebody has found to put into an object
+            return self._bring_unreadable(kind, body, f"{type(error).__name__}: {error}"[:_PROBLEM_CHARACTERS])
+        self._unreadable[kind].pop(value.meta.uid, None)
+        before = self._indices[kind].put(value.meta.uid, key, value)
         if isinstance(value, ChildJob):
             self._bring_profiler(value, *key)
         return {key, before or key}
 
+    def _bring_unreadable(self, kind: str, body: Body, problem: str) -> set[JobKey]:
+        try:
+            meta, namespace = parsing.names_of(body), str(body["metadata"]["namespace"])
+        except (AttributeError, KeyError, TypeError):
+            logger.warning("a %s without a name cannot be read: %s", kind, problem)
+            return set()
+        logger.warning("%s %s/%s cannot be read: %s", kind, namespace, meta.name, problem)
+        if kind == KIND:
+            key = (namespace, meta.name)
+            self._indices[kind].put(meta.uid, key, parsing.unreadable_job(body, problem))
+            return {key}
+        gone = self.drop(kind, meta.uid)
+        try:
+            key = _owner_of(body)
+        except (AttributeError, KeyError, TypeError):
+            key = (namespace, "")
+        if kind == "Pod":
+            self._indices[kind].put(meta.uid, key, parsing.unreadable_pod(body, problem))
+        else:
+            self._unreadable[kind][meta.uid] = meta.resource_version
+        return {*gone, key}
+
     def drop(self, kind: str, uid: str) -> set[JobKey]:
         """Forget an object that was deleted; return the key of the job that it belonged to, if it was known."""
         self._profilers.drop(uid)
+        self._unreadable[kind].pop(uid, None)
         before = self._indices[kind].drop(uid)
         return set() if before is None else {before}
 
     def count(self, kind: str) -> int:
         """Return the number of objects of a kind."""
-        return self._indices[kind].num_objects
+        return self._indices[kind].num_objects + len(self._unreadable[kind])
 
     def versions(self, kind: str) -> dict[str, str]:
         """Return the resourceVersion of all objects of a kind, by uid."""
         shown = (each for values in self._indices[kind].values() for each in values)
-        return {each.meta.uid: each.meta.resource_version for each in shown}
+        return {**self._unreadable[kind], **{each.meta.uid: each.meta.resource_version for each in shown}}
 
     def indices(self) -> Indices:
         """Return the objects by the job that they belong to."""
@@ -149,8 +185,16 @@ class WatchedObjects:
         self._profilers.put(job.meta.uid, (namespace, profile_key), ActiveProfiler(uid=job.meta.uid, job=other))
 
 
+def _read(kind: str, body: Body) -> tuple[JobKey, Any]:
+    if kind == KIND:
+        return _key_of(body), parsing.training_job(body)
+    if UNREADABLE in body:
+        raise ValueError(body[UNREADABLE])
+    return _owner_of(body), _PARSERS[kind](body)
+
+
 def _key_of(body: Body) -> JobKey:
-    return body["metadata"]["namespace"], body["metadata"]["name"]
+    return str(body["metadata"]["namespace"]), str(body["metadata"]["name"])
 
 
 def _owner_of(body: Body) -> JobKey:
@@ -159,7 +203,7 @@ def _owner_of(body: Body) -> JobKey:
     The label is that of pods, which Jobs own, and of what has no owner; of others somebody may have edited it.
     """
     labels = body["metadata"].get("labels") or {}
-    return body["metadata"]["namespace"], parsing.owner_name(body) or labels.get(names.JOB_LABEL, "")
+    return str(body["metadata"]["namespace"]), parsing.owner_name(body) or str(labels.get(names.JOB_LABEL, ""))
 
 
 def _other(kind: str) -> Callable[[Body], Any]:
@@ -167,7 +211,6 @@ def _other(kind: str) -> Callable[[Body], Any]:
 
 
 _PARSERS: Mapping[str, Callable[[Body], Any]] = {
-    KIND: parsing.training_job,
     "Job": parsing.job,
     "Pod": parsing.pod,
     "ConfigMap": parsing.config_map,

@@ -23,8 +23,9 @@ RESOURCES: Mapping[str, Resource] = {
     "Role": ("rbac.authorization.k8s.io", "v1", "roles"),
     "RoleBinding": ("rbac.authorization.k8s.io", "v1", "rolebindings"),
 }
+KINDS_BY_PLURAL = {plural: kind for kind, (_, _, plural) in RESOURCES.items()}
 CHUNK = 20
-"""Objects of one page of a list: bounds the memory of a start, for an object may have 1 MiB that is not kept."""
+"""Objects of one page of a list: bounds the memory of a start, for each is kept until the page ends."""
 DELETED = "DELETED"
 IDLE_S = 0.05
 """Until Kopf ends the task of an object that has no more events: each keeps its object in memory."""
@@ -73,7 +74,7 @@ def register(
         # Without a filter of labels, which would pass over an object's last event if that has others.
         @kopf.on.event(*resource, id=f"{kind}_event", registry=registry)
         async def event(body: kopf.Body, type: str | None, of_kind: str = kind, **_: Any) -> None:  # noqa: A002, ANN401 - Kopf's
-            uid = body["metadata"]["uid"]
+            uid = str(body["metadata"]["uid"])
             keys = watched.drop(of_kind, uid) if type == DELETED else watched.bring(of_kind, body)
             for namespace, job in keys:
                 if job:

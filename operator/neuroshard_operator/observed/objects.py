@@ -1,5 +1,7 @@
 """What the operator sees of one job: the resource and its children, trimmed to what decisions need. Calls no API."""
 
+import json
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -27,16 +29,50 @@ class Meta:
     created: datetime | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class JsonText:
+    """A mapping as compressed JSON: its objects would take 20 times the memory for as long as the job is there."""
+
+    packed: bytes
+
+    @classmethod
+    def of(cls, text: bytes) -> "JsonText":
+        """Keep a text."""
+        return cls(zlib.compress(text, 1))
+
+    def read(self) -> dict[str, Any]:
+        """Return the mapping; empty where the text is none."""
+        found = json.loads(zlib.decompress(self.packed))
+        return found if isinstance(found, dict) else {}
+
+
+NOTHING = JsonText.of(b"{}")
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainingJobObject:
-    """The custom resource itself. `spec` and `status` are as the API server has them."""
+    """The custom resource itself, as the API server has it."""
 
     meta: Meta
     namespace: str
     generation: int = 1
     annotations: Mapping[str, str] = field(default_factory=dict)
-    spec: Mapping[str, Any] = field(default_factory=dict)
-    status: Mapping[str, Any] = field(default_factory=dict)
+    managed_by: str = ""
+    """spec.managedBy; empty where it is not given."""
+    stored_spec: JsonText = NOTHING
+    stored_status: JsonText = NOTHING
+    unreadable: str = ""
+    """Why the resource cannot be read; empty: it can."""
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The spec, made from its text each time."""
+        return self.stored_spec.read()
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """The status, made from its text each time."""
+        return self.stored_status.read()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.training_job import GROUP, KIND
 
 from neuroshard_operator import names
+from neuroshard_operator.observed.bounded import UNREADABLE, problem_of
 from neuroshard_operator.observed.objects import (
     DISRUPTION,
     LOG_CHARACTERS,
@@ -21,6 +22,7 @@ from neuroshard_operator.observed.objects import (
     ChildObject,
     ChildPod,
     JobEnd,
+    JsonText,
     Meta,
     Node,
     Taint,
@@ -35,8 +37,7 @@ _STEPS = {"PodScheduled", "PodReadyToStartContainers", "Initialized", "Container
 """Conditions that every pod passes through."""
 _USUAL_WAITING = {"ContainerCreating", "PodInitializing"}
 _LAST = datetime.max.replace(tzinfo=UTC)
-_SHARED_CHARACTERS = 64
-"""Longest text that is worth being looked for among those that other objects have."""
+_FIRST, _LAST_USUAL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _NONE_LOST: Mapping[str, str] = MappingProxyType({})
 _MADE_LABELS = {
     names.MANAGED_BY_LABEL,
@@ -54,16 +55,36 @@ _shared = functools.lru_cache(maxsize=2**16)(str)
 
 
 def training_job(body: Raw) -> TrainingJobObject:
-    """Return the custom resource without its managed fields."""
+    """Return the custom resource without its managed fields; spec and status come as texts, or as mappings."""
     metadata = body["metadata"]
+    problem = str(body.get(UNREADABLE, ""))
+    texts = {"spec": b"{}", "status": b"{}"}
+    for part in texts:
+        text = _json_text(body.get(part))
+        found = f"{part}: nests lists and mappings too deep" if text is None else problem_of(part, text)
+        problem = problem or found
+        if text is not None and not found:
+            texts[part] = text
     return TrainingJobObject(
         meta=_meta(body),
         namespace=metadata["namespace"],
         generation=metadata.get("generation", 1),
         annotations={key: value for key, value in _map(metadata, "annotations").items() if key.startswith(GROUP)},
-        spec=_shared_words(_map(body, "spec")),
-        status=_shared_words(_map(body, "status")),
+        managed_by=str(JsonText.of(texts["spec"]).read().get("managedBy") or ""),
+        stored_spec=JsonText.of(texts["spec"]),
+        stored_status=JsonText.of(texts["status"]),
+        unreadable=problem,
     )
+
+
+def _json_text(value: object) -> bytes | None:
+    """Return the JSON of a value, which is its text already where it is a string. None: it nests too deep."""
+    if isinstance(value, str):
+        return value.encode(errors="replace")
+    try:
+        return json.dumps(value or {}).encode()
+    except RecursionError:
+        return None
 
 
 def job(body: Raw) -> ChildJob:
@@ -76,13 +97,13 @@ def job(body: Raw) -> ChildJob:
         meta=replace(meta, labels=labels),
         role=labels.get(names.ROLE_LABEL, ""),
         attempt=_number(labels.get(names.ATTEMPT_LABEL, "")) or 0,
-        parallelism=spec.get("parallelism", 1),
+        parallelism=int(spec.get("parallelism", 1)),
         completions=spec.get("completions"),
         suspended=bool(spec.get("suspend")),
-        active=status.get("active") or 0,
-        ready=status.get("ready") or 0,
-        succeeded=status.get("succeeded") or 0,
-        failed=status.get("failed") or 0,
+        active=int(status.get("active") or 0),
+        ready=int(status.get("ready") or 0),
+        succeeded=int(status.get("succeeded") or 0),
+        failed=int(status.get("failed") or 0),
         start_time=timestamp(status.get("startTime")),
         deadline_s=spec.get("activeDeadlineSeconds"),
         outcome=_outcome(_true_conditions(status)),
@@ -162,6 +183,44 @@ def node(body: Raw) -> Node:
     )
 
 
+def unreadable_job(body: Raw, problem: str) -> TrainingJobObject:
+    """Return a job of which nothing but its names can be read."""
+    metadata = body["metadata"]
+    generation = metadata.get("generation")
+    return TrainingJobObject(
+        meta=names_of(body),
+        namespace=str(metadata["namespace"]),
+        generation=generation if isinstance(generation, int) else 1,
+        unreadable=problem,
+    )
+
+
+def unreadable_pod(body: Raw, problem: str) -> ChildPod:
+    """Return a pod of which nothing but its names can be read: it counts as one that lives, and waits for that."""
+    labels, owners = body["metadata"].get("labels"), body["metadata"].get("ownerReferences")
+    labels = labels if isinstance(labels, Mapping) else {}
+    owner: Raw = next((each for each in owners if _is_controller(each)), {}) if isinstance(owners, list) else {}
+    return ChildPod(
+        meta=replace(names_of(body), owner_uid=str(owner.get("uid", ""))),
+        role=str(labels.get(names.ROLE_LABEL, "")),
+        attempt=_number(str(labels.get(names.ATTEMPT_LABEL, ""))) or 0,
+        phase="Unknown",
+        waiting=f"the pod cannot be read: {problem}; hint: delete it",
+    )
+
+
+def names_of(body: Raw) -> Meta:
+    """Return what names an object, and nothing else of it. Raises KeyError, AttributeError or TypeError."""
+    metadata = body["metadata"]
+    deleted = metadata.get("deletionTimestamp")
+    return Meta(
+        name=str(metadata["name"]),
+        uid=str(metadata["uid"]),
+        resource_version=str(metadata.get("resourceVersion", "")),
+        deleted=timestamp(deleted) if isinstance(deleted, str) else None,
+    )
+
+
 def owner_name(body: Raw) -> str:
     """Return the name of the DLRMTrainingJob that controls a child; empty where none does."""
     owner = _controller(body["metadata"])
@@ -190,8 +249,22 @@ def hash_of(kind: str, body: Raw) -> str:
 
 
 def timestamp(text: str | None) -> datetime | None:
-    """Return the time in Kubernetes' notation; None for None."""
-    return None if text is None else datetime.fromisoformat(text)
+    """Return the time in Kubernetes' notation; None where there is none, or what is there is no time.
+
+    Kubelets and users write times of their own clocks: those that nothing can be added to are cut to the nearest usual
+    one.
+    """
+    if not text:
+        return None
+    if text.startswith("0000-"):
+        return _FIRST
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if found.year < _FIRST.year:
+        return _FIRST
+    return _LAST_USUAL if found.year >= _LAST_USUAL.year else found.replace(tzinfo=found.tzinfo or UTC)
 
 
 def _meta(body: Raw) -> Meta:
@@ -214,22 +287,17 @@ def _meta(body: Raw) -> Meta:
 
 def _controller(metadata: Raw) -> Raw:
     """Return the owner reference of an object's controller; empty where it has none."""
-    return next((each for each in metadata.get("ownerReferences") or () if each.get("controller")), {})
+    return next((each for each in metadata.get("ownerReferences") or () if _is_controller(each)), {})
+
+
+def _is_controller(owner: object) -> bool:
+    return isinstance(owner, Mapping) and bool(owner.get("controller"))
 
 
 def _labels_of_pods(body: Raw) -> dict[str, str]:
     """Return the labels that the operator gave a Job and its pods: its template also has the user's."""
     labels = _map(_map(_map(body, "spec").get("template") or {}, "metadata"), "labels")
     return {_shared(key): _shared(value) for key, value in labels.items() if key in _MADE_LABELS}
-
-
-def _shared_words(value: Any) -> Any:  # noqa: ANN401 - JSON
-    """Return JSON whose keys and short texts are one object each: thousands of jobs have the same ones."""
-    if isinstance(value, Mapping):
-        return {_shared(key): _shared_words(below) for key, below in value.items()}
-    if isinstance(value, list):
-        return [_shared_words(each) for each in value]
-    return _shared(value) if type(value) is str and len(value) <= _SHARED_CHARACTERS else value
 
 
 def _map(body: Raw, key: str) -> Mapping[str, Any]:

@@ -1,6 +1,7 @@
 """What the operator's watches have brought of a cluster in memory. They may lag behind it."""
 
 import copy
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -8,6 +9,7 @@ from neuroshard_api.job.training_job import KIND
 from neuroshard_operator import names
 from neuroshard_operator.cluster.api import Json
 from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
+from neuroshard_operator.observed.bounded import bounded
 
 Place = tuple[str, str]
 """Kind and name of an object."""
@@ -47,8 +49,9 @@ class Watches:
             self._drop(place, before)
         labels = body["metadata"].get("labels") or {}
         if place[0] == KIND or labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY:
-            if place[0] in WATCHED:
-                self.brought.bring(place[0], body)
+            cut = bounded(place[0], json.dumps(body).encode()) if place[0] in WATCHED else None
+            if cut is not None:
+                self.brought.bring(place[0], json.loads(cut))
         elif before is not None:
             self._drop(place, before)
 
