@@ -89,6 +89,14 @@ class Context:
         stuck = sorted({each for each in (*(pod.waiting for pod in pods), *warnings) if each})
         return "; ".join(stuck[:3])
 
+    def outlived_by(self, job: ChildJob) -> str:
+        """Return which containers run on next to those of a Job that have ended, for the end of a message; or empty."""
+        names_beside = sorted({name for pod in self.pods_of(job) if pod.is_outlived for name in pod.beside})
+        if not names_beside:
+            return ""
+        hint = "hint: make it an initContainer with restartPolicy Always, or keep it out of these pods"
+        return f"; container {', '.join(names_beside[:3])} runs on next to one that has ended; {hint}"
+
     @property
     def queue_labels(self) -> Mapping[str, str]:
         """Kueue's labels of the job, which go on to the Jobs that need GPUs."""

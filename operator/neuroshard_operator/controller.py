@@ -55,8 +55,11 @@ class NamespacesChangedError(Exception):
 async def gathered(
     cluster: Cluster, observed: Observed, *, now: datetime, settings: Settings
 ) -> Context | UnreadableJob:
-    """Return a job as read, with everything that its reconcile pass needs and no watch brings. Raises ApiError."""
-    context = read(observed, now=now, settings=settings)
+    """Return a job as read, with everything that its reconcile pass needs and no watch brings.
+
+    Raises ApiError, and StaleError.
+    """
+    context = read(await cluster.with_spec(observed), now=now, settings=settings)
     reads = reads_needed(context)
     for _ in range(MOST_READS):
         context = replace(context, observed=await cluster.fetch(context.observed, reads))

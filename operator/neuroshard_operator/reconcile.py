@@ -18,7 +18,7 @@ from neuroshard_operator.observed.objects import ChildJob, Observed, Refusal
 from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
-from neuroshard_operator.stages.cleanup import clean_up
+from neuroshard_operator.stages.cleanup import clean_up, outlived
 from neuroshard_operator.stages.corrected_models import (
     another_choice,
     correct,
@@ -192,6 +192,8 @@ def _stages(context: Context) -> list[StageResult]:
         current = context.current_workers
         return prepared if current is None else [*map(_beside_workers, prepared), run(context, current)]
     launched, job = launch(context, planned)
+    if not is_planning_candidate(context):
+        launched = replace(launched, actions=(*outlived(context), *launched.actions))
     return [*prepared, launched, *([] if job is None else _trained(context, planned, job))]
 
 

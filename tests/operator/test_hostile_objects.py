@@ -98,11 +98,27 @@ def test_what_is_kept_of_jobs_is_their_bytes() -> None:
     """A thousand values of a spec take no objects of Python while the job rests."""
     text = json.dumps({**builders.job_data("wide"), "metadata": {"name": "wide", "namespace": "a", "uid": "u"}})
     body = json.loads(text)
-    body["spec"]["podTemplate"] = {"spec": {"x": [{"a": number} for number in range(10_000)]}}
+    body["spec"]["podTemplate"] = {"spec": {"x": [{"a": f"{number**3 % 65537}"} for number in range(10_000)]}}
     job = parsing.training_job(body)
     del body
     gc.collect()
 
     assert not [each for each in gc.get_referents(job) if isinstance(each, dict | list) and each]
-    assert len(job.stored_spec.packed) < SPEC_BYTES // 4
+    assert job.to_keep.stored_spec is None
     assert len(job.spec["podTemplate"]["spec"]["x"]) == 10_000
+
+
+def test_a_job_whose_spec_is_too_large_to_be_kept_trains() -> None:
+    """Each pass reads it again, in the version that the watch has brought."""
+    tables = [
+        {"name": f"t{number**5 % 99991}-{number}", "numEmbeddings": 1000, "embeddingDim": 16} for number in range(500)
+    ]
+    args = [f"{number**7 % 999983}" for number in range(128)]
+    env = [{"name": f"N{number}", "value": str(pow(3, number + 900))} for number in range(128)]
+    story = Story(
+        model={"embeddingTables": tables}, trainer={"numNodes": 2, "command": ["train"], "args": args, "env": env}
+    ).running()
+    [kept] = story.world.watches.brought.indices().training_jobs[NAMESPACE, JOB]
+
+    assert kept.stored_spec is None
+    assert story.seen == ("Running", "AllWorkersReady")

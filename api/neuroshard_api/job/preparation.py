@@ -8,7 +8,7 @@ from pydantic import Field
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.tables import DataType, EmbeddingDim
 from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Size, Unique
-from neuroshard_api.job.workers import Image, Resources
+from neuroshard_api.job.workers import Image, PodTemplateMetadata, Resources
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
 
@@ -128,6 +128,8 @@ class Profiler(Part):
     resources: Resources | None = None
     """Resources of the profiler's container. If unset: the trainer's resourcesPerNode, so that it meets the same
     devices."""
+    pod_metadata: PodTemplateMetadata = PodTemplateMetadata()
+    """Labels and annotations of the profiler's pods."""
     cost_model_ref: CostModelReference | None = None
     """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
     corrections: Corrections | None = None
@@ -264,7 +266,9 @@ class Planner(Part):
     image: Image | None = None
     """Image of the planner. If unset: the one the operator was installed with."""
     resources: Resources | None = None
-    """Resources of the planner's container. If unset: the operator's setting; the planner needs no GPU."""
+    """Resources of each container in the planner's pods. If unset: the operator's setting; the planner needs no GPU."""
+    pod_metadata: PodTemplateMetadata = PodTemplateMetadata()
+    """Labels and annotations of the planner's pods."""
     timeout_seconds: Seconds = 600
     """Maximum time of the stage, all its attempts together, in seconds; then the fallback plans, or the job fails. It
     begins when a node takes the first pod."""

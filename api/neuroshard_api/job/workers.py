@@ -254,12 +254,13 @@ class Trainer(Part):
 
 
 class PodTemplateMetadata(Part):
-    """Labels and annotations of the workers' pods."""
+    """Labels and annotations of the pods of one role."""
 
     labels: Labels = Field(default_factory=dict)
     """Labels added to the pods; those of the operator win."""
     annotations: Labels = Field(default_factory=dict)
-    """Annotations added to the pods, such as those of Kueue's topology-aware scheduling."""
+    """Annotations added to the pods, such as those of Kueue's topology-aware scheduling, or those that keep a proxy
+    out of them."""
 
 
 class PodTemplate(Part):

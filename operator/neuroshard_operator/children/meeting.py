@@ -45,7 +45,8 @@ def over_nodes(context: Context, job: Manifest, *, profile_key: str, num_nodes: 
         "affinity": _apart(pod.get("affinity") or {}, labels),
         "containers": [{**main, **network}],
     }
-    metadata = {**template["metadata"], "annotations": network_annotations(context.spec)}
+    ours = template["metadata"]
+    metadata = {**ours, "annotations": {**ours.get("annotations", {}), **network_annotations(context.spec)}}
     indexed = {"completionMode": "Indexed", "completions": num_nodes, "parallelism": num_nodes}
     return {**job, "spec": {**job["spec"], **indexed, "template": {"metadata": metadata, "spec": spec}}}
 

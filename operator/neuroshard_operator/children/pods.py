@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE
-from neuroshard_api.job.workers import Resources
+from neuroshard_api.job.workers import PodTemplateMetadata, Resources
 
 from neuroshard_operator import names
 from neuroshard_operator.children.metadata import labels
@@ -87,6 +87,14 @@ def pod_template(
         "metadata": {"labels": labels(context, role, **more_labels)},
         "spec": {**merged({**defaults, **spec}, overlay or {}), **_pull_secrets(context)},
     }
+
+
+def with_metadata(template: Mapping[str, Any], said: PodTemplateMetadata) -> dict[str, Any]:
+    """Return a pod template with the job's labels and annotations; those of the operator win."""
+    ours = template["metadata"]
+    annotations = {**said.annotations, **ours.get("annotations", {})}
+    metadata = {"labels": {**said.labels, **ours["labels"]}, **({"annotations": annotations} if annotations else {})}
+    return {**template, "metadata": metadata}
 
 
 def _pull_secrets(context: Context) -> dict[str, Any]:

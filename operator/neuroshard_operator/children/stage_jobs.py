@@ -6,6 +6,7 @@ from typing import Any
 
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.plan_request import counts_dense
+from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.stage_commands import (
     BUNDLE_FOLDER,
     DENSE_FILE,
@@ -35,6 +36,7 @@ from neuroshard_operator.children.pods import (
     publishing,
     resources,
     token_volume,
+    with_metadata,
 )
 from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import product_selector
@@ -184,17 +186,14 @@ def planner_job(
         incumbent_file=None if in_force is None else f"{WORK}/incumbent/{in_force.plan_key}",
     )
     settings = context.settings
-    usual = {
-        "requests": {"cpu": settings.planner_cpu, "memory": settings.planner_memory},
-        "limits": {"memory": settings.planner_memory},
-    }
+    asked = resources(planner.resources, _usual(context))
     more_mounts = {
         **({"bundle": f"{WORK}/bundle"} if volume else {}),
         **({names.DENSE: _DENSE_FOLDER} if counted else {}),
         **({"incumbent": f"{WORK}/incumbent", "inputs": f"{WORK}/inputs"} if in_force is not None else {}),
     }
     spec = {
-        **({"initContainers": [_counter(context, request, device, dense_file, usual)]} if counted else {}),
+        **({"initContainers": [_counter(context, request, device, dense_file, asked)]} if counted else {}),
         "containers": [
             container(
                 names.PLANNER,
@@ -203,7 +202,7 @@ def planner_job(
                 mounts={"request": f"{WORK}/request", **more_mounts, RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
                 imagePullPolicy=settings.image_pull_policy,
-                resources=resources(planner.resources, usual),
+                resources=asked,
             )
         ],
         "volumes": [
@@ -256,10 +255,7 @@ def calibrator_job(
         report_files=[f"{WORK}/inputs/{key}" for key in report_keys],
         out_dir=out,
     )
-    usual = {
-        "requests": {"cpu": settings.planner_cpu, "memory": settings.planner_memory},
-        "limits": {"memory": settings.planner_memory},
-    }
+    asked = resources(planner.resources, _usual(context))
     folders = {each: f"{WORK}/{each}" for each in ("bundle", "incumbent", "inputs")}
     spec = {
         "containers": [
@@ -270,7 +266,7 @@ def calibrator_job(
                 mounts={**folders, RESULT: f"{WORK}/{RESULT}", "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
                 imagePullPolicy=settings.image_pull_policy,
-                resources=resources(planner.resources, usual),
+                resources=asked,
             )
         ],
         "volumes": [
@@ -295,7 +291,7 @@ def calibrator_job(
 
 
 def _counter(
-    context: Context, request: Manifest, device: DeviceType, dense_file: str, usual: Mapping[str, Any]
+    context: Context, request: Manifest, device: DeviceType, dense_file: str, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the container that counts the dense part, with the trainer's image, before the planner starts."""
     trainer = context.spec.trainer
@@ -313,8 +309,15 @@ def _counter(
         mounts={"request": f"{WORK}/request", names.DENSE: _DENSE_FOLDER, "tmp": "/tmp"},  # noqa: S108 - a volume of the pod's own
         env=_ENVIRONMENT,
         **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
-        resources=usual,
+        resources=asked,
     )
+
+
+def _usual(context: Context) -> dict[str, Any]:
+    """Return the resources of a planner's pod whose job says nothing, all of them limited: quotas may ask for that."""
+    cpu, memory = context.settings.planner_cpu, context.settings.planner_memory
+    limits = {"cpu": max(cpu, "1", key=quantity), "memory": memory}  # the search runs on one core
+    return {"requests": {"cpu": cpu, "memory": memory}, "limits": limits}
 
 
 _DENSE_FOLDER = f"{WORK}/{names.DENSE}"
@@ -337,6 +340,7 @@ def _job(
         "action": "FailJob",
         "onExitCodes": {"operator": "In", "values": [code.value for code in NOT_RETRIED]},
     }
+    stage = context.spec.profiler if role == names.PROFILER else context.spec.planner
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -346,7 +350,7 @@ def _job(
             "backoffLimit": backoff_limit,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": [DISRUPTED, hopeless]},
-            "template": pod_template(context, role, pod_spec, pod_labels),
+            "template": with_metadata(pod_template(context, role, pod_spec, pod_labels), stage.pod_metadata),
         },
     }
 

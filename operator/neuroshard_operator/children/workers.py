@@ -37,6 +37,7 @@ from neuroshard_operator.children.pods import (
     publishing,
     resources,
     token_volume,
+    with_metadata,
 )
 from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import product_selector
@@ -101,11 +102,7 @@ def worker_job(
         for each in trainers:
             each["resources"] = with_host_tables(each.get("resources") or {}, host_bytes)
     template["spec"] = _away_from_bad_nodes(context, template["spec"])
-    said = context.spec.pod_template.metadata
-    template["metadata"] = {
-        "labels": {**said.labels, **template["metadata"]["labels"]},
-        "annotations": dict(said.annotations),
-    }
+    template = with_metadata(template, context.spec.pod_template.metadata)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -264,7 +261,7 @@ def _publisher(context: Context, result: str, reports: list[str]) -> dict[str, A
         mounts={CHECKPOINTS_VOLUME: context.spec.checkpoint.mount_path, "token": TOKEN_PATH},
         env={},
         imagePullPolicy=context.settings.image_pull_policy,
-        resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
+        resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
     )
     return {**sidecar, "restartPolicy": "Always"}
 

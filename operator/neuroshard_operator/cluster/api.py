@@ -11,7 +11,7 @@ from kubernetes.aio.client.api_client import ApiClient
 from neuroshard_api.job.training_job import API_VERSION, KIND, PLURAL
 
 from neuroshard_operator import names
-from neuroshard_operator.observed.bounded import EVENT, NAMED, NODE, Shape, cut
+from neuroshard_operator.observed.bounded import EVENT, NAMED, NODE, SHAPES, Shape, cut
 from neuroshard_operator.observed.json_text import ItemReader
 
 logger = logging.getLogger(__name__)
@@ -117,9 +117,9 @@ class KubernetesApi:
 
     async def get(self, kind: str, namespace: str, name: str) -> Json:
         """See Api."""
-        if kind == KIND:  # of a job the pass has what it needs, and asks for the version alone
-            return await self._call("GET", _path(kind, namespace, name), accept=ONLY_METADATA, shape=NAMED)
-        return await self._call("GET", _path(kind, namespace, name))
+        # A job has what its tenant put into it; other kinds are read for their contents.
+        shape = SHAPES[KIND] if kind == KIND else None
+        return await self._call("GET", _path(kind, namespace, name), shape=shape)
 
     async def create(self, manifest: Mapping[str, Any]) -> Json:
         """See Api."""

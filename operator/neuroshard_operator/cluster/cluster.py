@@ -79,6 +79,16 @@ class Cluster:
             refusals=self._refusals.pop(key, ()),
         )
 
+    async def with_spec(self, observed: Observed) -> Observed:
+        """Return the same with a spec that is too large to be kept. Raises ApiError, and StaleError."""
+        job = observed.job
+        if job.stored_spec is not None:
+            return observed
+        found = parsing.training_job(await self._get(KIND, job, job.meta.name))
+        if found.meta.resource_version != job.meta.resource_version:
+            raise StaleError(f"{job.meta.name} has changed since it was observed")
+        return replace(observed, job=replace(job, stored_spec=found.stored_spec))
+
     async def fetch(self, observed: Observed, reads: Reads) -> Observed:
         """Return the same with what no watch brings: contents of ConfigMaps, nodes, files of users. Raises ApiError."""
         key = (observed.job.namespace, observed.job.meta.name)
@@ -220,7 +230,7 @@ class Cluster:
             raise
         version = str(written["metadata"]["resourceVersion"])
         found = replace(
-            job,
+            job.to_keep,
             meta=replace(job.meta, resource_version=version),
             stored_status=JsonText.of(json.dumps(status).encode()),
         )

@@ -187,7 +187,7 @@ class WatchedObjects:
 
 def _read(kind: str, body: Body) -> tuple[JobKey, Any]:
     if kind == KIND:
-        return _key_of(body), parsing.training_job(body)
+        return _key_of(body), parsing.training_job(body).to_keep
     if UNREADABLE in body:
         raise ValueError(body[UNREADABLE])
     return _owner_of(body), _PARSERS[kind](body)

@@ -16,8 +16,11 @@ from neuroshard_api.job.training_job import GROUP, KIND
 from neuroshard_operator import names
 from neuroshard_operator.observed.json_text import depth_of, is_unicode, members
 
-SPEC_BYTES = 256 * 1024
-"""Of a job's spec, and of its status. 512 tables, the maximum in a spec, have about 100 KiB with all their fields."""
+SPEC_BYTES = 1024 * 1024
+"""Of a job's spec, and of its status. 512 tables, the maximum in a spec, have 600 KB with eight features of the longest
+names."""
+SPEC_VALUES, SPEC_CONTAINERS = 100_000, 20_000
+"""Of the same: numbers, words, lists and mappings, and the latter two alone. Such tables have 6,000 and 1,000."""
 OBJECT_BYTES = 256 * 1024
 """Of what is read of one object besides."""
 _NAMING_BYTES = 16 * 1024
@@ -130,6 +133,9 @@ def problem_of(where: str, text: bytes) -> str:
     limit = SPEC_BYTES if where in {"spec", "status"} else OBJECT_BYTES
     if len(text) > limit:
         return f"{where}: holds {len(text):,} bytes, more than the {limit:,} that are read"
+    num_containers = text.count(b"{") + text.count(b"[")
+    if num_containers > SPEC_CONTAINERS or num_containers + text.count(b",") > SPEC_VALUES:
+        return f"{where}: holds more than {SPEC_VALUES:,} values, or {SPEC_CONTAINERS:,} lists"
     return _depth_problem(where, text)
 
 

@@ -3,7 +3,7 @@
 import json
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -47,6 +47,8 @@ class JsonText:
 
 
 NOTHING = JsonText.of(b"{}")
+KEPT_SPEC_BYTES = 16 * 1024
+"""Of a compressed spec that is kept between passes. One of 100 tables has 2 KiB."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +61,8 @@ class TrainingJobObject:
     annotations: Mapping[str, str] = field(default_factory=dict)
     managed_by: str = ""
     """spec.managedBy; empty where it is not given."""
-    stored_spec: JsonText = NOTHING
+    stored_spec: JsonText | None = NOTHING
+    """None: it is large, and read again for each pass."""
     stored_status: JsonText = NOTHING
     unreadable: str = ""
     """Why the resource cannot be read; empty: it can."""
@@ -67,7 +70,14 @@ class TrainingJobObject:
     @property
     def spec(self) -> dict[str, Any]:
         """The spec, made from its text each time."""
+        assert self.stored_spec is not None, "a pass reads a large one first"
         return self.stored_spec.read()
+
+    @property
+    def to_keep(self) -> "TrainingJobObject":
+        """The same without a spec that is large: thousands of jobs of one tenant must not fill the memory of all."""
+        is_large = self.stored_spec is not None and len(self.stored_spec.packed) > KEPT_SPEC_BYTES
+        return replace(self, stored_spec=None) if is_large else self
 
     @property
     def status(self) -> dict[str, Any]:
@@ -135,9 +145,13 @@ class ChildPod:
     phase: str = "Pending"
     ready: bool = False
     ended_well: bool = False
-    """Every container ended without an error; the phase says so a moment later."""
+    """The stage's container ended without an error, whatever runs next to it; the phase says so later."""
+    exit_code: int | None = None
+    """Exit code of the stage's container; None while it has not ended."""
+    beside: tuple[str, ...] = ()
+    """Names of the other containers that run: the pod lives as long as they do."""
     termination: Termination | None = None
-    """The first container that ended with an error; None where none did."""
+    """The end of the stage's container with an error, or of the one that failed the pod; None where none did."""
     conditions: Mapping[str, str] = field(default_factory=dict)
     """Status by type, of the conditions that are not plain steps of a pod's life."""
     disruption: str = ""
@@ -151,6 +165,11 @@ class ChildPod:
     def live(self) -> bool:
         """Whether a process of the pod may be running or may still start."""
         return self.phase not in {"Succeeded", "Failed"}
+
+    @property
+    def is_outlived(self) -> bool:
+        """Whether the stage's container has ended and others keep the pod alive."""
+        return self.live and self.exit_code is not None and bool(self.beside)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

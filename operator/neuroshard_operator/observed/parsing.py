@@ -14,6 +14,7 @@ from neuroshard_api.job.training_job import GROUP, KIND
 
 from neuroshard_operator import names
 from neuroshard_operator.observed.bounded import UNREADABLE, problem_of
+from neuroshard_operator.observed.json_text import members
 from neuroshard_operator.observed.objects import (
     DISRUPTION,
     LOG_CHARACTERS,
@@ -70,7 +71,7 @@ def training_job(body: Raw) -> TrainingJobObject:
         namespace=metadata["namespace"],
         generation=metadata.get("generation", 1),
         annotations={key: value for key, value in _map(metadata, "annotations").items() if key.startswith(GROUP)},
-        managed_by=str(JsonText.of(texts["spec"]).read().get("managedBy") or ""),
+        managed_by=members(texts["spec"], b'"managedBy"'.__eq__).get(b'"managedBy"', b"").decode().strip('"'),
         stored_spec=JsonText.of(texts["spec"]),
         stored_status=JsonText.of(texts["status"]),
         unreadable=problem,
@@ -117,17 +118,22 @@ def pod(body: Raw) -> ChildPod:
     true = _true_conditions(status)
     phase = status.get("phase", "Pending")
     disruption = true.get(DISRUPTION, {})
+    role = _label(body, names.ROLE_LABEL)
+    main = names.TRAINER if role == names.WORKER else role
+    ends = _exit_codes(status)
     return ChildPod(
         meta=_meta(body),
-        role=_label(body, names.ROLE_LABEL),
+        role=role,
         attempt=_number(_label(body, names.ATTEMPT_LABEL)) or 0,
         index=_number(_label(body, names.POD_INDEX_LABEL)),
         node=_map(body, "spec").get("nodeName") or "",
         placed=timestamp(true.get("PodScheduled", {}).get("lastTransitionTime")),
         phase=phase,
         ready="Ready" in true,
-        ended_well=phase == "Succeeded" or _all_ended_well(status),
-        termination=_termination(status) or _whole_pod_termination(status),
+        ended_well=phase == "Succeeded" or (ends.get(main) == 0 if main in ends else set(ends.values()) == {0}),
+        exit_code=ends.get(main),
+        beside=tuple(name for name in _running(status) if name != main),
+        termination=_termination(status, main) or _whole_pod_termination(status),
         conditions={
             _shared(each["type"]): _shared(each["status"])
             for each in status.get("conditions") or ()
@@ -333,13 +339,22 @@ def _statuses(status: Raw) -> Sequence[Raw]:
     return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
-def _all_ended_well(status: Raw) -> bool:
-    ends = (_map(each, "state").get("terminated") or {} for each in status.get("containerStatuses") or ())
-    return {end.get("exitCode") for end in ends} == {0}
+def _exit_codes(status: Raw) -> dict[str, int | None]:
+    """Return the exit codes of the containers by name; None of those that have not ended."""
+    states = ((each["name"], _map(each, "state")) for each in status.get("containerStatuses") or ())
+    return {name: (state.get("terminated") or {}).get("exitCode") for name, state in states}
 
 
-def _termination(status: Raw) -> Termination | None:
-    """Return the end of the container that failed first."""
+def _running(status: Raw) -> list[str]:
+    """Return the names of the containers that run, without those that the kubelet ends with the others."""
+    return [each["name"] for each in status.get("containerStatuses") or () if "running" in _map(each, "state")]
+
+
+def _termination(status: Raw, main: str) -> Termination | None:
+    """Return the end of the stage's container with an error; of a pod that failed, of the container that failed first.
+
+    While the pod lives, other containers may fail: they are no part of the stage.
+    """
     ended = [
         Termination(
             container=each["name"],
@@ -351,7 +366,9 @@ def _termination(status: Raw) -> Termination | None:
         for each in _statuses(status)
         if (state := _map(each, "state").get("terminated")) and state.get("exitCode")
     ]
-    return min(ended, key=lambda each: (each.time or _LAST, each.container), default=None)
+    if status.get("phase") != "Failed":
+        ended = [each for each in ended if each.container == main]
+    return min(ended, key=lambda each: (each.container != main, each.time or _LAST, each.container), default=None)
 
 
 def _whole_pod_termination(status: Raw) -> Termination | None:

@@ -6,8 +6,10 @@ from datetime import timedelta
 from neuroshard_api.job.policies import CleanPodPolicy
 from neuroshard_api.job.training_job import KIND
 
+from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Delete
 from neuroshard_operator.context import Context, seconds_until
+from neuroshard_operator.observed.objects import ChildJob
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,13 +34,32 @@ def clean_up(context: Context) -> CleanUp:
 
 def _jobs(context: Context) -> tuple[Action, ...]:
     policy = context.spec.run_policy.clean_pod_policy
-    if policy is CleanPodPolicy.NONE:
-        return ()
-    # An ended Job has no running pods: its controller stopped them.
     return tuple(
         Delete(kind="Job", name=job.meta.name, uid=job.meta.uid)
         for job in context.observed.jobs
-        if job.meta.owner_uid == context.uid
-        and job.meta.deleted is None
-        and (policy is CleanPodPolicy.ALL or job.outcome is None)
+        if job.meta.owner_uid == context.uid and job.meta.deleted is None and _goes(context, job, policy)
     )
+
+
+def _goes(context: Context, job: ChildJob, policy: CleanPodPolicy) -> bool:
+    """Return whether a policy deletes a Job. One that others keep alive goes in any case: it holds devices."""
+    if policy is CleanPodPolicy.NONE:
+        return job.outcome is None and any(pod.is_outlived for pod in context.pods_of(job))
+    # An ended Job has no running pods: its controller stopped them.
+    return policy is CleanPodPolicy.ALL or job.outcome is None
+
+
+def outlived(context: Context) -> tuple[Delete, ...]:
+    """Return the Jobs of profilers and planners to delete, whose work is done and whose pods others keep alive."""
+    jobs = [job for job in context.observed.jobs if job.meta.owner_uid == context.uid and job.role != names.WORKER]
+    return tuple(
+        Delete(kind="Job", name=job.meta.name, uid=job.meta.uid)
+        for job in jobs
+        if job.outcome is None and job.meta.deleted is None and is_done_and_outlived(context, job)
+    )
+
+
+def is_done_and_outlived(context: Context, job: ChildJob) -> bool:
+    """Return whether all containers of a stage have ended well, and others keep the Job from its end."""
+    pods = context.pods_of(job)
+    return len(pods) == job.parallelism and all(pod.ended_well for pod in pods) and any(pod.is_outlived for pod in pods)

@@ -12,7 +12,7 @@ from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training import Training
 from neuroshard_api.job.training_job import AFFECTS, Spec
 
-_HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources"}
+_HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources", "pod_metadata"}
 """Fields that say how a stage's pod runs and not what it decides."""
 
 

@@ -58,9 +58,9 @@ def succeeded(context: Context) -> StageResult | None:
     It is asked before anything else: work that is done is done, even if the job was suspended in that moment.
     """
     current = context.job_named(names.worker_job(context.name, context.attempt))
-    if current is None or current.outcome is None or not current.outcome.succeeded:
+    if current is None or not _have_succeeded(context, current):
         return None
-    message = f"all {context.spec.trainer.num_nodes} workers succeeded"
+    message = f"all {context.spec.trainer.num_nodes} workers succeeded{context.outlived_by(current)}"
     return StageResult(
         display_stage=Stage.SUCCEEDED,
         reason=Reason.TRAINED,
@@ -77,9 +77,19 @@ def succeeded(context: Context) -> StageResult | None:
     )
 
 
+def _have_succeeded(context: Context, current: ChildJob) -> bool:
+    """Return whether all workers succeeded: the Job says so, or all their trainers where others keep it from that."""
+    if current.outcome is not None and current.outcome.succeeded:
+        return True
+    pods = context.pods_of(current)
+    well = {pod.index for pod in pods if pod.ended_well and not pod.disruption}
+    is_over = current.outcome is not None or any(pod.is_outlived for pod in pods)
+    return is_over and len(well) == current.parallelism == context.spec.trainer.num_nodes
+
+
 def run(context: Context, current: ChildJob) -> StageResult:
     """Return the result for workers that were started."""
-    if current.outcome is not None:
+    if current.outcome is not None or any(pod.is_outlived and pod.exit_code for pod in context.pods_of(current)):
         return _failure(context, current)
     if context.is_held(current):
         message = held_message(context, current)
@@ -93,6 +103,7 @@ def run(context: Context, current: ChildJob) -> StageResult:
     ready = sum(pod.ready for pod in pods)
     ended = sum(pod.ended_well for pod in pods)
     message = f"{ready} of {wanted} workers are ready" + (f", {ended} succeeded" if ended else "")
+    message += context.outlived_by(current)
     if ready + ended >= wanted:
         return _running(context, current, Reason.WORKERS_READY, message, are_ready=True)
     stuck = context.trouble_of(current)
@@ -168,7 +179,7 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
     if lost_node:  # the next attempt avoids the silent pod's node and not that of the peer that noticed it
         noticed = f"{cause}; no pod on this node answers"
         cause = cause_of_loss(silent, noticed, cause.time or context.now)
-    return _ended(context, cause, decided)
+    return _ended(context, cause, decided, note=context.outlived_by(current))
 
 
 def _lost_nodes(context: Context, current: ChildJob) -> StageResult | None:
@@ -233,11 +244,17 @@ def _counted_before(context: Context, healthy: timedelta) -> int:
 
 
 def _ended(
-    context: Context, cause: FailureCause, decided: FailureVerdict, *, healthy_until: datetime | None = None
+    context: Context,
+    cause: FailureCause,
+    decided: FailureVerdict,
+    *,
+    healthy_until: datetime | None = None,
+    note: str = "",
 ) -> StageResult:
     """Return the result after the workers have failed: another attempt, or the end of the job.
 
-    `healthy_until`: when they last trained, where that was before the cause's time.
+    `healthy_until`: when they last trained, where that was before the cause's time. `note`: what else people should
+    know, at the end of the message.
     """
     failure = cause.recorded(Stage.RUNNING, context.now)
     healthy = _healthy_time(context, healthy_until or cause.time or context.now)
@@ -255,7 +272,7 @@ def _ended(
         reason = Reason.TOO_MANY_RESTARTS
         message = f"the workers failed after {counted} of at most {most} restarts; the last time {described(cause)}"
     else:
-        return _restart(context, described(cause), decided, failure, status_fields, healthy=healthy)
+        return _restart(context, f"{described(cause)}{note}", decided, failure, status_fields, healthy=healthy)
     step = failed(display_stage=Stage.RUNNING, stage=StageName.RUNNING, reason=reason, message=message, failure=failure)
     return replace(step, status_fields=status_fields, conditions=worker_conditions(reason, message, holds=False))
 

@@ -114,12 +114,14 @@ def follow(
     if _is_lost(context, job):
         message = f"the node of the {stage.role}'s pod does not answer; {stage.again}"
         return once_more(stage, job, message)
-    if job.outcome is None:
+    failed_beside = [pod for pod in context.pods_of(job) if pod.is_outlived and pod.exit_code]
+    is_stuck = bool(failed_beside) and failed_beside[0].exit_code != ExitCode.PEER_LOST
+    if job.outcome is None and not is_stuck:
         step = _at_work(context, stage, job, doing=doing, inputs=inputs)
         limit, due_s = _time_limit(context, job, timedelta(seconds=timeout_s))
         check_s = earliest([step.requeue_after_s, due_s])
         return replace(step, actions=(*step.actions, *limit), requeue_after_s=check_s)
-    if not job.outcome.succeeded:
+    if job.outcome is None or not job.outcome.succeeded:
         return _failed(context, stage, job, timeout_s=timeout_s)
     late = (job.outcome.time or context.now) + RESULT_LATE
     if problem is None and context.now < late:
@@ -163,7 +165,7 @@ def _at_work(
         return replace(queued(stage.active(Reason.QUEUED, message, name), message), actions=actions, events=events)
     stuck = context.trouble_of(job)
     reason = Reason.PODS_PENDING if stuck else stage.running
-    message = f"the {stage.role}'s pod does not start: {stuck}" if stuck else doing
+    message = f"the {stage.role}'s pod does not start: {stuck}" if stuck else f"{doing}{context.outlived_by(job)}"
     check_s = earliest([context.start_check_s(job), context.loss_check_s(job)])
     return stage.active(reason, message, name, actions=repairs, events=events, requeue_after_s=check_s)
 
@@ -191,7 +193,7 @@ def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int)
             return stage.active(stage.running, message, job.meta.name, requeue_after_s=silent_s)
     else:
         reason, words = stage.failures.get(cause.exit_code or ExitCode.OK, (stage.failed, f"the {stage.role} failed"))
-        message = f"{words}: {described(cause)}"
+        message = f"{words}: {described(cause)}{context.outlived_by(job)}"
     return failed(
         display_stage=stage.stage,
         stage=stage.name,
