@@ -44,6 +44,8 @@ class FailureCause:
     reason: str = ""
     pod_reason: str = ""
     """status.reason of the pod."""
+    never_ran: bool = False
+    """The pod ended before any container ran."""
     message: str = ""
     time: datetime | None = None
 
@@ -128,13 +130,19 @@ def was_stopped(job: ChildJob, pods: Iterable[ChildPod]) -> bool:
 
 
 def verdict(
-    policy: FailurePolicy, cause: FailureCause, *, has_run: bool = True, stopped: bool = False, lost_node: bool = False
+    policy: FailurePolicy,
+    cause: FailureCause,
+    *,
+    has_run: bool = True,
+    nobody_late: bool = False,
+    stopped: bool = False,
+    lost_node: bool = False,
 ) -> FailureVerdict:
     """Return the policy's verdict on a cause: by the first rule that matches, or else by the defaults.
 
     `has_run`: all workers of the attempt were ready at one time. Workers that never met did not fail: one of them
-    waited for a node or for its image. `stopped`: they ended since they were asked to.
-    `lost_node`: a worker lost its peer, whose node answers no more.
+    waited for a node or for its image. `nobody_late`: all of them ran at once, and did not meet all the same.
+    `stopped`: they ended since they were asked to. `lost_node`: a worker lost its peer, whose node answers no more.
     """
     for position, rule in enumerate(policy.rules):
         if _matches(rule, cause):
@@ -142,8 +150,14 @@ def verdict(
     is_pressure = cause.reason == KUBELET_EVICTION and cause.pod_reason != NODE_SHUTDOWN
     if (DISRUPTION, "True") in cause.conditions and not is_pressure:
         return FailureVerdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule="default for disruptions")
-    is_late = cause.exit_code == ExitCode.PEER_LOST and not has_run
-    excuse = "lost nodes" if lost_node else "stopped workers" if stopped else "late workers" if is_late else ""
+    is_late = cause.exit_code == ExitCode.PEER_LOST and not has_run and not nobody_late
+    excuses = {
+        "lost nodes": lost_node,
+        "pods of which no container ran": cause.never_ran and not has_run,
+        "stopped workers": stopped,
+        "late workers": is_late,
+    }
+    excuse = next((each for each, holds in excuses.items() if holds), "")
     if excuse:
         return FailureVerdict(action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS, rule=f"default for {excuse}")
     if cause.exit_code == ExitCode.INVALID_INPUT:
@@ -157,6 +171,8 @@ def _matches(rule: FailureRule, cause: FailureCause) -> bool:
         if not cause.exit_code:
             return False
         return (cause.exit_code in codes.values) == (codes.operator is ExitCodeOperator.IN)
+    if rule.on_pod_reasons is not None:
+        return cause.pod_reason in rule.on_pod_reasons
     wanted = {(condition.type, condition.status.value) for condition in rule.on_pod_conditions or ()}
     return bool(wanted & cause.conditions)
 
@@ -175,6 +191,7 @@ def _cause_in(pod: ChildPod) -> FailureCause:
         exit_code=termination.exit_code if termination else None,
         conditions=frozenset(pod.conditions.items()),
         pod_reason=pod.reason,
+        never_ran=pod.never_ran,
         reason=pod.disruption or (termination.reason if termination else ""),
         message=termination.message if termination else "",
         time=termination.time if termination else None,

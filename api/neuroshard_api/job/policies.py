@@ -61,9 +61,11 @@ class FailureRule(Part):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="has(self.onExitCodes) != has(self.onPodConditions)",
-            message="set exactly one of onExitCodes and onPodConditions",
-            holds=lambda rule: (rule.on_exit_codes is None) != (rule.on_pod_conditions is None),
+            cel="[has(self.onExitCodes), has(self.onPodConditions), has(self.onPodReasons)].filter(x, x).size() == 1",
+            message="set exactly one of onExitCodes, onPodConditions, and onPodReasons",
+            holds=lambda rule: (
+                [rule.on_exit_codes, rule.on_pod_conditions, rule.on_pod_reasons].count(None) == 2  # noqa: PLR2004
+            ),
         ),
     )
 
@@ -78,6 +80,15 @@ class FailureRule(Part):
         Annotated[tuple[OnPodCondition, ...], Field(min_length=1, max_length=20, json_schema_extra=ATOMIC)] | None
     ) = None
     """Pod conditions that the rule is for; any one of them is enough."""
+    on_pod_reasons: (
+        Annotated[
+            tuple[Annotated[str, Field(min_length=1, max_length=253)], ...],
+            Field(min_length=1, max_length=20, json_schema_extra=ATOMIC),
+        ]
+        | None
+    ) = None
+    """Reasons of a pod's status that the rule is for, such as Evicted, or UnexpectedAdmissionError of a pod that a
+    kubelet rejected; any one of them is enough."""
 
 
 class FailurePolicy(Part):
@@ -94,7 +105,7 @@ class FailurePolicy(Part):
     that reports no progress is never restarted for it. If unset: no limit."""
     rules: Annotated[tuple[FailureRule, ...], Field(max_length=20, json_schema_extra=ATOMIC)] = ()
     """Rules in order; the first that matches decides. No match: exit code 2 (wrong input) fails the job, a disrupted
-    pod restarts it without counting, every other failure restarts it."""
+    pod, or one of which no container ran, restarts it without counting, every other failure restarts it."""
 
 
 class CleanPodPolicy(StrEnum):

@@ -89,6 +89,15 @@ def pod_template(
     }
 
 
+def dns_of(template: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the DNS policy of pods in the network of their nodes: with the node's, they do not find each other.
+
+    Nothing where the template has another network, or a policy of its own.
+    """
+    is_needed = template.get("hostNetwork") is True and not template.get("dnsPolicy")
+    return {"dnsPolicy": "ClusterFirstWithHostNet"} if is_needed else {}
+
+
 def with_metadata(template: Mapping[str, Any], said: PodTemplateMetadata) -> dict[str, Any]:
     """Return a pod template with the job's labels and annotations; those of the operator win."""
     ours = template["metadata"]

@@ -31,6 +31,7 @@ from neuroshard_operator.children.pods import (
     WORK,
     config_map_volume,
     container,
+    dns_of,
     empty_volume,
     pod_template,
     publishing,
@@ -113,7 +114,7 @@ def profiler_job(
         out_dir=out,
         meet=None if num_nodes is None else endpoint(context, name),
     )
-    on_trainer_nodes = {key: template[key] for key in KEPT_FROM_TEMPLATE if key in template}
+    on_trainer_nodes = {**{key: template[key] for key in KEPT_FROM_TEMPLATE if key in template}, **dns_of(template)}
     selector = {**product_selector(hardware), **on_trainer_nodes.get("nodeSelector", {})}
     trainer = context.spec.trainer.resources_per_node
     spec = {

@@ -32,6 +32,7 @@ from neuroshard_operator.children.pods import (
     WORK,
     config_map_volume,
     container,
+    dns_of,
     empty_volume,
     pod_template,
     publishing,
@@ -186,6 +187,7 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         volumes.append(empty_volume("dshm", medium="Memory", **({} if limit is None else {"sizeLimit": limit})))
     selector = product_selector(context.status.hardware)
     return {
+        **dns_of(context.spec.pod_template.spec),
         "subdomain": names.service(context.name),
         "terminationGracePeriodSeconds": GRACE_SECONDS,
         **({"nodeSelector": selector} if selector else {}),

@@ -150,6 +150,10 @@ class ChildPod:
     """Exit code of the stage's container; None while it has not ended."""
     beside: tuple[str, ...] = ()
     """Names of the other containers that run: the pod lives as long as they do."""
+    started: datetime | None = None
+    """When the stage's container started; None where it has not, or where that is not known."""
+    never_ran: bool = False
+    """The pod ended before any container ran, as one that a kubelet rejected."""
     termination: Termination | None = None
     """The end of the stage's container with an error, or of the one that failed the pod; None where none did."""
     conditions: Mapping[str, str] = field(default_factory=dict)

@@ -132,6 +132,8 @@ def pod(body: Raw) -> ChildPod:
         ready="Ready" in true,
         ended_well=phase == "Succeeded" or (ends.get(main) == 0 if main in ends else set(ends.values()) == {0}),
         exit_code=ends.get(main),
+        started=_started(status, main),
+        never_ran=phase == "Failed" and not any(_has_run(each) for each in _statuses(status)),
         beside=tuple(name for name in _running(status) if name != main),
         termination=_termination(status, main) or _whole_pod_termination(status),
         conditions={
@@ -345,9 +347,23 @@ def _exit_codes(status: Raw) -> dict[str, int | None]:
     return {name: (state.get("terminated") or {}).get("exitCode") for name, state in states}
 
 
+def _has_run(container: Raw) -> bool:
+    state, last = _map(container, "state"), _map(container, "lastState")
+    return bool(state.get("running") or state.get("terminated") or last) or bool(container.get("restartCount"))
+
+
+def _started(status: Raw, main: str) -> datetime | None:
+    """Return when the stage's container started."""
+    states = (_map(each, "state") for each in status.get("containerStatuses") or () if each["name"] == main)
+    found = (state.get("running") or state.get("terminated") for state in states)
+    return next((timestamp(each.get("startedAt")) for each in found if each), None)
+
+
 def _running(status: Raw) -> list[str]:
     """Return the names of the containers that run, without those that the kubelet ends with the others."""
-    return [each["name"] for each in status.get("containerStatuses") or () if "running" in _map(each, "state")]
+    return [
+        each["name"] for each in status.get("containerStatuses") or () if _map(each, "state").get("running") is not None
+    ]
 
 
 def _termination(status: Raw, main: str) -> Termination | None:

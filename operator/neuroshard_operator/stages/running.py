@@ -48,6 +48,8 @@ LONGEST_PAUSE_S = 300.0
 UNCOUNTED_PAUSE = timedelta(seconds=30)
 """Between restarts that do not count, where the workers ran for less than `QUICK`: nothing else bounds their number."""
 QUICK = timedelta(minutes=10)
+MEETS_WITHIN = timedelta(seconds=10)
+"""How long workers that all run need to meet: names of pods resolve some seconds after their start."""
 SILENT_REQUEUE_S = 10.0
 """While a pod does not answer: it counts as lost by the clock, and nothing tells when."""
 
@@ -160,7 +162,8 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
     """Return the end of the job or the next attempt. The attempt is recorded first, and started by a later pass."""
     cause = cause_of(current, context.observed.pods)
     silent = [pod for pod in context.pods_of(current) if pod.live and pod.termination is None]
-    if cause.exit_code == ExitCode.PEER_LOST and silent and not all(map(context.is_lost, silent)):
+    never_met = context.ready_since is None and _nobody_was_late(context, current)
+    if cause.exit_code == ExitCode.PEER_LOST and silent and not never_met and not all(map(context.is_lost, silent)):
         # Its peers noticed a lost node long before the cluster does. The next attempt waits for these pods anyway.
         message = f"{described(cause)}; pod {silent[0].meta.name} on node {silent[0].node or '(none)'} does not answer"
         if context.ready_since is None:
@@ -168,11 +171,12 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
         else:
             waiting = _running(context, current, Reason.WORKERS_LOST, message, are_ready=False)
         return replace(waiting, requeue_after_s=SILENT_REQUEUE_S)
-    lost_node = cause.exit_code == ExitCode.PEER_LOST and bool(silent)
+    lost_node = cause.exit_code == ExitCode.PEER_LOST and bool(silent) and not never_met
     decided = verdict(
         context.spec.failure_policy,
         cause,
-        has_run=context.ready_since is not None or current.parallelism == 1,  # one alone waits for nobody
+        has_run=context.ready_since is not None,
+        nobody_late=never_met,
         stopped=was_stopped(current, context.observed.pods),
         lost_node=lost_node,
     )
@@ -180,6 +184,18 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
         noticed = f"{cause}; no pod on this node answers"
         cause = cause_of_loss(silent, noticed, cause.time or context.now)
     return _ended(context, cause, decided, note=context.outlived_by(current))
+
+
+def _nobody_was_late(context: Context, current: ChildJob) -> bool:
+    """Return whether the containers of all workers ran at once for a while, in which they could have met."""
+    if current.parallelism == 1:
+        return True
+    pods = [pod for pod in context.pods_of(current) if pod.exit_code is not None or pod.phase == "Running"]
+    starts = [pod.started for pod in pods if pod.started is not None]
+    # Each waits for the others from its own start on.
+    spread = max(starts) - min(starts) if starts else timedelta(0)
+    timeout = timedelta(seconds=context.spec.rendezvous.timeout_seconds)
+    return len(pods) == current.parallelism and timeout - spread >= min(MEETS_WITHIN, timeout / 2)
 
 
 def _lost_nodes(context: Context, current: ChildJob) -> StageResult | None:
@@ -272,7 +288,9 @@ def _ended(
         reason = Reason.TOO_MANY_RESTARTS
         message = f"the workers failed after {counted} of at most {most} restarts; the last time {described(cause)}"
     else:
-        return _restart(context, f"{described(cause)}{note}", decided, failure, status_fields, healthy=healthy)
+        what = f"{described(cause)}{note}"
+        never_ran = cause.never_ran
+        return _restart(context, what, decided, failure, status_fields, healthy=healthy, never_ran=never_ran)
     step = failed(display_stage=Stage.RUNNING, stage=StageName.RUNNING, reason=reason, message=message, failure=failure)
     return replace(step, status_fields=status_fields, conditions=worker_conditions(reason, message, holds=False))
 
@@ -310,8 +328,18 @@ def restarted_elsewhere(context: Context, message: str, status_fields: Mapping[s
     )
 
 
-def _pause(context: Context, decided: FailureVerdict, counted: int, healthy: timedelta) -> timedelta:
-    """Return the delay of the next attempt: longer with each failure that counts, and between quick disruptions."""
+def _pause(
+    context: Context, decided: FailureVerdict, counted: int, healthy: timedelta, *, never_ran: bool
+) -> timedelta:
+    """Return the delay of the next attempt: longer with each failure that counts, and between quick disruptions.
+
+    Where no container ran, as on a node that boots, it doubles from one such failure to the next.
+    """
+    if never_ran and not decided.counts:
+        last, again = context.status.last_failure, context.status.next_start_time
+        is_again = last is not None and last.container_name is None and again is not None and again > last.time
+        before_s = (again - last.time).total_seconds() if is_again and last is not None and again is not None else 0.0
+        return timedelta(seconds=min(max(2.0 * before_s, FIRST_PAUSE_S), LONGEST_PAUSE_S))
     if decided.counts:
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S) if counted > 1 else 0.0
         return timedelta(seconds=pause_s)
@@ -327,9 +355,10 @@ def _restart(
     status_fields: dict[str, object],
     *,
     healthy: timedelta,
+    never_ran: bool = False,
 ) -> StageResult:
     counted = _counted_before(context, healthy) + decided.counts
-    pause = _pause(context, decided, counted, healthy)
+    pause = _pause(context, decided, counted, healthy, never_ran=never_ran)
     counting = f"restart {counted} of {context.spec.failure_policy.max_restarts}" if decided.counts else "not counted"
     message = f"restarting all workers ({counting}, failure rule: {decided.rule}): {what}"
     old_reports = cleared(context)

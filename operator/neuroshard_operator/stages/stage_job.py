@@ -35,6 +35,8 @@ RESULT_LATE = timedelta(seconds=30)
 """How long a result may reach the operator after the Job that published it ended: two watches bring them."""
 LIMITED_AFTER = timedelta(seconds=60)
 """How long a pod has been on its node, at most, before its Job gets its time limit."""
+REJECTED_PAUSE, MOST_REJECTED_PAUSE = timedelta(seconds=30), timedelta(minutes=5)
+"""Before a Job is made again whose pods kubelets rejected, at least and at most."""
 DEADLINE_EXCEEDED = "DeadlineExceeded"
 """Reason with which Kubernetes ends a Job that took longer than its activeDeadlineSeconds."""
 _FIRST = datetime.min.replace(tzinfo=UTC)
@@ -185,6 +187,8 @@ def _time_limit(context: Context, job: ChildJob, timeout: timedelta) -> tuple[tu
 
 def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int) -> StageResult:
     cause = cause_of(job, context.observed.pods)
+    if cause.never_ran:
+        return _rejected(context, stage, job, described(cause))
     if job.outcome is not None and job.outcome.reason == DEADLINE_EXCEEDED:
         reason, message = stage.timed_out, f"{stage.time_limit} ({timeout_s} s)"
         silent_s = context.loss_check_s(job)
@@ -201,6 +205,21 @@ def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int)
         message=message,
         failure=cause.recorded(stage.stage, context.now),
     )
+
+
+def _rejected(context: Context, stage: JobStage, job: ChildJob, why: str) -> StageResult:
+    """Return the step of a stage whose pods ended before any container ran: after a pause it begins again.
+
+    The pause grows with the time that the Job had tried; that a node boots is no fault of the job's.
+    """
+    ended = (job.outcome.time if job.outcome else None) or context.now
+    tried = ended - (job.meta.created or ended)
+    due = ended + min(max(tried, REJECTED_PAUSE), MOST_REJECTED_PAUSE)
+    message = f"no container of the {stage.role} ran: {why}"
+    if context.now < due:
+        due_s = seconds_until(due, context.now)
+        return stage.active(Reason.PODS_PENDING, f"{message}; {stage.again}", job.meta.name, requeue_after_s=due_s)
+    return once_more(stage, job, f"{message}; {stage.again}")
 
 
 def _was_deleted(job: ChildJob, result: ChildConfigMap | None) -> bool:

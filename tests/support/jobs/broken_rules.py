@@ -420,7 +420,7 @@ RULES = (
     broken_rule(
         "failure-rule-for-nothing",
         "spec.failurePolicy.rules[0]",
-        "set exactly one of onExitCodes and onPodConditions",
+        "set exactly one of onExitCodes, onPodConditions, and onPodReasons",
         failurePolicy={"rules": [{"action": "FailJob"}]},
     ),
     looked_up(
