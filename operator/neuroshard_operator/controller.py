@@ -37,8 +37,10 @@ FILL_AGAIN_S = 1.0
 """Until everything is listed again, while the watches have not brought all that is there."""
 REST_S = 0.2
 """Between two passes at a job: its children's events come in bursts, our own writes among them."""
-STALE_S = 0.5
-"""Until the watch has brought what made a pass stale."""
+STALE_S, LONGEST_STALE_S = 0.5, 30.0
+"""Until the watch has brought what made a pass stale, doubled each time that the next pass is stale too; at most."""
+STALE_AND_TOLD = 5
+"""Stale passes in a row that are told in the log: a watch is late by less."""
 
 logger = logging.getLogger(__name__)
 
@@ -96,6 +98,7 @@ class Controller:
         self._lists = Resync(api, caches.watched, self._namespaces)
         self._stalled: tuple[str, ...] = ()
         self._stages: dict[JobKey, str] = {}
+        self._stale: dict[JobKey, int] = {}
         self._filled = asyncio.Event()
         metrics.watch_age(lambda: self.resync_age_s, lambda: len(self.queue))
 
@@ -188,8 +191,11 @@ class Controller:
                     outcome = await self._reconcile_one(key)
             except StaleError as error:
                 outcome = "stale"
-                self.queue.wake_after(key, STALE_S)
-                logger.debug("%s", error, extra=self._about(key))
+                number = self._stale[key] = self._stale.get(key, 0) + 1
+                pause_s = min(STALE_S * 2.0 ** min(number - 1, 10), LONGEST_STALE_S)
+                self.queue.wake_after(key, pause_s)
+                level = logging.WARNING if number >= STALE_AND_TOLD else logging.DEBUG
+                logger.log(level, "%s; again in %.1f s", error, pause_s, extra=self._about(key))
             except (ApiError, TimeoutError) as error:
                 pause_s = self.queue.failed(key)
                 problem = str(error) or "the pass took too long"
@@ -214,6 +220,7 @@ class Controller:
         if decision.status is not None:
             self._pace.wrote(key)
         self.queue.succeeded(key)
+        self._stale.pop(key, None)
         after = decision.status or before
         if has_ended(after):
             self._cluster.forget_contents(key)
@@ -237,6 +244,7 @@ class Controller:
         self.queue.forget(key)
         self._cluster.forget(key)
         self._pace.forget(key)
+        self._stale.pop(key, None)
         stage = self._stages.pop(key, None)
         if stage is not None:
             self._metrics.jobs.labels(stage=stage).dec()

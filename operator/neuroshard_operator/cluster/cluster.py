@@ -38,6 +38,10 @@ SPECIFIED = {"spec", "rules", "subjects", "automountServiceAccountToken"}
 """Fields of children next to their metadata that can be changed."""
 NEVER_PATCHED = {"ServiceAccount"}
 """Kinds that the operator has no right to change."""
+GARBAGE_COLLECTION = {"foregroundDeletion", "orphan"}
+"""Finalizers of Kubernetes' own, which go once the dependents do."""
+GOES_WITHIN_S = 10.0
+"""How long an object that is being deleted is waited for before people hear of it."""
 REFUSED = (400, 403, 404, 413, 422)
 """Answers to a write that the same write will get again, at least for a while."""
 
@@ -62,6 +66,7 @@ class Cluster:
         self._documents = Documents(api)
         self._events = EventWriter(api)
         self._refusals: dict[JobKey, tuple[Refusal, ...]] = {}
+        self._taken_since_s: dict[JobKey, dict[tuple[str, str], float]] = {}
         self._nodes: tuple[Node, ...] = ()
         self._nodes_at_s: float | None = None
 
@@ -157,6 +162,7 @@ class Cluster:
     def forget(self, key: JobKey) -> None:
         """Drop what is kept for a job that is gone."""
         self._refusals.pop(key, None)
+        self._taken_since_s.pop(key, None)
         self._documents.forget(key)
         self._caches.forget(key)
 
@@ -317,12 +323,28 @@ class Cluster:
         labels = found["metadata"].get("labels") or {}
         if ours or (shared and labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY):
             if "deletionTimestamp" in found["metadata"]:
-                raise StaleError(f"{kind} {name} is still being deleted")
+                return self._taken(key, kind, found["metadata"], "an object of this name")
             self._remember(key, await self._relabelled(job, manifest, found) | {"kind": kind})
             return None
         if any(owner["kind"] == KIND and owner["name"] == job.meta.name for owner in owners):
-            raise StaleError(f"{kind} {name} of an earlier job of this name is still being deleted")
+            return self._taken(key, kind, found["metadata"], "that of an earlier job of this name")
         return Refusal(kind=kind, name=name, code=CONFLICT, message="exists already", foreign=True)
+
+    def _taken(self, key: JobKey, kind: str, metadata: Json, what: str) -> Refusal:
+        """Return that a name is still taken by an object that is being deleted.
+
+        Raises:
+            StaleError: it should be gone in a moment.
+        """
+        finalizers = [str(each) for each in metadata.get("finalizers") or () if each not in GARBAGE_COLLECTION]
+        place = (kind, metadata["name"])
+        since_s = self._taken_since_s.setdefault(key, {}).setdefault(place, self._clock())
+        if not finalizers and self._clock() - since_s < GOES_WITHIN_S:
+            raise StaleError(f"{kind} {metadata['name']} is still being deleted")
+        waits = f"and waits for its finalizers: {', '.join(finalizers[:5])}" if finalizers else "and does not go"
+        hint = "hint: see what holds it, or rename the job"
+        message = f"the name is still taken: {what} is being deleted {waits}; {hint}"
+        return Refusal(kind=kind, name=metadata["name"], code=CONFLICT, message=message)
 
     async def _relabelled(self, job: TrainingJobObject, manifest: Mapping[str, Any], found: Json) -> Json:
         """Return an object of ours that no watch shows, with the labels by which watches find it."""
@@ -369,6 +391,7 @@ class Cluster:
             if error.code not in REFUSED:
                 raise
             return Refusal(kind=kind, name=name, code=error.code, message=str(error))
+        self._taken_since_s.get(key, {}).pop((kind, name), None)
         self._remember(key, written | {"kind": kind})
         return None
 
