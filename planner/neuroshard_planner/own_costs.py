@@ -34,7 +34,7 @@ class EmbeddingCosts(Protocol):
 
 
 class OwnCosts:
-    """A cost model that plans like a bundle, for `planning.plan` and for the drop-in planner's ``bundle``.
+    """A cost model that plans like a bundle, for `pipeline.plan` and for the drop-in planner's ``bundle``.
 
     Collectives of tables that are cut by rows or copied are those of the base.
 

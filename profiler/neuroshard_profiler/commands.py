@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from neuroshard_api.process.optimizer_choice import OptimizerChoice
+from neuroshard_api.process.printable import printable
 
 from neuroshard_profiler.sessions.commands import Engine, MemoryMib
 
@@ -383,10 +384,10 @@ COMMANDS = (profile, collect_compute, collect_comm, fit, stats)
 
 
 def _console() -> "Console":
-    from rich.console import Console
+    from neuroshard_report.terminal.console import PrintableConsole
 
-    return Console(stderr=True, markup=False, highlight=False)
+    return PrintableConsole(stderr=True)
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.write(f"{printable(sentence)}\n")

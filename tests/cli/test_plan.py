@@ -327,7 +327,7 @@ def test_the_batch_size_of_the_plan_is_searched_once(
         sizes.append(request.batch_size_per_device)
         return search(request, **options)
 
-    monkeypatch.setattr("neuroshard_planner.planning.plan", counted)
+    monkeypatch.setattr("neuroshard_planner.pipeline.plan", counted)
     asked = ("plan", tables, *DEVICES, "--max-memory", memory, "--batch-size", "8192", "--algorithm", "size_greedy")
 
     result = neuroshard(*asked, "--batch-sizes", "1024,8192")

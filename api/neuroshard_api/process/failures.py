@@ -11,6 +11,7 @@ from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.hints import in_lines
 from neuroshard_api.process.missing_package import missing_package
+from neuroshard_api.process.printable import printable
 
 OPTIONAL_PACKAGES = {
     "torch": "pretrain",
@@ -87,7 +88,7 @@ def report_failure(
             answer["traceback"] = trace
         sys.stderr.write(json.dumps(answer) + "\n")
     else:
-        sys.stderr.write(f"{trace or ''}error: {in_lines(message)}\n")
+        sys.stderr.write(f"{printable(trace or '')}error: {in_lines(message)}\n")
     return exit_code
 
 

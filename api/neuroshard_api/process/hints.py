@@ -6,13 +6,15 @@ A terminal shows the remedy on a line of its own.
 import sys
 from collections.abc import Iterable
 
+from neuroshard_api.process.printable import printable
+
 _ON_THE_LINE = "; hint: "
 _OF_ITS_OWN = "hint: "
 
 
 def in_lines(message: str) -> str:
-    """Return a message with its remedy on a line of its own."""
-    return message.replace(_ON_THE_LINE, f"\n{_OF_ITS_OWN}")
+    """Return a message for a terminal: its remedy on a line of its own, its control characters shown."""
+    return printable(message).replace(_ON_THE_LINE, f"\n{_OF_ITS_OWN}")
 
 
 def without_hint(message: str) -> str:

@@ -1,6 +1,6 @@
 """``neuroshard logs``: what the pods of a job's stage printed."""
 
-import sys
+import codecs
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -8,6 +8,7 @@ from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, parsed
+from neuroshard_cli.shared.output import print_document
 
 if TYPE_CHECKING:
     from neuroshard_api.job.status import StageStatus
@@ -48,9 +49,9 @@ def logs(
         for pod in pods[:1] if follow else pods:
             if len(pods) > 1:
                 say(f"--- {pod.pod}")
+            reader = codecs.getincrementaldecoder("utf-8")(errors="replace")
             for chunk in jobs.log(pod, follow=follow):
-                sys.stdout.buffer.write(chunk)
-                sys.stdout.buffer.flush()
+                print_document(reader.decode(chunk))
 
 
 def _stages(job: "DLRMTrainingJob") -> "tuple[StageStatus, ...]":

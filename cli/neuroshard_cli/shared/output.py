@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from neuroshard_api.process.atomic_file import write_whole
 from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -25,15 +26,18 @@ def print_text(content: "RenderableType") -> None:
 
 def progress_console() -> "Console":
     """Return a console on stderr, for what moves while a command works; nothing moves where it is not a terminal."""
-    from rich.console import Console
+    from neuroshard_report.terminal.console import PrintableConsole
 
-    return Console(stderr=True, markup=False, highlight=False)
+    return PrintableConsole(stderr=True)
 
 
 def print_document(text: str) -> None:
-    """Write text to stdout as it is. Raises ReaderGoneError, or CommandError where stdout is a full disk."""
+    """Write text to stdout as it is, its control characters shown where that is a terminal.
+
+    Raises ReaderGoneError, or CommandError where stdout is a full disk.
+    """
     try:
-        sys.stdout.write(text)
+        sys.stdout.write(printable(text) if sys.stdout.isatty() else text)
         sys.stdout.flush()
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left must not fail again at exit

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from neuroshard_api.process.printable import printable
 
 EngineChoice = Literal["duckdb", "spark"]
 Engine = Annotated[
@@ -64,4 +65,4 @@ def cluster_sessions(
 
 
 def _say(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
+    sys.stderr.write(f"{printable(sentence)}\n")

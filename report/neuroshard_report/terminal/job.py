@@ -91,7 +91,8 @@ def _facts(status: Status) -> Iterator[str]:
         yield f"restarts: {status.restarts}, of which {status.restarts_count_towards_max or 0} after failures"
     failure = status.last_failure
     if failure is not None:
-        where = f" of pod {failure.pod_name} on {failure.node_name}" if failure.pod_name else ""
+        node = f" on {failure.node_name}" if failure.node_name else ""
+        where = f" of pod {failure.pod_name}{node}" if failure.pod_name else ""
         code = f", exit code {failure.exit_code}" if failure.exit_code is not None else ""
         yield f"last failure: {failure.reason or 'unknown'}{where}{code}"
         yield from (f"  {line}" for line in (failure.message or "").splitlines())

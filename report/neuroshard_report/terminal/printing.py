@@ -22,12 +22,12 @@ def print_content(content: "RenderableType", *, write: Callable[[str], None] = _
         content: what rich can render.
         write: takes the text where stdout is not a terminal.
     """
-    from rich.console import Console  # noqa: PLC0415 - slow to import, and many commands print nothing
+    from neuroshard_report.terminal.console import PrintableConsole  # noqa: PLC0415 - slow to import, and many commands print nothing
 
-    console = Console(markup=False, highlight=False)
+    console = PrintableConsole()
     if console.is_terminal:
         console.print(content)
         return
     piped = io.StringIO()
-    Console(file=piped, markup=False, highlight=False, width=UNBOUND_WIDTH, color_system=None).print(content)
+    PrintableConsole(file=piped, width=UNBOUND_WIDTH).print(content)
     write("".join(f"{line.rstrip()}\n" for line in piped.getvalue().splitlines()))

@@ -53,8 +53,7 @@ def activity(description: str, *, console: "Console | None" = None, is_silent: b
         console: where the line is shown. None: stderr.
         is_silent: shows nothing, for output that programs read.
     """
-    from rich.console import Console  # noqa: PLC0415 - slow to import
-    from rich.progress import (  # noqa: PLC0415 - the same
+    from rich.progress import (  # noqa: PLC0415 - slow to import
         BarColumn,
         Progress,
         SpinnerColumn,
@@ -63,7 +62,9 @@ def activity(description: str, *, console: "Console | None" = None, is_silent: b
         TimeRemainingColumn,
     )
 
-    shown = console or Console(stderr=True, markup=False, highlight=False)
+    from neuroshard_report.terminal.console import PrintableConsole  # noqa: PLC0415 - the same
+
+    shown = console or PrintableConsole(stderr=True)
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
