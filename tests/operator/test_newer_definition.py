@@ -179,3 +179,16 @@ def test_an_ended_job_stays_ended_whatever_its_conditions_look_like() -> None:
 
     assert len(story.world.created) == made
     assert story.status["stage"] == "Succeeded"
+
+
+def test_a_default_of_a_newer_definition_is_seen_without_a_change_of_the_job() -> None:
+    """The API server fills it in as it reads the job: no version changes, and no watch brings anything."""
+    story = Story().running()
+    story.world.training_job(JOB)["spec"]["newPart"] = {"enabled": True}
+    story.settle()
+    assert all(each["type"] != "SpecUnderstood" for each in story.status["conditions"])
+    story.later(301)
+
+    assert story.condition("SpecUnderstood")["status"] == "False"
+    assert "spec.newPart" in story.condition("SpecUnderstood")["message"]
+    assert story.status["stage"] == "Running"

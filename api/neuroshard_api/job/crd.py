@@ -24,7 +24,7 @@ PRINTER_COLUMNS: tuple[Mapping[str, str | int], ...] = (
     {"name": "Predicted(us)", "type": "integer", "jsonPath": ".status.cost.predicted.totalMicroseconds"},
     {"name": "Measured(us)", "type": "integer", "jsonPath": ".status.cost.measured.totalMicroseconds"},
     {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts"},
-    {"name": "Reason", "type": "string", "priority": 1, "jsonPath": ".status.reason"},
+    {"name": "Reason", "type": "string", "jsonPath": ".status.reason"},
     {"name": "Plan", "type": "string", "priority": 1, "jsonPath": ".status.plan.configMapRef.name"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 )

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
+from neuroshard_operator import names
 from neuroshard_operator.cluster.watched import JobKey, WatchedObjects
 from neuroshard_operator.observed.objects import (
+    OF_ANOTHER_NAMESPACE,
     ChildConfigMap,
     ChildJob,
     ChildObject,
@@ -15,6 +17,7 @@ from neuroshard_operator.observed.objects import (
     OtherProfiler,
     TrainingJobObject,
 )
+from neuroshard_operator.observed.parsing import UNSCHEDULABLE
 
 Child = ChildJob | ChildConfigMap | ChildObject
 Found = TypeVar("Found", ChildJob, ChildConfigMap, ChildObject)
@@ -57,6 +60,17 @@ class Caches:
     def pods(self, key: JobKey) -> list[ChildPod]:
         """Return the pods of a job."""
         return list(self._indices.pods.get(key, ()))
+
+    def half_started(self, key: JobKey) -> tuple[str, ...]:
+        """Return other jobs that wait like this one: some of their workers have nodes, and no node takes the others.
+
+        Those of other namespaces are not named. Empty where this job is none of them.
+        """
+        if not _is_half_started(self._indices.pods.get(key, ())):
+            return ()
+        others = (other for other, pods in self._indices.pods.items() if other != key and _is_half_started(pods))
+        named = {name if namespace == key[0] else OF_ANOTHER_NAMESPACE for namespace, name in others}
+        return tuple(sorted(named))
 
     def config_maps(self, key: JobKey) -> list[ChildConfigMap]:
         """Return the ConfigMaps of a job and the profiles of its namespace."""
@@ -129,3 +143,8 @@ class Caches:
             else:
                 found[name] = child
         return list(found.values())
+
+
+def _is_half_started(pods: Iterable[ChildPod]) -> bool:
+    workers = [pod for pod in pods if pod.role == names.WORKER and pod.live]
+    return any(pod.node for pod in workers) and any(pod.waiting.startswith(UNSCHEDULABLE) for pod in workers)

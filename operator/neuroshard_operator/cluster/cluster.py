@@ -66,6 +66,8 @@ class Cluster:
         self._documents = Documents(api)
         self._events = EventWriter(api)
         self._refusals: dict[JobKey, tuple[Refusal, ...]] = {}
+        self._specs: dict[JobKey, tuple[str, float, JsonText | None]] = {}
+        """Specs as they were read last: version of the job, time, and the spec if it is kept."""
         self._taken_since_s: dict[JobKey, dict[tuple[str, str], float]] = {}
         self._nodes: tuple[Node, ...] = ()
         self._nodes_at_s: float | None = None
@@ -82,17 +84,31 @@ class Cluster:
             config_maps=self._documents.known(key, self._caches.config_maps(key)),
             objects=self._caches.objects(key),
             refusals=self._refusals.pop(key, ()),
+            half_started=self._caches.half_started(key),
         )
 
     async def with_spec(self, observed: Observed) -> Observed:
-        """Return the same with a spec that is too large to be kept. Raises ApiError, and StaleError."""
+        """Return the same with the spec as the API server has it now.
+
+        A spec that is too large to be kept is read each time. Others are read again after an interval: a newer
+        definition fills in its defaults as an object is read, and changes no version that a watch would bring.
+
+        Raises ApiError, and StaleError.
+        """
         job = observed.job
-        if job.stored_spec is not None:
-            return observed
-        found = parsing.training_job(await self._get(KIND, job, job.meta.name))
-        if found.meta.resource_version != job.meta.resource_version:
-            raise StaleError(f"{job.meta.name} has changed since it was observed")
-        return replace(observed, job=replace(job, stored_spec=found.stored_spec))
+        key, version = (job.namespace, job.meta.name), job.meta.resource_version
+        known = self._specs.get(key)
+        if known is None or known[0] != version:
+            known = self._specs[key] = (version, self._clock(), job.stored_spec)
+        _, at_s, spec = known
+        is_old = self._clock() - at_s >= self._settings.resync_seconds and "completionTime" not in job.status
+        if spec is None or (is_old and not job.unreadable):
+            found = parsing.training_job(await self._get(KIND, job, job.meta.name))
+            if found.meta.resource_version != version:
+                raise StaleError(f"{job.meta.name} has changed since it was observed")
+            self._specs[key] = (version, self._clock(), found.to_keep.stored_spec)
+            spec = found.stored_spec
+        return replace(observed, job=replace(job, stored_spec=spec))
 
     async def fetch(self, observed: Observed, reads: Reads) -> Observed:
         """Return the same with what no watch brings: contents of ConfigMaps, nodes, files of users. Raises ApiError."""
@@ -163,6 +179,7 @@ class Cluster:
         """Drop what is kept for a job that is gone."""
         self._refusals.pop(key, None)
         self._taken_since_s.pop(key, None)
+        self._specs.pop(key, None)
         self._documents.forget(key)
         self._caches.forget(key)
 

@@ -11,6 +11,8 @@ from neuroshard_operator.observed.results import ResultDocument
 
 DISRUPTION = "DisruptionTarget"
 """Pod condition with which the cluster says that it takes a pod away: drain, preemption, taint, lost node."""
+OF_ANOTHER_NAMESPACE = "of another namespace"
+"""In place of the name of a job that this job's users may not know of."""
 LOG_CHARACTERS = 2048  # of the end of a log; status.lastFailure.message holds 4096
 
 
@@ -277,6 +279,8 @@ class Observed:
     """Profiler Jobs of other jobs in the namespace, by profile key: of several the one that is nearest to its end."""
     refusals: Sequence[Refusal] = ()
     """Writes of the pass before that were refused."""
+    half_started: tuple[str, ...] = ()
+    """Other jobs that hold devices and wait for more, as this one does."""
     fetched: Sequence[Fetched] = ()
     bodies: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """ConfigMaps of the job, and its profile, as this pass read them, by name: a copy of one need not read it again."""

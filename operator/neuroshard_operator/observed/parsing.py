@@ -36,6 +36,8 @@ Raw = Mapping[str, Any]
 
 _STEPS = {"PodScheduled", "PodReadyToStartContainers", "Initialized", "ContainersReady", "Ready"}
 """Conditions that every pod passes through."""
+UNSCHEDULABLE = "Unschedulable"
+"""Reason of the scheduler for a pod that no node takes."""
 _USUAL_WAITING = {"ContainerCreating", "PodInitializing"}
 _LAST = datetime.max.replace(tzinfo=UTC)
 _FIRST, _LAST_USUAL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
@@ -403,7 +405,7 @@ def _whole_pod_termination(status: Raw) -> Termination | None:
 def _waiting(status: Raw) -> str:
     for each in status.get("conditions") or ():
         if each["type"] == "PodScheduled" and each["status"] == "False":
-            return f"{each.get('reason', 'Unscheduled')}: {each.get('message', 'no node takes the pod')}"
+            return f"{each.get('reason', UNSCHEDULABLE)}: {each.get('message', 'no node takes the pod')}"
     for each in _statuses(status):
         waiting = _map(each, "state").get("waiting") or {}
         if waiting and waiting.get("reason") not in _USUAL_WAITING:

@@ -19,6 +19,9 @@ METRIC_NAME_CHARACTERS = 64
 _PART = "; "
 """Between the parts of a message, by which an event of an earlier pass is recognized."""
 
+UNMEASURED_AFTER = timedelta(minutes=10)
+"""How long workers train without a report of their steps until people hear of it."""
+
 
 def latest(context: Context) -> ReportSummary | None:
     """Return the workers' last report, of any attempt and plan. None: none that can be read."""
@@ -209,6 +212,29 @@ def _wait_s(context: Context) -> float:
         return 0.0
     due = max(times) + timedelta(seconds=context.settings.measured_seconds)
     return (due - context.now).total_seconds()
+
+
+def unmeasured(context: Context) -> str:
+    """Return why nothing is measured though the workers train for a while, for the end of a message; or empty."""
+    due = _unmeasured_from(context)
+    if due is None or context.now < due:
+        return ""
+    hint = "hint: let it write step reports, as the guide to trainers of your own shows"
+    return f"; the trainer reports no steps, so that nothing is measured; {hint}"
+
+
+def unmeasured_check_s(context: Context) -> float | None:
+    """Return the seconds until a trainer that reports nothing is told of. None: it reports, or is told of already."""
+    due = _unmeasured_from(context)
+    return None if due is None or context.now >= due else seconds_until(due, context.now)
+
+
+def _unmeasured_from(context: Context) -> datetime | None:
+    """Return from when on a trainer of one's own is one that reports nothing. None: it may report, or has."""
+    has_measured = context.status.cost is not None and context.status.cost.measured is not None
+    if not context.spec.trainer.command or has_measured or context.ready_since is None:
+        return None
+    return context.ready_since + UNMEASURED_AFTER
 
 
 def next_report_s(context: Context, reported: dict[str, object]) -> float | None:

@@ -20,7 +20,7 @@ from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
 from neuroshard_operator.failures import FailureCause, FailureVerdict, cause_of, cause_of_loss, verdict, was_stopped
-from neuroshard_operator.observed.objects import ChildJob
+from neuroshard_operator.observed.objects import OF_ANOTHER_NAMESPACE, ChildJob
 from neuroshard_operator.stages.pinned import nodes_available
 from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
 from neuroshard_operator.stages.reports import (
@@ -31,6 +31,8 @@ from neuroshard_operator.stages.reports import (
     narrow_exchange,
     next_report_s,
     reported,
+    unmeasured,
+    unmeasured_check_s,
 )
 from neuroshard_operator.stages.result import (
     Completion,
@@ -107,13 +109,24 @@ def run(context: Context, current: ChildJob) -> StageResult:
     message = f"{ready} of {wanted} workers are ready" + (f", {ended} succeeded" if ended else "")
     message += context.outlived_by(current)
     if ready + ended >= wanted:
+        message += unmeasured(context)
         return _running(context, current, Reason.WORKERS_READY, message, are_ready=True)
     stuck = context.trouble_of(current)
     if stuck:
-        message = f"{message}: {stuck}"
+        message = f"{message}: {stuck}{_deadlock(context)}"
     if context.stage_status(StageName.LAUNCHING).state is StageState.SUCCEEDED:  # so these workers ran already
         return _running(context, current, Reason.WORKERS_LOST, message, are_ready=False)
     return _launching(context, current, Reason.PODS_PENDING if stuck else Reason.WORKERS_STARTING, message)
+
+
+def _deadlock(context: Context) -> str:
+    """Return which jobs hold what this one waits for and wait for what it holds, for the end of a message; or empty."""
+    others = context.observed.half_started
+    if not others:
+        return ""
+    who = ", ".join(f"job {each}" if each != OF_ANOTHER_NAMESPACE else f"a job {each}" for each in others[:3])
+    hint = "hint: suspend one of them, set runPolicy.preRunningDeadlineSeconds, or queue them with Kueue"
+    return f"; {who} also holds devices and waits for more, so that none of them starts; {hint}"
 
 
 def _running(context: Context, current: ChildJob, reason: Reason, message: str, *, are_ready: bool) -> StageResult:
@@ -137,7 +150,12 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
             StageUpdate(stage=StageName.RUNNING, state=StageState.ACTIVE, job_name=current.meta.name, message=message),
         ),
         requeue_after_s=earliest(
-            [next_report_s(context, report), _hang_check_s(context), context.loss_check_s(current)]
+            [
+                next_report_s(context, report),
+                _hang_check_s(context),
+                context.loss_check_s(current),
+                unmeasured_check_s(context),
+            ]
         ),
     )
 
