@@ -14,7 +14,7 @@ from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, 
 from neuroshard_operator.children.pod_template import template_problem
 from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
 from neuroshard_operator.context import Context, UnreadableJob, earliest, seconds_until
-from neuroshard_operator.observed.objects import ChildJob, Observed, Refusal
+from neuroshard_operator.observed.objects import ChildJob, Observed, Refusal, without_log_tails
 from neuroshard_operator.observed.results import MANIFEST_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
@@ -65,6 +65,7 @@ def read(observed: Observed, *, now: datetime, settings: Settings) -> Context | 
     server fills in its defaults on reading too. Rules between fields that an earlier release did not have refuse a new
     job alone: one that was started is served, and gets no new plan.
     """
+    observed = observed if settings.log_tails else without_log_tails(observed)
     now = now.replace(microsecond=0)  # the API keeps whole seconds: anything finer would be a change with every pass
     job = observed.job
     status = read_status(job.status)

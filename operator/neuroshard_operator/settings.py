@@ -43,6 +43,9 @@ class Settings(Value):
     read_nodes: bool = True
     """Read labels of nodes, to know the GPU's product and driver before a pod runs on it. False where the operator has
     no ClusterRole: then the job's own node selector says which hardware it gets."""
+    log_tails: bool = True
+    """Show the end of a failed container's log in a job's status, to all who may read the job. False: its exit code and
+    reason alone."""
     gpu_product_labels: Annotated[tuple[str, ...], BeforeValidator(_words)] = (
         "nvidia.com/gpu.product",
         "amd.com/gpu.product-name",

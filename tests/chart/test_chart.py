@@ -19,6 +19,7 @@ from neuroshard_cluster.waiting import eventually
 from neuroshard_operator.controller import MISSED_RESYNCS
 from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.settings import PREFIX, Settings, settings_from
+from support import builders
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts" / "neuroshard-operator"
@@ -35,7 +36,9 @@ SWITCHES: Mapping[str, Sequence[Values]] = {
         {
             "rbac": {"aggregate": False},
             "fixedUser": False,
-            "admissionPolicy": {"create": True},
+            "admissionPolicy": {"create": False},
+            "jobPolicy": {"mode": "unrestricted"},
+            "logTails": False,
             "crds": {"install": False},
             "networkPolicy": {"from": [{"namespaceSelector": {}}]},
             "metrics": {key: {"create": True} for key in ("serviceMonitor", "prometheusRule", "dashboard")},
@@ -105,11 +108,12 @@ def test_every_combination_of_values_renders_what_an_api_server_takes(bare_api: 
 def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: BareApi) -> None:
     """On a real API server, with every right: only what a job owns, and profiles, can be made, changed or deleted."""
     kubectl = bare_api.kubectl
-    objects = rendered({"admissionPolicy": {"create": True}})
-    kubectl.apply(*[each for each in objects if each["kind"].startswith("ValidatingAdmissionPolicy")])
+    kubectl.apply(*policies(NAME))
     as_operator = [f"--as=system:serviceaccount:{NAMESPACE}:{NAME}", "--as-group=system:masters"]
     labels = {"app.kubernetes.io/managed-by": "dlrm-operator"}
-    owner = {"apiVersion": "training.neuroshard.dev/v1alpha1", "kind": "DLRMTrainingJob", "name": "job", "uid": "1"}
+    ours = {"apiVersion": "training.neuroshard.dev/v1alpha1", "kind": "DLRMTrainingJob", "name": "job", "uid": "1"}
+    owner = {**ours, "controller": True}
+    another = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "job", "uid": "2", "controller": True}
 
     def config_map(name: str, **metadata: Any) -> str:
         return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}})
@@ -121,8 +125,8 @@ def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: Ba
             return str(error)
         return ""
 
-    def created(name: str, **metadata: Any) -> str:
-        return refusal("create", "--filename=-", stdin=config_map(name, **metadata))
+    def created(name: str, namespace: str = "default", **metadata: Any) -> str:
+        return refusal("create", f"--namespace={namespace}", "--filename=-", stdin=config_map(name, **metadata))
 
     kubectl("create", "--filename=-", stdin=config_map("aws-auth"))
     delete = ("delete", "configmap", "aws-auth", "--dry-run=server")
@@ -130,18 +134,79 @@ def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: Ba
 
     assert "only objects with the label" in refusal(*delete)
     assert "only objects with the label" in refusal("label", "configmap", "aws-auth", "a=b")
-    assert "only objects with the label" in created("foreign", ownerReferences=[owner])
-    assert "only objects that a DLRMTrainingJob owns" in created("nobodys", labels=labels)
-    assert created("plan", labels=labels, ownerReferences=[owner]) == ""
+    assert "only objects with the label" in created("job-foreign", ownerReferences=[owner])
+    for name, owners in [("nobodys", []), ("job-a", [ours]), ("other-a", [owner]), ("job-a", [ours, another])]:
+        assert "only objects that a DLRMTrainingJob controls" in created(name, labels=labels, ownerReferences=owners)
+    for namespace in ("kube-system", NAMESPACE):
+        kubectl("create", "namespace", NAMESPACE) if namespace == NAMESPACE else None
+        assert "neither to kube-*" in created("job-a", namespace, labels=labels, ownerReferences=[owner])
+    assert created("job-plan", labels=labels, ownerReferences=[owner]) == ""
     assert created("profile", labels={**labels, "training.neuroshard.dev/role": "profile"}) == ""
-    kubectl("label", "configmap", "plan", "profile", "app.kubernetes.io/managed-by-")
+    kubectl("label", "configmap", "job-plan", "profile", "app.kubernetes.io/managed-by-")
     again = "app.kubernetes.io/managed-by=dlrm-operator"
-    assert "only objects with the label" in refusal("annotate", "configmap", "plan", "a=b")
-    assert "only objects with the label" in refusal("delete", "configmap", "plan")
+    assert "only objects with the label" in refusal("annotate", "configmap", "job-plan", "a=b")
+    assert "only objects with the label" in refusal("delete", "configmap", "job-plan")
     assert "only objects with the label" in refusal("label", "configmap", "profile", again)
-    assert refusal("label", "configmap", "plan", again) == ""
-    assert refusal("delete", "configmap", "plan") == ""
+    assert refusal("label", "configmap", "job-plan", again) == ""
+    assert refusal("delete", "configmap", "job-plan") == ""
     assert kubectl.get("configmap", "aws-auth")["metadata"].get("labels") is None
+
+
+def policies(name: str, values: Values = {}) -> list[Any]:  # noqa: B006 - read only
+    """Return a policy of the chart and its binding."""
+    found = [each for each in rendered(values) if each["kind"].startswith("ValidatingAdmissionPolicy")]
+    return [each for each in found if each["metadata"]["name"] == name]
+
+
+ASKS: Mapping[str, Mapping[str, Any]] = {
+    "another account": {"serviceAccountName": "powerful", "automountServiceAccountToken": True},
+    "another account by its old name": {"serviceAccount": "powerful"},
+    "no account": {"serviceAccountName": None},
+    "the node's processes": {"hostPID": True},
+    "the node's shared memory": {"hostIPC": True},
+    "the node's network": {"hostNetwork": True},
+    "files of the node": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]},
+    "a privileged container": {"containers": [{"name": "trainer", "securityContext": {"privileged": True}}]},
+    "a privileged container before": {
+        "initContainers": [{"name": "x", "image": "x", "securityContext": {"privileged": True}}]
+    },
+    "containers of a wrong type": {"containers": 7},
+}
+"""What a job must not ask of its pods where the policy of jobs is on."""
+
+
+@pytest.mark.slow
+def test_the_policy_of_jobs_refuses_what_a_pod_of_ones_own_would_not_get(bare_api: BareApi) -> None:
+    """On a real API server: each way to the rights of another account or to the node; what is usual passes."""
+    kubectl = bare_api.kubectl
+    kubectl.apply((ROOT / "crds" / "dlrmtrainingjobs.yaml").read_text())
+    kubectl("wait", "--for=condition=Established", "crd/dlrmtrainingjobs.training.neuroshard.dev", "--timeout=30s")
+
+    def refusal(spec: Mapping[str, Any], *words: str) -> str:
+        job = builders.job_data("asks", podTemplate={"spec": spec})
+        try:
+            kubectl(*(words or ("create", "--dry-run=server")), "--filename=-", stdin=json.dumps(job))
+        except CommandError as error:
+            return str(error)
+        return ""
+
+    assert refusal(ASKS["files of the node"], "create") == ""  # a job from before the policy
+    kubectl.apply(*policies(f"{NAME}-jobs", {"jobPolicy": {"serviceAccountNames": ["reader"]}}))
+    kubectl("delete", "dlrmjob", "asks", "--dry-run=server")
+    eventually("the policy works", lambda: "denied" in refusal(ASKS["the node's processes"], "replace"), within_s=100)
+    patch = ("patch", "dlrmjob", "asks", "--type=merge", '--patch={"spec":{"suspend":true}}')
+    assert "suspend" in kubectl(*patch, "--output=yaml")
+    kubectl("delete", "dlrmjob", "asks")
+
+    passed = [name for name, spec in ASKS.items() if "denied" not in refusal(spec) and "error" not in refusal(spec)]
+    assert passed == []
+    usual = {
+        "nodeSelector": {"a": "b"},
+        "containers": [{"name": "trainer"}],
+        "volumes": [{"name": "v", "emptyDir": {}}],
+    }
+    assert refusal(usual) == ""
+    assert refusal({"serviceAccountName": "reader", "hostPID": False}) == ""
 
 
 def test_pods_may_run_as_any_user() -> None:
@@ -416,3 +481,12 @@ def test_the_operator_understands_every_setting_of_the_chart() -> None:
     assert set(given) <= known
     assert (settings.namespaces, settings.lease) == (("blue",), NAME)
     assert settings.image_pull_secrets == ("one", "two")
+
+
+@pytest.mark.parametrize(("flags", "found"), [(["--set", "images.tag=20261126"], "20261126"), ([], "20261127")])
+def test_a_tag_of_digits_alone_is_a_tag(flags: list[str], found: str) -> None:
+    """On the command line and in a file of values, where Helm takes it for a number."""
+    done = run_helm("template", {"images": {"registry": "r.example", "tag": 20261127}}, *flags)
+    [deployment] = [each for each in yaml.safe_load_all(done.stdout) if each and each["kind"] == "Deployment"]
+
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == f"r.example/operator:{found}"

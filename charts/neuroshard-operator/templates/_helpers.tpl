@@ -33,7 +33,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $whole -}}
 {{- else -}}
 {{- $registry := required (printf "images.registry: is empty; hint: give the registry that holds the image %s, or images.%s" $which $which) $images.registry -}}
-{{- printf "%s/%s:%s" (trimSuffix "/" $registry) $which ($images.tag | default $root.Chart.AppVersion) -}}
+{{- $tag := $images.tag | default $root.Chart.AppVersion -}}
+{{- /* A tag of digits alone is a number to Helm, and in a file one with an exponent. */ -}}
+{{- printf "%s/%s:%s" (trimSuffix "/" $registry) $which (kindIs "float64" $tag | ternary (printf "%.0f" (float64 $tag)) (toString $tag)) -}}
 {{- end -}}
 {{- end -}}
 
@@ -74,3 +76,8 @@ makes for the pods of jobs allow to patch one ConfigMap each.
   resources: [events]
   verbs: [get, list, create, patch]
 {{- end -}}
+
+{{/* Not empty where the API server has admission policies. */}}
+{{- define "neuroshard.hasPolicies" -}}
+{{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}true{{ end }}
+{{- end }}

@@ -286,3 +286,13 @@ class Observed:
     """ConfigMaps of the job, and its profile, as this pass read them, by name: a copy of one need not read it again."""
     warnings: Mapping[str, str] = field(default_factory=dict)
     """The last Warning event of Jobs without pods and of pods that do not start, by uid; empty: none was written."""
+
+
+def without_log_tails(observed: Observed) -> Observed:
+    """Return the same without what containers wrote; what the cluster says of a pod stays."""
+    return replace(observed, pods=tuple(map(_without_log_tail, observed.pods)))
+
+
+def _without_log_tail(pod: ChildPod) -> ChildPod:
+    end = pod.termination
+    return pod if end is None or not end.container else replace(pod, termination=replace(end, message=""))

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from neuroshard_operator import names
-from support.operator.operator_process import JOB, Story
+from support.operator.operator_process import JOB, SETTINGS, Story
 from support.operator.operator_world import NAMESPACE
 
 UNSCHEDULABLE = {
@@ -85,3 +85,20 @@ def test_a_trainer_that_reports_no_steps_is_told_of(own: bool) -> None:  # noqa:
 
     assert "reports no steps" not in before
     assert ("the trainer reports no steps" in story.status["message"]) == own
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_the_end_of_a_log_is_shown_only_where_the_settings_say_so(shown: bool) -> None:  # noqa: FBT001 - the cases
+    """Who may read a job need not be one who may read logs, or the Secrets that a container can print."""
+    story = Story(SETTINGS.model_copy(update={"log_tails": shown})).running()
+    pod = story.pods(names.WORKER)[0]
+    story.world.end_pod(pod, 2)
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = "secret: hunter2"
+    story.world.touch(pod)
+    story.settle()
+    story.bury()
+    written = str(story.world.statuses) + str(story.world.events)
+
+    assert story.seen == ("Failed", "WorkersFailed")
+    assert story.status["lastFailure"]["exitCode"] == 2
+    assert ("hunter2" in written) == shown
