@@ -39,8 +39,8 @@ REST_S = 0.2
 """Between two passes at a job: its children's events come in bursts, our own writes among them."""
 STALE_S, LONGEST_STALE_S = 0.5, 30.0
 """Until the watch has brought what made a pass stale, doubled each time that the next pass is stale too; at most."""
-STALE_AND_TOLD = 5
-"""Stale passes in a row that are told in the log: a watch is late by less."""
+STALE_AND_LOGGED = 5
+"""Stale passes in a row after which the log has a warning: a watch is late by less."""
 
 logger = logging.getLogger(__name__)
 
@@ -194,7 +194,7 @@ class Controller:
                 number = self._stale[key] = self._stale.get(key, 0) + 1
                 pause_s = min(STALE_S * 2.0 ** min(number - 1, 10), LONGEST_STALE_S)
                 self.queue.wake_after(key, pause_s)
-                level = logging.WARNING if number >= STALE_AND_TOLD else logging.DEBUG
+                level = logging.WARNING if number >= STALE_AND_LOGGED else logging.DEBUG
                 logger.log(level, "%s; again in %.1f s", error, pause_s, extra=self._about(key))
             except (ApiError, TimeoutError) as error:
                 pause_s = self.queue.failed(key)

@@ -16,7 +16,7 @@ MAPPINGS = st.dictionaries(st.text('ab"\\{}'), VALUES, max_size=4)
 
 
 def depth(value: Any) -> int:
-    """Return how deep lists and mappings nest."""
+    """Return the depth of lists and mappings."""
     below = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
     return 0 if below is None else 1 + max(map(depth, below), default=0)
 

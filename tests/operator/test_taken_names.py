@@ -61,7 +61,7 @@ def test_a_name_that_stays_taken_is_told(finalizers: list[str], found: str) -> N
 
 
 def test_a_name_that_is_free_in_a_moment_is_waited_for() -> None:
-    """As after `kubectl replace --force`: nothing is told."""
+    """As after `kubectl replace --force`: no message names it."""
     story = Story.__new__(Story)
     story.world = World()
     story.operator = OperatorProcess(story.world)

@@ -1,7 +1,7 @@
 """Objects as the API server sends them, cut down on their bytes to what the operator reads, and within limits.
 
-Whoever may create an object in one namespace chooses its depth and its size, and the operator is one process for all
-namespaces. So no parser gets an object before this. One that is too deep or too large keeps what names it, with the
+Anyone who may create an object in one namespace chooses its depth and its size, and the operator is one process for
+all namespaces. So no parser gets an object before this. One that is too deep or too large keeps what names it, with the
 problem: it is there, and it cannot be read.
 """
 
@@ -129,7 +129,7 @@ def cut(text: bytes, shape: Shape, *, where: str) -> bytes:
 
 
 def problem_of(where: str, text: bytes) -> str:
-    """Return why a part of an object is not read; empty: it is."""
+    """Return the reason for which a part of an object is not read; empty: it is read."""
     limit = SPEC_BYTES if where in {"spec", "status"} else OBJECT_BYTES
     if len(text) > limit:
         return f"{where}: holds {len(text):,} bytes, more than the {limit:,} that are read"

@@ -103,7 +103,7 @@ class ItemReader:
         self._around += text.strip(b", \r\n\t") if self._open == b"{[" else text
 
     def _item_end(self) -> int | None:
-        """Return where the item ends. None: not in what has come so far."""
+        """Return the place after the item. None: its end has not come yet."""
         assert self._item is not None, "asked for an item that has begun"
         end, self._num_read = _end(self._text, self._num_read, self._item)
         if end is not None:
@@ -114,7 +114,7 @@ class ItemReader:
 def members(text: bytes, is_wanted: Callable[[bytes], bool]) -> dict[bytes, bytes]:
     """Return the text of the wanted values of a mapping, by key in quotes; of keys that occur twice the last one.
 
-    A text that is no mapping has none, and one that is cut off has those before the cut.
+    A text that is not a mapping has none, and one that is cut off has those before the cut.
     """
     found: dict[bytes, bytes] = {}
     at = 1 if text.startswith(b"{") else len(text)
@@ -129,7 +129,7 @@ def members(text: bytes, is_wanted: Callable[[bytes], bool]) -> dict[bytes, byte
 
 
 def depth_of(text: bytes) -> int:
-    """Return how deep lists and mappings nest in a text."""
+    """Return the depth to which lists and mappings nest in a text."""
     depths = _Depths()
     return max((max(depths.read(block), default=0) for _, block in _blocks(text, 0)), default=0)
 
@@ -144,7 +144,7 @@ def is_unicode(text: bytes) -> bool:
 
 
 def _value_end(text: bytes, start: int) -> int | None:
-    """Return where the value that begins at a place ends. None: the text ends first."""
+    """Return the end of the value that begins at a place. None: the text ends first."""
     if text[start : start + 1] in {b"{", b"["}:
         return _end(text, start, _Depths())[0]
     found = _SCALAR.match(text, start)

@@ -220,7 +220,7 @@ def unreadable_pod(body: Raw, problem: str) -> ChildPod:
 
 
 def names_of(body: Raw) -> Meta:
-    """Return what names an object, and nothing else of it. Raises KeyError, AttributeError or TypeError."""
+    """Return the names of an object, and nothing else of it. Raises KeyError, AttributeError or TypeError."""
     metadata = body["metadata"]
     deleted = metadata.get("deletionTimestamp")
     return Meta(
@@ -355,7 +355,7 @@ def _has_run(container: Raw) -> bool:
 
 
 def _started(status: Raw, main: str) -> datetime | None:
-    """Return when the stage's container started."""
+    """Return the start of the stage's container."""
     states = (_map(each, "state") for each in status.get("containerStatuses") or () if each["name"] == main)
     found = (state.get("running") or state.get("terminated") for state in states)
     return next((timestamp(each.get("startedAt")) for each in found if each), None)

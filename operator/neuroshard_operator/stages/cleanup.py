@@ -60,6 +60,6 @@ def outlived(context: Context) -> tuple[Delete, ...]:
 
 
 def is_done_and_outlived(context: Context, job: ChildJob) -> bool:
-    """Return whether all containers of a stage have ended well, and others keep the Job from its end."""
+    """Return whether all containers of a stage succeeded, and others keep the Job from its end."""
     pods = context.pods_of(job)
     return len(pods) == job.parallelism and all(pod.ended_well for pod in pods) and any(pod.is_outlived for pod in pods)

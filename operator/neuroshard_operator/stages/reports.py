@@ -215,7 +215,7 @@ def _wait_s(context: Context) -> float:
 
 
 def unmeasured(context: Context) -> str:
-    """Return why nothing is measured though the workers train for a while, for the end of a message; or empty."""
+    """Return the reason for which nothing is measured after a while, as the end of a message; or empty."""
     due = _unmeasured_from(context)
     if due is None or context.now < due:
         return ""
@@ -224,7 +224,7 @@ def unmeasured(context: Context) -> str:
 
 
 def unmeasured_check_s(context: Context) -> float | None:
-    """Return the seconds until a trainer that reports nothing is told of. None: it reports, or is told of already."""
+    """Return the seconds until a message names a trainer that reports nothing. None: it reports, or one names it."""
     due = _unmeasured_from(context)
     return None if due is None or context.now >= due else seconds_until(due, context.now)
 

@@ -120,7 +120,7 @@ def run(context: Context, current: ChildJob) -> StageResult:
 
 
 def _deadlock(context: Context) -> str:
-    """Return which jobs hold what this one waits for and wait for what it holds, for the end of a message; or empty."""
+    """Return the jobs that hold devices and wait for more, as this one does, as the end of a message; or empty."""
     others = context.observed.half_started
     if not others:
         return ""

@@ -210,7 +210,7 @@ def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int)
 def _rejected(context: Context, stage: JobStage, job: ChildJob, why: str) -> StageResult:
     """Return the step of a stage whose pods ended before any container ran: after a pause it begins again.
 
-    The pause grows with the time that the Job had tried; that a node boots is no fault of the job's.
+    The pause grows with the time that the Job had tried; a node that boots is not the job's fault.
     """
     ended = (job.outcome.time if job.outcome else None) or context.now
     tried = ended - (job.meta.created or ended)

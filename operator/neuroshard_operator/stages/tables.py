@@ -4,7 +4,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.model import ONLY_LOCAL_FILE
 from neuroshard_api.job.plan_request import tables_of_file
-from neuroshard_api.job.status import Stage
+from neuroshard_api.job.status import Stage, StageName
 
 from neuroshard_operator.conditions import Reason
 from neuroshard_operator.context import Context
@@ -34,7 +34,19 @@ def tables_of(context: Context) -> TableSet | StageResult:
         name, content = bounded_file(reference.key, file.content, TABLES, where=where)
         return tables_of_file(name, content, where=where)
     except DocumentError as error:
+        if context.stage_status(StageName.PROFILING).start_time is not None:
+            return broken(str(error))
         return failed(display_stage=Stage.PENDING, stage=None, reason=Reason.INVALID_INPUT, message=str(error))
+
+
+def broken(problem: str) -> StageResult:
+    """Return the step of a job whose tables could be read before: somebody may be about to write them."""
+    return StageResult(
+        display_stage=Stage.PENDING,
+        reason=Reason.INVALID_INPUT,
+        message=f"{problem}; it could be read before, and is read again every {REQUEUE_AFTER_S:.0f} s",
+        requeue_after_s=REQUEUE_AFTER_S,
+    )
 
 
 def missing(what: str) -> StageResult:

@@ -63,7 +63,7 @@ def test_trainers_that_all_succeed_succeed_and_free_their_devices(policy: str) -
 
 
 def test_a_container_that_fails_next_to_a_trainer_that_runs_changes_nothing() -> None:
-    """It is no part of the training while the pod lives."""
+    """It is not a part of the training while the pod lives."""
     story = Story().running()
     pod = story.pods(names.WORKER)[0]
     pod["status"]["containerStatuses"] = [

@@ -179,3 +179,29 @@ def test_a_manual_launch_waits_for_the_approval_of_this_plan() -> None:
     story.annotate(APPROVED_PLAN_ANNOTATION, story.status["plan"]["configMapRef"]["name"])
 
     assert story.jobs(names.WORKER) == ["job-worker-0"]
+
+
+def test_tables_that_are_broken_for_a_moment_are_waited_for() -> None:
+    """Somebody writes them while the hardware is profiled: they could be read before, and can be soon after."""
+    source = {"configMapKeyRef": {"name": "mine", "key": "tables.json"}}
+    tables = {
+        "schema_version": "table-set/v1",
+        "name": "mine",
+        "tables": [{"name": "t", "num_embeddings": 1000, "embedding_dim": 16, "pooling_factor": 1.0}],
+    }
+    story = Story(suspend=True, model={"embeddingTablesFrom": source, "batchSizePerDevice": 64})
+    mine = story.world.put(
+        {"kind": "ConfigMap", "metadata": {"name": "mine"}, "data": {"tables.json": json.dumps(tables)}}
+    )
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    assert story.status["stage"] == "Profiling"
+    mine["data"]["tables.json"] = '{"schema_version": '
+    story.world.touch(mine)
+    story.do(names.PROFILER)
+    assert (story.status["stage"], story.status["reason"]) == ("Pending", "InvalidInput")
+    assert "is read again every 15 s" in story.status["message"]
+    mine["data"]["tables.json"] = json.dumps(tables)
+    story.later(16)
+
+    assert story.status["stage"] == "Planning"
