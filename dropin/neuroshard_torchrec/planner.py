@@ -12,7 +12,7 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.process.errors import InputError
-from neuroshard_planner import planning
+from neuroshard_planner import pipeline
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_trainer.sharding.live_sharding import Collections, prove_sharding
@@ -166,7 +166,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         if cached is not None:
             return cached
         try:
-            plan = planning.plan(question.request, bundle=question.devices.bundle)
+            plan = pipeline.plan(question.request, bundle=question.devices.bundle)
         except PlannerError as error:
             raise DropInError(str(error)) from error
         self._cache.put(question, plan)

@@ -10,8 +10,9 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.shards import FloatArray, ShardArrays
-from neuroshard_planner import planning
+from neuroshard_planner import pipeline
 from neuroshard_planner.own_costs import OwnCosts
+from neuroshard_planner.planning import Bundle
 from support.dropin.dropin_models import META, TwoTowers, config
 from support.dropin.dropin_planners import planned, planner
 from torch import nn
@@ -78,13 +79,13 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pyt
 def test_a_plan_is_made_once_per_model_and_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Equal questions are read from the cache; a damaged file is planned again."""
     searches: list[str] = []
-    whole = planning.plan
+    whole = pipeline.plan
 
-    def search(request: PlanRequest, *, bundle: planning.Bundle) -> Plan:
+    def search(request: PlanRequest, *, bundle: Bundle) -> Plan:
         searches.append(request.tables.name)
         return whole(request, bundle=bundle)
 
-    monkeypatch.setattr(planning, "plan", search)
+    monkeypatch.setattr(pipeline, "plan", search)
 
     def plan(module: nn.Module) -> str:
         made = planner(cache_dir=tmp_path)

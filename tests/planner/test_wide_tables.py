@@ -11,7 +11,7 @@ from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError, PlanError, RequestError
 from neuroshard_planner.explain.comparison import compare
 from neuroshard_planner.interop.imported_plan import imported_plan
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems, require_sound
 from neuroshard_planner.search.migration import Incumbent
 from support.builders import QUICK, device_type, host_memory, request, table, topology
