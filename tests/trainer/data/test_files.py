@@ -8,14 +8,17 @@ from pathlib import Path
 import fsspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from neuroshard_api.process.errors import DataError, MissingPackageError, StorageError
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.files import DataFile, matching_files
+from neuroshard_trainer.data.formats import require_readable
 from neuroshard_trainer.data.line_index import INDEX_SUFFIX
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.unpack import unpacked
+from support import builders
 from support.trainer.data_builders import CRITEO_TABLES, criteo_text, parquet_file
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {
@@ -89,16 +92,37 @@ def test_a_url_is_read_like_a_path(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "kind", "expected"),
     [
-        ("memory://bucket/none_*", DataError, "memory://bucket/none_.* does not exist, and no file matches"),
-        ("nonsense://bucket/x", DataError, "fsspec has no such kind of URL"),
-        ("s3://bucket/x", MissingPackageError, "s3://bucket/x: Install s3fs"),
+        ("memory://bucket/none_*", DataError, "memory://bucket/none_.* does not exist .*, and no file matches"),
+        ("nonsense://bucket/x", DataError, "fsspec has no such kind of URL; hint: check what is before"),
+        (
+            "http://127.0.0.1:9/log*.parquet",
+            DataError,
+            "cannot be (listed|reached).*; hint: check the URL and its cred",
+        ),
+        ("s3://bucket/x", MissingPackageError, "s3://bucket/x: needs a package .Install s3fs.*; hint: install it"),
     ],
-    ids=["no file", "no such kind", "no package"],
+    ids=["no file", "no such kind", "no answer", "no package"],
 )
 def test_a_url_that_cannot_be_read_is_named(tmp_path: Path, url: str, kind: type[Exception], expected: str) -> None:
     """With the package to install, where one lacks."""
     with pytest.raises(kind, match=expected):
         matching_files(url, tmp_path, suffixes=())
+
+
+@pytest.mark.parametrize("data_format", ["Parquet", "CSV", "NPZ"])
+def test_files_behind_a_url_are_checked_before_anything_starts(tmp_path: Path, data_format: str) -> None:
+    """As those of this machine: that they are there, and by their footers and headers what they hold."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe("memory://checked/log.csv", b"label,dense_0\n1,0.5\n")
+    pq.write_table(pa.table({"label": [1], "dense_0": [0.5]}), tmp_path / "log.parquet")
+    memory.pipe("memory://checked/log.parquet", (tmp_path / "log.parquet").read_bytes())
+    model = builders.job_data()["spec"]["model"] | {"numDenseFeatures": 1}
+    job = builders.job(data={"format": data_format, "path": "memory://checked"}, model=model)
+    tables = builders.table_set(builders.table("user"))
+
+    expected = "memory://checked does not exist" if data_format == "NPZ" else r"/checked/log\..*: has no column 'user'"
+    with pytest.raises(DataError, match=expected):
+        require_readable(job, tables, root=tmp_path)
 
 
 def test_a_file_that_shrinks_under_a_training_is_named(tmp_path: Path) -> None:

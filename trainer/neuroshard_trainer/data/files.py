@@ -135,12 +135,18 @@ def _matching_urls(url: str, suffixes: Sequence[str], setting: str) -> tuple[Dat
             found = [name]
         else:
             found = system.glob(name)
-    except OSError as error:
+    except (DataError, MissingPackageError):
+        raise
+    except Exception as error:  # the package of each store has errors of its own
         raise DataError(
-            f"{setting}: {url} cannot be listed: {error}; hint: check the URL and its credentials"
+            f"{setting}: {url} cannot be listed: {' '.join(str(error).split()) or type(error).__name__}"
+            "; hint: check the URL and its credentials"
         ) from error
     if not found:
-        raise DataError(f"{setting}: {url} does not exist, and no file matches it; hint: check the URL")
+        raise DataError(
+            f"{setting}: {url} does not exist or cannot be reached, and no file matches it"
+            "; hint: check the URL and its credentials"
+        )
     return tuple(DataFile(system.unstrip_protocol(each)) for each in sorted(found))
 
 
@@ -153,6 +159,8 @@ def _located(url: str) -> tuple[Any, str]:
     try:
         return cast("tuple[Any, str]", url_to_fs(url))
     except ImportError as error:
-        raise MissingPackageError(f"spec.data.path: {url}: {error}") from error
+        raise MissingPackageError(f"{url}: needs a package ({error}); hint: install it with pip") from error
     except ValueError as error:
-        raise DataError(f"spec.data.path: {url}: {error}; fsspec has no such kind of URL") from error
+        raise DataError(
+            f"{url}: {error}: fsspec has no such kind of URL; hint: check what is before ://, such as s3 or https"
+        ) from error

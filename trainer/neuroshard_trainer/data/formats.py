@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from neuroshard_api.documents.preprocessing import Missing, Preprocessing
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN
-from neuroshard_api.job.training import WITH_NAMED_COLUMNS, Data, DataFormat
+from neuroshard_api.job.training import Data, DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import DataError, MissingPackageError
 
 from neuroshard_trainer.data import criteo, criteo_binary, movielens
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
-from neuroshard_trainer.data.files import DataFile, is_url, matching_files
+from neuroshard_trainer.data.files import DataFile, matching_files
 from neuroshard_trainer.data.line_index import INDEX_SUFFIX
 from neuroshard_trainer.data.movielens import MovieLensSource
 from neuroshard_trainer.data.npz import NpzSource
@@ -122,26 +122,26 @@ def files_of(
 
 
 def require_readable(job: DLRMTrainingJob, tables: TableSet, *, root: Path) -> None:
-    """Do nothing unless footers of Parquet files, or headers of CSV files, tell that a job cannot train on them.
+    """Do nothing unless a job's files lack, or footers of Parquet or headers of CSV tell that it cannot train on them.
 
-    Takes seconds, reads no rows but those that an error names, and writes nothing. Files behind a URL and other formats
-    are checked where they are read.
+    Takes seconds, reads no rows but those that an error names, and writes nothing, also of files behind a URL. What
+    files of other formats hold is checked where they are read.
 
     Raises:
         DataError: there are none, or they lack what the model needs.
         MissingPackageError: the format needs a package.
     """
     data = job.spec.data
-    if data.format not in WITH_NAMED_COLUMNS:
+    if data.format not in _SUFFIXES:
         return
     features, num_dense = features_of(tables.tables), job.spec.model.num_dense_features
     sources = []
     for path, setting in ((data.path, "spec.data.path"), (data.evaluation_path, "spec.data.evaluationPath")):
-        if path is not None and not is_url(path):
-            files = matching_files(path, root, suffixes=_SUFFIXES[data.format], setting=setting)
+        if path is not None:
+            files = files_of(data, path, root, setting=setting)
             if data.format is DataFormat.PARQUET:
                 sources.append(_parquet_source(data, files, features, num_dense=num_dense))
-            else:
+            elif data.format is DataFormat.CSV:
                 _require_headers(data, files, features, num_dense=num_dense)
     if len(sources) > 1:
         require_same_ids(*sources)
