@@ -47,7 +47,7 @@ def planned(runs: Runs) -> Plan:
 
 
 def test_repeats_are_counted_before_the_plan(runs: Runs) -> None:
-    """All of the log, told in one line; a second run finds them in its folder, and plans nothing again."""
+    """All of the log, shown in one line; a second run finds them in its folder, and plans nothing again."""
     write_log(runs.folder)
 
     first, second = plan_only(runs, data=SESSIONS), plan_only(runs, data=SESSIONS)

@@ -69,7 +69,7 @@ class LocalRun:
         """Digest of what the run's own profile depends on. None: it has none."""
 
     def measure(self, data_dir: Path) -> None:
-        """Measure how often lists repeat in the sessions of the data, if the plan depends on it.
+        """Count the lists that repeat in the sessions of the data, if the plan depends on them.
 
         Args:
             data_dir: where relative paths of spec.data begin.

@@ -276,7 +276,7 @@ def test_a_bad_csv_file_is_named(tmp_path: Path, text: str, asked: dict[str, Any
 
 
 def test_a_csv_file_may_have_sessions(tmp_path: Path) -> None:
-    """Of texts, the same in all batches; the column is no feature."""
+    """Of texts, the same in all batches; the column is not looked up."""
     first, second = read(written(tmp_path, "log.csv", "item,visit\n1,x\n2,y\n3,x\n"), num_samples=2, session="visit")
 
     assert list(first.features) == ["item"]

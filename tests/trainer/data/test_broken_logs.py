@@ -59,10 +59,10 @@ def files(*tables: pa.Table, **options: Any) -> Callable[[Path], None]:
     return write
 
 
-def text(content: str | bytes, name: str = "0.csv") -> Callable[[Path], None]:
+def text(content: str | bytes, name: str = "0.csv") -> Callable[[Path], object]:
     """Return a writer of one file."""
     data = content if isinstance(content, bytes) else content.encode()
-    return lambda folder: (folder / name).write_bytes(data) and None
+    return lambda folder: (folder / name).write_bytes(data)
 
 
 def changed(at: slice, data: bytes) -> Callable[[Path], None]:
@@ -91,7 +91,7 @@ def twice(name: str) -> pa.Table:
 
 @dataclass(frozen=True, kw_only=True)
 class Broken:
-    """A log, and what is said of it."""
+    """A log, and the sentences about it."""
 
     write: Callable[[Path], Any]
     stats: str | None = None

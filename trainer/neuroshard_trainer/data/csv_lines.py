@@ -170,7 +170,7 @@ def _first_fault(text: bytes, header: CsvHeader, types: Mapping[str, pa.DataType
 
 
 def _fault(line: bytes, header: CsvHeader, types: Mapping[str, pa.DataType]) -> str | None:
-    """Return what is wrong with a line; None: nothing is."""
+    """Return the fault of a line; None: it has none."""
     try:
         decoded = line.decode().rstrip("\r\n")
     except UnicodeDecodeError as error:

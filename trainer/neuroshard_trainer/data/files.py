@@ -114,7 +114,7 @@ def matching_files(
 
 
 def _remedy(place: Path, there: Sequence[Path]) -> str:
-    """Return what to do about a place where nothing can be read."""
+    """Return the remedy for a place where nothing can be read."""
     broken = next((each for each in (place, *there) if each.is_symlink() and not each.exists()), None)
     if broken is not None:
         return f"{broken} is a link that leads nowhere, make it again"

@@ -236,7 +236,7 @@ def _readable(file: DataFile) -> str | BinaryIO:
 
 
 def one_line(error: Exception) -> str:
-    """Return what Arrow says of a file, without its line breaks."""
+    """Return the text of an error of Arrow without its line breaks."""
     return " ".join(str(error).split())
 
 

@@ -43,7 +43,7 @@ def text_array_hashes(texts: pa.Array) -> Words:
     hashes[~is_long] = _short_hashes(content, starts[~is_long], lengths[~is_long])
     held = content.data
     spans = zip(starts[is_long].tolist(), ends[1:][is_long].tolist(), strict=True)
-    hashes[is_long] = hashes_of_bytes([held[first:last] for first, last in spans])
+    hashes[is_long] = hashes_of_bytes([bytes(held[first:last]) for first, last in spans])
     return hashes
 
 
