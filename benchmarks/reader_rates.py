@@ -15,12 +15,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
-from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.preprocessing import Missing
+from neuroshard_api.documents.tables import IdRule, Table
 from neuroshard_api.process.host_memory import keep_freed_memory
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.criteo_binary import CriteoBinarySource
 from neuroshard_trainer.data.criteo_lines import FEATURES
+from neuroshard_trainer.data.csv_source import CsvSource
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.line_index import INDEX_SUFFIX, LINES_PER_BLOCK, LineIndex, keep_index
 from neuroshard_trainer.data.npz import NpzSource
@@ -28,6 +30,7 @@ from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.source import SampleSource
+from pyarrow import csv
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 
@@ -37,18 +40,21 @@ BATCH_SIZES = (8192, 2048)
 REPEATS = 5
 NUM_ROWS = 1_000_000
 ROW_GROUPS = (2_048, 8_192, 100_000)
+ZIPF_EXPONENT = 1.2
+"""Of texts."""
 DAYS, DAY_BYTES, LINE_BYTES = 24, 43_000_000_000, 260
 """Of the index that stands for 1 TB: sparse files of the size of Criteo's days, and blocks of mean lines."""
 TABLES = tuple(Table(name=name, num_embeddings=NUM_ROWS, embedding_dim=16) for name in FEATURES)
-AIMS = {"CriteoTSV": 300_000, "Parquet": 500_000, "CriteoBinary": 2_000_000}
+_MIX = 2_654_435_761
+"""Knuth's factor, which spreads ranks over texts."""
 
 HEAD = """# Reading rates
 
 Machine: {machine}, two cores; load average during the run: {load:.1f}, so processor time of one thread is given, which
 other work disturbs through shared caches and hardware threads alone. {samples:,} samples of 26 one-hot features (5 % of
-the hashes missing in text) and 13 dense ones, files in the page cache; one of {ranks} ranks makes its batches in the
-shuffled order with nothing held out, from reading to collated tensors; medians of {repeats} passes, least and most in
-brackets."""
+the hashes missing in CriteoTSV) and 13 dense ones, texts of 8 characters (hashed, Zipf-distributed with exponent
+{zipf}), files in the page cache; one of {ranks} ranks makes its batches in the shuffled order with nothing held out,
+from reading to collated tensors; medians of {repeats} passes, least and most in brackets."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,12 @@ def main() -> None:
         lines += [row(case, batch_size) for case in cases for batch_size in BATCH_SIZES]
         lines += ["", *start_lines(folder)]
     head = HEAD.format(
-        machine=cpu_model(), load=os.getloadavg()[0], samples=NUM_SAMPLES, ranks=WORLD_SIZE, repeats=REPEATS
+        zipf=ZIPF_EXPONENT,
+        machine=cpu_model(),
+        load=os.getloadavg()[0],
+        samples=NUM_SAMPLES,
+        ranks=WORLD_SIZE,
+        repeats=REPEATS,
     )
     print(write_result("reader-rates", [*head.splitlines(), *lines], hardware=hardware_slug()))
 
@@ -119,16 +130,22 @@ def written(folder: Path) -> Sequence[Case]:
     np.savez(folder / "part.npz", **arrays)  # type: ignore[arg-type]
     columns = {"label": labels, **{f"dense_{index}": dense[:, index] for index in range(13)}}
     columns |= {name: rows[:, column].astype(np.int32) for column, name in enumerate(FEATURES)}
+    texts = {name: np.char.mod("%08x", rng.zipf(ZIPF_EXPONENT, NUM_SAMPLES) * _MIX % 2**32) for name in FEATURES}
+    log = pa.table({**columns, **texts})
+    pq.write_table(log, folder / "texts.parquet", row_group_size=ROW_GROUPS[1])
+    csv.write_csv(log, folder / "texts.csv", csv.WriteOptions(quoting_style="needed"))
+    hashed = features_of([table.model_copy(update={"id_rule": IdRule.HASH}) for table in TABLES])
+    dense_columns = [f"dense_{index}" for index in range(13)]
+    named = {"label_column": "label", "dense_columns": dense_columns}
     for size in ROW_GROUPS:
         pq.write_table(pa.table(columns), folder / f"{size}.parquet", row_group_size=size)
 
     def parquet(size: int) -> Case:
-        names = [f"dense_{index}" for index in range(13)]
         file = DataFile(str(folder / f"{size}.parquet"))
         aim = "500,000" if size in ROW_GROUPS[:2] else ""
         return Case(
             f"Parquet, row groups of {size:,}",
-            lambda: ParquetSource([file], features, label_column="label", dense_columns=names),
+            lambda: ParquetSource([file], features, **named),
             aim,
         )
 
@@ -145,6 +162,17 @@ def written(folder: Path) -> Sequence[Case]:
             "2,000,000",
         ),
         *(parquet(size) for size in ROW_GROUPS),
+        Case(
+            f"Parquet of texts, row groups of {ROW_GROUPS[1]:,}",
+            lambda: ParquetSource([DataFile(str(folder / "texts.parquet"))], hashed, **named),
+            "500,000",
+        ),
+        Case(
+            "CSV of texts",
+            lambda: CsvSource(
+                [DataFile(str(folder / "texts.csv"))], hashed, missing=Missing.ERROR, spare=folder, **named
+            ),
+        ),
         Case(
             "NPZ",
             lambda: NpzSource([DataFile(str(folder / "part.npz"))], features, num_dense=13, label="label"),
