@@ -144,9 +144,11 @@ class DataSet:
                     time=self.time,
                     label=self.label,
                 )
-            yield from reader.batches(num_samples, numbers)
-            if isinstance(reader, CsvFile):
-                self.missing.add(reader.missing.num_rows, reader.missing.counts)
+            try:
+                yield from reader.batches(num_samples, numbers)
+            finally:  # also where no more samples are asked for
+                if isinstance(reader, CsvFile):
+                    self.missing.add(reader.missing.num_rows, reader.missing.counts)
 
 
 def _files(place: str, data_format: Format | None, setting: str) -> tuple[DataFile, ...]:

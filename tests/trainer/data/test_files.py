@@ -125,6 +125,23 @@ def test_files_behind_a_url_are_checked_before_anything_starts(tmp_path: Path, d
         require_readable(job, tables, root=tmp_path)
 
 
+def test_what_this_user_may_not_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File or folder, with the remedy; the tests may run as a user who may read everything."""
+    (tmp_path / "log.csv").write_text("label\n")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(
+        DataError, match=r"log.csv: cannot be read: Permission denied; hint: allow this user to read it"
+    ):
+        DataFile(str(tmp_path / "log.csv")).open()
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(DataError, match="cannot be read: Permission denied; hint: allow this user to read it"):
+        matching_files(str(tmp_path), tmp_path, suffixes=(".csv",))
+
+
 def test_a_file_that_shrinks_under_a_training_is_named(tmp_path: Path) -> None:
     """The sentence says to start again."""
     path = tmp_path / "day_0.tsv"

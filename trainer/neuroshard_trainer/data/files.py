@@ -100,7 +100,10 @@ def matching_files(
         return (DataFile(str(whole)),)
     named = tuple(suffixes)
     if whole.is_dir():
-        there = sorted(whole.iterdir())
+        try:
+            there = sorted(whole.iterdir())
+        except OSError as error:
+            raise DataFile(str(whole)).unreadable(error) from error
         found = [file for file in there if file.name.endswith(named) and file.is_file()]
         problem = f"{whole} has no file that ends in {' or '.join(suffixes)}"
     else:
