@@ -237,8 +237,8 @@ class ParquetFile:
 
     def require_same(self, other: "ParquetFile") -> None:
         """Do nothing if another file of the data set has ids of the same kind. Raises DataError."""
-        texts = self.texts | ({self._session} if self.has_text_sessions else set())
-        others = other.texts | ({self._session} if other.has_text_sessions else set())
+        texts = self.texts | ({str(self._session)} if self.has_text_sessions else set())
+        others = other.texts | ({str(self._session)} if other.has_text_sessions else set())
         for name in sorted(texts ^ others):
             kinds = ("texts", "integers") if name in others else ("integers", "texts")
             raise DataError(
