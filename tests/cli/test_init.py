@@ -209,7 +209,11 @@ def test_every_format_of_files_becomes_a_job(
 @pytest.mark.usefixtures("folder")
 def test_sessions_are_in_the_job(neuroshard: Any) -> None:
     """With the repeats of their lists, which the plan uses."""
-    columns = {"session": np.arange(COUNT) // 8, "at": np.arange(COUNT), "seen": [[row // 8] for row in range(COUNT)]}
+    columns: dict[str, Any] = {
+        "session": np.arange(COUNT) // 8,
+        "at": np.arange(COUNT),
+        "seen": [[row // 8] for row in range(COUNT)],
+    }
     log(**columns)
     result = neuroshard("init", "--data", "log.parquet", "--session", "session", "--time", "at", *DIM)
     file = job_of(result.out)
@@ -270,9 +274,17 @@ def twice(name: str) -> None:
 
 def lines(text: str, name: str = "log.csv", *, encoding: str = "utf-8") -> None:
     """Write a text file."""
+    Path(name).parent.mkdir(exist_ok=True)
     Path(name).write_bytes(text.encode(encoding))
 
 
+def other_headers() -> None:
+    """Write two files of which the second lacks a column."""
+    lines("label,i,price\n0,a,.5\n", "d/a.csv")
+    lines("label,i\n0,a\n", "d/b.csv")
+
+
+IDS: dict[str, Any] = {"x.values": [1], "x.lengths": [1]}
 CRITEO_LINE = "\t".join(["1", *["5"] * 13, *["ff"] * 26])
 BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "cut Parquet": (lambda: cut(log()), "log.parquet: is not a Parquet file"),
@@ -324,7 +336,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "empty label": (lambda: lines("label,item,price\n0,1,.5\n,2,.5\n"), "log.csv line 3, column label: is missing"),
     "Latin-1": (lambda: lines("label,item,price\n0,ü,0.5\n", encoding="latin-1"), "log.csv line 2: is not UTF-8"),
     "other header": (
-        lambda: (Path("d").mkdir(), lines("label,i,price\n0,a,.5\n", "d/a.csv"), lines("label,i\n0,a\n", "d/b.csv")),
+        other_headers,
         "d/b.csv line 1: has no column 'price' (found label, i)",
     ),
     "cut Criteo line": (
@@ -336,7 +348,7 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
         "log.tsv line 2: column cat_0: expected a hexadecimal hash of at most 16 digits, found 'xyz'; hint: correct",
     ),
     "labels of NPZ": (
-        lambda: np.savez("log.npz", dense=np.ones((1, 1)), label=["a"], **{"x.values": [1], "x.lengths": [1]}),
+        lambda: np.savez("log.npz", dense=np.ones((1, 1)), label=["a"], **IDS),
         "log.npz: label: is <U1[1], expected numbers [samples], for 1 samples; hint: write it so",
     ),
 }  # fmt: skip

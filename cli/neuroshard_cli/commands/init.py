@@ -1,5 +1,6 @@
 """``neuroshard init``: a whole job from data."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import typer
@@ -92,7 +93,7 @@ def init(
             say(each.doubt)
 
 
-def _given(options: dict[str, object]) -> list[str]:
+def _given(options: Mapping[str, object]) -> list[str]:
     """Return options as words of a command line, those that were left out left out."""
     pairs = [
         (name, value)

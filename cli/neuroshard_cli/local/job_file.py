@@ -112,5 +112,7 @@ def read_job_file(path: Path) -> JobFile:
         for data in documents
         if isinstance(data, dict) and data.get("kind") == "ConfigMap"
     }
-    job = DLRMTrainingJob.from_data(jobs[0], where=where)
-    return JobFile(path=path, job=job, document=jobs[0], config_maps=config_maps)
+    [document] = jobs
+    job = DLRMTrainingJob.from_data(document, where=where)
+    assert isinstance(document, dict), "from_data has checked it"
+    return JobFile(path=path, job=job, document=document, config_maps=config_maps)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from neuroshard_api.documents.tables import IdRule, TableSet
 from neuroshard_report.terminal.progress import activity
@@ -14,9 +13,6 @@ from neuroshard_profiler.data.numbers import SeenNumbers
 from neuroshard_profiler.data.statistics import DataStatistics, data_statistics, table_names
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.groups import Duplication, measure_duplication
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 DEFAULT_REUSE_BATCH = 65536
 """Samples of a batch in which rows are reused."""
@@ -88,7 +84,7 @@ def read_sample(
     known = [count for count in (settings.max_samples, data.num_samples) if count is not None]
     duplication = None
     with activity("reading samples", is_silent=is_silent) as shown:
-        batches: Iterable = shown.of(
+        batches = shown.of(
             limited(data.batches(settings.batch_size, numbers), settings.max_samples),
             total=min(known, default=None),
             amount=lambda batch: batch.num_samples,
