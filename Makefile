@@ -21,6 +21,7 @@ DEMO := .venv-demo/.installed-$(KEY)
 RUN := .venv-run/.installed-$(KEY)
 OLD_TORCHREC := .venv-torchrec-1.8/.installed-$(KEY)
 SPARK := .venv-spark/.installed-$(KEY)
+GPU := .venv-gpu/.installed-$(KEY)
 DOCS := .venv-docs/.installed-$(KEY)
 FBGEMM_VERSION := $(shell sed -n 's/^fbgemm-gpu-cpu==//p' constraints.txt)
 CUDA_SYMBOLS := .cache/fbgemm-gpu-$(FBGEMM_VERSION).symbols
@@ -76,6 +77,18 @@ test-spark: $(SPARK) ## Run the tests of `--engine spark` with Spark in a JVM on
 .PHONY: kernels
 kernels: $(DEV) $(CUDA_SYMBOLS) ## Compare the table of training kernels with the symbols of FBGEMM's CUDA wheel (500 MB)
 	$(BIN)/python -m pytest -q tests/contracts/test_cuda_kernels.py
+
+.PHONY: gpu-kit
+gpu-kit: $(DEV) ## Pack what a GPU without a network lacks (465 MB), and try the scripts that measure one on this CPU
+	benchmarks/gpu/pack.sh
+	OMP_NUM_THREADS=1 PYTHON=$(BIN)/python benchmarks/gpu/check.sh --cpu --seconds 3600 basics records kernels speed job
+
+.PHONY: gpu-measure
+gpu-measure: $(GPU) ## Measure one GPU of this machine in 15 minutes; writes build/gpu/results.tar.gz to send
+	rm -rf build/gpu/out
+	PYTHON=.venv-gpu/bin/python benchmarks/gpu/check.sh || echo "some stages have errors; send the results all the same"
+	tar -C build/gpu/out -czf build/gpu/results.tar.gz .
+	@echo "send build/gpu/results.tar.gz: benchmarks/gpu/README.md says how"
 
 .PHONY: placements
 placements: $(DEV) ## Train 200 random plans of all placements on four gloo ranks; writes build/placements/differences.json
@@ -149,7 +162,7 @@ include tests/cluster/cluster.mk
 
 .PHONY: clean
 clean: ## Remove environments, caches and what the demo wrote
-	rm -rf .venv .venv-demo .venv-run .venv-torchrec-1.8 .venv-spark .venv-docs .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
+	rm -rf .venv .venv-demo .venv-run .venv-torchrec-1.8 .venv-spark .venv-docs .venv-gpu .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build demo dist
 
 $(DEV):
 	.ci/make-venv .venv dev
@@ -165,6 +178,10 @@ $(RUN):
 
 $(OLD_TORCHREC):
 	.ci/make-venv .venv-torchrec-1.8 torchrec-1.8
+	@touch $@
+
+$(GPU):
+	.ci/make-venv .venv-gpu gpu
 	@touch $@
 
 $(DOCS):

@@ -24,7 +24,7 @@ UNWANTED = re.compile(
     r"ssd_|nobag|(?<!generate)_vbe|_gwd|with_counter|partial_rowwise|_lamb_|_lars_|codegen_none_|nbit(?!_?rowwise)"
     r"|pruned_|_v2_kernel"
 )
-"""Kernels of what this project does not train with: other optimizers, unpooled and variable-batch lookups, inference."""
+"""Kernels that nothing here trains with: other optimizers, unpooled and variable-batch lookups, inference."""
 _EVERYWHERE = "EmptyKernel"
 """A kernel of CUB that every file has."""
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
