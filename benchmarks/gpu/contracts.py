@@ -2,6 +2,7 @@
 
 import statistics
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def _clock() -> None:
 def _agreement(cuda: Any) -> None:
     """Compare the profiler's timer with the kernels' own durations."""
     from neuroshard_profiler.devices.timing import CudaTimer
-    from torch.autograd import DeviceType
+    from torch.autograd import DeviceType  # type: ignore[attr-defined] # torch documents it here
     from torch.profiler import ProfilerActivity, profile
 
     a = torch.randn(4096, 1024, device="cuda", requires_grad=True)
@@ -114,7 +115,7 @@ def _copy_us(source: torch.Tensor, target: torch.Tensor, before: Callable[[], ob
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
-    return 1e3 * statistics.median(times[5:])
+    return 1e3 * float(statistics.median(times[5:]))
 
 
 def _page_lock() -> None:
@@ -141,7 +142,7 @@ def _codecs() -> None:
     values = torch.randn(*_CODEC_SHAPE, device="cuda")
     for kind in WireType:
         if kind is not WireType.FP32:
-            attempt(f"codec {kind}", lambda each=kind: _codec(each, values))
+            attempt(f"codec {kind}", partial(_codec, kind, values))
 
 
 def _codec(kind: Any, values: torch.Tensor) -> None:

@@ -1,5 +1,6 @@
 """FBGEMM's training kernels against formulas in FP64: forward, and each optimizer's update."""
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,7 +48,7 @@ def correct() -> None:
             ("EXACT_ROWWISE_ADAGRAD", "FP32", "FP16"),
         ]
     for optimizer, weights, output in cases:
-        attempt(f"{optimizer} {weights} {output}", lambda o=optimizer, w=weights, p=output: _one_case(o, w, p))
+        attempt(f"{optimizer} {weights} {output}", partial(_one_case, optimizer, weights, output))
 
 
 def _one_case(optimizer: str, weights: str, output: str) -> None:

@@ -3,6 +3,7 @@
 import os
 import platform
 import time
+from functools import partial
 from importlib import metadata
 
 import torch
@@ -80,7 +81,7 @@ def _transfers(timer: Timer, *, pinned: bool) -> None:
     host = torch.empty(2**26, dtype=torch.float32, pin_memory=pinned)
     there = torch.empty(2**26, dtype=torch.float32, device="cuda")
     for way, target, source in (("h2d", there, host), ("d2h", host, there)):
-        (ms,) = timer.ms(lambda t=target, s=source: t.copy_(s, non_blocking=True), repeats=5, warm=1, cold=False)
+        (ms,) = timer.ms(partial(target.copy_, source, non_blocking=True), repeats=5, warm=1, cold=False)
         emit(transfer=way, pinned=pinned, gb_per_s=4 * 2**26 / ms / 1e6)
 
 

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -150,4 +151,4 @@ def jobs(budget_s: float, only: str) -> None:
             emit(skipped=job["metadata"]["name"], why="out of time")
             continue
         limit_s = 600.0 if CPU else min(_MOST_SECONDS, left)
-        attempt(job["metadata"]["name"], lambda each=job, limit_s=limit_s: _run(each, limit_s=limit_s))
+        attempt(job["metadata"]["name"], partial(_run, job, limit_s=limit_s))

@@ -16,8 +16,8 @@ from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.fitting.records import read_records
-from neuroshard_costs.reuse.shard_arrays import ShardArrays, sample_shards
-from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.reuse.shard_arrays import sample_shards
+from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_costs.simulator.device import DeviceSimulator
 from scipy.stats import kendalltau
 

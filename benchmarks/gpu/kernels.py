@@ -138,20 +138,23 @@ def _timed_samples(name: str, samples: list[Any], budget_s: float) -> None:
                     "conditions": dict(times.conditions),
                 }
                 if number % 6 == 0:  # the same by a timer of this script
-                    calls = backend.calls(sample, seed=7)
-                    timer, kept = Timer(), []
-                    gradient = None
-
-                    def forward() -> None:
-                        kept[:] = [calls.forward(len(kept))]
-
-                    forward()
-                    gradient = torch.full_like(kept[0], 1e-3)
-                    row["own_timer_ms"] = timer.ms(forward, lambda: calls.backward(kept[0], gradient), repeats=11)
+                    timer = Timer()
+                    row["own_timer_ms"] = _own_times(backend.calls(sample, seed=7), timer)
                     row["own_timer_host_bound"] = timer.host_bound
                 emit(**row)
 
             attempt(f"sample {number}", one)
+
+
+def _own_times(calls: Any, timer: Timer) -> list[float]:
+    """Return the milliseconds of forward and backward by this script's own timer."""
+    kept = [calls.forward(0)]
+    gradient = torch.full_like(kept[0], 1e-3)
+
+    def forward() -> None:
+        kept[0] = calls.forward(0)
+
+    return timer.ms(forward, lambda: calls.backward(kept[0], gradient), repeats=11)
 
 
 def records(budget_s: float) -> None:

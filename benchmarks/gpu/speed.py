@@ -5,6 +5,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def speed() -> None:
         torch.cuda.set_device(0)
         dist.init_process_group("nccl", device_id=device())
     for precision in ("TF32", "BF16"):
-        attempt(precision, lambda p=precision: _speed(p))
+        attempt(precision, partial(_speed, precision))
     dist.destroy_process_group()
 
 
@@ -41,8 +42,9 @@ def _speed(precision: str) -> None:  # noqa: C901, PLR0915 - both loops share th
     from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder
     from neuroshard_trainer.measure.step_reporter import StepReporter
     from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
-    from neuroshard_trainer.pipeline import Pipeline
+    from neuroshard_trainer.pipeline import BatchPipeline
     from neuroshard_trainer.ranks.precision import autocast, set_matmul_precision
+    from neuroshard_trainer.ranks.process import new_group
     from neuroshard_trainer.ranks.stopping import StepVote
     from neuroshard_trainer.sharding.plan_adapter import sharding_plan
     from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
@@ -178,9 +180,9 @@ def _speed(precision: str) -> None:  # noqa: C901, PLR0915 - both loops share th
                 logits = model(batch.dense, batch.lookups)
             return binary_cross_entropy_with_logits(logits.float(), batch.labels)
 
-        pipeline = Pipeline(model, optimizer, loss_of, device())
+        pipeline = BatchPipeline(model, optimizer, loss_of, device())
         reporter = StepReporter(model, plan_file, write=WORK / "speed-step-report.json", samples_per_step=batch_size)
-        vote, loss_sum = StepVote(dist.new_group(backend="gloo")), torch.zeros((), device=device())
+        vote, loss_sum = StepVote(new_group(60.0)), torch.zeros((), device=device())
         for loss in reporter.pipelined(_forever(data), pipeline.progress):
             loss_sum += loss
             vote.wish(save_is_due=False)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from neuroshard_api.process.generations import installed_version
 from neuroshard_cli.command_list import ENTRIES
-from neuroshard_cli.shared.installation import check_command, conflicts, installed_version
+from neuroshard_cli.shared.installation import check_command, conflicts
 
 INSTALLED = {"torch": "2.14.1", "torchrec": "1.9.2", "fbgemm-gpu": "1.9.0"}
 

@@ -1,10 +1,10 @@
 """Specification of the start of a trainer whose libraries do not belong together."""
 
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
-from neuroshard_api.process import generations
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.__main__ import main
 from neuroshard_trainer.compare import plans
@@ -26,7 +26,7 @@ def test_an_old_torchrec_is_named_before_anything_is_read(
 ) -> None:
     """With TorchRec 1.6 the trainer ended in an AttributeError; there is no job file here, which nobody gets to see."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(generations.metadata, "version", {**PINNED, "torchrec": "1.6.1"}.__getitem__)
+    monkeypatch.setattr(metadata, "version", {**PINNED, "torchrec": "1.6.1"}.__getitem__)
     monkeypatch.setattr(sys, "argv", ["trainer"])
 
     code = start()  # type: ignore[operator] # a function
