@@ -14,10 +14,11 @@ from neuroshard_costs.fitting.records import ended_records
 from neuroshard_profiler.errors import DeviceFailedError, DeviceLostError, UnusableSampleError
 from neuroshard_profiler.files import make_folder
 
-METHOD = 3
+METHOD = 4
 """Version of the way of measuring. 2: on a CPU as many cores measure at once as the job has processes, whole tables and
-cold caches. 3: gradients of repeated lists are summed over all features of a group at once. A change after which times
-do not compare with earlier ones takes the next number."""
+cold caches. 3: gradients of repeated lists are summed over all features of a group at once. 4: on a GPU, caches are
+emptied by reading, late starts last as long as they say, and records say what disturbed them. A change after which
+times do not compare with earlier ones takes the next number."""
 
 
 class RecordsFile:

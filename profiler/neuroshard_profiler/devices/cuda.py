@@ -115,7 +115,15 @@ class CudaDevice:
         )
 
     def _copy_bytes_per_second(self, num_bytes: int) -> float:
-        """Return bytes read and written per second by copies of arrays of this size."""
+        """Return bytes read and written per second by copies of arrays of this size.
+
+        The arrays are given back: another process profiles this GPU.
+        """
+        copies_ms = self._copies_ms(num_bytes)
+        self.cuda.empty_cache()
+        return 2e3 * _COPIES * num_bytes / copies_ms
+
+    def _copies_ms(self, num_bytes: int) -> float:
         copy = self.cuda.copier(num_bytes)
         timer = CudaTimer(self.cuda, is_cold=False)
 
@@ -123,5 +131,4 @@ class CudaDevice:
             for _ in range(_COPIES):
                 copy()
 
-        times = median_times(lambda _: timer.time_ms(copies, lambda _: None), self.repeats)
-        return 2e3 * _COPIES * num_bytes / times.forward_ms
+        return median_times(lambda _: timer.time_ms(copies, lambda _: None), self.repeats).forward_ms

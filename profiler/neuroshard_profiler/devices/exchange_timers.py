@@ -89,22 +89,38 @@ class CudaExchangeTimer:
     def __init__(self, cuda: CudaRuntime) -> None:
         self._cuda = cuda
         self._spin_cycles = _FIRST_SPIN_CYCLES
+        self._cycles_per_ms: float | None = None
+        """Of the clock at the last late start. The driver tells the highest clock alone, which a power cap lowers."""
         self.fell_behind = False
 
     def time_ms(self, barrier: Callable[[], object], call: Callable[[], object], *, offset_ms: float = 0.0) -> float:
         """Return the milliseconds of a call. ``barrier`` queues a collective and does not wait for it."""
+        cycles_per_ms = self._cycles_per_ms or (self._measured_cycles_per_ms() if offset_ms > 0 else 0.0)
         self._cuda.spin(self._spin_cycles)
         barrier()
-        if offset_ms > 0:
-            # A clock in kHz is cycles per millisecond.
-            self._cuda.spin(int(offset_ms * self._cuda.properties.clock_rate))
-        start, end = self._cuda.event(), self._cuda.event()
+        late_start, start, end = self._cuda.event(), self._cuda.event(), self._cuda.event()
+        late_start.record()
+        cycles = int(offset_ms * cycles_per_ms)
+        if cycles > 0:
+            self._cuda.spin(cycles)
         start.record()
         call()
         end.record()
         self.fell_behind |= start.query()
         self._cuda.synchronize()
+        if cycles > 0:
+            self._cycles_per_ms = cycles / late_start.elapsed_time(start)
         return start.elapsed_time(end)
+
+    def _measured_cycles_per_ms(self) -> float:
+        """Return the clock by a spin between two events, on a device that spins before, so that no launch counts."""
+        begin, end = self._cuda.event(), self._cuda.event()
+        self._cuda.spin(_FIRST_SPIN_CYCLES)
+        begin.record()
+        self._cuda.spin(_FIRST_SPIN_CYCLES)
+        end.record()
+        self._cuda.synchronize()
+        return _FIRST_SPIN_CYCLES / begin.elapsed_time(end)
 
     def spin_longer(self) -> bool:
         """Spin twice as long from now on."""

@@ -1,8 +1,9 @@
 """Timers of one forward and backward call, and medians of repeats. Knows no kernels.
 
 Both timers make the caches cold: in training, hundreds of megabytes of the all-to-all and of the dense part pass
-between a lookup and its backward call, and between two steps. So a buffer twice as large as the cache is written before
-each call, outside the measured intervals.
+between a lookup and its backward call, and between two steps. So a buffer twice as large as the cache passes through it
+before each call, outside the measured intervals: written on a CPU, read on a GPU, whose kernels are so short that
+bringing written lines to the memory would count.
 
 On a CPU the clock is the calling thread's processor time: what other processes take of the core does not count, only
 how they disturb its caches does. The thread must be pinned and alone, or work of other threads would be missed. Calls

@@ -3,6 +3,7 @@
 import itertools
 import re
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -148,6 +149,25 @@ def test_an_unknown_gpu_is_described_by_driver_and_copies() -> None:
     assert device.memory_bandwidth_bytes_per_second == pytest.approx(3e12, rel=0.01)
     assert device.cache_bandwidth_bytes_per_second == pytest.approx(6e12, rel=0.01)
     assert (device.cache_bytes, device.clock_hz) == (50 * 2**20, 1.98e9)
+
+
+def test_describing_a_gpu_leaves_none_of_its_memory_taken() -> None:
+    """The process that describes it stays alive while others profile the same GPU."""
+    alive: list[weakref.ref[Tables]] = []
+    taken: list[bool] = []
+
+    class Copying(FakeCuda):
+        def copier(self, num_bytes: int) -> Callable[[], object]:
+            arrays, copy = Tables(), super().copier(num_bytes)
+            alive.append(weakref.ref(arrays))
+            return lambda: (arrays, copy())
+
+        def empty_cache(self) -> None:
+            taken.append(alive[-1]() is not None)
+
+    CudaDevice(cuda=Copying(), repeats=THREE).describe(num_processes=1)
+
+    assert taken == [False, False]
 
 
 def test_records_name_the_gpu() -> None:

@@ -28,7 +28,20 @@ def test_a_late_start_is_a_spin_on_the_device() -> None:
     cuda = FakeCuda()
 
     assert exchange_ms(cuda, CudaExchangeTimer(cuda), offset_ms=3.0) == pytest.approx(0.09)
-    assert cuda.log == ["spin 4194304", "spin 5940000"]
+    assert cuda.log == ["spin 4194304", "spin 4194304", "spin 4194304", "spin 5700000"]
+
+
+def test_a_late_start_is_as_late_as_it_says_whatever_the_clock() -> None:
+    """The driver tells 1,980 MHz; the device runs at 1,900, and at 1,400 once its power is capped."""
+    cuda = FakeCuda()
+    timer = CudaExchangeTimer(cuda)
+    late_ms = []
+    for cycles_per_ms in (1_900_000, 1_400_000, 1_400_000):
+        cuda.cycles_per_ms = cycles_per_ms
+        exchange_ms(cuda, timer, offset_ms=3.0)
+        late_ms.append(int(cuda.log[-1].split()[1]) / cycles_per_ms)
+
+    assert late_ms == pytest.approx([3.0, 3.0 * 1.9 / 1.4, 3.0], rel=0.001)
 
 
 def test_a_host_that_fell_behind_is_reported_until_it_spins_longer() -> None:

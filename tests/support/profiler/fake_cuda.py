@@ -46,6 +46,7 @@ class FakeCuda:
     host_ms: float = 0.0
     device_ms: float = 0.0
     record_ms: float = 0.005
+    cycles_per_ms: int = CYCLES_PER_MS
     cached: set[str] = field(default_factory=set)
     log: list[str] = field(default_factory=list)
     versions: Mapping[str, str] = field(default_factory=lambda: {"driver": "580.1", "cuda": "13.0", "nccl": "2.27.5"})
@@ -86,10 +87,10 @@ class FakeCuda:
     def spin(self, cycles: int) -> None:
         """Queue a kernel that spins."""
         self.log.append(f"spin {cycles}")
-        self.queued(cycles / CYCLES_PER_MS, host_ms=0.01)
+        self.queued(cycles / self.cycles_per_ms, host_ms=0.01)
 
     def flush(self, num_bytes: int) -> None:
-        """Queue a write; one as large as the cache replaces all of it."""
+        """Queue a read; one as large as the cache replaces all of it."""
         self.log.append("flush")
         self.queued(num_bytes / 3e9, host_ms=0.01)
         if num_bytes >= self.properties.L2_cache_size:
