@@ -37,6 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torchrec.distributed import DistributedModelParallel
 
 from neuroshard_trainer.communication.sparse_gradients import SparseGradients
+from neuroshard_trainer.communication.streams import used_on_this_stream
 
 WHOLE_STEPS = 2
 """Steps of a process before anything is encoded by bucket: buckets change after the first one."""
@@ -146,6 +147,7 @@ class GradientCodec:
 
         def kept(found: Future[torch.Tensor]) -> torch.Tensor:
             mean = found.value()
+            used_on_this_stream(wanted, mean)
             self._carry(parameters, torch.sub(wanted, mean))
             return mean if exact is None else self._compared(mean, _along(mean, exact()))
 
@@ -174,6 +176,7 @@ class GradientCodec:
 
     def _compared(self, mean: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
         """Return the mean that was received, and note how far it is from the exact one."""
+        used_on_this_stream(mean, exact)
         self._squares.append((torch.sub(mean, exact).square().sum(), exact.square().sum()))
         return mean
 
@@ -181,6 +184,7 @@ class GradientCodec:
         for parameter, gradient in zip(parameters, gradients, strict=True):
             carried = self._carried.pop(parameter, None)
             if carried is not None:
+                used_on_this_stream(carried)  # which a callback made
                 gradient.add_(carried)
 
     def _carry(self, parameters: Sequence[torch.Tensor], late: torch.Tensor) -> None:
@@ -196,6 +200,7 @@ class GradientCodec:
         squares, self._squares = self._squares, []
         if not squares:
             return None
+        used_on_this_stream(*(square for pair in squares for square in pair))
         lost, whole = (torch.stack([each[index] for each in squares]).sum().sqrt() for index in (0, 1))
         return float(lost / whole) if float(lost) else 0.0
 

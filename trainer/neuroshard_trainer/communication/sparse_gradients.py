@@ -15,6 +15,8 @@ import torch.distributed as dist
 from neuroshard_api.documents.gradient_exchange import CAPACITY_OVER_KEPT
 from torch.futures import Future
 
+from neuroshard_trainer.communication.streams import used_on_this_stream
+
 SAMPLE = 65_536
 """Entries of a bucket whose quantile is the threshold."""
 
@@ -65,6 +67,7 @@ class SparseGradients:
         assert work is not None, "asynchronous, and of a group with this rank"
 
         def added(_: Future[torch.Tensor]) -> torch.Tensor:
+            used_on_this_stream(received, values)
             total = values.new_zeros(size + 1)
             for theirs in received:  # one rank after the other: equal sums on all ranks
                 total.index_add_(0, theirs[0].long(), theirs[1].view(torch.float32))
