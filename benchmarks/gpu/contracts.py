@@ -96,12 +96,12 @@ def _flushes(cuda: Any) -> None:
     for mib in (1, 4, 16):
         source = torch.ones(mib * 2**18, device="cuda")
         target = torch.empty_like(source)
-        befores: dict[str, Callable[[], object]] = {
+        preparations: dict[str, Callable[[], object]] = {
             "warm": lambda: None,
             "after a write": written.zero_,
             "after the profiler's flush": lambda: cuda.flush(size),
         }
-        emit(copy_mib=mib, us={name: _copy_us(source, target, before) for name, before in befores.items()})
+        emit(copy_mib=mib, us={name: _copy_us(source, target, before) for name, before in preparations.items()})
 
 
 def _copy_us(source: torch.Tensor, target: torch.Tensor, before: Callable[[], object]) -> float:
