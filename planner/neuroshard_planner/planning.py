@@ -13,16 +13,16 @@ from neuroshard_api.process.errors import ExpectedError, MissingPackageError
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import REPLICATED
 
-from neuroshard_planner.baselines.greedy import BASELINES
+from neuroshard_planner.baselines.greedy import BASELINES, bound_placement
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.sharding_choice import MOST_MIXED, is_too_large
+from neuroshard_planner.problem.sharding_choice import MOST_MIXED, default_types, is_too_large
 from neuroshard_planner.search.host_search import hosted
-from neuroshard_planner.search.infeasible import infeasible
+from neuroshard_planner.search.infeasible import infeasible, require_room
 from neuroshard_planner.search.iterated import Found, IteratedSearch
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
@@ -68,6 +68,8 @@ def searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) 
         RequestError, InfeasibleError, MissingPackageError: as `pipeline.plan`.
     """
     blocks = column_blocks(request)
+    if request.algorithm is Algorithm.NEUROSHARD:
+        require_room(request, default_types(request, bundle.manifest))
     problem = Problem(request, bundle)
     migration = None if incumbent is None else Migration(problem, incumbent)
     if blocks is not None:
@@ -182,14 +184,15 @@ def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts:
     """
     request = problem.request
     if request.algorithm is not Algorithm.NEUROSHARD:
-        _require_by_columns(problem)
         found = baselines.get(request.algorithm) or _attempt(problem, request.algorithm)
         if isinstance(found, ExpectedError):
             raise found
         return Found(placement=found)
     result = None
     if not any(choice.is_bound for choice in problem.host_choices):
-        result = _in_device_memory(problem, starts=[*_placed(baselines).values(), *starts], bounds=bounds)
+        # The search by columns starts from whole tables, also of those that may not be.
+        whole = attempts(problem, is_bound=False) if bound_to_convert(problem) else baselines
+        result = _in_device_memory(problem, starts=[*_placed(whole).values(), *starts], bounds=bounds)
     if any(choice.kernels for choice in problem.host_choices):
         budget = request.search.work_budget or _default_budget(problem)
         result = hosted(problem, result, solve=_in_device_memory, work_budget=budget)
@@ -236,9 +239,14 @@ def _is_mixed(problem: Problem) -> bool:
     return problem.has_further_types and not is_too_large(problem.request, len(problem.units))
 
 
-def attempts(problem: Problem) -> Attempts:
-    """Run every baseline that needs nothing beyond the planner."""
-    return {algorithm: _attempt(problem, algorithm) for algorithm in BASELINES}
+def attempts(problem: Problem, *, is_bound: bool = True) -> Attempts:
+    """Run every baseline that needs nothing beyond the planner.
+
+    Args:
+        problem: what is placed.
+        is_bound: whether tables that may not be whole on a device are as the constraints let them be.
+    """
+    return {algorithm: _attempt(problem, algorithm, is_bound=is_bound) for algorithm in BASELINES}
 
 
 def _default_budget(problem: Problem) -> int:
@@ -262,24 +270,17 @@ def _require_by_columns(problem: Problem) -> None:
     """Do nothing if every table may be whole on a device. Raises RequestError."""
     for unit, types in zip(problem.units, problem.sharding_types, strict=True):
         if ShardingType.TABLE_WISE not in types:
-            name, algorithm = problem.request.tables.tables[unit.tables[0]].name, problem.request.algorithm
-            if algorithm is Algorithm.NEUROSHARD:
-                size = f"{len(problem.units):,} tables times {problem.num_devices:,} devices"
-                raise RequestError(
-                    f"constraints: {name!r} may be {' or '.join(sorted(types))} alone, and a set of more than "
-                    f"{MOST_MIXED:,} tables times devices, here {size}, is searched by columns alone"
-                    f"; hint: add table_wise "
-                    "to its sharding_types"
-                )
+            name = problem.request.tables.tables[unit.tables[0]].name
+            size = f"{len(problem.units):,} tables times {problem.num_devices:,} devices"
             raise RequestError(
-                f"algorithm: {algorithm} places no table {' or '.join(sorted(types))}, and {name!r} "
-                "may be sharded in no other way; hint: add table_wise to its sharding_types, or use neuroshard"
+                f"constraints: {name!r} may be {' or '.join(sorted(types))} alone, and a set of more than "
+                f"{MOST_MIXED:,} tables times devices, here {size}, is searched by columns alone"
+                "; hint: add table_wise to its sharding_types"
             )
 
 
-def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | ExpectedError:
+def _attempt(problem: Problem, algorithm: Algorithm, *, is_bound: bool = True) -> Placement | ExpectedError:
     """Run a baseline; finding nothing is a result like any other."""
-    baseline = torchrec_placement if algorithm is Algorithm.TORCHREC else BASELINES[algorithm]
     bound = next(
         (unit for unit, choice in zip(problem.units, problem.host_choices, strict=True) if choice.is_bound), None
     )
@@ -287,7 +288,9 @@ def _attempt(problem: Problem, algorithm: Algorithm) -> Placement | ExpectedErro
         name = problem.request.tables.tables[bound.tables[0]].name
         return InfeasibleError(f"{algorithm} places no table in host memory, and {name!r} may be nowhere else")
     try:
-        return merged(problem, baseline(problem))
+        if algorithm is Algorithm.TORCHREC:
+            return merged(problem, torchrec_placement(problem))
+        return merged(problem, BASELINES[algorithm](problem, bound_placement(problem) if is_bound else None))
     except (InfeasibleError, MissingPackageError) as error:
         return error
 

@@ -1,53 +1,95 @@
 """Baselines: whole tables in descending order of a simple size, each to the device with the least of it so far.
 
 Published heuristics (RecShard, ASPLOS 2022; DreamShard, NeurIPS 2022; NeuroShard, MLSys 2023); none splits a table.
+Tables that constraints let be by rows or copies alone are not theirs to place: they are so before the others come.
 """
 
-from collections.abc import Callable
+from functools import reduce
+from typing import Protocol
 
 import numpy as np
 from neuroshard_api.documents.request import Algorithm
-from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.greedy_placement import GreedyPass, place
+from neuroshard_planner.search.local_search import joined
+from neuroshard_planner.search.placed_options import Forms
+from neuroshard_planner.search.proposals import bound_to_convert
 
-Baseline = Callable[[Problem], Placement]
-"""Returns a placement that fits. Raises InfeasibleError where the heuristic finds none."""
+
+class Baseline(Protocol):
+    """A heuristic."""
+
+    def __call__(self, problem: Problem, fixed: Placement | None = None) -> Placement:
+        """Return a placement that fits. Raises InfeasibleError where the heuristic finds none.
+
+        Args:
+            problem: whose units are placed whole.
+            fixed: all shards of some units, which are on their devices already.
+        """
 
 
-def dim_greedy(problem: Problem) -> Placement:
+def bound_placement(problem: Problem) -> Placement | None:
+    """Return the units that may not be whole on a device, each in the first form that it may have. None: there is none.
+
+    Raises:
+        InfeasibleError: there is no memory for them.
+    """
+    bound = bound_to_convert(problem)
+    if not bound:
+        return None
+    forms, kinds = Forms(problem, bound), problem.kinds
+    used: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
+    found: list[Placement] = []
+    for unit in sorted(bound, key=lambda unit: -kinds.memory_bytes[problem.whole[unit]]):
+        room = problem.memory.shard_capacity_bytes - used
+        option = next(forms.options(unit, used.astype(np.float64), room), None)
+        if option is None:
+            name = problem.request.tables.tables[problem.units[unit].tables[0]].name
+            raise InfeasibleError(
+                f"table {name!r} may be {' or '.join(sorted(problem.sharding_types[unit]))} alone, which finds no room"
+            )
+        np.add.at(used, option.devices, kinds.memory_bytes[option.kinds])
+        found.append(Placement(kinds=option.kinds, devices=option.devices))
+    return reduce(joined, found)
+
+
+def dim_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
     """Even out the columns of returned vectors."""
     vectors = np.array([table.num_vectors for table in problem.request.tables.tables])
     _, columns, _ = _numbers(problem)
-    return _greedy(problem, vectors * columns, "dim_greedy")
+    return _greedy(problem, vectors * columns, "dim_greedy", fixed)
 
 
-def size_greedy(problem: Problem) -> Placement:
+def size_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
     """Even out rows times dimension."""
     rows, columns, _ = _numbers(problem)
-    return _greedy(problem, rows * columns, "size_greedy")
+    return _greedy(problem, rows * columns, "size_greedy", fixed)
 
 
-def lookup_greedy(problem: Problem) -> Placement:
+def lookup_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
     """Even out dimension times pooling factor."""
     _, columns, pooling = _numbers(problem)
-    return _greedy(problem, columns * pooling, "lookup_greedy")
+    return _greedy(problem, columns * pooling, "lookup_greedy", fixed)
 
 
-def size_lookup_greedy(problem: Problem) -> Placement:
+def size_lookup_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
     """Even out dimension times pooling factor times the logarithm of the rows."""
     rows, columns, pooling = _numbers(problem)
-    return _greedy(problem, columns * pooling * np.log10(rows + 1), "size_lookup_greedy")
+    return _greedy(problem, columns * pooling * np.log10(rows + 1), "size_lookup_greedy", fixed)
 
 
-def random(problem: Problem) -> Placement:
+def random(problem: Problem, fixed: Placement | None = None) -> Placement:
     """Put every table, in random order, on a random device that has memory for it."""
     generator = np.random.default_rng(problem.request.search.seed)
     room = np.full(problem.num_devices, problem.memory.shard_capacity_bytes)
+    if fixed is not None:
+        np.subtract.at(room, fixed.devices, problem.kinds.memory_bytes[fixed.kinds])
+    free = _free_units(problem, fixed)
     devices = np.empty(len(problem.whole), dtype=np.int64)
-    for unit in generator.permutation(len(problem.whole)):
+    for unit in generator.permutation(free):
         needed = problem.kinds.memory_bytes[problem.whole[unit]]
         fits = room >= needed
         if problem.allowed is not None:
@@ -56,7 +98,8 @@ def random(problem: Problem) -> Placement:
             raise _no_room("random")
         devices[unit] = generator.choice(np.flatnonzero(fits))
         room[devices[unit]] -= needed
-    return Placement(kinds=problem.whole, devices=devices)
+    placed = Placement(kinds=problem.whole[free], devices=devices[free])
+    return placed if fixed is None else joined(fixed, placed)
 
 
 BASELINES: dict[Algorithm, Baseline] = {
@@ -79,13 +122,22 @@ def _numbers(problem: Problem) -> tuple[FloatArray, FloatArray, FloatArray]:
     )
 
 
-def _greedy(problem: Problem, table_sizes: FloatArray, name: str) -> Placement:
+def _greedy(problem: Problem, table_sizes: FloatArray, name: str, fixed: Placement | None) -> Placement:
     loads = np.zeros(len(problem.kinds))
     loads[problem.whole] = [table_sizes[list(unit.tables)].sum() for unit in problem.units]
-    placement = place(problem, [GreedyPass(kinds=problem.whole, dim_limit=np.inf, memory_price=0.0)], loads)[0]
+    kinds = problem.whole[_free_units(problem, fixed)]
+    if fixed is not None and not len(kinds):
+        return fixed
+    placement = place(problem, [GreedyPass(kinds=kinds, dim_limit=np.inf, memory_price=0.0)], loads, fixed=fixed)[0]
     if placement is None:
         raise _no_room(name)
-    return placement
+    return placement if fixed is None else joined(fixed, placement)
+
+
+def _free_units(problem: Problem, fixed: Placement | None) -> IndexArray:
+    """Return the units without fixed shards."""
+    units: IndexArray = np.arange(len(problem.units))
+    return units if fixed is None else np.setdiff1d(units, problem.kinds.unit[fixed.kinds])
 
 
 def _no_room(name: str) -> InfeasibleError:

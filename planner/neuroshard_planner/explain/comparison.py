@@ -14,6 +14,8 @@ from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.sharding_choice import default_types
+from neuroshard_planner.search.infeasible import require_room
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.wide_tables import column_blocks
@@ -68,6 +70,8 @@ def compare(
         blocks = column_blocks(asked)
         problem = Problem(asked if blocks is None else blocks.request, bundle)
         try:
+            if algorithm is Algorithm.NEUROSHARD:
+                require_room(asked, default_types(asked, bundle.manifest))
             found = _found(problem)
         except (InfeasibleError, MissingPackageError) as error:
             yield Comparison(algorithm=algorithm, evaluations=problem.evaluations, problem=str(error))

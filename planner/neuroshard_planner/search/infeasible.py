@@ -1,9 +1,12 @@
 """Why no plan fits, and the smallest change after which one does, as a sentence."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.shards import REPLICATED
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
@@ -16,6 +19,47 @@ QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fit
 LAST_REMEDY = "lower batch_size_per_device, choose a smaller data_type or optimizer, or loosen the constraints"
 MORE = "give more devices or memory"
 PRECISION = 0.01  # of the memory that a device would need
+
+
+def require_room(request: PlanRequest, default: Sequence[ShardingType]) -> None:
+    """Do nothing if all memory together holds what the tables need at the least; a sum, without any search.
+
+    Weights and optimizer state are there once under every sharding type and kernel, on a device or on its host.
+
+    Args:
+        request: what is planned.
+        default: types of tables whose constraints name none.
+
+    Raises:
+        RequestError: the request contradicts itself.
+        InfeasibleError: it does not.
+    """
+    units = resolve_units(request)
+    allowed = allowed_devices(request, units)
+    tables, ledger = request.tables.tables, MemoryLedger(request)
+    index = np.arange(len(tables))
+    rows = np.array([table.num_embeddings for table in tables])
+    columns = np.array([table.embedding_dim for table in tables])
+    least = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
+    num_usable = request.topology.num_devices if allowed is None else int(allowed.any(axis=0).sum())
+    offered = num_usable * ledger.shard_capacity_bytes
+    if may_be_on_host(request):
+        offered += request.topology.num_nodes * ledger.host_capacity_bytes
+    if ledger.shard_capacity_bytes <= 0 or int(least.sum()) <= offered:
+        return
+    types = [request.constraints.sharding_types_of(table.name) or default for table in tables]
+    copies = ledger.shard_bytes(index, rows, columns, REPLICATED)
+    raise infeasible(
+        request,
+        Packing(request, units, allowed),
+        copy_bytes={
+            position: int(copies[unit.tables[0]])
+            for position, unit in enumerate(units)
+            if {*types[unit.tables[0]]} == {ShardingType.DATA_PARALLEL}
+        },
+        has_further_types=any(not kind.is_by_columns for own in types for kind in own),
+        may_be_by_columns=all(ShardingType.TABLE_WISE in own for own in types),
+    )
 
 
 def infeasible(
@@ -70,8 +114,7 @@ def _host_remedy(request: PlanRequest) -> str:
 def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]) -> str:
     tables = request.tables.tables
     ledger = MemoryLedger(request)
-    fixed = f"{gib(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
-    of_device = f"{gib(ledger.capacity_bytes)} less {fixed}"
+    of_device = _of_device(ledger)
     if packing.capacity_bytes <= 0:
         return f"no memory is left for shards on any device: {of_device}"
     offered = f"{gib(ledger.shard_capacity_bytes)} for shards ({of_device})"
@@ -116,6 +159,10 @@ def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]
     )
 
 
+def _of_device(ledger: MemoryLedger) -> str:
+    return f"{gib(ledger.capacity_bytes)} less {gib(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
+
+
 def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
     """Return the changes that a plan by columns needs, after ``where`` if there is such a change."""
     remedies = []
@@ -132,7 +179,7 @@ def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
             remedies.append(f"constraints.max_memory_bytes_per_device of {enough} would do")
         else:
             remedies.append(f"devices with, and constraints.max_memory_bytes_per_device of, {enough} would do")
-    nodes = _least_nodes(request)
+    nodes = _least_nodes(request, packing)
     if nodes is not None:
         devices = nodes * request.topology.devices_per_node
         layout = f" ({nodes} nodes)" if devices > nodes else ""
@@ -148,19 +195,25 @@ def least_capacity(packing: Packing, *, above_bytes: int) -> int | None:
         packing: the units.
         above_bytes: capacity at which they do not pack; at least 1.
     """
-    low = above_bytes
-    high = max(sum(packing.whole_bytes), 2 * low)
-    if packing.pack(high, max_nodes=QUICK_NODES) is None:
-        return None
+    total = sum(packing.whole_bytes)
+    low = max(above_bytes, -(-total // packing.num_usable_devices) - 1)  # below it a device has more than the mean
+    most = max(total, 2 * low)
+    step = PRECISION
+    while packing.pack(high := min(most, max(low + 1, int(low * (1 + step)))), max_nodes=QUICK_NODES) is None:
+        if high == most:
+            return None
+        low, step = high, 2 * step
     while high > max(low * (1 + PRECISION), low + 1):
         middle = max(math.isqrt(low * high), low + 1)
         low, high = (low, middle) if packing.pack(middle, max_nodes=QUICK_NODES) is not None else (middle, high)
     return high
 
 
-def _least_nodes(request: PlanRequest) -> int | None:
+def _least_nodes(request: PlanRequest, packing: Packing) -> int | None:
     """Return the least number of nodes, more than now, on which the tables pack."""
     topology = request.topology
+    of_node = topology.devices_per_node * packing.capacity_bytes
+    least = -(-sum(packing.whole_bytes) // of_node) - 1 if of_node > 0 else 0  # a split never needs less
 
     def fits(num_nodes: int) -> bool:
         larger = request.model_copy(update={"topology": topology.model_copy(update={"num_nodes": num_nodes})})
@@ -171,9 +224,12 @@ def _least_nodes(request: PlanRequest) -> int | None:
             return False
         return packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes, max_nodes=QUICK_NODES) is not None
 
-    low, high = topology.num_nodes, 2 * topology.num_nodes
+    low = max(topology.num_nodes, least)
+    step = 1 if low > topology.num_nodes else topology.num_nodes
+    high = low + step
     while not fits(high):
-        low, high = high, 2 * high
+        step *= 2
+        low, high = high, high + step
         if high > MOST_NODES_FACTOR * topology.num_nodes:
             return None
     while high - low > 1:

@@ -13,6 +13,7 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import COLUMNS
+from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import attempts, find
@@ -183,14 +184,29 @@ def test_a_table_that_no_column_of_fits_a_device_is_cut_by_rows() -> None:
     assert plan_problems(found) == []
 
 
-def test_a_baseline_for_tables_that_may_not_be_whole_is_refused() -> None:
-    """Greedy baselines place whole tables."""
+@pytest.mark.parametrize("kind", [ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.DATA_PARALLEL])
+def test_every_baseline_keeps_to_the_sharding_types(kind: ShardingType) -> None:
+    """Tables that may not be whole are as they may be, the others whole; no plan is compared with what is forbidden."""
+    own = {"t0": TableConstraints(sharding_types=(kind,))}
+    asked = request(*tables(3), topology=topology(4, num_nodes=2), constraints=Constraints(tables=own))
+    found = planned(asked)
+
+    assert len(found.baselines) == len(BASELINES)
+    for baseline in found.baselines:
+        alone = planned(asked.model_copy(update={"algorithm": baseline.algorithm}))
+        assert plan_problems(alone) == []
+        assert baseline.total_ms == pytest.approx(alone.predicted.total_ms)
+        assert [each.sharding_type for each in alone.tables] == [kind, *[ShardingType.TABLE_WISE] * 2]
+    assert found.predicted.total_ms <= min(each.total_ms or np.inf for each in found.baselines) * (1 + 1e-6)
+
+
+def test_baselines_without_a_table_to_place_are_what_the_constraints_say() -> None:
+    """All tables by rows leave a heuristic no choice."""
     asked = request(
         *tables(2), algorithm=Algorithm.DIM_GREEDY, constraints=Constraints(sharding_types=(ShardingType.ROW_WISE,))
     )
 
-    with pytest.raises(RequestError, match=r"dim_greedy places no table row_wise.*'t0'"):
-        planned(asked)
+    assert {each.sharding_type for each in planned(asked).tables} == {ShardingType.ROW_WISE}
 
 
 def test_shards_by_columns_are_represented_as_without_other_types() -> None:
