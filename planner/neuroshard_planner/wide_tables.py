@@ -1,6 +1,6 @@
 """Tables wider than a shard may be: the search sees blocks of their columns, each as a table of its own.
 
-A block is no wider than the limit, so no proposal, move, or baseline makes a shard that is. Blocks are cut by columns
+A block is within the limit, so no proposal, move, or baseline makes a shard that is. Blocks are cut by columns
 alone; in the plan their shards are column_wise shards of the table again, several on a device where that has room.
 """
 
@@ -29,7 +29,7 @@ def column_blocks(request: PlanRequest) -> "ColumnBlocks | None":
     """Return the blocks of a request's tables that are wider than their shards may be. None: no table is.
 
     Raises:
-        RequestError: such a table may not be cut, or not into so many shards or so narrow ones.
+        RequestError: such a table may not be cut, or not into that many shards or that narrow ones.
     """
     widths = {}
     for position, table in enumerate(request.tables.tables):

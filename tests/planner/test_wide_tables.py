@@ -44,7 +44,7 @@ def wide_requests(draw: st.DrawFn) -> PlanRequest:
 @generated(15, 150)
 @given(asked=wide_requests())
 def test_no_plan_of_any_proposer_has_a_shard_wider_than_the_rule(asked: PlanRequest) -> None:
-    """Whoever proposes, every table is covered once, in shards that the rule and the constraints allow."""
+    """Under each algorithm every table is covered once, in shards that the rule and the constraints allow."""
     try:
         found = planned(asked)
     except InfeasibleError:
