@@ -64,6 +64,11 @@ def _step_peaks(job: DLRMTrainingJob, plan: GivenPlan) -> list[int]:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         torch.empty(1)  # its event tells what was allocated before
         _train(job, plan)
+    return step_peaks(profiler)
+
+
+def step_peaks(profiler: profile) -> list[int]:
+    """Return the most bytes that were allocated at once in each step, above what was there when the profile began."""
     tree = profiler.profiler.kineto_results.experimental_event_tree()
     totals = sorted(each for root in tree for each in _allocated(root))
     starts = sorted(root.start_time_ns for root in tree if root.name == STEP)

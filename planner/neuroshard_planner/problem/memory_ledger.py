@@ -1,14 +1,19 @@
 """The memory ledger: what a shard, and a device as a whole, needs. All in bytes.
 
-A device needs most at one of three moments of a step:
+A device needs most at one of four moments of a step:
 
 =========  ============================================================================================================
 moment     what is alive besides weights, gradients and optimizer state
 =========  ============================================================================================================
 exchange   the samples of the device and the lookups of its shards, in the copies that the exchange of indices makes
-lookups    returned vectors and their gradients before and after the all-to-all, and the kernels' sort buffers
+vectors    returned vectors before and after their all-to-all, and one more copy of the larger of the two
+kernels    gradients of returned vectors on the device of the shard, and the buffers in which the kernels sort lookups
 dense      the dense part's activations and temporary tensors, received embeddings included
 =========  ============================================================================================================
+
+The third copy: TorchRec's All2All_Pooled_Req copies what it sends next to what it receives, All2All_Pooled_Wait joins
+what was received, and on the way back it reorders gradients before they are sent (comm_ops.py of TorchRec 1.9). No
+gradient is there while vectors travel, and no vector is left before the kernels run backward.
 
 Of a table that is cut by rows a device has the pooled embeddings of all samples, as of every other, and an even part
 of the lookups: the mean block's, where the cost is the fullest's. A replicated table serves the device's own samples,
@@ -19,12 +24,14 @@ A table in host memory has its weights there, and state of one number per column
 device, and so are the rows that are cached, with 16 bytes for each slot and 4 for each row of the table.
 
 Without a pipeline the moments follow each other. A pipeline exchanges the next batch meanwhile, whose copies are then
-alive at all three. The search adds up shards one by one and counts exchange and lookups together, which is never less.
+alive at all four. The search adds up shards one by one and counts the exchange with the larger of the two moments of
+the shard, and both vectors twice, which is never less.
 """
 
 import math
 from collections.abc import Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
@@ -62,6 +69,38 @@ MAP_BYTES = 4  # per row of a cached table: cache_index_table_map of FBGEMM, a w
 MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 
 
+class _Copies(NamedTuple):
+    """Copies of a batch's lookups on a device.
+
+    Counted by torch's allocator in TorchRec 1.9's TrainPipelineBase and TrainPipelineSparseDist
+    (tests/trainer/measure/test_live_copies.py).
+    """
+
+    exchanged: int
+    """Of those of its shards, while a batch is exchanged: as received, in the order of the lookups, and those of the
+    batch before, which SplitTableBatchedEmbeddingBagsCodegen.forward keeps until it is called again."""
+    kept: int
+    """Of those of its shards afterwards: what the kernels keep, and with a pipeline what is received meanwhile."""
+    local: int
+    """Of its own samples, while a batch is exchanged: batches in flight, and what is sent."""
+    local_at_vectors: int
+    """Of its own samples, while vectors travel: TorchRec frees what it sent with the last of them."""
+    local_later: int
+    """Of its own samples afterwards."""
+
+    @classmethod
+    def of(cls, num_batches: int, *, is_exchanged: bool) -> "_Copies":
+        """Return the copies with that many batches in flight; 1 means no pipeline."""
+        if not is_exchanged:
+            num_distributed = max(1, num_batches - 1)
+            return cls(num_distributed, num_distributed, num_batches, num_batches, num_batches)
+        if num_batches == 1:
+            return cls(LEAST_EXCHANGED, 1, 2, 1, 1)
+        # The newest batch is still being copied to the device; the next one's lookups are sent during this one's step.
+        distributed = max(num_batches - 1, 2)
+        return cls(max(num_batches, LEAST_EXCHANGED), distributed, num_batches + 2, num_batches + 2, num_batches + 1)
+
+
 class MemoryLedger:
     """Bytes by purpose, for the request's training settings.
 
@@ -88,35 +127,31 @@ class MemoryLedger:
         each_batch = index_bytes(self._num_lookups, num_lists, bytes_per_lookup)
         local = (bytes_per_lookup * _rounded(request.batch_size_per_device, pooling_factors)).sum(dtype=np.float64)
         local += LENGTH_BYTES * request.batch_size_per_device * float(num_features.sum())
-        # The newest batch is still being copied to the device; without a pipeline the only one is distributed.
-        num_distributed = max(1, num_batches - 1) + is_exchanged
-        # What is exchanged exists twice, as it was received and in the order of the lookups, beside the batch before:
-        # SplitTableBatchedEmbeddingBagsCodegen.forward keeps its indices and offsets until it is called again.
-        num_exchanged = max(num_distributed, LEAST_EXCHANGED * is_exchanged)
-        is_pipelined = num_batches > 1
-        num_copies = _by_family(num_exchanged, replicated=1)  # a device's own samples are not exchanged
+        copies = _Copies.of(num_batches, is_exchanged=is_exchanged)
+        num_copies = _by_family(copies.exchanged, replicated=1)  # a device's own samples are not exchanged
         self._input_bytes: IndexArray = num_copies * each_batch + OFFSET_BYTES * num_lists
-        self._freed_input_bytes: IndexArray = (0 if is_pipelined else num_copies - 1) * each_batch
+        self._freed_input_bytes: IndexArray = (num_copies - _by_family(copies.kept, replicated=1)) * each_batch
         dense_input_bytes = 0 if request.dense is None else num_batches * request.dense.input_bytes
-        self.local_input_bytes = int((num_batches + is_exchanged) * local) + dense_input_bytes
+        self.local_input_bytes = int(copies.local * local) + dense_input_bytes
         """A device's own samples: lookups of all tables, and dense features where they were counted."""
-        self._freed_local_bytes = 0 if is_pipelined else int(is_exchanged * local)
+        self._freed_local_bytes = int((copies.local - copies.local_at_vectors) * local)
+        self._freed_local_later_bytes = int((copies.local - copies.local_later) * local)
         output_bytes = BYTES_PER_ELEMENT[request.memory.output_data_type]
         # Where the wire has a type of its own, what is sent and what is received is one more copy.
-        copies_bytes = 2 * output_bytes + is_exchanged * _converted_bytes(request)
+        wire_bytes = is_exchanged * _converted_bytes(request)
         columns = np.array([table.embedding_dim for table in tables], dtype=np.int64)
-        # Every value of a returned vector exists twice (with its gradient) before the all-to-all, on the device of the
-        # shard for the global batch, and twice after it, on every device for its own batch.
-        self._activation_bytes_per_column: IndexArray = copies_bytes * np.where(
+        num_returned: IndexArray = np.where(
             # A block of a sequence's rows returns those of its own lookups; of bags, partial sums of all.
             [table.is_sequence for table in tables],
             self._num_lookups,
             _rounded(num_samples, num_vectors),
         )
-        received = _rounded(request.batch_size_per_device, num_vectors) * columns
-        self._received_bytes = copies_bytes * int(received.sum())
-        if not is_exchanged:
-            self._received_bytes = 0  # there is no all-to-all, hence no second copy
+        self._vector_bytes: IndexArray = output_bytes * num_returned
+        """[families, tables] of a column's values in the vectors that a shard returns for the global batch."""
+        self._wire_bytes: IndexArray = wire_bytes * num_returned
+        num_received = int((_rounded(request.batch_size_per_device, num_vectors) * columns).sum()) * is_exchanged
+        self._received_bytes = output_bytes * num_received
+        self._received_wire_bytes = wire_bytes * num_received
         device_bytes = request.topology.device.memory_bytes
         limit = request.constraints.max_memory_bytes_per_device
         self.capacity_bytes = device_bytes if limit is None else min(limit, device_bytes)
@@ -125,7 +160,10 @@ class MemoryLedger:
         self._working_bytes = request.dense_working_bytes
         self._resident_bytes = request.dense_bytes - self._working_bytes + request.carried_gradient_bytes
         # After the exchange a device holds fewer of its samples, and either pooled embeddings or the dense part's work.
-        after_exchange = max(self._received_bytes, self._working_bytes) - self._freed_local_bytes
+        after_exchange = max(
+            2 * self._received_bytes + self._received_wire_bytes - self._freed_local_bytes,
+            self._working_bytes - self._freed_local_later_bytes,
+        )
         self.fixed_bytes = (
             self.reserve_bytes
             + self._resident_bytes
@@ -153,6 +191,19 @@ class MemoryLedger:
             if ComputeKernel.FUSED_UVM_CACHING in (request.constraints.compute_kernels_of(table.name) or KERNELS):
                 widest[table.data_type] = max(widest.get(table.data_type, 0), table.embedding_dim)
         return np.array([widest.get(table.data_type, 0) for table in request.tables.tables], dtype=np.int64)
+
+    @cached_property
+    def _searched_bytes_per_column(self) -> IndexArray:
+        """[families, tables] of vectors, next to the sort buffers, that the search counts.
+
+        The larger of what the exchange of vectors and the kernels need is convex in a shard's columns. The line through
+        no columns and all of them is never below it, and the search needs a line.
+        """
+        columns = np.array([table.embedding_dim for table in self._request.tables.tables], dtype=np.int64)
+        in_exchange = self._vector_bytes + self._wire_bytes
+        above_sort = in_exchange + (-self._sort_bytes_per_lookup * self._num_lookups) // columns
+        size: IndexArray = self._vector_bytes + np.clip(above_sort + 1, 0, in_exchange)
+        return size
 
     @cached_property
     def _optimizers(self) -> Sequence[Optimizer]:
@@ -221,8 +272,15 @@ class MemoryLedger:
     def activation_bytes(
         self, tables: IndexArray, num_columns: IndexArray, families: IndexArray | int = COLUMNS
     ) -> IndexArray:
-        """Return the returned vectors and gradients of shards before the all-to-all, [n]."""
-        size: IndexArray = num_columns * self._activation_bytes_per_column[families, tables]
+        """Return the vectors that shards return, [n], in the two copies that there may be before they are exchanged."""
+        size: IndexArray = num_columns * (2 * self._vector_bytes + self._wire_bytes)[families, tables]
+        return size
+
+    def vector_bytes(
+        self, tables: IndexArray, num_columns: IndexArray, families: IndexArray | int = COLUMNS
+    ) -> IndexArray:
+        """Return one copy of the vectors that shards return, or of their gradients, [n]."""
+        size: IndexArray = num_columns * self._vector_bytes[families, tables]
         return size
 
     def input_bytes(self, tables: IndexArray, families: IndexArray | int = COLUMNS) -> IndexArray:
@@ -246,9 +304,9 @@ class MemoryLedger:
         return (
             self.weights_bytes(tables, num_rows, num_columns)
             + self.optimizer_state_bytes(tables, num_rows, num_columns)
-            + self.activation_bytes(tables, num_columns, families)
             + self.input_bytes(tables, families)
             + self.sort_bytes(tables, families)
+            + num_columns * self._searched_bytes_per_column[families, tables]
             + KERNEL_AND_BUCKET * self.gradient_bytes(num_rows, num_columns, families)
         )
 
@@ -301,7 +359,8 @@ class MemoryLedger:
         columns = zip(
             per_device(np.where(is_on_host, 0, weights)),
             per_device(np.where(is_state_on_host, 0, state)),
-            per_device(self.activation_bytes(tables, num_columns, families)),
+            per_device(self.vector_bytes(tables, num_columns, families)),
+            per_device(num_columns * self._wire_bytes[families, tables]),
             per_device(self.input_bytes(tables, families)),
             per_device(self._freed_input_bytes[families, tables]),
             per_device(self.sort_bytes(tables, families)),
@@ -316,7 +375,8 @@ class MemoryLedger:
         self,
         weights: int,
         state: int,
-        activation: int,
+        vectors: int,
+        wire: int,
         inputs: int,
         freed_inputs: int,
         sort: int,
@@ -324,7 +384,7 @@ class MemoryLedger:
         cache: int,
         host: int,
     ) -> DeviceMemory:
-        """Return a device's ledger at the moment when its sum is highest; of equals at the lookups."""
+        """Return a device's ledger at the moment when its sum is highest; of equals at the first."""
 
         def moment(  # noqa: PLR0917
             inputs: int, local_inputs: int, activation: int, sort: int, working: int, gradients: int = gradients
@@ -345,10 +405,14 @@ class MemoryLedger:
                 capacity_bytes=self.capacity_bytes,
             )
 
-        kept_inputs, kept_local = inputs - freed_inputs, self.local_input_bytes - self._freed_local_bytes
+        kept_inputs, later = inputs - freed_inputs, self.local_input_bytes - self._freed_local_later_bytes
+        received = self._received_bytes
+        # A single device has no all-to-all: its vectors meet their gradients.
+        travelling = vectors + received + max(vectors, received) + wire + self._received_wire_bytes
         moments = (
-            moment(kept_inputs, kept_local, activation + self._received_bytes, sort, 0, KERNEL_AND_BUCKET * gradients),
-            moment(kept_inputs, kept_local, 0, 0, self._working_bytes),
+            moment(kept_inputs, self.local_input_bytes - self._freed_local_bytes, travelling, 0, 0),
+            moment(kept_inputs, later, vectors, sort, 0, KERNEL_AND_BUCKET * gradients),
+            moment(kept_inputs, later, 0, 0, self._working_bytes),
             moment(inputs, self.local_input_bytes, 0, 0, 0),
         )
         return max(moments, key=lambda each: each.used_bytes)

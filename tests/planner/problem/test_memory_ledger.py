@@ -56,8 +56,8 @@ def test_weights_take_the_bytes_of_their_type(data_type: DataType, num_bytes: in
     assert ledger.weights_bytes(FIRST, np.array([1000]), np.array([16])).tolist() == [16_000 * num_bytes]
 
 
-def test_pooled_values_and_gradients_exist_for_the_global_batch() -> None:
-    """A shard's columns twice in the output type, for the samples of all devices."""
+def test_returned_vectors_exist_twice_for_the_global_batch() -> None:
+    """A shard's columns in the output type, for the samples of all devices, and the copy that is sent."""
     ledger = MemoryLedger(
         request(batch_size_per_device=100, memory=MemorySettings(output_data_type=DataType.BF16), num_devices=4)
     )
@@ -131,14 +131,14 @@ def test_inputs_are_lookups_and_lengths_of_every_distributed_batch(num_batches: 
 
 
 def test_a_device_holds_its_own_samples_before_they_are_exchanged() -> None:
-    """All tables' lookups of its batch, for each batch in flight and once more as they are sent; dense features too."""
+    """All tables' lookups of its batch, for each batch in flight, and of two as they are sent; dense features too."""
     members = (table(pooling_factor=2.5, feature_names=("a", "b")), table("unnamed"))
     asked = request(*members, batch_size_per_device=100)
     counted = asked.with_dense(dense_profile(*members, batch_size_per_device=100, input_bytes=5200), where="dense.json")
 
     local = 8 * (250 + 100) + 4 * (200 + 100)
-    assert MemoryLedger(asked).local_input_bytes == 4 * local
-    assert MemoryLedger(counted).local_input_bytes == 4 * local + 3 * 5200
+    assert MemoryLedger(asked).local_input_bytes == 5 * local
+    assert MemoryLedger(counted).local_input_bytes == 5 * local + 3 * 5200
 
 
 def test_the_backward_kernels_sort_forty_bytes_per_lookup() -> None:
@@ -162,7 +162,7 @@ def test_what_is_left_for_shards_is_capacity_less_what_every_device_needs() -> N
 
     ledger = MemoryLedger(asked)
 
-    assert ledger.fixed_bytes == 16 * GIB + 2 * GIB + 2 * 4 * 1024 * 256 + 4 * (8 + 4) * 4 * 1024
+    assert ledger.fixed_bytes == 16 * GIB + 2 * GIB + 2 * 4 * 1024 * 256 + 5 * (8 + 4) * 4 * 1024
     assert ledger.shard_capacity_bytes == 64 * GIB - ledger.fixed_bytes
 
 
@@ -199,19 +199,24 @@ def test_one_device_converts_nothing_for_the_wire() -> None:
 
 
 def test_a_device_is_counted_at_the_moment_when_it_needs_most() -> None:
-    """With much dense work its top, where pooled values and sort buffers are gone; with little of it the lookups."""
-    for working_bytes in (GIB, 1000):
-        profile = dense_profile(table(), working_bytes=working_bytes)
-        asked = request(table(), num_devices=2).with_dense(profile, where="dense.json")
-        ledger = MemoryLedger(asked)
+    """The top of the dense work, vectors that travel, or the kernels that sort: what is alive at one is not at another.
 
-        [holder, _] = ledger.devices(FIRST, np.array([1_000_000]), np.array([64]), FIRST)
+    Vectors of the shard for the global batch, received ones, and a copy of the larger; then gradients of the shard's.
+    """
+    vectors = 4 * 2 * 8192 * 64
+    for working_bytes, pooling_factor, expected in (
+        (GIB, 1.0, (GIB, 0, 0)),
+        (1000, 1.0, (0, 2 * vectors + vectors // 2, 0)),
+        (1000, 30.0, (0, vectors, 40 * 2 * 30 * 8192)),
+    ):
+        members = table(embedding_dim=64, pooling_factor=pooling_factor)
+        profile = dense_profile(members, working_bytes=working_bytes)
+        asked = request(members, num_devices=2).with_dense(profile, where="dense.json")
 
-        resident = profile.total_bytes - working_bytes
-        pooled = int(ledger.activation_bytes(FIRST, np.array([64]))[0]) + 2 * 4 * 8192 * 64
-        lookups = (resident, pooled, int(ledger.sort_bytes(FIRST)[0]))
-        expected = (resident + working_bytes, 0, 0) if working_bytes == GIB else lookups
-        assert (holder.dense_bytes, holder.activation_bytes, holder.sort_bytes) == expected
+        [holder, _] = MemoryLedger(asked).devices(FIRST, np.array([1_000_000]), np.array([64]), FIRST)
+
+        working = holder.dense_bytes - (profile.total_bytes - working_bytes)
+        assert (working, holder.activation_bytes, holder.sort_bytes) == expected
 
 
 def test_without_a_pipeline_the_copies_of_an_exchange_are_gone_at_the_lookups() -> None:
@@ -267,16 +272,23 @@ def test_the_capacity_is_the_lesser_of_device_and_constraint(limit: int | None, 
     assert ledger.capacity_bytes == expected
 
 
-def test_the_devices_ledger_adds_up_to_the_shards_and_the_fixed_part() -> None:
-    """What the search counts per shard is what the plan shows per device."""
-    ledger = MemoryLedger(request(table("a", embedding_dim=8), table("b"), num_devices=2))
-    shards = (np.array([0, 1, 1]), np.array([1_000_000] * 3), np.array([8, 32, 32]))
+def test_the_search_counts_sorting_or_travelling_vectors_whichever_needs_more() -> None:
+    """Of a whole table exactly, but for a byte per column; of a part of its columns no less."""
+    for pooling_factor, columns in ((1.0, 64), (30.0, 64), (3.0, 8)):
+        ledger = MemoryLedger(request(table(embedding_dim=columns, pooling_factor=pooling_factor), num_devices=2))
 
-    devices = ledger.devices(*shards, np.array([0, 0, 1]))
+        def beside(width: int, ledger: MemoryLedger = ledger) -> int:
+            size = (FIRST, np.array([1000]), np.array([width]))
+            found = ledger.shard_bytes(*size) - ledger.weights_bytes(*size) - ledger.optimizer_state_bytes(*size)
+            return int((found - ledger.input_bytes(FIRST))[0])
 
-    used = [each.used_bytes for each in devices]
-    each = ledger.shard_bytes(*shards)
-    assert used == [ledger.fixed_bytes + each[0] + each[1], ledger.fixed_bytes + each[2]]
+        def needed(width: int, ledger: MemoryLedger = ledger) -> int:
+            size = (FIRST, np.array([width]))
+            kernels = ledger.vector_bytes(*size) + ledger.sort_bytes(FIRST)
+            return int(np.maximum(ledger.activation_bytes(*size), kernels)[0])
+
+        assert 0 <= beside(columns) - needed(columns) <= columns
+        assert all(beside(width) >= needed(width) for width in range(4, columns, 4))
 
 
 def test_ten_trillion_rows_are_counted_exactly() -> None:
