@@ -1,12 +1,21 @@
 """Groups of devices that each hold all tables: which there are, who is in them, and what is refused."""
 
+import random
+from math import sqrt
 from typing import Any
 
 import pytest
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.tables import Optimizer
-from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices, group_members, grouping, groupings
+from neuroshard_api.sharding.replication import (
+    GroupLayout,
+    ReplicationChoices,
+    group_members,
+    grouping,
+    groupings,
+    moment_scale,
+)
 from support.builders import host_memory, plan, request, table, table_set, topology
 
 CONTIGUOUS, STRIDED = GroupLayout
@@ -104,3 +113,23 @@ def test_a_plan_counts_the_devices_of_all_groups() -> None:
     assert (found.num_devices, found.devices_per_node, found.num_nodes) == (8, 4, 2)
     assert found.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert Plan.from_json(found.to_json()) == found
+
+
+@pytest.mark.parametrize("num_groups", [2, 8])
+def test_the_scale_of_moments_gives_rows_of_single_samples_one_models_steps(num_groups: int) -> None:
+    """Row-wise Adagrad in groups that are averaged after each step, once the sums outgrow a step's own square."""
+    drawn = random.Random(0)  # noqa: S311 - draws test data
+    scale = moment_scale(Optimizer.ROWWISE_ADAGRAD, num_groups)
+    total, one_total = 0.0, 0.0
+    moves, one_moves = [], []
+    for _ in range(600):
+        gradient = drawn.gauss(0.0, 1.0)  # a mean over all samples, of which a group has num_groups times fewer
+        one_total += gradient**2
+        one_moves.append(abs(gradient) / sqrt(one_total))
+        own = num_groups * gradient
+        moves.append(abs(sqrt(scale) * own / sqrt(total + own**2)) / num_groups)
+        total += own**2 / num_groups
+
+    assert total == pytest.approx(scale * one_total)
+    assert sum(moves[300:]) == pytest.approx(sum(one_moves[300:]), rel=0.03)
+    assert moment_scale(Optimizer.SGD, num_groups) == 1

@@ -185,6 +185,7 @@ def set_up(
         world_size=process.world_size,
         plan_sha256=plan_sha256,
         table_widths=dict(state.widths),
+        moment_scale=state.moment_scale,
         signature=_signature(job, plan, data),
         text_features=data.text_features,
         carries_gradients=state.carries_gradients,
@@ -328,7 +329,13 @@ def _resumed(
                     f"{folder}: was trained with {field} = {before}, the job has {value}; "
                     "hint: change it back, take another run directory, or set spec.checkpoint.resumePolicy: None"
                 )
-        state.load(checkpoints, folder, manifest.table_widths, has_carried=manifest.carries_gradients)
+        state.load(
+            checkpoints,
+            folder,
+            manifest.table_widths,
+            has_carried=manifest.carries_gradients,
+            old_moment_scale=manifest.moment_scale,
+        )
         if manifest.carries_gradients and not state.carries_gradients:
             logger.warning("%s: what was left over of gradients is dropped, for nothing carries it any more", folder)
         if state.gradients is not None:

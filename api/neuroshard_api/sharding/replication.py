@@ -55,6 +55,17 @@ class Replication(Value):
     """No plan of one group costs less under the same cost model, averages left out. If unset: the plan has no price."""
 
 
+def moment_scale(optimizer: Optimizer, num_groups: int) -> int:
+    """Return the sum of squared gradients that groups keep, over that of one model on all their samples.
+
+    A group's gradient is a mean over its own samples, fewer by the number of groups. The gradient of a row that one
+    sample looks up is that many times larger in this sample's group, its square that number squared, and the mean of
+    the squares over all groups is larger by the number; so is that of noise. Adagrad divides by the root. Rates larger
+    by that root give one model's steps (scaled moments, arXiv 2508.03854). SGD keeps no sum.
+    """
+    return 1 if optimizer is Optimizer.SGD else num_groups
+
+
 class ReplicationChoices(Value):
     """Groups that a search may form. Plans without groups are always searched too."""
 

@@ -257,8 +257,9 @@ def _warnings(plan: Plan) -> Iterator[str]:
     with_state = next((each for each in plan.request.optimizers if each is not Optimizer.SGD), None)
     if with_state is not None:
         yield (
-            f"replication: averages of {with_state.value}'s state over {replication.num_groups} groups "
-            "train otherwise than one model; compare its quality, or plan without groups"
+            f"replication: sums of squared gradients of {with_state.value} grow with the groups; NeuroShard's trainer "
+            f"multiplies the tables' rate by {math.sqrt(replication.num_groups):.3g}, a trainer of your own must do so too; "
+            "compare the model's quality, or plan without groups"
         )
     if replication.sync_every_steps > 1:
         yield (

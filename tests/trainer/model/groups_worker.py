@@ -13,11 +13,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.job.training import Training
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, Replication, grouping
@@ -164,11 +166,15 @@ def train_with_seldom_averages(folder: Path, layout: GroupLayout) -> dict[str, l
     def watched_save(state: Any, manifest: CheckpointManifest) -> None:
         if any(copies_differ(state[part], plan) for part in ("model", "tables_optimizer")):
             seen["saved"].append(loop.step)
+        assert manifest.moment_scale == replication.num_groups, "sums of squared gradients are those of two groups"
         begin_save(state, manifest)
 
     model.sync = watched_average
     loop._saver.begin = watched_save  # type: ignore[method-assign]
     loop.run()
+    rate = float(Training().embedding_learning_rate) * replication.num_groups**0.5
+    rates = {each["lr"] for each in model.fused_optimizer.param_groups}
+    assert rates == {pytest.approx(rate)}, "rates grow with the root of the groups, as Adagrad's divisors do"
     return seen
 
 

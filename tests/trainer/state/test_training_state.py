@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.tables import Optimizer
@@ -74,3 +75,23 @@ def test_a_new_shard_begins_with_the_weighted_mean_of_the_old(tmp_path: Path, gr
         list(range(16, 32)),
     ]
     assert set(shards(new, "momentum1", "item")[0].tolist()) == {9.0}
+
+
+@pytest.mark.parametrize("old_moment_scale", [1, 4])
+def test_sums_of_groups_become_those_of_one_model(tmp_path: Path, group: Any, old_moment_scale: int) -> None:
+    """Squares of gradients that four groups summed up are four times one model's; weights stay as they are."""
+    old = state_under({"user": ((0, 32),)}, group)
+    old.dense_optimizer.init_state()  # as after a step
+    shards(old, "momentum1")[0].fill_(8.0)
+    shards(old, "weight")[0].fill_(3.0)
+    checkpoints = CheckpointFolder(tmp_path, keep=1, group=group)
+    manifest = CheckpointManifest(
+        step=1, position=16, world_size=1, plan_sha256="0" * 64, table_widths=dict(old.widths), signature={}
+    )
+    folder = checkpoints.save(old.tensors(), manifest)
+
+    new = state_under({"user": ((0, 8), (0, 24))}, group)
+    new.load(checkpoints, folder, manifest.table_widths, old_moment_scale=old_moment_scale)
+
+    assert {value for shard in shards(new, "momentum1") for value in shard.tolist()} == {8.0 / old_moment_scale}
+    assert {value for shard in shards(new, "weight") for value in shard.flatten().tolist()} == {3.0}

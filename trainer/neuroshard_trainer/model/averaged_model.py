@@ -1,7 +1,8 @@
 """A model whose tables several groups of ranks hold whole, each sharded within its group: TorchRec's DMPCollection.
 
 Every step trains a group's copy with the group's samples. Every few steps the copies are averaged, with their
-optimizer state: with SGD and an average after each step that is the model that all ranks train together.
+optimizer state: with SGD and an average after each step that is the model that all ranks train together. Sums of
+squared gradients are larger in groups (`moment_scale`), so that the tables' rate grows with their root.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.plan import GivenPlan
-from neuroshard_api.sharding.replication import GroupLayout
+from neuroshard_api.sharding.replication import GroupLayout, moment_scale
 from torch import nn
 from torch.distributed.remote_device import _remote_device
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -96,6 +97,8 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
         DistributedModelParallel.__init__(self, module, environment, device, plan, [sharder], init_data_parallel=False)
         self._group_sharded_modules(self._ctxs)
         self._cache_sync_tensors(self._ctxs)
+        self.moment_scale = max(moment_scale(each, replication.num_groups) for each in given.request.optimizers)
+        """The tables' sums of squared gradients over those of one model."""
         self._sync_every_steps = replication.sync_every_steps
         self._steps_since_sync = 0
         self.sync_hooks = NO_HOOKS

@@ -1,5 +1,7 @@
 """Everything between the gradients of a step and the next step: rates, clipping, and the dense part's optimizer."""
 
+from math import sqrt
+
 from neuroshard_api.job.training import Training
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.optim.keyed import KeyedOptimizerWrapper
@@ -43,6 +45,7 @@ class StepOptimizer:
         self._training = training
         self._dense = list(dense_optimizer.params.values())
         self._step = step
+        self._moment_scale = model.moment_scale if isinstance(model, AveragedModel) else 1
         self._factor: float | None = None
         """Of the rates that the optimizers have."""
 
@@ -55,7 +58,7 @@ class StepOptimizer:
         self._factor = factor
         set_learning_rate(self._dense_optimizer, factor * float(self._training.dense_learning_rate))
         tables_rate = factor * float(self._training.embedding_learning_rate)
-        set_learning_rate(self._tables_optimizer, tables_rate)
+        set_learning_rate(self._tables_optimizer, tables_rate * sqrt(self._moment_scale))
         if self._replicated_optimizer is not None:
             set_learning_rate(self._replicated_optimizer, tables_rate)
         self._tables_optimizer.step()  # hands the rate to the kernels; the tables themselves are updated in backward

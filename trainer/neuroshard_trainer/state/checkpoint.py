@@ -62,6 +62,8 @@ class CheckpointManifest(Document):
     """Hash of the plan file that it was trained under."""
     table_widths: dict[str, tuple[int, ...]]
     """Columns of each table's shards, by columns."""
+    moment_scale: int = 1
+    """The tables' sums of squared gradients over those of one model: the number of groups, with Adagrad."""
     signature: dict[str, str]
     """What must be the same in a run and its continuation, by the job's field."""
     text_features: tuple[str, ...] = ()

@@ -85,21 +85,33 @@ class TrainingState:
             if total is not None
         }
 
+    @property
+    def moment_scale(self) -> int:
+        """The tables' sums of squared gradients over those of one model on all ranks' samples."""
+        return self.model.moment_scale if isinstance(self.model, AveragedModel) else 1
+
     def load(
-        self, checkpoints: CheckpointFolder, folder: Path, old_widths: TableWidths, *, has_carried: bool = False
+        self,
+        checkpoints: CheckpointFolder,
+        folder: Path,
+        old_widths: TableWidths,
+        *,
+        has_carried: bool = False,
+        old_moment_scale: int = 1,
     ) -> None:
         """Take over a checkpoint. All ranks must call this.
 
         Tables, element-wise optimizer state and the dense part are exactly those that were saved, however the tables
         were cut. Row-wise state is one number per row and block of columns, a mean over the block's columns: where the
         blocks are others than before, a new one gets the mean of the old ones' numbers, each weighted by the columns
-        that they share.
+        that they share. Sums of squared gradients become those of this number of groups.
 
         Args:
             checkpoints: reads it.
             folder: a checkpoint.
             old_widths: how the tables were cut when it was saved.
             has_carried: whether it has what was left over of gradients.
+            old_moment_scale: the moment_scale when it was saved.
         """
         self.dense_optimizer.init_state()  # makes the tensors to load into; their values are replaced
         self.dense_optimizer.zero_grad()
@@ -129,6 +141,17 @@ class TrainingState:
             self.gradients.begin_with(carried, self._dense_names())
         for recut in per_row:
             recut.apply()
+        self._scale_moments(self.moment_scale / old_moment_scale)
+
+    def _scale_moments(self, factor: float) -> None:
+        """Multiply the tables' sums of squared gradients."""
+        if factor == 1.0:
+            return
+        tensors = (each for state in self.tensors().get("tables_optimizer", {}).values() for each in state.values())
+        for tensor in tensors:
+            is_sharded = isinstance(tensor, ShardedTensor)
+            for part in [local.tensor for local in tensor.local_shards()] if is_sharded else [tensor]:
+                part.mul_(factor)
 
 
 def _table_of(key: str) -> str:
