@@ -90,7 +90,7 @@ class Context:
         return "; ".join(stuck[:3])
 
     def outlived_by(self, job: ChildJob) -> str:
-        """Return the names of containers that outlive a Job's own, as the end of a message; empty where there are none."""
+        """Return the containers that outlive a Job's own, as the end of a message; empty where there are none."""
         names_beside = sorted({name for pod in self.pods_of(job) if pod.is_outlived for name in pod.beside})
         if not names_beside:
             return ""

@@ -59,7 +59,7 @@ class FailureCause:
             exit_code=self.exit_code,
             reason=self.reason or None,
             message=self.message[-LOG_CHARACTERS:] or None,
-            time=self.time or now,
+            time=believed(self.time, since=None, now=now),
         )
 
     def __str__(self) -> str:
@@ -82,6 +82,16 @@ class FailureVerdict:
     def counts(self) -> bool:
         """Whether the restart counts towards maxRestarts."""
         return self.action is not FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS
+
+
+def believed(time: datetime | None, *, since: datetime | None, now: datetime) -> datetime:
+    """Return the time of an end as its kubelet wrote it; now, where that clock says what cannot be.
+
+    Pauses and earned restarts are counted from it: a clock that is ahead would stop the job for as long, or let it
+    restart without end.
+    """
+    is_possible = time is not None and time <= now and (since is None or time >= since)
+    return time if time is not None and is_possible else now
 
 
 def cause_of(job: ChildJob, pods: Iterable[ChildPod]) -> FailureCause:

@@ -53,7 +53,7 @@ def new_status(context: Context, results: Sequence[StageResult]) -> Status:
     end = last.completion
     rests = last.display_stage is Stage.SUSPENDED
     status_fields: dict[str, Any] = {
-        "restarts": before.restarts or 0,
+        "restarts": max(before.restarts or 0, context.attempt),
         "restarts_count_towards_max": before.restarts_count_towards_max or 0,
         "start_time": None if rests else before.start_time or now,
     }

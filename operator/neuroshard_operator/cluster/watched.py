@@ -108,7 +108,7 @@ class WatchedObjects:
         self._indices = {kind: Index() for kind in WATCHED}
         self._profilers = Index()
         self._unreadable: dict[str, dict[str, str]] = {kind: {} for kind in WATCHED}
-        """Versions of objects that cannot be read, but for jobs and pods, by kind and uid: they are there, and not used."""
+        """Versions of what cannot be read, jobs and pods aside, by kind and uid: it is there, and not used."""
 
     def bring(self, kind: str, body: Body) -> set[JobKey]:
         """Keep an object as it is now; return the keys of the jobs that it belongs to and belonged to before.

@@ -19,7 +19,15 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
-from neuroshard_operator.failures import FailureCause, FailureVerdict, cause_of, cause_of_loss, verdict, was_stopped
+from neuroshard_operator.failures import (
+    FailureCause,
+    FailureVerdict,
+    believed,
+    cause_of,
+    cause_of_loss,
+    verdict,
+    was_stopped,
+)
 from neuroshard_operator.observed.objects import OF_ANOTHER_NAMESPACE, ChildJob
 from neuroshard_operator.stages.pinned import nodes_available
 from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
@@ -201,7 +209,8 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
     if lost_node:  # the next attempt avoids the silent pod's node and not that of the peer that noticed it
         noticed = f"{cause}; no pod on this node answers"
         cause = cause_of_loss(silent, noticed, cause.time or context.now)
-    return _ended(context, cause, decided, note=context.outlived_by(current))
+    ended = believed(cause.time, since=current.meta.created, now=context.now)
+    return _ended(context, replace(cause, time=ended), decided, note=context.outlived_by(current))
 
 
 def _nobody_was_late(context: Context, current: ChildJob) -> bool:

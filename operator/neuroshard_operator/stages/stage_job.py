@@ -21,7 +21,7 @@ from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until
 from neuroshard_operator.failures import cause_of
-from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob
+from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, ChildPod
 from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
 from neuroshard_operator.stages.result import (
     StageResult,
@@ -174,7 +174,7 @@ def _at_work(
 
 def _time_limit(context: Context, job: ChildJob, timeout: timedelta) -> tuple[tuple[Action, ...], float | None]:
     """Return the actions that end a Job in time, and the seconds until then; Kubernetes counts from the Job's start."""
-    placed = [pod.placed or pod.meta.created or context.now for pod in context.pods_of(job) if pod.node]
+    placed = [_placed(context, pod) for pod in context.pods_of(job) if pod.node]
     if job.deadline_s is not None or job.start_time is None or job.suspended or not placed:
         return (), None
     due = min(placed) + min(LIMITED_AFTER, timeout / 2)
@@ -183,6 +183,12 @@ def _time_limit(context: Context, job: ChildJob, timeout: timedelta) -> tuple[tu
     waited = max(min(placed) - job.start_time, timedelta(0))
     change = {"spec": {"activeDeadlineSeconds": (waited + timeout) // timedelta(seconds=1)}}
     return (Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change=change),), None
+
+
+def _placed(context: Context, pod: ChildPod) -> datetime:
+    """Return the time at which a pod got its node; its creation, where that is not known or ahead of this clock."""
+    is_known = pod.placed is not None and pod.placed <= context.now
+    return pod.placed if pod.placed is not None and is_known else pod.meta.created or context.now
 
 
 def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int) -> StageResult:
