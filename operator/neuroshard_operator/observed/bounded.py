@@ -56,7 +56,6 @@ _METADATA: Mapping[str, Shape] = {
     "labels": _LABELS,
     "annotations": Keys((GROUP,)),
     "ownerReferences": None,
-    "finalizers": None,
 }
 NAMED: Shape = {"metadata": _NAMING}
 """What names an object."""
