@@ -76,8 +76,3 @@ makes for the pods of jobs allow to patch one ConfigMap each.
   resources: [events]
   verbs: [get, list, create, patch]
 {{- end -}}
-
-{{/* Not empty where the API server has admission policies. */}}
-{{- define "neuroshard.hasPolicies" -}}
-{{- if .Capabilities.APIVersions.Has "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy" }}true{{ end }}
-{{- end }}
