@@ -258,8 +258,8 @@ def _warnings(plan: Plan) -> Iterator[str]:
     if with_state is not None:
         yield (
             f"replication: sums of squared gradients of {with_state.value} grow with the groups; NeuroShard's trainer "
-            f"multiplies the tables' rate by {math.sqrt(replication.num_groups):.3g}, a trainer of your own must do so too; "
-            "compare the model's quality, or plan without groups"
+            f"multiplies the tables' rate by {math.sqrt(replication.num_groups):.3g}, a trainer of your own must do so "
+            "too; compare the model's quality, or plan without groups"
         )
     if replication.sync_every_steps > 1:
         yield (
