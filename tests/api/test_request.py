@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import Constraints, PlanRequest
-from support.builders import data_with, request, table, topology
+from support.builders import data_with, device_type, request, table, topology
 from support.depth import generated
 from support.strategies import constraints, requests
 
@@ -71,6 +71,24 @@ def test_pooled_embeddings_without_a_kernel_are_refused() -> None:
     """No device trains 8-bit outputs, so such a plan could never run."""
     with pytest.raises(DocumentError, match="no training kernel for pooled embeddings of type INT8 on any device"):
         PlanRequest.from_data(data_with(request(), "memory.output_data_type", "INT8"))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "on_cpu", "words"),
+    [
+        ("optimizer", "adam", True, "optimizer: FBGEMM has no training kernel with adam for tables on CPUs"),
+        ("memory.output_data_type", "BF16", True, "no training kernel with BF16 for pooled embeddings on CPUs"),
+        ("constraints.max_shard_width", 4096, False, r"constraints.max_shard_width: is 4,096.*at most 2,048 columns"),
+    ],
+)
+def test_what_no_kernel_of_the_devices_trains_is_refused(path: str, value: object, on_cpu: bool, words: str) -> None:  # noqa: FBT001 - a case's own
+    """Each value is trained by the other kind of device."""
+    devices = [topology(2, device=device_type(name=name)) for name in ("cpu-8-cores", "any-gpu")]
+    refusing, other = devices if on_cpu else reversed(devices)
+
+    with pytest.raises(DocumentError, match=words):
+        PlanRequest.from_data(data_with(request(topology=refusing), path, value))
+    assert PlanRequest.from_data(data_with(request(topology=other), path, value))
 
 
 def test_a_request_with_bad_tables_names_the_table() -> None:
