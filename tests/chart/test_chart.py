@@ -137,8 +137,8 @@ def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: Ba
     assert "only objects with the label" in created("job-foreign", ownerReferences=[owner])
     for name, owners in [("nobodys", []), ("job-a", [ours]), ("other-a", [owner]), ("job-a", [ours, another])]:
         assert "only objects that a DLRMTrainingJob controls" in created(name, labels=labels, ownerReferences=owners)
+    kubectl.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     for namespace in ("kube-system", NAMESPACE):
-        kubectl("create", "namespace", NAMESPACE) if namespace == NAMESPACE else None
         assert "neither to kube-*" in created("job-a", namespace, labels=labels, ownerReferences=[owner])
     assert created("job-plan", labels=labels, ownerReferences=[owner]) == ""
     assert created("profile", labels={**labels, "training.neuroshard.dev/role": "profile"}) == ""
@@ -193,7 +193,12 @@ def test_the_policy_of_jobs_refuses_what_a_pod_of_ones_own_would_not_get(bare_ap
     assert refusal(ASKS["files of the node"], "create") == ""  # a job from before the policy
     kubectl.apply(*policies(f"{NAME}-jobs", {"jobPolicy": {"serviceAccountNames": ["reader"]}}))
     kubectl("delete", "dlrmjob", "asks", "--dry-run=server")
-    eventually("the policy works", lambda: "denied" in refusal(ASKS["the node's processes"], "replace"), within_s=100)
+    eventually(
+        "the policy works",
+        lambda: refusal(ASKS["the node's processes"], "replace"),
+        within_s=100,
+        accept=lambda found: "denied" in found,
+    )
     patch = ("patch", "dlrmjob", "asks", "--type=merge", '--patch={"spec":{"suspend":true}}')
     assert "suspend" in kubectl(*patch, "--output=yaml")
     kubectl("delete", "dlrmjob", "asks")
