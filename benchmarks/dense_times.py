@@ -5,7 +5,8 @@
 PROFILE is what `neuroshard profile` wrote on this machine. Three models train with their units replicated, ZeRO-2, and
 ZeRO-3, each process on one thread and gloo between them. Compute is processor time of the thread that computes, of the
 slower rank, which leaves out other processes. Collectives are time by the clock, which does not. Predicted are matrix
-products at the rate that the profile measured, and the exposed collectives by the profile's cost models.
+products and all else by the profile's cost models, what the host does for the operations (without the optimizer's), and
+the exposed collectives.
 """
 
 import argparse
@@ -23,12 +24,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.dense_layout import CheckpointingChoice, DenseStrategy
+from neuroshard_api.documents.dense_profile import DenseProfile
 from neuroshard_api.documents.document import read_data
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import Plan, any_plan
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import RankTimes, StepReport
-from neuroshard_costs.bundle import load_bundle
+from neuroshard_costs.bundle import CostBundle, load_bundle
+from neuroshard_costs.host import HostWork
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.measure.step_reporter import StepReporter
 
@@ -88,7 +91,7 @@ def main() -> None:
         command = [sys.executable, *torchrun(Path(__file__), "--train", *arguments, count=options.procs)]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - this script
         measured = json.loads((folder / "times.json").read_text(encoding="utf-8"))
-    lines = report(names, plans, measured, procs=options.procs, load=load)
+    lines = report(names, plans, measured, costs=bundle, procs=options.procs, load=load)
     name = "dense-times" if options.procs == WORLD_SIZE else f"dense-times-{options.procs}-processes"
     print(write_result(name, lines, hardware=hardware_slug()))
 
@@ -125,11 +128,20 @@ def _passes(ranks: Sequence[RankTimes]) -> tuple[float, float, float]:
     return slowest.dense_forward_ms or 0.0, slowest.dense_backward_ms or 0.0, waits
 
 
+def host_ms(profile: DenseProfile, costs: CostBundle) -> float:
+    """Return the time of the thread for the operations of both passes, in milliseconds."""
+    assert profile.passes is not None
+    passes = profile.passes
+    work = HostWork(operations=passes.forward.operations + passes.backward.operations, tensors=passes.num_tensors)
+    return costs.host_times(work).dense_ms or 0.0
+
+
 def report(
     names: Sequence[tuple[str, DenseStrategy]],
     plans: Sequence[Plan],
     measured: Sequence[Mapping[str, Sequence[Sequence[float]]]],
     *,
+    costs: CostBundle,
     procs: int,
     load: float,
 ) -> list[str]:
@@ -141,11 +153,12 @@ def report(
         assert profile is not None
         forward, backward = ([step[place] for step in times["processor"][WARM_UP_STEPS:]] for place in (0, 1))
         both = [a + b for a, b in zip(forward, backward, strict=True)]
+        passes_ms = cost.compute_ms + (cost.other_ms or 0.0) + host_ms(profile, costs)
         low, middle, high = quantiles(both)
         waits = quantiles([step[2] for step in times["wall"][WARM_UP_STEPS:]])
-        errors.append(cost.compute_ms / middle - 1)
+        errors.append(passes_ms / middle - 1)
         rows.append(
-            f"| {model} | {strategy} | {profile.num_parameters / 1e6:.2f} | {cost.compute_ms:.1f} | "
+            f"| {model} | {strategy} | {profile.num_parameters / 1e6:.2f} | {cost.compute_ms:.1f} | {passes_ms:.1f} | "
             f"{middle:.1f} ({low:.1f} to {high:.1f}) | {median(forward):.1f} | {median(backward):.1f} | "
             f"{100 * errors[-1]:+.0f} % | {cost.exposed_ms:.1f} | {waits[0]:.1f} to {waits[2]:.1f} |"
         )
@@ -154,8 +167,8 @@ def report(
         f"{os.getloadavg()[0]:.1f}. {procs} processes."
     )
     head = (
-        "| model | strategy | million parameters | compute predicted | measured (quartiles) | of it forward | backward "
-        "| error | exposed collectives predicted | waits measured (quartiles) |"
+        "| model | strategy | million parameters | products | compute predicted | measured (quartiles) | of it forward "
+        "| backward | error | exposed collectives predicted | waits measured (quartiles) |"
     )
     error = f"{100 * min(errors):+.0f} to {100 * max(errors):+.0f} %, median {100 * median(errors):+.0f} %"
     return [
@@ -168,7 +181,7 @@ def report(
         f"{STEPS - WARM_UP_STEPS} steps of each training count: median, and quartiles; 128 samples per process. ms.",
         "",
         head,
-        "|---|---|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
         *rows,
         "",
         f"Error of compute: {error}.",

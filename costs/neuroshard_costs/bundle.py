@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.documents.bundle import BundleManifest, CollectionParts, NetworkName, Range
 from neuroshard_api.documents.communication import WireType
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType, Topology
@@ -39,11 +40,12 @@ from neuroshard_costs.features import (
     call_counts,
     compute_features,
 )
+from neuroshard_costs.host import HostTimes, HostWork, host_times
 from neuroshard_costs.measured_reductions import with_measured
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork, Weights
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, NUM_CALLS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.compute import overlapped
-from neuroshard_costs.simulator.dense import matrices_ms
+from neuroshard_costs.simulator.dense import matrices_ms, other_ms, traffic_ms
 from neuroshard_costs.simulator.device import DeviceSimulator
 
 MANIFEST_FILE = "manifest.json"
@@ -190,6 +192,18 @@ class CostBundle:
     def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
         """Return milliseconds (see TransferModel)."""
         return matrices_ms(forward_flops, backward_flops, device=self.manifest.device, measured=self.manifest.matrices)
+
+    def dense_other_ms(self, passes: DensePasses) -> float:
+        """Return milliseconds (see TransferModel)."""
+        return other_ms(passes, device=self.manifest.device, measured=self.manifest.matrices)
+
+    def dense_optimizer_ms(self, update: DensePass) -> float:
+        """Return milliseconds (see TransferModel)."""
+        return traffic_ms(update, device=self.manifest.device)
+
+    def host_times(self, work: HostWork) -> HostTimes:
+        """Return milliseconds (see TransferModel)."""
+        return host_times(work, device=self.manifest.device, launch=self.manifest.launch)
 
     def device_problem(self, device: DeviceType) -> str | None:
         """Return the fault of pricing a device of another product with these models. None: it is the same one."""

@@ -17,12 +17,14 @@ from typing import Protocol, Self, TypeVar
 import numpy as np
 from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_costs.codec_passes import scaling_ms
+from neuroshard_costs.host import HostTimes, HostWork
 from neuroshard_costs.shards import (
     BYTES_PER_ELEMENT,
     INDEX_BYTES,
@@ -197,6 +199,15 @@ class TransferModel(Protocol):
             forward_flops: floating-point operations of the forward pass.
             backward_flops: of the backward pass.
         """
+
+    def dense_other_ms(self, passes: DensePasses) -> float:
+        """Return milliseconds of the dense part's passes besides the operations of matrix products."""
+
+    def dense_optimizer_ms(self, update: DensePass) -> float:
+        """Return milliseconds of the dense part's optimizer on the device."""
+
+    def host_times(self, work: HostWork) -> HostTimes:
+        """Return the host's times of a step."""
 
 
 def lookup_bytes(tables: Sequence[Table]) -> IndexArray:

@@ -6,11 +6,13 @@ from typing import Protocol
 import numpy as np
 from neuroshard_api.documents.bundle import BundleManifest, CollectionParts
 from neuroshard_api.documents.communication import WireType
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.features import Float32Array
+from neuroshard_costs.host import HostTimes, HostWork
 from neuroshard_costs.shards import FloatArray, ShardArrays
 
 
@@ -139,6 +141,18 @@ class OwnCosts:
     def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
         """Return the base's times (see TransferModel)."""
         return self._base.matrices_ms(forward_flops, backward_flops)
+
+    def dense_other_ms(self, passes: DensePasses) -> float:
+        """Return the base's times (see TransferModel)."""
+        return self._base.dense_other_ms(passes)
+
+    def dense_optimizer_ms(self, update: DensePass) -> float:
+        """Return the base's times (see TransferModel)."""
+        return self._base.dense_optimizer_ms(update)
+
+    def host_times(self, work: HostWork) -> HostTimes:
+        """Return the base's times (see TransferModel)."""
+        return self._base.host_times(work)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return that nothing is known of the model's range."""

@@ -29,6 +29,7 @@ from neuroshard_planner.errors import RequestError
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.whole_step import with_whole_step
 
 
 def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = None) -> Plan:
@@ -73,7 +74,8 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
     best = gradients.written(layout.written(best))
     refuse_sharded_only(best)
     best = with_replicated_cost(_as_asked(best, request, trials), request, costs=bundle)
-    return best.model_copy(update={"choices": tuple(trials.choices)}) if trials.choices else best
+    best = best.model_copy(update={"choices": tuple(trials.choices) or None})
+    return with_whole_step(best, costs=bundle)
 
 
 def _plain(request: PlanRequest, num_ways: int) -> PlanRequest:

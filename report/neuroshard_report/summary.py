@@ -9,6 +9,7 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
+from neuroshard_planner.explain.step import step_gain, step_text
 from neuroshard_planner.explain.trust import trust_of
 
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
@@ -222,6 +223,21 @@ class PlanSummary:
         return 1 - self.plan.predicted.total_ms / best.total_ms if best and best.total_ms else None
 
     @property
+    def step(self) -> str | None:
+        """What a whole step takes, and what decides it. None: the plan is of an earlier release."""
+        return step_text(self.plan)
+
+    @property
+    def step_gain(self) -> str:
+        """The gain in a whole step, as a clause; empty where it is not known."""
+        best = self.best_baseline
+        gain = None if best is None else step_gain(self.plan, best)
+        if best is None or gain is None:
+            return ""
+        word = "less" if gain >= 0 else "more"
+        return f"{format_percent(abs(gain))} {word} of a whole step ({format_ms(best.step_ms or 0.0)} ms)"
+
+    @property
     def compute_imbalance(self) -> float:
         """Largest compute time over the mean; 1 is perfect balance."""
         times = [device.cost.compute_ms for device in self.devices]
@@ -300,7 +316,7 @@ class PlanSummary:
             *([f"{num_split} operator by operator"] if num_split else []),
             *([f"{num_again} checkpointed"] if num_again else []),
         ]
-        price = f"{layout.added_ms:+.2f} ms of a step (simulated, rates assumed)"
+        price = f"{layout.added_ms:+.2f} ms of a step (simulated, overlap assumed)"
         return f"{size}; {format_bytes(memory.total_bytes)} with {', '.join(parts)}: {price}"
 
     def extremes(self, count: int) -> tuple[DeviceView, ...]:

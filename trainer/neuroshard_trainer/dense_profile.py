@@ -90,6 +90,7 @@ def describe_dense(
         working_bytes=step.working_bytes,
         passes_working_bytes=step.passes_working_bytes,
         optimizer_working_bytes=step.optimizer_working_bytes,
+        passes=step.passes,
         units=units,
     )
 

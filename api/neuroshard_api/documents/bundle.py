@@ -92,6 +92,8 @@ class Launch(Value):
     host_ms: tuple[Milliseconds, Milliseconds] = (0.0, 0.0)
     """Time in which the host launches a call; counts where no pipeline lets the host run ahead. 0 on a CPU, where a
     call's time includes it."""
+    host_source: Source | None = None
+    """The machine that host_ms was measured on. If unset: it is assumed, or the bundle is of an earlier release."""
 
 
 class ExpansionCost(Value):

@@ -190,20 +190,30 @@ class DensePoint(Value):
 
 
 class DenseCost(Value):
-    """Predicted time of the dense part in a step: matrix products and collectives, without the optimizer."""
+    """Predicted time of the dense part in a step."""
 
     compute_ms: Milliseconds
     """Matrix products, recomputed ones included."""
     exposed_ms: Milliseconds
     """Collectives that do not overlap with compute."""
+    other_ms: Milliseconds | None = None
+    """What products take besides their operations, and the traffic of all else: norms, activations, copies. If unset:
+    the profile or the plan is of an earlier release, and it is not known."""
+    optimizer_ms: Milliseconds | None = None
+    """Traffic of the optimizer. If unset: the plan is of an earlier release."""
     source: str
     """Where the times come from, such as ``simulated:h100-80gb``; their overlap is assumed, and their rate of matrix
     products where no profile measured it."""
 
     @property
+    def passes_ms(self) -> float:
+        """Forward and backward, with the collectives that they wait for."""
+        return self.compute_ms + (self.other_ms or 0.0) + self.exposed_ms
+
+    @property
     def total_ms(self) -> float:
-        """Compute and exposed collectives."""
-        return self.compute_ms + self.exposed_ms
+        """All of it."""
+        return self.passes_ms + (self.optimizer_ms or 0.0)
 
 
 class DenseLayout(Value):
@@ -218,6 +228,10 @@ class DenseLayout(Value):
     """Matrix products of a step, recomputed ones included."""
     exposed_ms: Milliseconds
     """Collectives that do not overlap with compute."""
+    other_ms: Milliseconds | None = None
+    """As of a `DenseCost`; the frontier and replicated_ms are without it."""
+    optimizer_ms: Milliseconds | None = None
+    """As of a `DenseCost`; the frontier and replicated_ms are without it."""
     replicated_ms: Milliseconds
     """Compute and exposed collectives if all of it were replicated."""
     source: str
@@ -234,7 +248,13 @@ class DenseLayout(Value):
     @property
     def cost(self) -> DenseCost:
         """The predicted time of the layout."""
-        return DenseCost(compute_ms=self.compute_ms, exposed_ms=self.exposed_ms, source=self.source)
+        return DenseCost(
+            compute_ms=self.compute_ms,
+            exposed_ms=self.exposed_ms,
+            other_ms=self.other_ms,
+            optimizer_ms=self.optimizer_ms,
+            source=self.source,
+        )
 
     @property
     def added_ms(self) -> float:

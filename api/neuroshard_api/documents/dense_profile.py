@@ -41,6 +41,32 @@ class DenseOperator(Value):
     """Memory where its backward pass ends, counted as where it begins."""
 
 
+class DensePass(Value):
+    """Operations of one pass of the whole dense part, or of its optimizer. Views and empty tensors are none."""
+
+    operations: Count
+    """Each launches a kernel on a GPU, products included."""
+    products: Count
+    """Matrix products."""
+    moved_bytes: Bytes
+    """Read and written by all operations but products."""
+
+
+class DensePasses(Value):
+    """The operations of a step of the dense part."""
+
+    forward: DensePass
+    backward: DensePass
+    optimizer: DensePass
+    num_tensors: Count
+    """Tensors of parameters, which autograd and DistributedDataParallel handle one by one."""
+
+    @property
+    def num_operations(self) -> int:
+        """Operations of a step."""
+        return self.forward.operations + self.backward.operations + self.optimizer.operations
+
+
 class DenseUnit(Value):
     """A module of the dense part, or several equal ones that follow one another. Sizes are those of one of them."""
 
@@ -135,6 +161,8 @@ class DenseProfile(Document):
     optimizer_working_bytes: Bytes | None = None
     """Temporary tensors of the optimizer's step at their highest. If unset: the profile is older and does not say; then
     working_bytes."""
+    passes: DensePasses | None = None
+    """If unset: the profile is older and does not say; then only matrix products have a price."""
     units: Annotated[tuple[DenseUnit, ...], Field(max_length=4096)]
     """In the order of the forward pass."""
 

@@ -18,6 +18,7 @@ from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 from neuroshard_api.documents.stored_types import StoredTypes, with_types
 from neuroshard_api.documents.tables import DataType, Table, TableSet
+from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.collectives import CollectiveTime
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import Replication, group_members, replication_problem
@@ -199,6 +200,8 @@ class BaselineCost(Value):
 
     algorithm: Algorithm
     total_ms: Milliseconds | None = None
+    step_ms: Milliseconds | None = None
+    """The whole step under it. If unset: it found no plan, or the plan is of an earlier release."""
     problem: str | None = None
 
 
@@ -315,6 +318,8 @@ class GivenPlan(Document):
     """How each unit of the dense part is kept. If unset: all of it is replicated, and nothing is checkpointed."""
     replicated_dense: DenseCost | None = None
     """Predicted time of a counted dense part that is replicated as a whole. If unset: it is not, or was not counted."""
+    step: WholeStep | None = None
+    """The whole step. If unset: the plan has no price, or is of an earlier release."""
     request: PlanRequest
 
     @model_validator(mode="after")

@@ -203,7 +203,10 @@ class StepCostStatus(Part):
     are left out."""
     dense_microseconds: Count | None = None
     """Forward and backward pass of the dense part with the collectives that they wait for, of the slowest device, in
-    microseconds; not in the total. A predicted one is of matrix products and collectives at assumed rates."""
+    microseconds; not in the total."""
+    step_microseconds: Count | None = None
+    """A whole step, dense part included, in microseconds. A measured one has waiting for data in it, a predicted one
+    what the host does; it is unset where the dense part was not counted."""
     source: Source | None = None
     """Where the numbers come from: measured:DEVICE, cpu:MODEL or simulated:DEVICE."""
     duplication_factors: (
@@ -225,14 +228,14 @@ class BestBaseline(Part):
     algorithm: Text | None = None
     """The best of the baselines."""
     total_microseconds: Count | None = None
-    """Its predicted time, in microseconds."""
+    """Its predicted time of the embedding part, in microseconds."""
+    step_microseconds: Count | None = None
+    """Its predicted whole step, in microseconds. If unset: the dense part was not counted."""
 
 
 class MeasuredCost(StepCostStatus):
     """What the workers measured."""
 
-    step_microseconds: Count | None = None
-    """A whole step, dense part and waiting for data included, in microseconds."""
     steps: Count | None = None
     """Steps that were trained until the last report."""
     last_updated_time: datetime | None = None

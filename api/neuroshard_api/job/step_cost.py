@@ -25,7 +25,10 @@ def predicted_cost(plan: Plan) -> PredictedCost:
         ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
         expansion_microseconds=None if slowest.expansion_ms is None else _microseconds(slowest.expansion_ms),
-        dense_microseconds=None if plan.dense_cost is None else _microseconds(plan.dense_cost.total_ms),
+        dense_microseconds=None if plan.dense_cost is None else _microseconds(plan.dense_cost.passes_ms),
+        step_microseconds=None
+        if plan.step is None or plan.step.dense_ms is None
+        else _microseconds(plan.step.total_ms),
         max_device_memory_mib=max(device.used_bytes for device in plan.memory) // MIB if plan.memory else None,
         source=plan.predicted.source,
         duplication_factors=_factors(plan.deduplication),
@@ -34,11 +37,16 @@ def predicted_cost(plan: Plan) -> PredictedCost:
 
 def baseline_cost(plan: GivenPlan) -> BestBaseline | None:
     """Return the cheapest baseline under the same cost models. None: no baseline found a plan."""
-    found = [(each.total_ms, each.algorithm) for each in plan.baselines if each.total_ms is not None]
+    found = [(each.total_ms, each.algorithm, each.step_ms) for each in plan.baselines if each.total_ms is not None]
     if not found:
         return None
-    total_ms, algorithm = min(found)
-    return BestBaseline(algorithm=algorithm.value, total_microseconds=_microseconds(total_ms))
+    total_ms, algorithm, step_ms = min(found, key=lambda each: each[:2])
+    is_whole = step_ms is not None and plan.dense_cost is not None
+    return BestBaseline(
+        algorithm=algorithm.value,
+        total_microseconds=_microseconds(total_ms),
+        step_microseconds=_microseconds(step_ms or 0.0) if is_whole else None,
+    )
 
 
 def embedding_ms(ranks: Sequence[RankTimes]) -> float:
@@ -123,7 +131,7 @@ def simulation_note(predicted: StepCostStatus, measured: StepCostStatus) -> str 
 def dense_note(predicted: StepCostStatus, measured: StepCostStatus) -> str:
     """Return the dense part's time of both, and how far the measured one is above the predicted one."""
     planned, found = predicted.dense_microseconds, measured.dense_microseconds
-    parts = ["not predicted" if planned is None else f"{planned / 1000:.3f} ms predicted at assumed rates"]
+    parts = ["not predicted" if planned is None else f"{planned / 1000:.3f} ms predicted"]
     parts.append("not measured" if found is None else f"{found / 1000:.3f} ms measured")
     if planned and found is not None and is_same_device(predicted, measured) is not False:
         parts.append(f"{100 * (found / planned - 1):+.0f} %")

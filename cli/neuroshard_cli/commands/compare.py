@@ -92,6 +92,7 @@ def _line(comparison: "Comparison", seconds: float, regret: "Regret | None") -> 
     costs = {
         "predicted": outcome.predicted.model_dump(mode="json"),
         "simulated": outcome.simulated.model_dump(mode="json"),
+        "step": outcome.step.model_dump(mode="json"),
     }
     numbers = {each.name: getattr(outcome, each.name) for each in fields(outcome) if each.name not in costs}
     return {**line, **costs, **numbers, "median_regret": regret.median, "worst_regret": regret.worst}

@@ -148,6 +148,10 @@ def _notes(result: RunResult) -> list[str]:
             )
         if result.measured.dense_microseconds is not None:
             notes.append(dense_note(result.predicted, result.measured))
+        whole = (result.predicted.step_microseconds, result.measured.step_microseconds)
+        if all(whole):
+            predicted_ms, measured_ms = map(_ms, whole)
+            notes.append(f"Whole step: {predicted_ms} ms predicted, {measured_ms} ms measured.")
         if simulated is None and result.error_percent is None:
             notes.append("Measured on other devices than predicted for: the two cannot be compared.")
     if result.progress is not None:

@@ -76,7 +76,9 @@ def calibrate_to(
     update: dict[str, object] = {"calibration": _calibration(_fits(bundle, records), source)}
     launch = fitted_launch(records)
     if launch is not None:  # the device's part is rescaled with the networks that it was made with
-        update["launch"] = bundle.manifest.launch.model_copy(update={"host_ms": launch.host_ms})
+        update["launch"] = bundle.manifest.launch.model_copy(
+            update={"host_ms": launch.host_ms, "host_source": launch.host_source}
+        )
     expansion = fitted_expansion(records)
     if expansion is not None:
         update["expansion"] = expansion

@@ -162,7 +162,8 @@ def _launch(records: Sequence[ProfileRecord], device: DeviceType, nearest: Path)
     if device.is_cpu:
         return Launch(), {}
     manifest = load_bundle(nearest).manifest
-    return Launch(host_ms=manifest.launch.host_ms), {"launch_host_ms": f"as in {manifest.name} ({manifest.source})"}
+    host = {"host_ms": manifest.launch.host_ms, "host_source": manifest.launch.host_source}
+    return Launch().model_copy(update=host), {"launch_host_ms": f"as in {manifest.name} ({manifest.source})"}
 
 
 def _calibrated(records: Sequence[ProfileRecord], base: Path, output: Path, reason: str) -> FitReport:

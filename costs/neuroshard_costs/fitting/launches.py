@@ -24,7 +24,11 @@ def fitted_launch(records: Sequence[ProfileRecord]) -> Launch | None:
     measured = [record.launch_times for record in records if record.launch_times is not None]
     if len(measured) < MIN_RECORDS:
         return None
-    return Launch(device_ms=_medians(measured, _device_ms), host_ms=_medians(measured, _host_ms))
+    host_ms = _medians(measured, _host_ms)
+    source = next(record.source for record in records if record.launch_times is not None)
+    return Launch(
+        device_ms=_medians(measured, _device_ms), host_ms=host_ms, host_source=source if all(host_ms) else None
+    )
 
 
 def _device_ms(times: LaunchTimes, direction: int) -> float:

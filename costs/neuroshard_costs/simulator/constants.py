@@ -173,10 +173,25 @@ CACHE_SET_BYTES = Constant(
 )
 
 MATRIX_OPERATIONS_PER_CYCLE = Constant(
-    1024,
-    "operations per multiprocessor and cycle",
-    ConstantTrust.ASSUMED,
-    "TF32: an A100 has 1,024 at most, an H100 2,048",
+    1024, "operations per multiprocessor and cycle", ConstantTrust.DOCUMENTED, "TF32 on an A100 (data sheet)"
+)
+HOPPER_MATRIX_OPERATIONS_PER_CYCLE = Constant(
+    2048, "operations per multiprocessor and cycle", ConstantTrust.DOCUMENTED, "TF32 on an H100 (data sheet)"
+)
+MATRIX_EFFICIENCY = Constant(
+    0.72, "of the peak", ConstantTrust.CALIBRATED, "TF32 products on an H100 (torch-performance-test-data 79)"
+)
+PRODUCT_SECONDS = Constant(
+    8e-6, "s per product", ConstantTrust.CALIBRATED, "TF32 products on an H100 (torch-performance-test-data 79)"
+)
+DENSE_KERNEL_SECONDS = Constant(
+    3e-6, "s per operation", ConstantTrust.ASSUMED, "least device time of a queued kernel, as of a lookup's call"
+)
+HOST_LAUNCH_SECONDS = Constant(
+    3.8e-6,
+    "s per kernel",
+    ConstantTrust.MEASURED,
+    "NVIDIA, Getting Started with CUDA Graphs: kernels of 2.9 us, launched one after the other, take 3.8 us each",
 )
 CPU_OPERATIONS_PER_CYCLE = Constant(
     16, "operations per core and cycle", ConstantTrust.ASSUMED, "half of what two units of AVX2 with FP32 have"

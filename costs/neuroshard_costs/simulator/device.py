@@ -5,18 +5,20 @@ docs/concepts/device-simulator.md, next to a table of simulated and published ti
 """
 
 import numpy as np
-from neuroshard_api.documents.bundle import CollectionParts
+from neuroshard_api.documents.bundle import CollectionParts, Launch
 from neuroshard_api.documents.communication import WireType
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.expansion import expansion_ms
+from neuroshard_costs.host import HostTimes, HostWork, host_times
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.communication import DIRECTIONS, Direction, NetworkColumns, Numbers, all_to_all_seconds
 from neuroshard_costs.simulator.compute import set_seconds
-from neuroshard_costs.simulator.dense import matrices_ms
+from neuroshard_costs.simulator.dense import matrices_ms, other_ms, traffic_ms
 from neuroshard_costs.simulator.reductions import dense_update_seconds, reduction_seconds
 
 _MS_PER_SECOND = 1000.0
@@ -143,6 +145,18 @@ class DeviceSimulator:
     def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
         """Return milliseconds (see TransferModel)."""
         return matrices_ms(forward_flops, backward_flops, device=self.device, measured=None)
+
+    def dense_other_ms(self, passes: DensePasses) -> float:
+        """Return milliseconds (see TransferModel)."""
+        return other_ms(passes, device=self.device, measured=None)
+
+    def dense_optimizer_ms(self, update: DensePass) -> float:
+        """Return milliseconds (see TransferModel)."""
+        return traffic_ms(update, device=self.device)
+
+    def host_times(self, work: HostWork) -> HostTimes:
+        """Return milliseconds (see TransferModel)."""
+        return host_times(work, device=self.device, launch=Launch())
 
     def _noisy(self, seconds: FloatArray) -> FloatArray:
         if self.noise == 0:

@@ -15,9 +15,11 @@ class SizedPlan:
     embedding_ms: float
     """Embedding part of a step."""
     dense_ms: float | None
-    """Compute and exposed collectives of the counted dense part. None: it was not counted."""
+    """Of the counted dense part. None: it was not counted."""
+    host_ms: float | None
+    """What the host needs for a step. None: it has no price."""
     samples_per_second: float
-    """Of all devices: the batch over the sum of both times, as if nothing of one hid behind the other."""
+    """Of all devices: the batch over the whole step, as if nothing of the embedding part hid behind the dense part."""
     memory_bytes: int
     """Ledger of the fullest device, reserve included."""
     capacity_bytes: int
@@ -51,10 +53,11 @@ def at_batch_size(request: PlanRequest, *, search: Search) -> BatchSize:
         return BatchSize(samples_per_device=samples, problem=str(error))
     fullest = max(plan.memory, key=lambda each: each.used_bytes / each.capacity_bytes)
     dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms
-    step_ms = plan.predicted.total_ms + (dense_ms or 0.0)
+    step_ms = plan.predicted.total_ms + (dense_ms or 0.0) if plan.step is None else plan.step.total_ms
     sized = SizedPlan(
         embedding_ms=plan.predicted.total_ms,
         dense_ms=dense_ms,
+        host_ms=None if plan.step is None else plan.step.host.total_ms,
         samples_per_second=1000.0 * samples * request.topology.num_devices / step_ms,
         memory_bytes=fullest.used_bytes,
         capacity_bytes=fullest.capacity_bytes,

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import PlanCost
 from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
 
@@ -18,6 +19,7 @@ from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.infeasible import require_room
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import FamilyBounds
+from neuroshard_planner.whole_step import whole_step
 from neuroshard_planner.wide_tables import column_blocks
 
 
@@ -29,6 +31,8 @@ class AlgorithmResult:
     """Under the bundle; carries the bundle's source."""
     simulated: PlanCost
     """By the simulator of the request's device, without noise; carries ``simulated:``."""
+    step: WholeStep
+    """Next to a replicated dense part, if that was counted."""
     compute_imbalance: float
     """Largest over mean predicted compute (forward and backward) of the devices: 1 is even."""
     peak_memory_bytes: int
@@ -80,7 +84,7 @@ def compare(
         if blocks is not None:
             tables, problem = blocks.joined(table_placements(problem, placement)), Problem(asked, bundle)
             placement = placement_of(tables, problem)
-        outcome = _outcome(problem, placement, bundle.manifest.source)
+        outcome = _outcome(problem, placement, bundle)
         yield Comparison(algorithm=algorithm, evaluations=evaluations, outcome=outcome)
 
 
@@ -96,13 +100,14 @@ def _found(problem: Problem) -> Found:
     return find(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
 
 
-def _outcome(problem: Problem, placement: Placement, source: str) -> AlgorithmResult:
-    predicted = predicted_cost(problem, placement, source)
+def _outcome(problem: Problem, placement: Placement, bundle: Bundle) -> AlgorithmResult:
+    predicted = predicted_cost(problem, placement, bundle.manifest.source)
     compute = [device.forward_compute_ms + device.backward_compute_ms for device in predicted.devices]
     tables = table_placements(problem, placement)
     return AlgorithmResult(
         predicted=predicted,
         simulated=simulated_cost(problem, placement),
+        step=whole_step(problem.request, tables, embedding_ms=predicted.total_ms, costs=bundle),
         compute_imbalance=max(compute) * len(compute) / sum(compute),
         peak_memory_bytes=max(device.used_bytes for device in tables_memory(problem.memory, tables)),
         num_split_tables=sum(table.sharding_type is not ShardingType.TABLE_WISE for table in tables),

@@ -15,6 +15,7 @@ from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.dense import ExplainedUnit, explained_units
 from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
+from neuroshard_planner.explain.step import step_text
 from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.explain.terms import Term, step_terms
@@ -74,6 +75,8 @@ class PlanExplanation:
 
     total_ms: float
     source: str
+    step: str | None
+    """A sentence: the whole step, and what decides it. None: the plan is of an earlier release."""
     terms: tuple[Term, ...]
     """Largest first."""
     busiest_device: int
@@ -124,6 +127,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
     return PlanExplanation(
         total_ms=whole.predicted.total_ms,
         source=plan.predicted.source,
+        step=step_text(whole),
         terms=terms,
         busiest_device=busiest,
         dominant_tables=_dominant_tables(problem, placement, busiest),

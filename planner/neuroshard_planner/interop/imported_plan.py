@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 
+from neuroshard_planner.dense.replicated import with_replicated_cost
 from neuroshard_planner.planning import Bundle, attempts, document
 from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
 from neuroshard_planner.plans.tables import is_searched, placement_of
@@ -12,6 +13,7 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.iterated import Found
 from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
+from neuroshard_planner.whole_step import with_whole_step
 
 
 def imported_plan(
@@ -42,7 +44,7 @@ def imported_plan(
         tables=tuple(tables),
     )
     require_sound(plan, must_fit=must_fit)
-    return plan
+    return with_whole_step(with_replicated_cost(plan, request, costs=bundle), costs=bundle)
 
 
 def plan_without_price(tables: Sequence[TablePlacement], request: PlanRequest) -> GivenPlan:

@@ -36,8 +36,8 @@ def dense_times(plan: Plan, steps: StepReport | None) -> Sequence[DenseTimes]:
     if cost is not None:
         rows.append(
             DenseTimes(
-                name="predicted at assumed rates",
-                compute_ms=cost.compute_ms,
+                name="predicted",
+                compute_ms=cost.compute_ms + (cost.other_ms or 0.0),
                 collectives_ms=cost.exposed_ms,
                 source=cost.source,
             )

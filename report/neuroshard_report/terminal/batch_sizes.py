@@ -18,9 +18,17 @@ def render_batch_sizes(found: Sequence[BatchSize], *, source: str) -> Renderable
         source: of the cost models.
     """
     rows = tuple(_row(each.samples_per_device, each.plan) for each in found)
-    columns = ("batch per device", "samples/s", "embedding ms", "dense ms", "fullest device", "of its memory")
+    columns = (
+        "batch per device",
+        "samples/s",
+        "embedding ms",
+        "dense ms",
+        "host ms",
+        "fullest device",
+        "of its memory",
+    )
     counts = any(each.plan is not None and each.plan.dense_ms is not None for each in found)
-    what = "embedding and dense part, one after the other; the dense part simulated" if counts else "embedding part"
+    what = "whole step" if counts else "embedding part and the host, without a dense part"
     return Group(
         TextTable(columns=columns, rows=rows, text_columns=()),
         Text(f"samples/s are those of the {what}, predicted ({source}); a separate plan for each batch size"),
@@ -31,12 +39,13 @@ def render_batch_sizes(found: Sequence[BatchSize], *, source: str) -> Renderable
 def _row(samples_per_device: int, plan: SizedPlan | None) -> tuple[str, ...]:
     first = f"{samples_per_device:,}"
     if plan is None:
-        return (first, "does not fit", "", "", "", "")
+        return (first, "does not fit", "", "", "", "", "")
     return (
         first,
         format_count(plan.samples_per_second),
         format_ms(plan.embedding_ms),
         "not counted" if plan.dense_ms is None else format_ms(plan.dense_ms),
+        "-" if plan.host_ms is None else format_ms(plan.host_ms),
         format_bytes(plan.memory_bytes),
         f"{100 * (plan.memory_bytes / plan.capacity_bytes):.1f} %",
     )

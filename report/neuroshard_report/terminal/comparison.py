@@ -41,6 +41,7 @@ def render_comparison(request: PlanRequest, lines: Sequence[Timed]) -> Renderabl
         "",
         "algorithm",
         "predicted ms",
+        "step ms",
         "30 % off",
         "regret",
         "worst",
@@ -68,9 +69,10 @@ def render_comparison(request: PlanRequest, lines: Sequence[Timed]) -> Renderabl
         if timed.comparison.outcome is None
     ]
     legend = Text(
-        f"{BEST_MARK} is the least; imbalance is the largest over the mean compute time of the devices; 30 % off is "
-        f"predicted ms where pooling factors and skews are up to 30 % off, median of {NUM_DRAWS} draws; regret and "
-        "worst are the share above the least in the same draw, median and most"
+        f"{BEST_MARK} is the least; step ms is predicted ms with the dense part, or the host's time where that is "
+        "longer (after >: no dense part is counted, and a step takes longer); imbalance is the largest over the mean "
+        "compute time of the devices; 30 % off is predicted ms where pooling factors and skews are up to 30 % off, "
+        f"median of {NUM_DRAWS} draws; regret and worst are the share above the least in the same draw, median and most"
     )
     table: list[RenderableType] = [TextTable(columns=columns, rows=rows, text_columns=(0, 1)), legend] if rows else []
     return Group(fact_grid(facts), "", *table, *problems)
@@ -83,6 +85,7 @@ def _row(timed: Timed, regret: Regret, *, is_best: bool, has_least_simulated: bo
         BEST_MARK if is_best else "",
         str(timed.comparison.algorithm),
         format_ms(outcome.predicted.total_ms),
+        f"{'' if outcome.step.dense_ms is not None else '> '}{format_ms(outcome.step.total_ms)}",
         format_ms(median(outcome.other_traffic_ms)),
         f"{100 * regret.median:.1f} %",
         f"{100 * regret.worst:.1f} %",

@@ -28,6 +28,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
     """Return the parts of the step, of the gap to its bound, and the changes that could help."""
     facts = [
         ("predicted", f"{format_ms(found.total_ms)} ms ({found.source})"),
+        *([] if found.step is None else [("step", found.step)]),
         ("bound", f"{format_percent(found.gap)} above the lower bound of {format_ms(found.lower_bound_ms)} ms"),
         ("memory", _memory(found)),
         ("trust", found.trust),

@@ -58,12 +58,13 @@ def _costs(status: Status) -> RenderableType:
     cost, rows = status.cost, []
     for name, each in (("predicted", cost.predicted), ("measured", cost.measured)):
         if each is not None:
-            rows.append((name, *_milliseconds(each), each.source or "-"))
+            rows.append((name, *_milliseconds(each), _ms(each.step_microseconds), each.source or "-"))
     if cost.baseline is not None:
         total = _ms(cost.baseline.total_microseconds)
-        rows.insert(1, ("baseline", total, "-", "-", "-", cost.baseline.algorithm or "-"))
-    columns = ("ms a step", "total", "compute", "forward", "backward", "from")
-    return TextTable(columns=columns, rows=tuple(rows), text_columns=(0, 5))
+        whole = _ms(cost.baseline.step_microseconds)
+        rows.insert(1, ("baseline", total, "-", "-", "-", whole, cost.baseline.algorithm or "-"))
+    columns = ("ms a step", "embeddings", "compute", "forward", "backward", "whole step", "from")
+    return TextTable(columns=columns, rows=tuple(rows), text_columns=(0, 6))
 
 
 def _facts(status: Status) -> Iterator[str]:

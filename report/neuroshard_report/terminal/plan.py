@@ -150,6 +150,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
         *([("dense part", summary.dense_part)] if summary.dense_part else []),
         ("batch", f"{format_count(request.batch_size_per_device)} samples per device, {', '.join(request.optimizers)}"),
         ("predicted", f"{format_ms(plan.predicted.total_ms)} ms for the embedding part of a step ({plan.algorithm})"),
+        *([] if summary.step is None else [("step", summary.step)]),
         ("source", _source(summary)),
         ("error", trust_text(plan.bundle)),
         ("baseline", _gain(summary)),
@@ -182,7 +183,8 @@ def _gain(summary: PlanSummary) -> str:
     if best is None or best.total_ms is None or gain is None:
         return "no baseline found a plan" if summary.plan.baselines else "no baseline was asked for"
     word = "faster" if gain >= 0 else "slower"
-    return f"{format_percent(abs(gain))} {word} than {best.algorithm} ({format_ms(best.total_ms)} ms)"
+    of_step = f"; {summary.step_gain}" if summary.step_gain else ""
+    return f"{format_percent(abs(gain))} {word} than {best.algorithm} ({format_ms(best.total_ms)} ms){of_step}"
 
 
 def _incumbent(before: IncumbentPlan) -> str:

@@ -102,7 +102,10 @@ def test_replicas_have_a_predicted_time_as_layouts_do() -> None:
     assert Plan.from_data(small.model_dump(mode="json", exclude_none=True)) == small
     assert large.dense is not None
     assert large.dense_cost is not None
-    assert (large.replicated_dense, large.dense_cost.total_ms) == (None, large.dense.dense_ms)
+    assert (large.replicated_dense, large.dense_cost.passes_ms) == (None, large.dense.dense_ms)
+    assert large.dense_cost.total_ms == large.dense_cost.passes_ms + (large.dense_cost.optimizer_ms or 0)
+    assert large.step is not None
+    assert large.step.dense_ms == large.dense_cost.total_ms
 
 
 def test_what_does_not_fit_is_sharded_until_it_does() -> None:

@@ -12,12 +12,14 @@ from neuroshard_api.documents.bundle import (
     Network,
 )
 from neuroshard_api.documents.communication import WireType
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import NETWORK_FEATURES
 from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.features import FEATURE_VERSION, Float32Array
+from neuroshard_costs.host import HostTimes, HostWork
 from neuroshard_costs.shards import NUM_CALLS, FloatArray, ShardArrays
 from neuroshard_costs.simulator.compute import (
     DEVICE_SECONDS,
@@ -143,6 +145,18 @@ class ExactCosts:
     def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
         """Return the measured times, otherwise the simulator's."""
         return matrices_ms(forward_flops, backward_flops, device=self.device, measured=self.matrices)
+
+    def dense_other_ms(self, passes: DensePasses) -> float:
+        """Return the simulator's times."""
+        return DeviceSimulator(self.device).dense_other_ms(passes)
+
+    def dense_optimizer_ms(self, update: DensePass) -> float:
+        """Return the simulator's times."""
+        return DeviceSimulator(self.device).dense_optimizer_ms(update)
+
+    def host_times(self, work: HostWork) -> HostTimes:
+        """Return the simulator's times."""
+        return DeviceSimulator(self.device).host_times(work)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return none: the simulator has no training range."""

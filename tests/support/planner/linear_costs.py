@@ -2,9 +2,11 @@
 
 import numpy as np
 from neuroshard_api.documents.communication import WireType
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.features import Float32Array
+from neuroshard_costs.host import HostTimes, HostWork
 from neuroshard_costs.shards import FloatArray, ShardArrays
 from support.builders import topology
 from support.planner.exact_costs import ExactCosts
@@ -76,3 +78,15 @@ class LinearCosts:
     def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
         """Return times proportional to the operations."""
         return self.transfer_ms_per_element * forward_flops, self.transfer_ms_per_element * backward_flops
+
+    def dense_other_ms(self, passes: DensePasses) -> float:
+        """Return a time proportional to the bytes."""
+        return self.transfer_ms_per_element * (passes.forward.moved_bytes + passes.backward.moved_bytes) / 4
+
+    def dense_optimizer_ms(self, update: DensePass) -> float:
+        """Return a time proportional to the bytes."""
+        return self.transfer_ms_per_element * update.moved_bytes / 4
+
+    def host_times(self, work: HostWork) -> HostTimes:  # noqa: ARG002
+        """Return that the host needs nothing."""
+        return HostTimes(tables_ms=0.0, dense_ms=None, launches=0, source="assumed:nothing")

@@ -87,6 +87,29 @@ def test_work_is_that_of_the_matrix_products() -> None:
     assert layer.input_bytes == layer.output_bytes == layer.activation_bytes == 4 * 8 * SAMPLES
 
 
+def test_operations_are_those_that_launch_kernels() -> None:
+    """A layer has a product and an activation forward; two products, a sum, and an activation's gradient backward."""
+    two, one = (counted(job_of(denseArchLayerSizes=[8] * number, architecture="DLRM")).passes for number in (2, 1))
+    assert two is not None
+    assert one is not None
+
+    assert two.num_tensors - one.num_tensors == 2
+    assert (two.forward.operations - one.forward.operations, two.forward.products - one.forward.products) == (2, 1)
+    assert (two.backward.operations - one.backward.operations, two.backward.products - one.backward.products) == (4, 2)
+    assert two.optimizer == one.optimizer.model_copy(update={"moved_bytes": two.optimizer.moved_bytes})
+    activation = 2 * SAMPLES * 8 * 4
+    assert two.forward.moved_bytes - one.forward.moved_bytes == activation
+
+
+def test_an_optimizer_without_multi_tensor_calls_operations_for_each_tensor() -> None:
+    """As on a CPU, where launches cost nothing."""
+    several, alone = (counted(job_of(), multi_tensor=kind).passes for kind in (True, False))
+    assert several is not None
+    assert alone is not None
+
+    assert alone.optimizer.operations > several.optimizer.operations
+
+
 def test_twice_the_batch_needs_twice_the_activations() -> None:
     """Weights, gradients and state stay as they are."""
     small, large = counted(job_of()), counted(job_of(batchSizePerDevice=2 * SAMPLES))

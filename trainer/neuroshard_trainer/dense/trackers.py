@@ -11,16 +11,28 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.process.errors import InputError
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 if TYPE_CHECKING:
     from torch.distributed._tools.mem_tracker import MemTracker
 
 TOTAL = "Total"
 """Of all purposes."""
+_NOTHING_COMPUTED = (
+    torch.ops.aten.empty,
+    torch.ops.aten.empty_like,
+    torch.ops.aten.empty_strided,
+    torch.ops.aten.new_empty,
+    torch.ops.aten.new_empty_strided,
+    torch.ops.aten.detach,
+    torch.ops.aten.lift_fresh,
+    torch.ops.aten._local_scalar_dense,  # noqa: SLF001 - an operation, of an optimizer's number of steps on the host
+)
 _BACKWARD = 2  # products of a backward pass for one of the forward pass, at the most: by input and by weight
 _REMEDY = (
     "use the version of torch in constraints.txt, or give the dense part's memory yourself "
@@ -84,6 +96,7 @@ class StepCount:
     optimizer_working_bytes: int
     """Temporary tensors of the optimizer's step, at their highest."""
     modules: Mapping[str, ModuleCount]
+    passes: DensePasses
 
 
 def counted_step(
@@ -106,9 +119,11 @@ def counted_step(
     """
     flops = FlopCounterMode(display=False)
     with flops:
-        value = loss()
+        with _Operations() as forward_operations:
+            value = loss()
         forward = _flops_by_module(flops)
-        torch.autograd.backward(value)
+        with _Operations() as backward_operations:
+            torch.autograd.backward(value)
     optimizer.step()
     del value
     tracker = memory_tracker()
@@ -124,7 +139,7 @@ def counted_step(
     updates = memory_tracker()
     updates.track_external(model, optimizer)
     before = by_purpose(updates.get_tracker_snapshot("current"))
-    with updates:
+    with updates, _Operations() as optimizer_operations:
         optimizer.step()
     updated = by_purpose(updates.get_tracker_snapshot("peak"))
     peak, after = (by_purpose(tracker.get_tracker_snapshot(moment)) for moment in ("peak", "current"))
@@ -138,7 +153,44 @@ def counted_step(
         passes_working_bytes=passes[TOTAL] - weights - gradients - state - passes["OTH"],
         optimizer_working_bytes=max(updated[TOTAL] - before[TOTAL], 0),
         modules=_modules(tracker, forward, _flops_by_module(flops), looked_up),
+        passes=DensePasses(
+            forward=forward_operations.counted,
+            backward=backward_operations.counted,
+            optimizer=optimizer_operations.counted,
+            num_tensors=sum(1 for _ in model.parameters()),
+        ),
     )
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call] - torch has no types for it
+    """Counts what is computed: operations that return a view, or nothing but new memory, launch no kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._operations = self._products = self._moved_bytes = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,  # noqa: ANN401
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # noqa: ANN401 - torch's signature
+        """Call an operation, and count it."""
+        result = func(*args, **(kwargs or {}))
+        if func.namespace != "aten" or func.is_view or func.overloadpacket in _NOTHING_COMPUTED:
+            return result
+        self._operations += 1
+        if func.overloadpacket in flop_registry:
+            self._products += 1
+        else:
+            self._moved_bytes += sum(each.nbytes for each in (*_tensors((args, kwargs)), *_tensors(result)))
+        return result
+
+    @property
+    def counted(self) -> DensePass:
+        """The operations until now."""
+        return DensePass(operations=self._operations, products=self._products, moved_bytes=self._moved_bytes)
 
 
 def memory_tracker() -> "MemTracker":

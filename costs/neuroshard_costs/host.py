@@ -1,0 +1,122 @@
+"""What the host does in a training step of TorchRec, in milliseconds of the thread that trains. Measures nothing.
+
+One Python thread gives all work to a device: TorchRec's input distribution, lookups and exchanges, then backward (whose
+thread works while that one waits), then the optimizer. So its times add up. They depend on how many modules, exchanges,
+and tensors there are, and hardly on how much each has to do:
+
+    part               one for each
+    step               step: the pipeline, the batch, DistributedDataParallel
+    collections        collection
+    columns, rows      collection and sharding type whose tables are exchanged
+    copies             collection with data_parallel tables
+    calls              lookup module of a device: by collection, sharding type, data type, and kernel
+    encoded            exchange with a codec, both directions
+    column_tables      table in a collection that is cut by columns
+    features           feature
+    operations         operation of the dense part, forward, backward, or of its optimizer
+    tensors            tensor of its parameters: autograd's accumulation and DistributedDataParallel's hooks
+
+benchmarks/host_operations.py counts and times the parts on a CPU, where launches cost nothing; its result file holds
+settings out. A GPU's host also launches a kernel for each operation that computes. Where a profile has measured how
+long the host takes for a lookup module's call, all parts are scaled by it.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from neuroshard_api.documents.bundle import Launch
+from neuroshard_api.documents.topology import DeviceType
+
+from neuroshard_costs.simulator.constants import HOST_LAUNCH_SECONDS
+
+REFERENCE = "an Intel Xeon of 2026, benchmarks/results/host-operations_2-core-x86-64_2026-11-26.md"
+_MS_PER_SECOND = 1e3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostWork:
+    """How many of each part a step has."""
+
+    collections: int = 1
+    columns: int = 0
+    rows: int = 0
+    copies: int = 0
+    calls: int = 0
+    encoded: int = 0
+    column_tables: int = 0
+    features: int = 0
+    operations: int | None = None
+    """Of the dense part. None: not counted."""
+    tensors: int = 0
+
+
+class HostTimes(NamedTuple):
+    """What the host needs for a step."""
+
+    tables_ms: float
+    dense_ms: float | None
+    """None: its operations were not counted."""
+    launches: int
+    source: str
+    """``measured:<device>``, or ``assumed:<machine>``."""
+
+
+class _Part(NamedTuple):
+    processor_ms: float
+    launches: float = 0.0
+    """Kernels on a GPU. Of a call: 4 forward and 12 backward, as the device simulator has them; others as counted."""
+
+
+_CALL = _Part(0.163, 16)
+"""A lookup module's call by itself, forward and backward, as profiles measure it."""
+PARTS = {
+    "step": _Part(0.996, 8),
+    "collections": _Part(0.177),
+    "columns": _Part(1.455, 16),
+    "rows": _Part(1.414, 18),
+    "copies": _Part(0.251, 2),
+    "calls": _Part(0.215, 16),
+    "encoded": _Part(0.175, 6),
+    "column_tables": _Part(0.0077),
+    "features": _Part(0.0051),
+    "operations": _Part(0.0029, 1),
+    "tensors": _Part(0.0323, 2),
+}
+"""A linear layer took 0.0761 ms for four operations and two tensors, an activation 0.0058 for two operations."""
+
+
+def host_times(work: HostWork, *, device: DeviceType, launch: Launch) -> HostTimes:
+    """Return the host's times of a step.
+
+    Args:
+        work: of the step.
+        device: a CPU launches no kernels.
+        launch: of a call; where it was measured, it scales all parts.
+    """
+    launch_ms = 0.0 if device.is_cpu else _MS_PER_SECOND * HOST_LAUNCH_SECONDS
+    scale = 1.0
+    if launch.host_source is not None:
+        scale = sum(launch.host_ms) / _ms(_CALL, launch_ms)
+
+    def sums(counts: dict[str, int]) -> tuple[float, float]:
+        return (
+            scale * sum(number * _ms(PARTS[name], launch_ms) for name, number in counts.items()),
+            sum(number * PARTS[name].launches for name, number in counts.items()),
+        )
+
+    names = ("collections", "columns", "rows", "copies", "calls", "encoded", "column_tables", "features")
+    tables_ms, launches = sums({"step": 1, **{name: getattr(work, name) for name in names}})
+    dense_ms = None
+    if work.operations is not None:
+        dense_ms, further = sums({"operations": work.operations, "tensors": work.tensors})
+        launches += further
+    return HostTimes(
+        tables_ms=tables_ms,
+        dense_ms=dense_ms,
+        launches=0 if device.is_cpu else round(launches),
+        source=launch.host_source or f"assumed:{REFERENCE}",
+    )
+
+
+def _ms(part: _Part, launch_ms: float) -> float:
+    return part.processor_ms + part.launches * launch_ms

@@ -1,0 +1,63 @@
+"""The whole step of a plan in sentences: what bounds it, and what share of it the plan decides. Prints nothing."""
+
+from neuroshard_api.documents.plan import BaselineCost, Plan
+from neuroshard_api.documents.whole_step import WholeStep
+from neuroshard_api.sharding.kinds import Family
+
+
+def step_text(plan: Plan) -> str | None:
+    """Return the time of a step, and its cause, in a sentence. None: the plan is of an earlier release.
+
+    Without a counted dense part the step is a lower limit.
+    """
+    step = plan.step
+    if step is None:
+        return None
+    host, on_cpu = step.host, plan.request.topology.device.is_cpu
+    needs = f"{host.total_ms:.2f} ms ({_basis(step)})"
+    if step.dense_ms is None:
+        meanwhile = "besides" if on_cpu else "meanwhile"
+        return (
+            f"not known, the dense part is not counted; at least {step.total_ms:.2f} ms: {meanwhile} the host needs "
+            f"{needs} for TorchRec's part alone{_types(plan)}"
+        )
+    if step.is_host_bound:
+        return (
+            f"{step.total_ms:.2f} ms, bound by the host: it needs {needs}, the devices {step.device_ms:.2f} ms; "
+            f"a better plan changes nothing; {_remedies(plan)} would{_types(plan)}"
+        )
+    parts = f"embedding part {step.embedding_ms:.2f} ms, dense part {step.dense_ms:.2f} ms"
+    share = f"the plan decides {100 * step.decided_share:.0f} % of it"
+    if on_cpu:
+        return f"{step.total_ms:.2f} ms: {parts}, the host's own work {needs}; {share}"
+    return f"{step.total_ms:.2f} ms: {parts}; {share}; the host needs {needs} meanwhile"
+
+
+def step_gain(plan: Plan, baseline: BaselineCost) -> float | None:
+    """Return the share of a step that the plan saves next to a baseline; negative if it is slower.
+
+    None: it is not known, since the dense part is not counted, or one of them has no price of a step.
+    """
+    step = plan.step
+    if step is None or step.dense_ms is None or not baseline.step_ms:
+        return None
+    return 1 - step.total_ms / baseline.step_ms
+
+
+def _basis(step: WholeStep) -> str:
+    kind, _, machine = step.host.source.partition(":")
+    return f"measured on {machine}" if kind == "measured" else "assumed"
+
+
+def _remedies(plan: Plan) -> str:
+    several = len({table.collection for table in plan.request.tables.tables}) > 1
+    return f"larger batches, {'fewer collections, ' if several else ''}or CUDA graphs of the dense part"
+
+
+def _types(plan: Plan) -> str:
+    """Return the families of sharding types, where there are several: each has exchanges and lookups of its own."""
+    families = {Family.of(table.sharding_type) for table in plan.tables}
+    if len(families) == 1 or plan.step is None or plan.step.host.total_ms <= plan.step.device_ms:
+        return ""
+    names = ", ".join(family.value for family in Family if family in families)
+    return f"; each kind of sharding ({names}) has exchanges and lookups of its own on the host"

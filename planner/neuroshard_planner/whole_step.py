@@ -1,0 +1,142 @@
+"""The whole step of a plan: its embedding part, the dense part on the devices, and what the host does meanwhile.
+
+A GPU's host runs ahead while the trainer's pipeline lets it, so the step is the longer of both: CUDA queues launches,
+and TrainPipelineSparseDist waits for the device only where it reads the sizes of the next batch's exchange, which are
+on a stream of their own. Without a pipeline the embedding part has its launches in its price already, and the longer of
+both is a lower limit. On a CPU the host's thread computes, and the step is the sum.
+
+The search does not see this price: where devices decide the step it moves nothing, and where the host does, all
+placements of as many exchanges take the same.
+"""
+
+from collections.abc import Sequence
+
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.whole_step import HostCost, WholeStep
+from neuroshard_api.sharding.kinds import Family, ShardingType
+from neuroshard_costs.exchanges import TransferModel
+from neuroshard_costs.host import HostWork
+
+from neuroshard_planner.dense.replicated import optimizer_pass, replicated_cost
+
+
+def with_whole_step(plan: Plan, *, costs: TransferModel) -> Plan:
+    """Return the plan with the price of a whole step, and what it is under the baselines.
+
+    Args:
+        plan: with the time of its dense part, if that was counted.
+        costs: prices what no plan decides.
+    """
+    plan = _with_whole_dense_part(plan, costs)
+    dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms
+
+    def step(tables: Sequence[TablePlacement], embedding_ms: float) -> WholeStep:
+        work = host_work(plan.request, tables, plan.deduplication or ())
+        return _step(plan.request, work, embedding_ms, dense_ms, costs)
+
+    whole = tuple(_whole(table) for table in plan.request.tables.tables)
+    baselines = tuple(
+        each if each.total_ms is None else each.model_copy(update={"step_ms": step(whole, each.total_ms).total_ms})
+        for each in plan.baselines
+    )
+    return plan.model_copy(update={"step": step(plan.tables, plan.predicted.total_ms), "baselines": baselines})
+
+
+def whole_step(
+    request: PlanRequest, tables: Sequence[TablePlacement], *, embedding_ms: float, costs: TransferModel
+) -> WholeStep:
+    """Return the step of a request's tables in some placement, next to a dense part that is replicated."""
+    dense_ms = None
+    if request.dense is not None:
+        dense_ms = replicated_cost(request, request.dense, costs=costs).total_ms
+    return _step(request, host_work(request, tables), embedding_ms, dense_ms, costs)
+
+
+def _step(
+    request: PlanRequest, work: HostWork, embedding_ms: float, dense_ms: float | None, costs: TransferModel
+) -> WholeStep:
+    times = costs.host_times(work)
+    host = HostCost(tables_ms=times.tables_ms, dense_ms=times.dense_ms, launches=times.launches, source=times.source)
+    both = sum if request.topology.device.is_cpu else max
+    total_ms = both((embedding_ms + (dense_ms or 0.0), host.total_ms))
+    return WholeStep(total_ms=total_ms, embedding_ms=embedding_ms, dense_ms=dense_ms, host=host)
+
+
+def host_work(
+    request: PlanRequest, tables: Sequence[TablePlacement], deduplication: Sequence[DeduplicatedGroup] = ()
+) -> HostWork:
+    """Return the host's work in a step of tables in some placement, on the device with most lookup modules."""
+    by_name = {table.name: table for table in request.tables.tables}
+    collections: dict[object, list[tuple[Table, TablePlacement]]] = {}
+    for placed in tables:
+        table = by_name[placed.name]
+        collections.setdefault((table.collection, _grouped(table, deduplication)), []).append((table, placed))
+    families = [{Family.of(placed.sharding_type) for _, placed in members} for members in collections.values()]
+    columns, by_rows, by_node_rows, copies = (
+        sum(family in found for found in families)
+        for family in (Family.COLUMNS, Family.ROWS, Family.NODE_ROWS, Family.REPLICATED)
+    )
+    rows = by_rows + 2 * by_node_rows  # two stages
+    cut = [
+        sum(placed.sharding_type.is_by_columns for _, placed in members)
+        for members in collections.values()
+        if any(placed.sharding_type is ShardingType.COLUMN_WISE for _, placed in members)
+    ]
+    dense = None if request.dense is None else request.dense.passes
+    is_encoded = request.wire is not None and not request.wire.is_exact
+    return HostWork(
+        collections=len(collections),
+        columns=columns,
+        rows=rows,
+        copies=copies,
+        calls=_most_calls(collections, request),
+        encoded=columns + rows if is_encoded else 0,
+        column_tables=sum(cut),
+        features=sum(table.num_features for table in request.tables.tables),
+        operations=None if dense is None else dense.num_operations,
+        tensors=0 if dense is None else dense.num_tensors,
+    )
+
+
+def _most_calls(collections: dict[object, list[tuple[Table, TablePlacement]]], request: PlanRequest) -> int:
+    """Return the lookup modules of the device with most: by collection, family, type, and kernel."""
+    everywhere: set[object] = set()
+    found: list[set[object]] = [set() for _ in range(request.topology.num_devices)]
+    for collection, members in collections.items():
+        for table, placed in members:
+            kind = (collection, Family.of(placed.sharding_type), table.data_type, placed.compute_kernel)
+            if placed.sharding_type is ShardingType.DATA_PARALLEL or kind in everywhere:
+                everywhere.add(kind)
+                continue
+            for shard in placed.shards:
+                found[shard.device].add(kind)
+    return max(len(each - everywhere) for each in found) + len(everywhere)
+
+
+def _grouped(table: Table, deduplication: Sequence[DeduplicatedGroup]) -> str | None:
+    """Return the group that gives a table a collection of its own. None: there is none."""
+    names = set(table.feature_names or (table.name,))
+    for group in deduplication:
+        if group.form is DeduplicationForm.GROUPED and names <= set(group.features):
+            return group.group
+    return None
+
+
+def _whole(table: Table) -> TablePlacement:
+    """Return a table as baselines place it: whole, on some device."""
+    shard = Shard(device=0, num_rows=table.num_embeddings, num_columns=table.embedding_dim)
+    return TablePlacement(name=table.name, sharding_type=ShardingType.TABLE_WISE, shards=(shard,))
+
+
+def _with_whole_dense_part(plan: Plan, costs: TransferModel) -> Plan:
+    """Return the plan with the times of its dense part that are the same in every layout."""
+    profile = plan.request.dense
+    if profile is None or plan.dense is None:
+        return plan
+    further = {
+        "other_ms": None if profile.passes is None else costs.dense_other_ms(profile.passes),
+        "optimizer_ms": costs.dense_optimizer_ms(optimizer_pass(profile, plan.request.dense_memory or profile)),
+    }
+    return plan.model_copy(update={"dense": plan.dense.model_copy(update=further)})

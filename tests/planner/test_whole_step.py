@@ -1,0 +1,166 @@
+"""The whole step of a plan: the longer of devices and host on a GPU, their sum on a CPU."""
+
+from typing import Any
+
+import pytest
+from neuroshard_api.documents.communication import WireType, WireTypes
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses, DenseProfile
+from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
+from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings
+from neuroshard_api.documents.tables import DataType, Table
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_planner.explain.comparison import compare
+from neuroshard_planner.explain.step import step_gain, step_text
+from neuroshard_planner.planning import plan
+from neuroshard_planner.whole_step import host_work
+from support.builders import dense_profile, device_type, request, table, tables, topology
+from support.planner.exact_costs import ExactCosts
+
+LEAST = SearchSettings(work_budget=300)
+FOUR = topology(4, device=device_type(name="cpu-test"))
+
+
+def profile_of(members: tuple[Table, ...], *, operations: int, moved_bytes: int = 0) -> DenseProfile:
+    """Return a dense part of no products, with this many operations in each pass."""
+    one = DensePass(operations=operations, products=0, moved_bytes=moved_bytes)
+    return dense_profile(*members, passes=DensePasses(forward=one, backward=one, optimizer=one, num_tensors=10))
+
+
+def planned(devices: Topology, *, operations: int | None, moved_bytes: int = 0, **fields: Any) -> Plan:
+    """Return a plan of four tables, next to a dense part of this many operations; None: it is not counted."""
+    members = tables(4)
+    asked = request(*members, topology=devices, search=LEAST, **fields)
+    if operations is not None:
+        counted = profile_of(members, operations=operations, moved_bytes=moved_bytes)
+        asked = asked.with_dense(counted, where="dense profile")
+    return plan(asked, bundle=ExactCosts(device=devices.device))
+
+
+def placed(members: tuple[Table, ...], *kinds: ShardingType) -> tuple[TablePlacement, ...]:
+    """Return the tables on the first device, or with a copy or a part on both of two devices."""
+    found = []
+    for each, kind in zip(members, kinds, strict=True):
+        devices = (0,) if kind is ShardingType.TABLE_WISE else (0, 1)
+        shards = tuple(Shard(device=device, num_rows=10, num_columns=8) for device in devices)
+        found.append(TablePlacement(name=each.name, sharding_type=kind, shards=shards))
+    return tuple(found)
+
+
+def asked_for(*members: Table, **fields: Any) -> PlanRequest:
+    """Return the request of some tables on two devices."""
+    return request(*members, num_devices=2, **fields)
+
+
+def test_a_step_is_the_longer_of_devices_and_host() -> None:
+    """Many small operations bind the host, much traffic the devices; the plan's share is named in the second alone."""
+    of_host = planned(topology(4), operations=10_000)
+    of_devices = planned(topology(4), operations=10, moved_bytes=10**11)
+
+    for found, is_host_bound in ((of_host, True), (of_devices, False)):
+        step = found.step
+        assert step is not None
+        assert step.total_ms == max(step.device_ms, step.host.total_ms)
+        assert step.device_ms == step.embedding_ms + (step.dense_ms or 0)
+        assert step.embedding_ms == found.predicted.total_ms
+        assert step.is_host_bound is is_host_bound
+        assert (step.decided_share == 0) is is_host_bound
+    assert "bound by the host" in (step_text(of_host) or "")
+    assert "a better plan changes nothing" in (step_text(of_host) or "")
+    assert "the plan decides" in (step_text(of_devices) or "")
+
+
+def test_a_cpu_does_what_the_host_does_after_what_devices_do() -> None:
+    """One thread has both."""
+    step = planned(FOUR, operations=100).step
+
+    assert step is not None
+    assert step.total_ms == pytest.approx(step.device_ms + step.host.total_ms)
+    assert not step.is_host_bound
+
+
+def test_a_step_without_a_counted_dense_part_is_a_lower_limit() -> None:
+    """Its sentence says that the dense part is missing, and no gain of a step is shown."""
+    found = planned(topology(4), operations=None)
+
+    assert found.step is not None
+    assert found.step.dense_ms is None
+    assert "not counted" in (step_text(found) or "")
+    assert all(step_gain(found, each) is None for each in found.baselines)
+
+
+def test_a_gain_is_one_of_the_embedding_part_and_one_of_the_step() -> None:
+    """The step's is less where devices decide it, and about nothing where the host does."""
+    of_host = planned(topology(4), operations=10_000)
+    of_devices = planned(topology(4), operations=10, moved_bytes=10**11)
+    for found in (of_host, of_devices):
+        for each in found.baselines:
+            if each.total_ms is None:
+                continue
+            gain, of_tables = step_gain(found, each), 1 - found.predicted.total_ms / each.total_ms
+            assert gain is not None
+            assert abs(gain) <= max(abs(of_tables), 0.05)
+            assert each.step_ms is not None
+            assert each.step_ms >= each.total_ms
+
+
+def test_baselines_have_whole_tables_on_the_host() -> None:
+    """A plan of copies has exchanges and lookups of its own, and they do not."""
+    constraints = Constraints(sharding_types=(ShardingType.DATA_PARALLEL,))
+    found = planned(topology(4), operations=10_000, constraints=constraints)
+    steps = {each.step_ms for each in found.baselines if each.step_ms is not None}
+
+    assert found.step is not None
+    assert len(steps) == 1
+    assert steps != {found.step.total_ms}
+
+
+def test_each_collection_and_sharding_family_exchanges_on_its_own() -> None:
+    """Copies exchange nothing forward; a column-wise table makes a split of each table next to it."""
+    members = (
+        table("a", collection="x"),
+        table("b", collection="x"),
+        table("c", collection="y"),
+        table("d", collection="y"),
+    )
+    kinds = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE, ShardingType.DATA_PARALLEL, ShardingType.COLUMN_WISE)
+    work = host_work(asked_for(*members), placed(members, *kinds))
+
+    assert (work.collections, work.columns, work.rows, work.copies) == (2, 2, 1, 1)
+    assert work.calls == 4
+    assert work.column_tables == 1
+    assert work.encoded == 0
+
+
+def test_a_device_calls_a_lookup_module_for_each_type_of_weights() -> None:
+    """Of the device with most; tables of one type share it, and so do several devices."""
+    members = (table("a"), table("b", data_type=DataType.FP16), table("c"))
+    kinds = (ShardingType.TABLE_WISE,) * 3
+
+    assert host_work(asked_for(*members), placed(members, *kinds)).calls == 2
+    assert host_work(asked_for(table("a"), table("c")), placed((table("a"), table("c")), *kinds[:2])).calls == 1
+
+
+def test_codecs_are_passes_of_the_host_too() -> None:
+    """One pair in each direction for each exchange of pooled embeddings."""
+    members = (table("a"), table("b"))
+    wire = WireTypes(forward=WireType.BF16, backward=WireType.BF16)
+    kinds = (ShardingType.TABLE_WISE, ShardingType.ROW_WISE)
+
+    assert host_work(asked_for(*members, wire=wire), placed(members, *kinds)).encoded == 2
+
+
+def test_a_comparison_has_the_step_of_each_algorithm() -> None:
+    """Next to the same dense part: they differ by their embedding part and their exchanges."""
+    members = tables(4)
+    asked = request(*members, topology=topology(4), search=LEAST)
+    asked = asked.with_dense(profile_of(members, operations=10, moved_bytes=10**11), where="dense profile")
+    wanted = (Algorithm.NEUROSHARD, Algorithm.DIM_GREEDY)
+    outcomes = [
+        each.outcome for each in compare(asked, bundle=ExactCosts(device=asked.topology.device), algorithms=wanted)
+    ]
+
+    steps = [each.step for each in outcomes if each is not None]
+    assert len(steps) == 2
+    assert steps[0].dense_ms == steps[1].dense_ms is not None
+    assert [each.embedding_ms for each in steps] == [each.predicted.total_ms for each in outcomes if each is not None]
