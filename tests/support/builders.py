@@ -352,6 +352,7 @@ def status(**fields: Any) -> Status:
         "source": "simulated:test-80gb",
         "duplicationFactors": [{"group": "user", "factor": "7.92"}],
     }
+    cost["stepMicroseconds"] = 3900
     measured = cost | {"totalMicroseconds": 1650, "stepMicroseconds": 4000, "steps": 100, "lastUpdatedTime": time}
     running = condition("Running", observedGeneration=1).model_dump(mode="json")
     stage = {
@@ -410,7 +411,7 @@ def status(**fields: Any) -> Status:
         },
         "cost": {
             "predicted": {**cost, "maxDeviceMemoryMiB": 4096},
-            "baseline": {"algorithm": "size_greedy", "totalMicroseconds": 2000},
+            "baseline": {"algorithm": "size_greedy", "totalMicroseconds": 2000, "stepMicroseconds": 4400},
             "measured": measured,
             "errorPercent": 10,
         },

@@ -16,10 +16,12 @@ def step_text(plan: Plan) -> str | None:
     host, on_cpu = step.host, plan.request.topology.device.is_cpu
     needs = f"{host.total_ms:.2f} ms ({_basis(step)})"
     if step.dense_ms is None:
-        meanwhile = "besides" if on_cpu else "meanwhile"
+        whose = "which the host needs" if step.is_host_bound else f"of which the host needs {host.total_ms:.2f} ms"
+        if not step.is_host_bound and not on_cpu:
+            whose = f"while the host needs {host.total_ms:.2f} ms"
         return (
-            f"not known, the dense part is not counted; at least {step.total_ms:.2f} ms: {meanwhile} the host needs "
-            f"{needs} for TorchRec's part alone{_types(plan)}"
+            f"at least {step.total_ms:.2f} ms, {whose} for TorchRec's part alone ({_basis(step)}); "
+            f"the dense part is not counted{_types(plan)}"
         )
     if step.is_host_bound:
         return (
@@ -55,9 +57,8 @@ def _remedies(plan: Plan) -> str:
 
 
 def _types(plan: Plan) -> str:
-    """Return the families of sharding types, where there are several: each has exchanges and lookups of its own."""
+    """Return a clause on the host's work where it is longer than the devices', and the plan has several families."""
     families = {Family.of(table.sharding_type) for table in plan.tables}
     if len(families) == 1 or plan.step is None or plan.step.host.total_ms <= plan.step.device_ms:
         return ""
-    names = ", ".join(family.value for family in Family if family in families)
-    return f"; each kind of sharding ({names}) has exchanges and lookups of its own on the host"
+    return "; each family of sharding types has exchanges and lookups of its own there"
