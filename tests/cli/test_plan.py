@@ -247,7 +247,7 @@ def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: A
         PlannedUnit(module="over_arch", strategy=DenseStrategy.ZERO3, group=DenseGroup.NODE, checkpointed=True),
     )
     assert "1 of 1 units zero3 over each node, 1 checkpointed" in result.out
-    assert "rates assumed" in result.out
+    assert "overlap assumed" in result.out
     assert "zero3 over 8, checkpointed" in explained.out
     assert "over_arch" in report.read_text()
     assert neuroshard("validate", plan).code == 0
@@ -309,7 +309,7 @@ def test_batch_sizes_have_speed_and_memory_and_leave_the_plan_as_it_is(neuroshar
     small, same, large = found["batch_sizes"]
     assert found["plan"] == plan
     assert same["embedding_ms"] == plan["predicted"]["total_ms"]
-    assert same["samples_per_second"] == pytest.approx(1000 * 8 * 8192 / plan["predicted"]["total_ms"])
+    assert same["samples_per_second"] == pytest.approx(1000 * 8 * 8192 / plan["step"]["total_ms"])
     assert same["dense_ms"] is None
     assert small["memory_bytes"] < same["memory_bytes"] <= same["capacity_bytes"]
     assert large["batch_size_per_device"] == 1048576
