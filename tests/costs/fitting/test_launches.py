@@ -19,6 +19,7 @@ def test_a_second_call_costs_the_device_what_two_calls_take_longer_than_one() ->
     assert launch is not None
     assert launch.device_ms == pytest.approx((0.01, 0.03))
     assert launch.host_ms == (0.0, 0.0)
+    assert launch.host_source is None, "a CPU is its own host: its calls say nothing of launches"
 
 
 def test_the_hosts_part_is_what_the_cost_model_joins_with_the_devices() -> None:
@@ -28,6 +29,7 @@ def test_the_hosts_part_is_what_the_cost_model_joins_with_the_devices() -> None:
 
     assert launch is not None
     assert launch.host_ms == pytest.approx((0.3, 0.4))
+    assert launch.host_source == "measured:GPU"
 
 
 def test_one_disturbed_record_changes_nothing() -> None:
