@@ -157,7 +157,7 @@ def main() -> None:
     )
 
 
-class _Batch(Pipelineable):  # type: ignore[misc] - TorchRec has no types
+class _Batch(Pipelineable):  # type: ignore[misc] # torchrec, untyped
     """Samples with one lookup of each feature."""
 
     def __init__(self, dense: torch.Tensor, lookups: KeyedJaggedTensor) -> None:

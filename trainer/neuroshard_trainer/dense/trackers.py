@@ -162,7 +162,7 @@ def counted_step(
     )
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call] - torch has no types for it
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch, untyped
     """Counts what is computed: operations that return a view, or nothing but new memory, launch no kernel."""
 
     def __init__(self) -> None:
