@@ -173,8 +173,8 @@ def train_with_seldom_averages(folder: Path, layout: GroupLayout) -> dict[str, l
     loop._saver.begin = watched_save  # type: ignore[method-assign]
     loop.run()
     rate = float(Training().embedding_learning_rate) * replication.num_groups**0.5
-    rates = {each["lr"] for each in model.fused_optimizer.param_groups}
-    assert rates == {pytest.approx(rate)}, "rates grow with the root of the groups, as Adagrad's divisors do"
+    for each in model.fused_optimizer.param_groups:
+        assert each["lr"] == pytest.approx(rate), "rates grow with the root of the groups, as Adagrad's divisors do"
     return seen
 
 
