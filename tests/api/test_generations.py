@@ -5,7 +5,14 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from neuroshard_api.process.generations import TESTED, TRAINER_TORCHREC, mixed_generations, too_old_for_training
+from neuroshard_api.process.generations import (
+    TESTED,
+    TRAINER_TORCHREC,
+    kernels_hint,
+    mixed_generations,
+    too_old_for_training,
+)
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 PINNED = {"torch": "2.14.1", "fbgemm-gpu": "1.9.0", "torchrec": "1.9.2"}
@@ -60,6 +67,24 @@ def test_training_refuses_a_torchrec_that_lacks_its_methods(torchrec: str, is_to
     assert problem is None or f"torchrec {torchrec} is installed, the trainer needs 1.9 or newer" in problem
 
 
+@pytest.mark.parametrize(
+    ("torch", "release"), [("2.14.1", "1.9.0"), ("2.13.0+cpu", "1.8.0"), ("2.15.0", "1.9.0"), (None, "1.9.0")]
+)
+def test_the_hint_installs_what_fits_the_installed_torch(torch: str | None, release: str) -> None:
+    """Where none fits, or there is no torch, those of the newest generation, whose torch the extras bring."""
+    hint = kernels_hint({"torch": torch}.get)
+
+    assert f"torchrec~={release} fbgemm-gpu-cpu~={release}" in hint
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guides/run-locally.md", "docs/guides/train.md"])
+def test_pages_install_kernels_as_the_hint_does(page: str) -> None:
+    """A page that names no releases installs the newest, which fit no torch of the extra some day."""
+    command, _, _ = kernels_hint({}.get).partition(" (")
+
+    assert command in (ROOT / page).read_text(encoding="utf-8")
+
+
 def test_the_tested_generations_are_those_of_the_pins() -> None:
     """The newest is pinned, the one before is what `make test-torchrec-1.8` installs, and the floor of torch."""
     newest, before = TESTED
@@ -72,5 +97,9 @@ def test_the_tested_generations_are_those_of_the_pins() -> None:
             found = re.search(rf"(?m)(?:^|\s){name}==(\d+\.\d+)\.", text)
             assert found is not None
             assert found[1] == getattr(generation, name.partition("-")[0])
-    assert all(f"torch>={before.torch}" in extras[extra] for extra in ("pretrain", "trainer"))
+    assert f"torch>={before.torch}" in extras["pretrain"]
+    (torch,) = (requirement for requirement in map(Requirement, extras["trainer"]) if requirement.name == "torch")
+    assert [minor for minor in range(30) if torch.specifier.contains(f"2.{minor}.1")] == [
+        int(generation.torch.removeprefix("2.")) for generation in (before, newest)
+    ]
     assert newest.torchrec == ".".join(map(str, TRAINER_TORCHREC))

@@ -255,6 +255,18 @@ def test_a_job_that_cannot_run_here_is_refused(runs: Runs, spec: dict[str, Any],
     assert problem in result.err
 
 
+def test_a_job_is_refused_before_it_is_profiled_where_kernels_are_missing(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The profile would take other kernels, and the training fail after it."""
+    monkeypatch.setattr("neuroshard_cli.shared.installation.absent_kernels", lambda: ["torchrec", "fbgemm-gpu"])
+    result = runs.run(trainer={"command": []})
+
+    assert result.code == ExitCode.MISSING_PACKAGE
+    assert "training needs torchrec and fbgemm-gpu, not installed here\nhint: pip install --no-deps" in result.err
+    assert not (runs.run_dir / "profile").exists()
+
+
 def test_an_unreadable_job_file_is_named(runs: Runs) -> None:
     """A wrong path, or no YAML."""
     result = runs.neuroshard("run", "nowhere.yaml")

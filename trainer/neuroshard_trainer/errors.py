@@ -13,6 +13,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.generations import (
     VersionOf,
     installed_version,
+    kernels_hint,
     mixed_generations,
     too_old_for_training,
 )
@@ -48,6 +49,5 @@ def missing_torchrec(error: Exception) -> MissingPackageError:
     """Return the error for an import that failed; fbgemm-gpu without a driver fails to load its libraries."""
     return MissingPackageError(
         f"torch, torchrec and fbgemm-gpu are needed, an import failed ({error}); hint: try "
-        f"{install_hint('trainer')}, then `pip install --no-deps fbgemm-gpu torchrec` "
-        "(fbgemm-gpu-cpu without a GPU) and what torchrec asks for"
+        f"{install_hint('trainer')}, then {kernels_hint()}"
     )

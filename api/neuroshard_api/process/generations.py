@@ -80,6 +80,17 @@ def too_old_for_training(version_of: VersionOf = installed_version) -> str | Non
     )
 
 
+def kernels_hint(version_of: VersionOf = installed_version) -> str:
+    """Return the command that installs TorchRec and FBGEMM for the installed torch, or those of the newest generation.
+
+    Without their dependencies: TorchRec asks for ``fbgemm-gpu``, which does not load where there is no driver.
+    """
+    torch = version_of("torch")
+    fitting = next((each for each in TESTED if torch is not None and _release(torch) == each.torch), TESTED[0])
+    gpu, cpu = KERNEL_BUILDS
+    return f"pip install --no-deps torchrec~={fitting.torchrec}.0 {cpu}~={fitting.fbgemm}.0 (with a GPU: {gpu})"
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) if part.isdecimal() else 0 for part in version.split(".")[:2])
 

@@ -59,7 +59,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     require_local(found.job, where=str(file))
     tables = found.tables()
     root = data_dir or file.absolute().parent
-    _require_data(found.job, tables, root=root)
+    _require_trainable(found.job, tables, root=root)
     is_given = plan is not None or found.job.spec.plan_ref is not None
     stages = (STAGE, *STAGES) if wants_repeats(found.job, tables) and not is_given else STAGES
     directory = RunDirectory(run_dir or Path("runs") / found.job.metadata.name)
@@ -122,13 +122,26 @@ def _waits(job: "DLRMTrainingJob", *, approved: bool) -> str:
     return ""
 
 
-def _require_data(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path) -> None:
-    """Raise DataError for data that a training would refuse after minutes of profiling, as far as its files tell."""
+def _require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path) -> None:
+    """Do nothing for a job that trains elsewhere, or whose training has what it needs, as far as files tell.
+
+    Raises:
+        MissingPackageError: kernels are not installed. Without them the profile would measure others.
+        DataError: a training would refuse the data, after minutes of profiling.
+    """
     from neuroshard_api.job.training_job import LaunchPolicy
+    from neuroshard_api.process.errors import MissingPackageError
+    from neuroshard_api.process.generations import kernels_hint
     from neuroshard_trainer.data.formats import require_readable
 
-    if job.spec.launch_policy is not LaunchPolicy.PLAN_ONLY and not job.spec.trainer.command:
-        require_readable(job, tables, root=root)
+    from neuroshard_cli.shared.installation import absent_kernels
+
+    if job.spec.launch_policy is LaunchPolicy.PLAN_ONLY or job.spec.trainer.command:
+        return
+    absent = absent_kernels()
+    if absent:
+        raise MissingPackageError(f"training needs {' and '.join(absent)}, not installed here; hint: {kernels_hint()}")
+    require_readable(job, tables, root=root)
 
 
 def require_local(job: "DLRMTrainingJob", *, where: str) -> None:

@@ -11,6 +11,7 @@ from neuroshard_api.process.generations import (
     KERNEL_BUILDS,
     VersionOf,
     installed_version,
+    kernels_hint,
     mixed_generations,
     too_old_for_training,
 )
@@ -52,10 +53,10 @@ def check_command(entry: CommandEntry, *, version_of: VersionOf = installed_vers
     missing = [] if entry.extra is None else list(_unmet(entry.extra, version_of))
     installs = [install_hint(entry.extra)] if entry.extra is not None and missing else []
     if entry.kernels:
-        absent = _absent_kernels(version_of)
+        absent = absent_kernels(version_of)
         missing += absent
         if absent:
-            installs.append(f"pip install --no-deps torchrec {KERNEL_BUILDS[0]} (without a GPU: {KERNEL_BUILDS[1]})")
+            installs.append(kernels_hint(version_of))
     return CommandCheck(entry.name, tuple(missing), "; ".join(installs) or None)
 
 
@@ -118,7 +119,8 @@ def _unmet(extra: str, version_of: VersionOf) -> Iterator[str]:
                 yield needed if found is None else f"{needed} (found {found})"
 
 
-def _absent_kernels(version_of: VersionOf) -> list[str]:
+def absent_kernels(version_of: VersionOf = installed_version) -> list[str]:
+    """Return the packages of kernels that a training needs and that are not installed."""
     absent = [] if version_of("torchrec") else ["torchrec"]
     if not any(map(version_of, KERNEL_BUILDS)):
         absent.append(" or ".join(KERNEL_BUILDS))

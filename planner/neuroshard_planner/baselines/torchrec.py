@@ -15,6 +15,8 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DIM_MULTIPLE, Table
 from neuroshard_api.process.errors import MissingPackageError
+from neuroshard_api.process.generations import kernels_hint
+from neuroshard_api.process.missing_package import install_hint
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_api.sharding.placement_rules import has_means_next_to, sharding_problem
 from neuroshard_costs.shards import FAMILIES
@@ -278,5 +280,5 @@ def require_torchrec(what: str) -> None:
     except (ImportError, OSError) as error:  # fbgemm-gpu without a driver fails to load its libraries: OSError
         raise MissingPackageError(
             f"{what} needs TorchRec, whose import failed ({error}); "
-            "hint: install torch, then `pip install --no-deps fbgemm-gpu-cpu torchrec` and what torchrec asks for"
+            f"hint: {install_hint('trainer')}, then {kernels_hint()}"
         ) from error

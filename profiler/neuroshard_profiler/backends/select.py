@@ -5,6 +5,7 @@ from typing import Literal, get_args
 
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.process.errors import MissingPackageError
+from neuroshard_api.process.generations import kernels_hint
 from neuroshard_api.process.missing_package import install_hint
 from neuroshard_api.sharding.kernels import DeviceKind
 
@@ -15,7 +16,7 @@ BackendName = Literal["fbgemm", "torch_native", "simulated"]
 NAMES: tuple[BackendName, ...] = get_args(BackendName)
 _INSTALL = {
     "torch": install_hint("profiler"),
-    "fbgemm_gpu": "`pip install --no-deps fbgemm-gpu` (fbgemm-gpu-cpu without a GPU) of torch's generation",
+    "fbgemm_gpu": kernels_hint(),
 }
 
 
@@ -57,7 +58,13 @@ def make_backend(
 
     device = device_of(kind, index=index)
     if name == "fbgemm":
-        from neuroshard_profiler.backends.fbgemm import FbgemmBackend  # noqa: PLC0415 - FBGEMM
+        try:
+            from neuroshard_profiler.backends.fbgemm import FbgemmBackend  # noqa: PLC0415 - FBGEMM
+        except (ImportError, OSError) as error:  # built for another torch, or for a driver that is not there
+            reason = str(error).partition("\n")[0]
+            raise MissingPackageError(
+                f"backend fbgemm: FBGEMM cannot be loaded ({reason}); hint: try {kernels_hint()}"
+            ) from error
 
         return FbgemmBackend(device)
     from neuroshard_profiler.backends.torch_native import TorchNativeBackend  # noqa: PLC0415 - torch

@@ -8,6 +8,7 @@ import pytest
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.process.errors import MissingPackageError
+from neuroshard_api.process.generations import kernels_hint
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError
@@ -162,6 +163,6 @@ def test_without_torchrec_the_sentence_says_what_to_install(monkeypatch: pytest.
     (line,) = compare(request, bundle=bundle, algorithms=(Algorithm.TORCHREC,))
 
     assert line.problem is not None
-    assert "pip install --no-deps fbgemm-gpu-cpu torchrec" in line.problem
+    assert kernels_hint() in line.problem
     with pytest.raises(MissingPackageError, match="needs TorchRec"):
         search(request, bundle=bundle)
