@@ -28,7 +28,7 @@ PROMISE_ERROR = 0.03
 """Of a step: by how much promises were wrong at most (`benchmarks/promises.py`)."""
 
 
-class Question(NamedTuple):
+class LeverRequest(NamedTuple):
     """A lever and the request with it."""
 
     name: LeverName
@@ -53,7 +53,7 @@ def with_levers(plan: Plan, *, costs: CostModel) -> Plan:
     return plan.model_copy(update={"levers": tuple(found)}) if found else plan
 
 
-def questions(plan: Plan) -> Iterator[Question]:
+def questions(plan: Plan) -> Iterator[LeverRequest]:
     """Yield the levers that the plan's request may be given, each with the request that has nothing left to choose."""
     request = plan.request
     plain = request.model_copy(update={"communication": None, "gradient_choices": None})
@@ -62,7 +62,7 @@ def questions(plan: Plan) -> Iterator[Question]:
         for kind in (WireType.BF16, WireType.FP16):
             types = WireTypes(forward=kind, backward=kind)
             if refusal_of_all(request) is None and request.wire_problem(types) is None:
-                yield Question(
+                yield LeverRequest(
                     LeverName.WIRE_TYPES,
                     f"pooled embeddings and their gradients travel in {kind}",
                     plain.model_copy(update={"wire": types}),
@@ -77,7 +77,7 @@ def questions(plan: Plan) -> Iterator[Question]:
         if table.data_type is DataType.FP32 and placed.sharding_type is not ShardingType.DATA_PARALLEL
     }
     if narrow and not request.constraints.has_data_types:
-        yield Question(
+        yield LeverRequest(
             LeverName.STORED_TYPES,
             f"{len(narrow)} tables are stored in FP16, which changes results",
             plain.model_copy(update={"tables": with_types(request.tables, narrow)}),
@@ -87,7 +87,7 @@ def questions(plan: Plan) -> Iterator[Question]:
     groups = request.tables.duplication_groups
     was_asked = any(each.name is ChoiceName.REPEATS for each in plan.choices or ())
     if groups and request.deduplicate is None and not was_asked:
-        yield Question(
+        yield LeverRequest(
             LeverName.REPEATS,
             f"repeated lists of {', '.join(groups)} are left out",
             plain.model_copy(update={"deduplicate": groups}),

@@ -20,7 +20,7 @@ from neuroshard_planner.choices.dense_layout import DenseLayoutChoice
 from neuroshard_planner.choices.device_groups import DeviceGroups
 from neuroshard_planner.choices.gradient_types import GradientTypes, refuse_sharded_only
 from neuroshard_planner.choices.means_by_rows import cheaper_with_means, means_by_rows
-from neuroshard_planner.choices.repeats import Repeats
+from neuroshard_planner.choices.repeats import RepeatsChoice
 from neuroshard_planner.choices.stored_types import MOST_SEARCHES, StoredTypeChoice
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.choices.wire_types import WireTypeChoice
@@ -58,7 +58,7 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
     trials = Trials(bundle, lambda asked: planning.searched(asked, bundle, incumbent))
     types = StoredTypeChoice(request, trials, incumbent)
     groups = DeviceGroups(request, trials, narrowest=types.narrowest)
-    choices: Sequence[Choice] = (Repeats(request, trials), WireTypeChoice(request, trials), types, groups)
+    choices: Sequence[Choice] = (RepeatsChoice(request, trials), WireTypeChoice(request, trials), types, groups)
     layout, gradients = DenseLayoutChoice(request, trials), GradientTypes(request, trials)
 
     def with_means(asked: PlanRequest) -> Plan:

@@ -15,7 +15,7 @@ from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.problem.deduplication import repeating_groups
 
 
-class Repeats:
+class RepeatsChoice:
     """The choice of groups whose repeats are left out.
 
     Args:

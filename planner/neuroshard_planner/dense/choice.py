@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class PricedOption:
     """One option of a unit, as the frontier sees it."""
 
     kept_bytes: int

@@ -11,11 +11,11 @@ memory stays.
 
 from collections.abc import Sequence
 
-from neuroshard_planner.dense.choice import Choice, Point
+from neuroshard_planner.dense.choice import Point, PricedOption
 from neuroshard_planner.dense.limit_search import LimitSearch
 
 
-def frontier(units: Sequence[Sequence[Choice]], repeats: Sequence[int]) -> tuple[Point, ...]:
+def frontier(units: Sequence[Sequence[PricedOption]], repeats: Sequence[int]) -> tuple[Point, ...]:
     """Return the frontier by memory, the least first; times fall along it.
 
     Args:

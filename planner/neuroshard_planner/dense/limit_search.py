@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from neuroshard_planner.dense.choice import Choice, Point
+from neuroshard_planner.dense.choice import Point, PricedOption
 from neuroshard_planner.dense.sums import Sums, unbeaten
 
 MAX_LIMITS = 256
@@ -29,7 +29,7 @@ _ROUNDING = 1e-9
 class LimitSearch:
     """The merges of all pairs of limits. Sizes are in bytes; a part is (first, last) of both lists of limits."""
 
-    def __init__(self, units: Sequence[Sequence[Choice]], repeats: Sequence[int]) -> None:
+    def __init__(self, units: Sequence[Sequence[PricedOption]], repeats: Sequence[int]) -> None:
         self._units, self._repeats = units, np.array(repeats)
         shape = (len(units), max(map(len, units)))
         self._transient, self._recomputed = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)

@@ -39,7 +39,7 @@ from neuroshard_costs.exchanges import Reduction, TransferModel
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_costs.simulator.dense import hidden_ms
 
-from neuroshard_planner.dense.choice import Choice
+from neuroshard_planner.dense.choice import PricedOption
 
 LEAST_SPLIT = 0.02
 """Share of a device's memory that the gathers of a unit take, buffer and weights, below which it is split on request
@@ -110,10 +110,10 @@ class UnitBytes:
         """All of it."""
         return self.weights + self.gradients + self.optimizer_state
 
-    def choice(self, option: UnitOption) -> Choice:
+    def choice(self, option: UnitOption) -> PricedOption:
         """Return an option as the frontier sees it: bytes more or less than the unit as it was counted."""
         kept = -(self.total - -(-self.total // option.shared_by)) + option.gathered_bytes + option.activation_bytes
-        return Choice(
+        return PricedOption(
             kept_bytes=kept,
             transient_bytes=option.transient_bytes,
             recomputed_bytes=option.recomputed_bytes,

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from neuroshard_planner.dense.choice import Choice
+from neuroshard_planner.dense.choice import PricedOption
 
 MAX_POINTS = 200
 """Points of a merge that are kept; the work of a merge grows with them."""
@@ -51,7 +51,7 @@ class Sums:
         )
 
     @classmethod
-    def of(cls, unit: Sequence[Choice], numbers: Sequence[int]) -> Self:
+    def of(cls, unit: Sequence[PricedOption], numbers: Sequence[int]) -> Self:
         """Return the choices of one unit among some of its options."""
         options = [unit[number] for number in numbers]
         kept = np.array([each.kept_bytes for each in options], dtype=np.int64)

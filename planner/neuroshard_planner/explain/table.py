@@ -41,7 +41,7 @@ class ShardExplanation:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Alternative:
+class OtherPlacement:
     """Another way to place the table, all other tables staying where they are."""
 
     devices: tuple[int, ...]
@@ -93,7 +93,7 @@ class TableExplanation:
     compute_kernel: ComputeKernel
     parts: tuple[AddedPart, ...]
     """Largest first. They sum to the plan's cost less that without the table, time for host memory included."""
-    next_best: Alternative | None
+    next_best: OtherPlacement | None
     """The cheapest of moves, splits, and conversions. None: nothing else is possible."""
     shards: tuple[ShardExplanation, ...]
     memory_bytes: int
@@ -103,11 +103,11 @@ class TableExplanation:
     on_host: HostShare | None
     """None: the table is in device memory. Moves and splits are to device memory."""
     plan_total_ms: float
-    moves: tuple[Alternative, ...]
+    moves: tuple[OtherPlacement, ...]
     """Whole on each device where it is not whole already, in the order of the devices."""
-    splits: tuple[Alternative, ...]
+    splits: tuple[OtherPlacement, ...]
     """In one shard fewer and in one more by columns."""
-    conversions: tuple[Alternative, ...]
+    conversions: tuple[OtherPlacement, ...]
     """The best placement of each other type that the constraints allow, by rows or as copies."""
     constraints: tuple[str, ...]
     """Sentences: what the request says about this table."""
@@ -169,7 +169,7 @@ def _parts(without: PlacementWithoutUnit, kinds: IndexArray, devices: IndexArray
     return tuple(AddedPart(name=name, ms=ms) for name, ms in sorted(added, key=lambda each: -each[1]))
 
 
-def _next_best(alternatives: Sequence[Alternative]) -> Alternative | None:
+def _next_best(alternatives: Sequence[OtherPlacement]) -> OtherPlacement | None:
     """Return the alternative with the cheapest plan. None: none is possible."""
     possible = [each for each in alternatives if each.change is not None]
     return min(possible, key=lambda each: (each.change or 0.0, each.devices), default=None)
@@ -251,7 +251,7 @@ def _shards(problem: Problem, placement: Placement, unit: int) -> tuple[ShardExp
 
 def _moves(
     problem: Problem, without: PlacementWithoutUnit, devices: Sequence[int], total_ms: float
-) -> tuple[Alternative, ...]:
+) -> tuple[OtherPlacement, ...]:
     whole = without.kind(problem.units[without.unit].num_columns)
     totals, missing = without.totals_with(whole), without.missing_bytes(whole)
     moves = []
@@ -269,13 +269,13 @@ def _moves(
         else:
             moves.append(_possible((device,), float(totals[device]), total_ms))
             continue
-        moves.append(Alternative(devices=(device,), num_shards=1, obstacle=obstacle))
+        moves.append(OtherPlacement(devices=(device,), num_shards=1, obstacle=obstacle))
     return tuple(moves)
 
 
 def _splits(
     problem: Problem, without: PlacementWithoutUnit, unit: int, num_shards: int, total_ms: float
-) -> tuple[Alternative, ...]:
+) -> tuple[OtherPlacement, ...]:
     splits = []
     for count in (num_shards - 1, num_shards + 1):
         if count < 1:
@@ -284,14 +284,14 @@ def _splits(
         found = None if obstacle else without.best_split(count)
         if found is None:
             reason = obstacle or f"fewer than {count} devices have memory for a shard of it"
-            splits.append(Alternative(devices=(), num_shards=count, obstacle=reason))
+            splits.append(OtherPlacement(devices=(), num_shards=count, obstacle=reason))
         else:
             splits.append(_possible(tuple(found[0].tolist()), found[1], total_ms))
     return tuple(splits)
 
 
-def _conversions(without: PlacementWithoutUnit, current: ShardingType, total_ms: float) -> tuple[Alternative, ...]:
-    best: dict[ShardingType, Alternative] = {}
+def _conversions(without: PlacementWithoutUnit, current: ShardingType, total_ms: float) -> tuple[OtherPlacement, ...]:
+    best: dict[ShardingType, OtherPlacement] = {}
     for kind, option in without.further_options():
         converted_ms = without.total_ms(option.kinds, option.devices)
         if kind is not current and (kind not in best or converted_ms < (best[kind].total_ms or np.inf)):
@@ -322,9 +322,9 @@ def _too_wide(unit: Unit, count: int) -> str:
     return f"its {unit.num_columns:,} columns in {count} shards are wider than {unit.max_shard_width:,} columns"
 
 
-def _possible(devices: tuple[int, ...], total_ms: float, now_ms: float) -> Alternative:
+def _possible(devices: tuple[int, ...], total_ms: float, now_ms: float) -> OtherPlacement:
     change = total_ms / now_ms - 1
-    return Alternative(devices=devices, num_shards=len(devices), total_ms=total_ms, change=change)
+    return OtherPlacement(devices=devices, num_shards=len(devices), total_ms=total_ms, change=change)
 
 
 def _constraints(plan: Plan, unit: Unit, names: Sequence[str]) -> Sequence[str]:
@@ -367,9 +367,9 @@ def _ways(constraints: Constraints, name: str) -> Iterator[str]:
 
 def _verdict(
     shards: Sequence[ShardExplanation],
-    moves: Sequence[Alternative],
-    splits: Sequence[Alternative],
-    conversions: Sequence[Alternative],
+    moves: Sequence[OtherPlacement],
+    splits: Sequence[OtherPlacement],
+    conversions: Sequence[OtherPlacement],
 ) -> str:
     here = f"stays on {_devices([shard.device for shard in shards])}"
     best = _next_best([*moves, *splits, *conversions])
@@ -400,7 +400,7 @@ def _clause(what: str, best: tuple[float, tuple[int, ...]] | None) -> str | None
     return f"{what} would raise the step by at least {100 * change:.1f} %"
 
 
-def _best(alternatives: Sequence[Alternative]) -> tuple[float, tuple[int, ...]] | None:
+def _best(alternatives: Sequence[OtherPlacement]) -> tuple[float, tuple[int, ...]] | None:
     """Return the least change of the step and its devices; None where nothing is possible."""
     possible = [(each.change, each.devices) for each in alternatives if each.change is not None]
     return min(possible, default=None)

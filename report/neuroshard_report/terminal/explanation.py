@@ -6,7 +6,7 @@ from neuroshard_planner.explain.dense import ExplainedUnit
 from neuroshard_planner.explain.memory import OverfullDevice
 from neuroshard_planner.explain.moves import Move
 from neuroshard_planner.explain.plan import PlanExplanation, PlanMoves
-from neuroshard_planner.explain.table import AddedPart, Alternative, HostShare, TableExplanation
+from neuroshard_planner.explain.table import AddedPart, HostShare, OtherPlacement, TableExplanation
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -206,7 +206,7 @@ def _added(parts: Sequence[AddedPart]) -> str:
     return f"adds {format_ms(total_ms)} ms to the step" + (f": {', '.join(shown)}" if shown else "")
 
 
-def _next_best(found: TableExplanation, best: Alternative) -> str:
+def _next_best(found: TableExplanation, best: OtherPlacement) -> str:
     """Return the cheapest other way and its difference in cost."""
     difference = (best.total_ms or 0.0) - found.plan_total_ms
     return f"{_place_of(best)}: {difference:+.3f} ms"
@@ -230,14 +230,14 @@ def render_moves(moves: Sequence[Move]) -> RenderableType:
     return TextTable(columns=columns, rows=rows, text_columns=(0, 1, 2))
 
 
-def _row(alternative: Alternative) -> tuple[str, ...]:
+def _row(alternative: OtherPlacement) -> tuple[str, ...]:
     where = _place_of(alternative)
     if alternative.total_ms is None or alternative.change is None:
         return where, "-", "-", alternative.obstacle or ""
     return where, format_ms(alternative.total_ms), f"{100 * alternative.change:+.1f} %", ""
 
 
-def _place_of(alternative: Alternative) -> str:
+def _place_of(alternative: OtherPlacement) -> str:
     if alternative.sharding_type is not None:
         return f"{alternative.sharding_type} on {index_ranges(sorted(set(alternative.devices)))}"
     return _place(alternative.devices, alternative.num_shards)

@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_planner.dense.choice import Choice, Point, best
+from neuroshard_planner.dense.choice import Point, PricedOption, best
 from neuroshard_planner.dense.frontier import frontier
 from neuroshard_planner.dense.limit_search import limits
 from neuroshard_planner.dense.sums import MAX_POINTS, Sums, unbeaten
@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 Values = NDArray[np.float64]
 
 
-def drawn(rng: random.Random) -> tuple[list[list[Choice]], list[int]]:
+def drawn(rng: random.Random) -> tuple[list[list[PricedOption]], list[int]]:
     """Return up to six units of up to four options, and up to 24 transients, of which some units repeat."""
     units = [
         [
-            Choice(
+            PricedOption(
                 kept_bytes=rng.randint(-40, 40),
                 transient_bytes=rng.randrange(24),
                 recomputed_bytes=rng.choice((0, 0, rng.randrange(40))),
@@ -31,12 +31,12 @@ def drawn(rng: random.Random) -> tuple[list[list[Choice]], list[int]]:
     return units, [rng.choice((1, 1, 2)) if len(units) < 4 else 1 for _ in units]
 
 
-def peak(chosen: Sequence[Choice]) -> int:
+def peak(chosen: Sequence[PricedOption]) -> int:
     """Return the largest transient of collectives and the largest recomputed activations, together."""
     return max(each.transient_bytes for each in chosen) + max(each.recomputed_bytes for each in chosen)
 
 
-def brute_force(units: list[list[Choice]], repeats: list[int]) -> set[tuple[int, float]]:
+def brute_force(units: list[list[PricedOption]], repeats: list[int]) -> set[tuple[int, float]]:
     """Return memory and time of the frontier of all combinations."""
     expanded = [unit for unit, times in zip(units, repeats, strict=True) for _ in range(times)]
     points = [
@@ -67,7 +67,7 @@ def test_of_more_limits_than_are_tried_none_is_left_out_that_holds_a_point_of_th
     for _ in range(8):
         units = [
             [
-                Choice(
+                PricedOption(
                     kept_bytes=rng.randrange(10**6),
                     transient_bytes=rng.randrange(10**6),
                     recomputed_bytes=rng.randrange(10**6),
@@ -79,7 +79,9 @@ def test_of_more_limits_than_are_tried_none_is_left_out_that_holds_a_point_of_th
         ]
         combinations = np.array(list(itertools.product(range(5), repeat=5)))
 
-        def of_all(field: str, units: list[list[Choice]] = units, rows: NDArray[np.int64] = combinations) -> Values:
+        def of_all(
+            field: str, units: list[list[PricedOption]] = units, rows: NDArray[np.int64] = combinations
+        ) -> Values:
             values = np.array([[getattr(each, field) for each in unit] for unit in units])
             return values[np.arange(5), rows]
 
@@ -120,7 +122,7 @@ def test_many_points_are_thinned_by_at_most_an_interval_of_memory() -> None:
     """Twelve units whose 4,096 sums are all on the frontier: the ends stay, and no gap is wider than two intervals."""
     units = [
         [
-            Choice(kept_bytes=kept, transient_bytes=0, recomputed_bytes=0, ms=float(2**bit - kept))
+            PricedOption(kept_bytes=kept, transient_bytes=0, recomputed_bytes=0, ms=float(2**bit - kept))
             for kept in (0, 2**bit)
         ]
         for bit in range(12)
@@ -141,7 +143,7 @@ def test_units_of_one_option_are_merged_at_once_as_one_after_the_other() -> None
     for _ in range(50):
         units = [
             [
-                Choice(
+                PricedOption(
                     kept_bytes=rng.randint(-40, 40),
                     transient_bytes=rng.randrange(24),
                     recomputed_bytes=rng.randrange(24),
