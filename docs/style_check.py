@@ -1,4 +1,4 @@
-"""Checks rules 3, 4, and 10 of docs/STYLE.md in docstrings, messages, and pages: `make lint` runs it.
+"""Checks rules 2, 3, 4, and 10 of docs/STYLE.md in docstrings, messages, and pages: `make lint` runs it.
 
     python docs/style_check.py
 
@@ -8,7 +8,8 @@ Prints a line for each finding, and ends with 1 if there is any.
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -37,13 +38,19 @@ CLAUSE = re.compile(
     r"(how|what|when|where|which|whose|why)\b|Tell whether\b"
 )
 """A verb with a clause in the place of its object, at the start of a docstring; "Return whether" is the usual form."""
+AFTER_NOTHING = re.compile(r'(^|""")\n *"""', re.MULTILINE)
+"""A string after a blank line or after another string, which describes nothing if it is a statement."""
+CLASS = re.compile(r"^ *class (\w+)", re.MULTILINE)
+ROOMS = ("api", "cli", "costs", "dropin", "operator", "planner", "profiler", "report", "trainer")
 SKIPPED = ("docs/STYLE.md", "docs/style_check.py", "benchmarks/results/")
 """The lists themselves, and results, which are kept as they were published."""
 
 
 def main() -> int:
     """Print the findings and return an exit code."""
-    found = [f"{path}:{finding}" for path in sources() for finding in findings(path, (ROOT / path).read_text("utf-8"))]
+    texts = {path: (ROOT / path).read_text("utf-8") for path in sources()}
+    found = [f"{path}:{finding}" for path, text in texts.items() for finding in findings(path, text)]
+    found += doubled_classes({path: text for path, text in texts.items() if path.startswith(ROOMS)})
     sys.stdout.write("".join(f"{line}\n" for line in found))
     return 1 if found else 0
 
@@ -57,6 +64,8 @@ def sources() -> list[str]:
 
 def findings(path: str, text: str) -> Iterator[str]:
     """Yield the line and the problem of each finding in a file."""
+    if path.endswith(".py") and AFTER_NOTHING.search(text):
+        yield from (f"{line}: a docstring of nothing" for line in orphans(ast.parse(text)))
     if not ANY_WORD.search(text) and not CLAUSE.search(text):
         return
     is_python, with_messages = path.endswith(".py"), not path.startswith("tests/")
@@ -66,6 +75,25 @@ def findings(path: str, text: str) -> Iterator[str]:
                 yield f"{line}: {match[0]!r}; write {better!r}"
         if is_python and (clause := CLAUSE.match(prose)):
             yield f"{line}: {clause[0]!r}; write a noun, such as 'Return the cost'"
+
+
+def orphans(tree: ast.Module) -> Iterator[int]:
+    """Yield the lines of strings that stand alone and describe neither a definition nor the assignment before them."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for before, after in pairwise(body) if isinstance(body, list) else ():
+            match after:
+                case ast.Expr(value=ast.Constant(value=str())) if not isinstance(before, ast.Assign | ast.AnnAssign):
+                    yield after.lineno
+
+
+def doubled_classes(texts: Mapping[str, str]) -> list[str]:
+    """Return a finding for each class whose name another module of the product defines, too."""
+    places: dict[str, list[str]] = {}
+    for path, text in texts.items():
+        for name in CLASS.findall(text):
+            places.setdefault(name, []).append(path)
+    return [f"{paths[-1]}: class {name!r} is one of {paths[0]}" for name, paths in places.items() if len(paths) > 1]
 
 
 def python_prose(source: str, *, with_messages: bool) -> Iterator[tuple[int, str]]:

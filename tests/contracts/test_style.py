@@ -32,3 +32,13 @@ def test_the_check_reads_docstrings_messages_and_pages_without_their_samples() -
     assert list(CHECK.findings("tests/a.py", message)) == []
     assert [found.partition(":")[0] for found in CHECK.findings("docs/a.md", page)] == ["1", "8"]
     assert list(CHECK.findings("api/a.py", clause)) == ["2: 'Return what'; write a noun, such as 'Return the cost'"]
+
+
+def test_the_check_finds_docstrings_of_nothing_and_names_of_two_classes() -> None:
+    """A constant that was removed leaves its docstring there; one name for two things is found in neither place."""
+    orphan = 'A = 1\n"""Of A."""\n"""Of a constant that was removed."""\n\n\ndef f() -> None:\n    """Do it."""\n'
+
+    assert list(CHECK.findings("api/a.py", orphan)) == ["3: a docstring of nothing"]
+    assert CHECK.doubled_classes({"api/a.py": "class A:\n", "cli/b.py": "class A(B):\nclass C:\n"}) == [
+        "cli/b.py: class 'A' is one of api/a.py"
+    ]

@@ -71,7 +71,6 @@ EXPECTED_REPEATS = 0.5
 """Share of the repeats that a plan expects; a first batch with fewer is warned of."""
 SHOWN_REPEATS = 8
 """Features whose repeats in the first batch are logged: those that repeat most."""
-"""Indexes and unpacked copies that cannot lie next to the data."""
 
 logger = logging.getLogger(__name__)
 
