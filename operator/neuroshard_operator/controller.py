@@ -32,7 +32,7 @@ START_S = 900.0
 MISSED_RESYNCS = 3
 """That many intervals without a resync, and the operator counts as dead."""
 RESYNC_SPREAD = 0.1
-"""Of the interval, over which a resync wakes jobs one after the other: an event need not wait behind all of them."""
+"""Of the interval, over which a resync wakes jobs one after the other: an event need not wait for all of them."""
 FILL_AGAIN_S = 1.0
 """Until everything is listed again, while the watches have not brought all that is there."""
 REST_S = 0.2

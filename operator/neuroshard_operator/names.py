@@ -82,7 +82,7 @@ def profiler_job(job: str, profile_key: str) -> str:
 def network_profiler_job(job: str, profile_key: str) -> str:
     """Return the name of the Indexed Job that profiles one kind of hardware on two nodes.
 
-    Shorter than the other one's: its pods' host names have an index behind it, and at most 63 characters.
+    Shorter than the other one's: its pods' host names end in an index, and have at most 63 characters.
     """
     return _hashed(job, "net", profile_key)
 

@@ -37,7 +37,7 @@ def merged(base: Mapping[str, Any], overlay: Mapping[str, Any]) -> dict[str, Any
 
 
 def _by_key(base: Sequence[Mapping[str, Any]], overlay: Sequence[Mapping[str, Any]], key: str) -> list[Any]:
-    """Merge the entries that agree in `key`; the others of `overlay` come behind those of `base`."""
+    """Merge the entries that agree in `key`; the others of `overlay` come after those of `base`."""
     entries = {entry[key]: dict(entry) for entry in base}
     for entry in overlay:
         entries[entry[key]] = merged(entries.get(entry[key], {}), entry)

@@ -226,7 +226,7 @@ def _away_from_bad_nodes(context: Context, spec: Mapping[str, Any]) -> Mapping[s
         return spec
     affinity = spec.get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
-    # A field selector takes one value: each node is an expression of its own, and all must hold.
+    # A field selector takes one value: each node is one expression, and all must hold.
     fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in dict.fromkeys(bad)]
     elsewhere = {"matchFields": fields}
     key = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -40,7 +40,7 @@ _ERRORS_FROM = 400
 _SHOWN_BYTES = 200
 CHUNK_BYTES = 64 * 1024
 CALLS = 32
-"""Calls at a time: each has a connection of its own, whose TLS buffers take a third of a MiB."""
+"""Calls at a time: each has its own connection, whose TLS buffers take a third of a MiB."""
 
 
 class ApiError(Exception):

@@ -66,7 +66,7 @@ class Index(Mapping[Any, Collection[Any]]):
         self._by_key: dict[Any, dict[str, Any]] = {}
         self._key_of: dict[str, Any] = {}
 
-    def __getitem__(self, key: Any) -> Collection[Any]:  # noqa: ANN401 - each index has keys of its own
+    def __getitem__(self, key: Any) -> Collection[Any]:  # noqa: ANN401 - each index has its own keys
         return self._by_key[key].values()
 
     def __iter__(self) -> Iterator[Any]:

@@ -14,7 +14,7 @@ SPEEDUPS = (0.9, 1.0, 1.02, 1.05, 1.1, 1.2, 1.35, 1.5, 2.0, 3.0)
 
 
 class OperatorMetrics:
-    """All metrics, in a registry of their own."""
+    """All metrics, in their own registry."""
 
     def __init__(self) -> None:
         """Make them, all at zero."""

@@ -10,7 +10,7 @@ from neuroshard_operator.stages.result import condition
 
 
 def checkpoints_kept(context: Context) -> tuple[ConditionUpdate, ...]:
-    """Return whether checkpoints are on a volume; nothing for a trainer of one's own, which may keep them elsewhere."""
+    """Return whether checkpoints are on a volume; nothing for one's own trainer, which may keep them elsewhere."""
     checkpoint = context.spec.checkpoint
     kind = ConditionType.CHECKPOINTS_KEPT
     if checkpoint.persistent_volume_claim is not None or _is_mounted(context):

@@ -4,7 +4,7 @@
     trains steadily -> reports copied -> calibrator Job -> kept, where no other's error is less -> recorded
 
 A choice is recorded before the planner starts, and is part of the plan's inputs hash: a correction that is made later
-changes no plan. Each arrow is a pass of its own whose result is in the status or in a child.
+changes no plan. Each arrow is a separate pass, whose result is in the status or in a child.
 """
 
 from dataclasses import replace

@@ -14,7 +14,7 @@ ASKED_AT_ONCE = 3
 
 
 def events_needed(context: Context) -> tuple[str, ...]:
-    """Return the uids of Jobs whose pods are not made, and of pods that do not start for no reason of their own."""
+    """Return the uids of Jobs whose pods are not made, and of pods that do not start and give no reason."""
     late: list[str] = []
     for job in context.observed.jobs:
         if (

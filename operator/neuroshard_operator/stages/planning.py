@@ -73,7 +73,7 @@ def planned_already(context: Context, inputs_hash: str) -> tuple[StageResult, Pl
 def has_other_tables(context: Context, plan: PlanResult) -> bool:
     """Return whether the user's ConfigMap has tables, and others than the plan was made for.
 
-    A plan for measured inputs has lookups of its own: names, rows, columns, and data types count alone.
+    A plan for measured inputs has its own lookups: names, rows, columns, and data types count alone.
     """
     tables = tables_of(context)
     if not isinstance(tables, TableSet):

@@ -2,7 +2,7 @@
 
     inputs drifted -> candidate recorded -> reports copied -> planner Job -> verdict recorded -> accepted, where it pays
 
-Each arrow is a pass of its own whose result is in the status or in a child, so that an operator that starts in between
+Each arrow is a separate pass, whose result is in the status or in a child, so that an operator that starts in between
 goes on from there. Accepting changes the plan's inputs hash: the plan is then found among the planners' results, and
 launching replaces the workers, which write a checkpoint and resume from it.
 """

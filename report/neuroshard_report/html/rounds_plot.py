@@ -1,4 +1,4 @@
-"""Step times of plans that trained in turns, round by round, as an SVG file of its own."""
+"""Step times of plans that trained in turns, round by round, as an SVG file."""
 
 from markupsafe import Markup
 from neuroshard_api.documents.training_comparison import TrainingComparison
