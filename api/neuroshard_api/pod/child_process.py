@@ -19,7 +19,7 @@ BY_SIGNAL = 128
 
 @contextmanager
 def child(argv: Sequence[str]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Start `argv` in a session of its own, and pass on to it the signals that arrive until the block ends.
+    """Start `argv` in its own session, and pass on to it the signals that arrive until the block ends.
 
     Raises:
         CommandError: there is no such program, or it cannot be run.

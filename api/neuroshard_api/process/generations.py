@@ -1,7 +1,7 @@
 """Releases of torch, FBGEMM, and TorchRec that belong together. Reads the metadata of packages, and imports none.
 
 Each release of the three is built for the others of its generation: FBGEMM's libraries link torch's, and TorchRec calls
-names of FBGEMM that one release has and the next has elsewhere. What is mixed fails late and in words of its own, such
+names of FBGEMM that one release has and the next has elsewhere. What is mixed fails late and in its own words, such
 as an undefined symbol or a missing attribute, so it is named at the start.
 """
 

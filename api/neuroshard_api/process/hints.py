@@ -1,6 +1,6 @@
 """The remedy in an error's message: ``problem; hint: remedy`` in one line, as logs, conditions, and events keep it.
 
-A terminal shows the remedy on a line of its own.
+A terminal shows the remedy on its own line.
 """
 
 import sys
@@ -13,12 +13,12 @@ _OF_ITS_OWN = "hint: "
 
 
 def in_lines(message: str) -> str:
-    """Return a message for a terminal: its remedy on a line of its own, its control characters shown."""
+    """Return a message for a terminal: its remedy on its own line, its control characters shown."""
     return printable(message).replace(_ON_THE_LINE, f"\n{_OF_ITS_OWN}")
 
 
 def without_hint(message: str) -> str:
-    """Return the problem alone, for a message that has a remedy of its own for it."""
+    """Return the problem alone, for a message that has its own remedy for it."""
     return message.partition(_ON_THE_LINE)[0]
 
 
@@ -38,5 +38,5 @@ def last_message(lines: Iterable[str]) -> str:
 
 
 def say(sentence: str) -> None:
-    """Tell people something next to the output, on stderr; a hint on a line of its own."""
+    """Tell people something next to the output, on stderr; a hint on its own line."""
     sys.stderr.write(f"{in_lines(sentence)}\n")

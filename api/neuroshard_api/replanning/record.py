@@ -10,7 +10,7 @@ from neuroshard_api.replanning.decision import WARM_UP_STEPS, PlanGain, PricedCa
 US_PER_MS = 1000
 MESSAGE_CHARACTERS = 1024
 REPORTED_STEPS = 100
-"""Steps behind the medians of a step report."""
+"""Steps that the medians of a step report are of."""
 PLAN_FAILED = "PlanFailed"
 """Reason of a plan that is taken again, since the workers failed under the one after it."""
 CANDIDATE_FAILED = "CandidateFailed"
