@@ -234,7 +234,7 @@ def test_hashed_ids_keep_their_rows_under_another_plan_and_world_size(
     rng = np.random.default_rng(0)
     rules = (IdRule.HASH, IdRule.MODULO, IdRule.HASH)
     tables = tuple(table.model_copy(update={"id_rule": rule}) for table, rule in zip(TABLES, rules, strict=True))
-    rows = {
+    rows: dict[str, Any] = {
         "user": [f"user-{number}" for number in rng.integers(500, size=400)],
         "item": rng.integers(-(2**62), 2**62, size=400).tolist(),
         "country": [rng.integers(2**40, size=number).tolist() for number in rng.integers(3, size=400)],
@@ -243,7 +243,7 @@ def test_hashed_ids_keep_their_rows_under_another_plan_and_world_size(
     pq.write_table(pa.table({"label": rng.integers(2, size=400), **rows}), tmp_path / "log.parquet", row_group_size=64)
 
     def arguments(run_dir: str, cuts: Cuts, world_size: int, steps: int) -> list[str]:
-        spec = {
+        spec: dict[str, Any] = {
             "data": {"format": "Parquet", "path": "log.parquet", "numSamples": None},
             "model": {"embeddingOptimizer": "SGD", "batchSizePerDevice": 16 // world_size},
             "training": {"maxSteps": steps, "denseOptimizer": "Adam", "embeddingLearningRate": "0.5"},

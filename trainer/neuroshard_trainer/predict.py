@@ -132,7 +132,7 @@ def finished_hashes(states: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return states
 
 
-def text_hashes(texts: Sequence[bytes]) -> NDArray[np.uint64]:
+def text_hashes(texts: Sequence[bytes | memoryview]) -> NDArray[np.uint64]:
     """Return xxh64 with seed 0 of each text in UTF-8. Raises ImportError."""
     from xxhash import xxh64_intdigest  # noqa: PLC0415 - integers do without it
 

@@ -104,7 +104,7 @@ def read_job_file(path: Path) -> JobFile:
 
     where = str(path)
     documents = parse_manifests(read_text(path), where=where)
-    jobs = [data for data in documents if not isinstance(data, dict) or data.get("kind") != "ConfigMap"]
+    jobs: list[Any] = [data for data in documents if not isinstance(data, dict) or data.get("kind") != "ConfigMap"]
     if len(jobs) != 1:
         raise DocumentError(where, [f"holds {len(jobs)} documents that may be a {KIND}; hint: leave exactly one"])
     config_maps = {

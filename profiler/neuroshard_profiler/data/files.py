@@ -237,8 +237,9 @@ class ParquetFile:
 
     def require_same(self, other: "ParquetFile") -> None:
         """Do nothing if another file of the data set has ids of the same kind. Raises DataError."""
-        texts = self.texts | ({str(self._session)} if self.has_text_sessions else set())
-        others = other.texts | ({str(self._session)} if other.has_text_sessions else set())
+        sessions = set() if self._session is None else {self._session}
+        texts = self.texts | (sessions if self.has_text_sessions else set())
+        others = other.texts | (sessions if other.has_text_sessions else set())
         for name in sorted(texts ^ others):
             kinds = ("texts", "integers") if name in others else ("integers", "texts")
             raise DataError(
@@ -380,8 +381,7 @@ class NpzFile:
                 f"{self._path}: {name}: is {array.dtype}{list(array.shape)}, expected numbers {wanted}, for "
                 f"{self._samples.num_samples} samples; hint: write it so, for instance with astype(numpy.float32)"
             )
-        numbers: NDArray[np.float64] = array.astype(np.float64)
-        return numbers
+        return array.astype(np.float64)
 
     @staticmethod
     def _jagged(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> FeatureBatch:

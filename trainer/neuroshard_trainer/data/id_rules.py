@@ -58,7 +58,7 @@ def hashes_of_texts(texts: Sequence[str | bytes]) -> Words:
     return hashes_of_bytes([text.encode() if isinstance(text, str) else text for text in texts])
 
 
-def hashes_of_bytes(texts: Sequence[bytes]) -> Words:
+def hashes_of_bytes(texts: Sequence[bytes | memoryview]) -> Words:
     """Return xxh64 with seed 0 of each. Raises MissingPackageError."""
     try:
         return text_hashes(texts)

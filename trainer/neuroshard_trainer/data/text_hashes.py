@@ -32,10 +32,11 @@ def text_array_hashes(texts: pa.Array) -> Words:
     """
     is_large = pa.types.is_large_string(texts.type) or pa.types.is_large_binary(texts.type)
     _, offsets, data = texts.buffers()
-    ends = np.frombuffer(offsets, dtype=np.int64 if is_large else np.int32)
-    ends = ends[texts.offset : texts.offset + len(texts) + 1].astype(np.int64, copy=False)
+    found = np.frombuffer(offsets, dtype=np.int64 if is_large else np.int32)
+    ends: NDArray[np.int64] = found[texts.offset : texts.offset + len(texts) + 1].astype(np.int64, copy=False)
     content = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
-    starts, lengths = ends[:-1], np.diff(ends)
+    starts = ends[:-1]
+    lengths = ends[1:] - starts
     is_long = lengths >= _STRIPE
     if not is_long.any():
         return _short_hashes(content, starts, lengths)
