@@ -364,9 +364,10 @@ def _pause(
     """
     if never_ran and not decided.counts:
         last, again = context.status.last_failure, context.status.next_start_time
-        is_again = last is not None and last.container_name is None and again is not None and again > last.time
-        before_s = (again - last.time).total_seconds() if is_again and last is not None and again is not None else 0.0
-        return timedelta(seconds=min(max(2.0 * before_s, FIRST_PAUSE_S), LONGEST_PAUSE_S))
+        before = timedelta(0)
+        if last is not None and last.container_name is None and last.time is not None and again is not None:
+            before = again - last.time
+        return min(max(2 * before, timedelta(seconds=FIRST_PAUSE_S)), timedelta(seconds=LONGEST_PAUSE_S))
     if decided.counts:
         pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S) if counted > 1 else 0.0
         return timedelta(seconds=pause_s)
