@@ -104,10 +104,11 @@ class Cluster:
         is_old = self._clock() - at_s >= self._settings.resync_seconds and "completionTime" not in job.status
         if spec is None or (is_old and not job.unreadable):
             found = parsing.training_job(await self._get(KIND, job, job.meta.name))
-            if found.meta.resource_version != version:
+            if found.meta.resource_version == version:
+                self._specs[key] = (version, self._clock(), found.to_keep.stored_spec)
+                spec = found.stored_spec
+            elif spec is None:
                 raise StaleError(f"{job.meta.name} has changed since it was observed")
-            self._specs[key] = (version, self._clock(), found.to_keep.stored_spec)
-            spec = found.stored_spec
         return replace(observed, job=replace(job, stored_spec=spec))
 
     async def fetch(self, observed: Observed, reads: Reads) -> Observed:

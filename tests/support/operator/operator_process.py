@@ -50,10 +50,10 @@ class OperatorProcess:
         observed = self._cluster.observe(key)
         if observed is None:
             return True
-        context = await gathered(self._cluster, observed, now=world.now, settings=self._settings)
-        decision = self._pace.paced(key, context.status, reconcile(context))
         before = world.writes
         try:
+            context = await gathered(self._cluster, observed, now=world.now, settings=self._settings)
+            decision = self._pace.paced(key, context.status, reconcile(context))
             due_s = await self._cluster.apply(context.observed, decision)
         except StaleError:
             return False
