@@ -21,7 +21,7 @@ from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.simulator.constants import PRODUCT_SECONDS
 from neuroshard_costs.simulator.dense import matrix_rate
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_trainer.dense_profile import dense_profile
 

@@ -37,7 +37,7 @@ def _speed(precision: str) -> None:  # noqa: C901, PLR0915 - both loops share th
     from neuroshard_api.job.model import Model
     from neuroshard_api.job.training import DenseOptimizer, Precision, Training
     from neuroshard_costs.bundle import load_bundle
-    from neuroshard_planner.planning import plan
+    from neuroshard_planner.pipeline import plan
     from neuroshard_trainer.data.batches import Batch
     from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder
     from neuroshard_trainer.measure.step_reporter import StepReporter
