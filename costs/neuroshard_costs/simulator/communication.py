@@ -1,6 +1,6 @@
 """Time of one all-to-all over a two-level network, with the copies around it. Base units: seconds.
 
-Formulas: docs/concepts/device-simulator.md; numbers: constants.py.
+Formulas: docs/concepts/device-simulator-formulas.md; numbers: constants.py.
 """
 
 from dataclasses import dataclass
@@ -63,13 +63,13 @@ def all_to_all_seconds(
     intra_peers = network.devices_per_node - 1
     inter_peers = num_devices - network.devices_per_node
     column_bytes = np.asarray(batch_size_per_device, dtype=np.float64) * bytes_per_element
-    intra = _level_seconds(
+    intra = level_seconds(
         max_dim_sum * column_bytes,
         intra_peers,
         network.intra_bandwidth_bytes_per_second * c.INTRA_NODE_EFFICIENCY,
         network.intra_latency_seconds,
     )
-    inter = _level_seconds(
+    inter = level_seconds(
         max_dim_sum * column_bytes,
         inter_peers,
         network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY,
@@ -122,7 +122,7 @@ def with_start_skew(start_ms: FloatArray, transfer_ms: Numbers) -> FloatArray:
     return device_ms
 
 
-def _level_seconds(busy_bytes: Numbers, peers: FloatArray, rate: FloatArray, latency: FloatArray) -> FloatArray:
+def level_seconds(busy_bytes: Numbers, peers: FloatArray, rate: FloatArray, latency: FloatArray) -> FloatArray:
     """Return the time for one level; the latency grows linearly with the peers, as NCCL's sends and receives do."""
     seconds: FloatArray = peers * busy_bytes / rate + latency * np.where(peers > 0, 1 + peers / c.PEERS_AT_ONCE, 0.0)
     return seconds

@@ -1,6 +1,6 @@
 """Time of the embedding kernels of a device: demands on its resources per shard, summed per call, combined.
 
-Formulas: docs/concepts/device-simulator.md; numbers: constants.py. Times are base units here: seconds.
+Formulas: docs/concepts/device-simulator-formulas.md; numbers: constants.py. Times are base units here: seconds.
 
 Every demand is non-negative and belongs to one shard. A call's time is a monotone convex function of the sums of its
 shards' demands, and never falls when its widest shard grows. The cost networks have the same form and the lower bound
@@ -133,7 +133,7 @@ def _demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
 
     missed = missed_rows(shards, row_bytes=sector_bytes(weight_bytes), capacity_bytes=capacity)
     inputs = c.INDEX_BYTES * (lookups + bags)
-    forward_dram = missed * random_bytes(weight_bytes) + inputs + bags * sector_bytes(output_bytes)
+    forward_dram = missed * random_bytes(weight_bytes) + inputs + c.WRITE_PRICE * bags * sector_bytes(output_bytes)
     forward_cache = lookups * sector_bytes(weight_bytes) + inputs + bags * output_bytes
     forward_cycles = (c.CYCLES_PER_REQUEST * lookups + c.CYCLES_PER_BAG * bags) * passes
 

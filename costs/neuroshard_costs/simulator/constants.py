@@ -1,6 +1,6 @@
 """Every number of the device simulator that no data sheet gives: value, unit, status and source.
 
-docs/concepts/device-simulator.md shows this table; `python -m neuroshard_costs.simulator.constants` prints it.
+docs/concepts/device-simulator-formulas.md shows this table; `python -m neuroshard_costs.simulator.constants` prints it.
 A calibrated constant was fitted to the published times that its source names, which are therefore no evidence for it.
 """
 
@@ -42,15 +42,37 @@ _V100 = "times of batched embedding kernels on a V100 (v100_batched_embedding)"
 _TORCHREC = "TorchRec's forward times (torchrec_split_tbe_p90)"
 _REGROUP = "copy kernels on an H100 PCIe (h100_pcie_regroup)"
 
+_HOST = "FBGEMM's kernels on one H100 (recsys_h100_host, recsys_h100_one_table)"
+_TUNING = "NCCL 2.30, src/graph/tuning.cc"
+
+
+def _by_protocol(what: str, *microseconds: float) -> tuple[Constant, ...]:
+    """Return NCCL's latencies with LL, LL128 and Simple."""
+    names = ("LL", "LL128", "Simple")
+    return tuple(
+        Constant(value * 1e-6, "s", ConstantTrust.DOCUMENTED, f"{_TUNING}: {what}, {name}")
+        for name, value in zip(names, microseconds, strict=True)
+    )
+
+
 SECTOR_BYTES = Constant(
     32, "bytes", ConstantTrust.DOCUMENTED, "CUDA programming guide: granule of L2 and of the memory bus"
 )
 BURST_BYTES = Constant(64, "bytes", ConstantTrust.DOCUMENTED, "JEDEC HBM2 and HBM3: one access of a pseudo channel")
 PAGE_BYTES = Constant(1024, "bytes", ConstantTrust.DOCUMENTED, "JEDEC HBM2 and HBM3: row buffer of a pseudo channel")
 ROW_ACTIVATION_BYTES = Constant(
-    64, "bytes", ConstantTrust.CALIBRATED, f"{_V100}: what opening a page costs, as bytes not transferred"
+    32,
+    "bytes",
+    ConstantTrust.CALIBRATED,
+    f"{_V100} and on an H100: what opening a page costs, as bytes not transferred",
 )
 DRAM_EFFICIENCY = Constant(0.90, "of the peak", ConstantTrust.MEASURED, f"{_REGROUP}: 89 to 91 %")
+WRITE_PRICE = Constant(
+    1.17,
+    "times plain reads",
+    ConstantTrust.MEASURED,
+    "copies against reads on H100 and A100 (azure_h100, azure_a100): 0.77 and 0.90 of the peak",
+)
 CACHE_EFFICIENCY = Constant(0.68, "of the peak", ConstantTrust.CALIBRATED, f"{_TORCHREC}; gathered rows")
 TURNAROUND = Constant(1.4, "times plain reads", ConstantTrust.CALIBRATED, f"{_V100}: read-modify-write of updated rows")
 
@@ -86,7 +108,10 @@ SORT_FIXED_BYTES = Constant(
 )
 SORT_BITS_PER_PASS = Constant(8, "bits", ConstantTrust.DOCUMENTED, "CUB onesweep radix sort")
 SORT_EFFICIENCY = Constant(
-    0.6, "of the peak", ConstantTrust.ASSUMED, "writes are scattered; agrees with onesweep's rates"
+    0.2,
+    "of the peak",
+    ConstantTrust.CALIBRATED,
+    "backward times on a V100 and an H100 (v100_batched_embedding, recsys_h100_one_table)",
 )
 SORT_KEY_BITS = Constant(
     4, "bits", ConstantTrust.ASSUMED, "keys number the rows of all tables of a call; some 16 tables"
@@ -114,7 +139,13 @@ INTRA_NODE_EFFICIENCY = Constant(
 INTER_NODE_EFFICIENCY = Constant(
     0.94, "of the data sheet", ConstantTrust.MEASURED, "46 to 48 of 50 GB/s over NDR InfiniBand (NVIDIA/nccl-tests 290)"
 )
-COLLECTIVE_LAUNCH_SECONDS = Constant(20e-6, "s", ConstantTrust.ASSUMED, "the collective's kernel")
+COLLECTIVE_LAUNCH_SECONDS = Constant(
+    10e-6,
+    "s",
+    ConstantTrust.CALIBRATED,
+    "small collectives of a node: 5 us above the latencies on bare metal (deepep_h20), 18 and 29 us in virtual machines"
+    " (azure_h100, azure_a100)",
+)
 PEERS_AT_ONCE = Constant(8, "peers", ConstantTrust.ASSUMED, "sends and receives that NCCL works on at the same time")
 LEVEL_NORM = Constant(4, "exponent", ConstantTrust.ASSUMED, "both levels of the network work at the same time")
 COPY_EFFICIENCY = Constant(0.90, "of the peak", ConstantTrust.MEASURED, f"{_REGROUP}, elements of 4 bytes")
@@ -144,10 +175,52 @@ RING_INTER_NODE_EFFICIENCY = Constant(
     "86 of 100 GB/s per node: all-reduce on 2 A100 nodes (NVIDIA/nccl 1048)",
 )
 SHARP_EFFICIENCY = Constant(
-    1.07,
+    0.61,
     "of the data sheet",
     ConstantTrust.MEASURED,
-    "480 of 450 GB/s: all-reduce on an H100 node (NVIDIA/nccl-tests 212)",
+    "bytes of a device over time, 275 of 450 GB/s: all-reduce on an H100 node (NVIDIA/nccl-tests 212)",
+)
+NODE_LINK_SECONDS = Constant(
+    3e-6, "s", ConstantTrust.ASSUMED, "latency of the presets' links inside a node, at which hops take NCCL's times"
+)
+NETWORK_LINK_SECONDS = Constant(
+    10e-6, "s", ConstantTrust.ASSUMED, "latency of the presets' links between nodes, at which hops take NCCL's times"
+)
+RING_BASE_SECONDS = _by_protocol("base of rings", 6.6, 14.0, 8.4)
+RING_NODE_HOP_SECONDS = _by_protocol("hop of a ring over NVLink", 0.6, 1.9, 3.4)
+RING_NETWORK_HOP_SECONDS = _by_protocol("hop of a ring between nodes", 2.7, 4.0, 14.0)
+TREE_BASE_SECONDS = _by_protocol("base of trees", 6.8, 14.0, 8.4)
+TREE_NODE_HOP_SECONDS = _by_protocol("hop of a tree over NVLink", 0.6, 1.25, 4.0)
+TREE_NETWORK_HOP_SECONDS = _by_protocol("hop of a tree between nodes", 5.0, 8.5, 14.0)
+SWITCH_SECONDS = Constant(25e-6, "s", ConstantTrust.DOCUMENTED, f"{_TUNING}: NVLS inside a node")
+SWITCH_NETWORK_HOP_SECONDS = Constant(20.9e-6, "s", ConstantTrust.DOCUMENTED, f"{_TUNING}: NVLSTree between nodes")
+NETWORK_POST_SECONDS = Constant(
+    1e-6, "s per hop", ConstantTrust.DOCUMENTED, f"{_TUNING}: least of any hop of a ring over several nodes"
+)
+SIMPLE_POSTS = Constant(3, "posts per hop", ConstantTrust.DOCUMENTED, f"{_TUNING}: of Simple")
+RING_PLATEAU = Constant(
+    1.4, "times the latency", ConstantTrust.DOCUMENTED, f"{_TUNING}: Simple rings of all-reduces over several nodes"
+)
+LL_RING_SHARE = Constant(0.5, "of a ring's rate", ConstantTrust.DOCUMENTED, f"{_TUNING}: flags are half of the bytes")
+LL_TREE_SHARE = Constant(1 / 3.8, "of a tree's rate", ConstantTrust.DOCUMENTED, _TUNING)
+LL_NODE_SHARE = Constant(
+    0.3, "of the data sheet", ConstantTrust.DOCUMENTED, f"{_TUNING}: 141 of 450 GB/s (Hopper), 88 of 300 GB/s (Ampere)"
+)
+LL_NETWORK_RATE = Constant(20.4e9, "bytes/s", ConstantTrust.DOCUMENTED, f"{_TUNING}: LL over more than two nodes")
+LL128_SHARE = Constant(0.92, "of a ring's rate", ConstantTrust.DOCUMENTED, f"{_TUNING}: 120 of 128 bytes are data")
+TREE_SHARE = Constant(0.92, "of a ring's rate", ConstantTrust.DOCUMENTED, _TUNING)
+LL128_TREE_SHARES = (
+    Constant(7 / 9, "of a tree's rate", ConstantTrust.DOCUMENTED, f"{_TUNING}: inside a node"),
+    Constant(120 / 128, "of a tree's rate", ConstantTrust.DOCUMENTED, f"{_TUNING}: over several nodes"),
+)
+TREE_CORRECTION = Constant(
+    0.6, "of the rate", ConstantTrust.DOCUMENTED, f"{_TUNING}: treeCorrectionFactor of LL128 from 64 KiB to 2 MiB"
+)
+PIPELINE_FILL = Constant(
+    0.1,
+    "of the latency",
+    ConstantTrust.CALIBRATED,
+    "all-reduces of 1 MiB to 8 GiB on a node (azure_h100, azure_a100): what filling the pipeline takes",
 )
 GATHERED_COPY_PASSES = Constant(
     2.455, "passes over the bytes", ConstantTrust.MEASURED, "TorchRec's planner constants: BATCHED_COPY_PERF_FACTOR"
@@ -159,17 +232,29 @@ DENSE_UPDATE_PASSES = Constant(
     "TorchRec's planner constants: DP_ELEMENTWISE_KERNELS_PERF_FACTOR",
 )
 
-HOST_ROW_EFFICIENCY = Constant(
-    0.1,
-    "of the data sheet",
+HOST_LINK_EFFICIENCY = Constant(
+    0.81, "of the data sheet", ConstantTrust.MEASURED, "copies to and from one H100 or A100 (azure_h100, azure_a100)"
+)
+HOST_UPDATE_EFFICIENCY = Constant(
+    0.69,
+    "of the data sheet, in each direction at once",
+    ConstantTrust.CALIBRATED,
+    f"{_HOST}: rows read and written back",
+)
+HOST_NEAR_BYTES = Constant(
+    2**17, "bytes", ConstantTrust.CALIBRATED, f"{_HOST}: hot rows whose repeated reads do not pass over the link"
+)
+HOST_NODE_RATE = Constant(
+    400e9,
+    "bytes/s",
     ConstantTrust.ASSUMED,
-    "single rows over the host link: TorchRec's planner divides it by 10",
+    "read and written by all devices of a node: two sockets with eight channels of DDR4-3200 have 410 GB/s",
 )
-CACHE_LOOKUP_BYTES = Constant(
-    12, "bytes per lookup", ConstantTrust.ASSUMED, "an index is read and its place in the cache written: 8 and 4 bytes"
+CACHE_LOOKUP_SECONDS = Constant(
+    0.7e-9, "s per lookup", ConstantTrust.CALIBRATED, f"{_HOST}: indices linearized and sorted, slots looked up"
 )
-CACHE_SET_BYTES = Constant(
-    256, "bytes per distinct row", ConstantTrust.DOCUMENTED, "FBGEMM: a set of 32 tags of 8 bytes is searched for each"
+CACHE_ROW_SECONDS = Constant(
+    5.3e-9, "s per distinct row", ConstantTrust.CALIBRATED, f"{_HOST}: its set of 32 tags searched and renewed"
 )
 
 MATRIX_OPERATIONS_PER_CYCLE = Constant(
@@ -207,8 +292,8 @@ def constants() -> dict[str, Constant]:
     for name, value in globals().items():
         if isinstance(value, Constant):
             found[name] = value
-        elif name == "SUB_WARP_COLUMNS":
-            found |= {f"{name}[{index}]": each for index, each in enumerate(SUB_WARP_COLUMNS)}
+        elif isinstance(value, tuple):
+            found |= {f"{name}[{index}]": each for index, each in enumerate(value)}
     return found
 
 

@@ -1,7 +1,7 @@
 """The device simulator: a stand-in for a GPU where there is none. Its times are simulated, never measured.
 
 An analytic model of FBGEMM's fused embedding kernels and of NCCL's all-to-all. Its formulas are in
-docs/concepts/device-simulator.md, next to a table of simulated and published times; its numbers are in constants.py.
+docs/concepts/device-simulator-formulas.md; its numbers are in constants.py.
 """
 
 import numpy as np

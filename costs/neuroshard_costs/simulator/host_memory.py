@@ -3,43 +3,59 @@
 ================  ====================================================  ==============================================
 kernel            forward                                               backward
 ================  ====================================================  ==============================================
-fused_uvm         every looked-up row over the link                     every touched row, and its state, there and back
-fused_uvm_caching the cache is searched; every missed row over the      the state of every touched row, there and back
-                  link, and the one that it replaces back
+fused_uvm         every looked-up row over the link, but repeats of     every touched row, and its state, there and
+                  the hottest rows                                      back
+fused_uvm_caching each lookup and each distinct row in the cache;       the state of every touched row, there and back
+                  every missed row over the link, and the one that it
+                  replaces back
 ================  ====================================================  ==============================================
 
 Optimizer state of one number per row is in device memory (split_table_batched_embeddings_ops_training.py of FBGEMM,
 construct_split_state); that of one number per column is in host memory, and not cached. All is counted one after the
 other and after the kernel's own time: the trainer's pipeline does not prefetch rows. Rows in a full cache were updated
-before, so that each is written back when it is replaced.
+before, so that each is written back when it is replaced. A link works both ways at once, so that rows there and back
+take as long as one way at a lower rate.
 
-Numbers: constants.py. No time here was measured.
+Times of one card were measured by others. Devices of a node share its memory: no more than an even share of what that
+reads and writes is counted for each, as if all were busy at once. Numbers: constants.py.
 """
 
 import numpy as np
 from neuroshard_api.documents.tables import Optimizer
-from neuroshard_api.documents.topology import DeviceType, HostLink
+from neuroshard_api.documents.topology import HostLink
 
 from neuroshard_costs.shards import OPTIMIZERS, FloatArray, ShardArrays
 from neuroshard_costs.simulator import constants as c
+from neuroshard_costs.simulator.cache import missed_rows
 
 _PER_ROW = OPTIMIZERS.index(Optimizer.ROWWISE_ADAGRAD)
 
 
-def direct_seconds(link: HostLink, shards: ShardArrays) -> FloatArray:
-    """Return [n, 2] forward and backward seconds of fused_uvm shards."""
-    read, both = _seconds_per_byte(link)
-    updated_bytes = shards.row_bytes + host_state_row_bytes(shards)
-    return np.stack([shards.lookups * shards.row_bytes * read, shards.unique_rows * updated_bytes * both], axis=1)
+def direct_seconds(link: HostLink, shards: ShardArrays, *, devices_per_node: int) -> FloatArray:
+    """Return [n, 2] forward and backward seconds of fused_uvm shards.
+
+    Args:
+        link: between the node's memory and one device.
+        shards: in host memory.
+        devices_per_node: that share the memory.
+    """
+    near = np.full(len(shards), float(c.HOST_NEAR_BYTES))
+    read_bytes = missed_rows(shards, row_bytes=shards.row_bytes, capacity_bytes=near) * shards.row_bytes
+    updated_bytes = shards.unique_rows * (shards.row_bytes + host_state_row_bytes(shards))
+    return np.stack(
+        [read_bytes / _read_rate(link, devices_per_node), updated_bytes / _update_rate(link, devices_per_node)], axis=1
+    )
 
 
-def cached_seconds(device: DeviceType, link: HostLink, shards: ShardArrays, *, missed_rows: FloatArray) -> FloatArray:
+def cached_seconds(
+    link: HostLink, shards: ShardArrays, *, missed_rows: FloatArray, devices_per_node: int
+) -> FloatArray:
     """Return [n, 2] forward and backward seconds of fused_uvm_caching shards, of which a batch misses [n] rows."""
-    _, both = _seconds_per_byte(link)
-    searched_bytes = c.CACHE_LOOKUP_BYTES * shards.lookups + c.CACHE_SET_BYTES * shards.unique_rows
-    search = searched_bytes / (device.memory_bandwidth_bytes_per_second * c.DRAM_EFFICIENCY)
-    forward = search + missed_rows * shards.row_bytes * both
-    return np.stack([forward, shards.unique_rows * host_state_row_bytes(shards) * both], axis=1)
+    searched = c.CACHE_LOOKUP_SECONDS * shards.lookups + c.CACHE_ROW_SECONDS * shards.unique_rows
+    replaced_bytes = missed_rows * shards.row_bytes
+    state_bytes = shards.unique_rows * host_state_row_bytes(shards)
+    rate = _update_rate(link, devices_per_node)
+    return np.stack([searched + replaced_bytes / rate, state_bytes / rate], axis=1)
 
 
 def host_state_row_bytes(shards: ShardArrays) -> FloatArray:
@@ -48,7 +64,12 @@ def host_state_row_bytes(shards: ShardArrays) -> FloatArray:
     return size
 
 
-def _seconds_per_byte(link: HostLink) -> tuple[float, float]:
-    """Return seconds per byte of rows that are read, and of rows that are read and written back."""
-    read = 1 / (link.to_device_bytes_per_second * c.HOST_ROW_EFFICIENCY)
-    return read, read + 1 / (link.from_device_bytes_per_second * c.HOST_ROW_EFFICIENCY)
+def _read_rate(link: HostLink, devices_per_node: int) -> float:
+    """Return bytes per second of rows that are read."""
+    return min(link.to_device_bytes_per_second * c.HOST_LINK_EFFICIENCY, c.HOST_NODE_RATE / devices_per_node)
+
+
+def _update_rate(link: HostLink, devices_per_node: int) -> float:
+    """Return bytes per second of rows that are read and written back, counted once."""
+    slower = min(link.to_device_bytes_per_second, link.from_device_bytes_per_second)
+    return min(slower * c.HOST_UPDATE_EFFICIENCY, c.HOST_NODE_RATE / (2 * devices_per_node))

@@ -10,8 +10,10 @@ node_rows    the same inside the node, then an         all-to-all, then all-gath
 replicated   nothing                                   all-reduce of the gradients of whole tables
 ===========  ========================================  ===============================================================
 
-Formulas: docs/concepts/device-simulator.md; numbers: constants.py.
+Formulas: docs/concepts/device-simulator-formulas.md; numbers: constants.py.
 """
+
+from dataclasses import replace
 
 import numpy as np
 from neuroshard_api.documents.topology import DeviceType
@@ -19,12 +21,11 @@ from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c
-from neuroshard_costs.simulator.communication import Direction, NetworkColumns, Numbers
+from neuroshard_costs.simulator.communication import Direction, NetworkColumns, Numbers, level_seconds
+from neuroshard_costs.simulator.nccl import all_reduce_seconds, scatter_seconds
 
 SHARP_PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H200")
 """Products whose usual node adds up in its switches (NVLink SHARP)."""
-
-_LEAST_SHARP_DEVICES = 3  # NCCL does not use it for two
 
 
 def reduction_seconds(
@@ -44,16 +45,14 @@ def reduction_seconds(
     """
     num_bytes = np.asarray(num_bytes, dtype=np.float64)
     num_devices = network.num_nodes * network.devices_per_node
-    ring_share = (num_devices - 1) / num_devices * num_bytes
     match family:
         case Family.ROWS:
-            transfer = c.COLLECTIVE_LAUNCH_SECONDS + _ring_latency(network) + ring_share / _ring_rate(network)
+            transfer = c.COLLECTIVE_LAUNCH_SECONDS + scatter_seconds(network, num_bytes)
         case Family.NODE_ROWS:
             transfer = 2 * c.COLLECTIVE_LAUNCH_SECONDS + _node_stages(network, num_bytes)
         case Family.REPLICATED:
-            rate = np.where(_adds_in_switches(device, network), _switch_rate(network), _ring_rate(network))
-            transfer = c.COLLECTIVE_LAUNCH_SECONDS + 2 * _ring_latency(network) + 2 * ring_share / rate
-            transfer = transfer * (direction == "backward")
+            added = all_reduce_seconds(network, num_bytes, has_switches=device.product in SHARP_PRODUCTS)
+            transfer = (c.COLLECTIVE_LAUNCH_SECONDS + added) * (direction == "backward")
         case Family.COLUMNS:
             raise ValueError("family: is columns, which adds up nothing; hint: use all_to_all_seconds")
     if family is not Family.REPLICATED and direction == "backward":
@@ -68,36 +67,15 @@ def dense_update_seconds(device: DeviceType, gradient_bytes: Numbers) -> FloatAr
     return passes / device.memory_bandwidth_bytes_per_second
 
 
-def _ring_rate(network: NetworkColumns) -> FloatArray:
-    """Return bytes per second of a ring over all devices: it leaves a node over the cards of all its devices."""
-    inside = network.intra_bandwidth_bytes_per_second * c.RING_INTRA_NODE_EFFICIENCY
-    between = network.devices_per_node * network.inter_bandwidth_bytes_per_second * c.RING_INTER_NODE_EFFICIENCY
-    rate: FloatArray = np.minimum(
-        np.where(network.devices_per_node > 1, inside, np.inf), np.where(network.num_nodes > 1, between, np.inf)
-    )
-    return rate
-
-
-def _ring_latency(network: NetworkColumns) -> FloatArray:
-    steps_inside = (network.devices_per_node - 1) * network.intra_latency_seconds
-    return steps_inside + (network.num_nodes - 1) * network.inter_latency_seconds
-
-
 def _node_stages(network: NetworkColumns, num_bytes: FloatArray) -> FloatArray:
     """Return the seconds of both stages: around the node, and to the same place in the other nodes."""
     per_node, nodes = network.devices_per_node, network.num_nodes
-    inside = network.intra_bandwidth_bytes_per_second * c.RING_INTRA_NODE_EFFICIENCY
-    between = network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY
-    around = (per_node - 1) / per_node * num_bytes / inside
-    across = (nodes - 1) / nodes * num_bytes / per_node / between
-    return around + across + _ring_latency(network)
-
-
-def _adds_in_switches(device: DeviceType, network: NetworkColumns) -> FloatArray:
-    is_one_node = (network.num_nodes == 1) & (network.devices_per_node >= _LEAST_SHARP_DEVICES)
-    adds: FloatArray = is_one_node & (device.product in SHARP_PRODUCTS)
-    return adds
-
-
-def _switch_rate(network: NetworkColumns) -> FloatArray:
-    return network.intra_bandwidth_bytes_per_second * c.SHARP_EFFICIENCY
+    around = np.where(per_node > 1, scatter_seconds(replace(network, num_nodes=np.ones(())), num_bytes), 0.0)
+    across = level_seconds(
+        num_bytes / (nodes * per_node),
+        nodes - 1,
+        network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY,
+        network.inter_latency_seconds,
+    )
+    seconds: FloatArray = around + across
+    return seconds

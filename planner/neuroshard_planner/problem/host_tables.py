@@ -29,6 +29,7 @@ class HostTables:
     def __init__(self, request: PlanRequest, memory: HostMemory) -> None:
         self._request = request
         self._link = memory.link
+        self._sharing = request.topology.devices_per_node
 
     @cached_property
     def caches(self) -> CachedRows:
@@ -56,11 +57,12 @@ class HostTables:
         added = np.zeros((len(shards), 2))
         direct, cached = (np.flatnonzero(kernels == code) for code in (DIRECT, CACHED))
         if len(direct):
-            added[direct] = direct_seconds(self._link, shards.take(direct))
+            added[direct] = direct_seconds(self._link, shards.take(direct), devices_per_node=self._sharing)
         if len(cached):
             own, factors = tables[cached], load_factors[cached]
             share = shards.unique_rows[cached] / np.maximum(self._unique_rows[own], 1.0)
             missed = self.caches.missed_rows(own, factors) * np.minimum(share, 1.0)
-            device = self._request.topology.device
-            added[cached] = cached_seconds(device, self._link, shards.take(cached), missed_rows=missed)
+            added[cached] = cached_seconds(
+                self._link, shards.take(cached), missed_rows=missed, devices_per_node=self._sharing
+            )
         return added * _MS_PER_SECOND

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from neuroshard_costs.simulator.constants import Constant, ConstantTrust, constants, markdown_table
 
-PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "device-simulator.md"
+PAGE = Path(__file__).parents[3] / "docs" / "concepts" / "device-simulator-formulas.md"
 
 
-def test_the_page_of_the_simulator_shows_the_table() -> None:
+def test_the_appendix_of_the_simulator_shows_the_table() -> None:
     """`python -m neuroshard_costs.simulator.constants` prints what the page must hold."""
     assert f"\n{markdown_table()}\n" in PAGE.read_text(encoding="utf-8")
 
