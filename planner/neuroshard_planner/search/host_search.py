@@ -5,6 +5,10 @@ costs least with its bytes at that price. Higher prices free more memory, at mor
 time of a shard spreads tables over devices. For each price, limit, and size of caches the tables on the host are placed
 first; the search of the others runs in what is left of the fullest device. The cheapest plans by additive loads are
 tried first.
+
+Additive loads do not see which device waits, so that the best of these plans is not the best of its neighbors: a table
+back on the devices, one more on the host, both at once, or one in another form. Neighbors are judged by the exact
+price, until none is cheaper. Where a table does not come back because others are in its way, these are searched again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +19,7 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
-from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.host_tables import CACHED
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -36,6 +40,10 @@ hardly looked up, to that at which time hardly counts."""
 MOST_ALONE = np.array([1.0, 1.5, 2.0, 4.0, 8.0, np.inf])
 """Limits on the time of a shard, as multiples of the mean cost of a device: a shard above it makes all others wait."""
 DESCENT_SHARE = 0.2  # of the work, for steps of the whole after each search
+MOST_ROUNDS = 8  # of neighbors, each round from the best of the last
+MOST_LEAVING = 8  # units in device memory that may leave it in a neighbor, those with most bytes
+MOST_FORMS_SWAPPED = 4  # of a unit that leaves where another comes back, those of least additive cost
+MOST_COMING_BACK = 2  # units in host memory whose return is worth another search of all others
 
 Solve = Callable[[Problem], Found | None]
 """Searches plans of a problem in device memory alone."""
@@ -74,22 +82,21 @@ def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budg
     """
     search = _HostSearch(problem, solve)
     most = MOST_TRIED if in_memory is None else MOST_TRIED_WHERE_ALL_FITS
-    best, best_ms = in_memory, np.inf if in_memory is None else float(problem.total_ms([in_memory.placement])[0])
+    share = int(DESCENT_SHARE * work_budget / most)
+    best: Found | None = None
     tried = 0
     for attempt, assignment in enumerate(search.assignments()):
         if tried == most or attempt == MOST_ATTEMPTS:
             break
         found = search.around(assignment)
-        if found is None:
-            continue
-        tried += 1
-        until = problem.work + int(DESCENT_SHARE * work_budget / most)
-        local = LocalSearch(problem, slopes=search.slopes, work_budget=until)
-        found = replace(found, placement=local.improve(found.placement))
-        found_ms = float(problem.total_ms([found.placement])[0])
-        if found_ms < best_ms:
-            best, best_ms = replace(found, improvements=found.improvements + local.improvements), found_ms
-    return best
+        if found is not None:
+            tried += 1
+            best = search.cheaper(best, search.descended(found, share))
+    if best is not None:
+        best = search.settled(best, share)
+        for found in search.returns(best):
+            best = search.cheaper(best, search.settled(search.descended(found, share), share))
+    return search.cheaper(in_memory, best)
 
 
 class _HostSearch:
@@ -116,8 +123,153 @@ class _HostSearch:
 
     def around(self, assignment: HostAssignment) -> Found | None:
         """Return a placement with these units in host memory and all others in device memory. None: none was found."""
-        fixed = self._placed(assignment.forms)
+        nodes = self._problem.request.topology.num_nodes
+        levels = np.zeros((self._problem.num_devices, NUM_LEVELS + 1))
+        fixed = self._placed(assignment.forms, levels, np.full(nodes, self._problem.memory.host_capacity_bytes))
         return None if fixed is None else self._completed(fixed)
+
+    def cheaper(self, first: Found | None, second: Found | None) -> Found | None:
+        """Return what costs less; the first where both cost the same."""
+        if first is None or second is None:
+            return second if first is None else first
+        first_ms, second_ms = self._problem.total_ms([first.placement, second.placement]).tolist()
+        return second if second_ms < first_ms else first
+
+    def descended(self, found: Found, work: int) -> Found:
+        """Return a plan after steps of the whole that cost this much work."""
+        local = LocalSearch(self._problem, slopes=self.slopes, work_budget=self._problem.work + work)
+        placement = local.improve(found.placement)
+        return replace(found, placement=placement, improvements=found.improvements + local.improvements)
+
+    def settled(self, found: Found, work: int) -> Found:
+        """Return a plan of which no neighbor is cheaper, or that was improved in the last round that is permitted."""
+        problem = self._problem
+        for _ in range(MOST_ROUNDS):
+            neighbors = [each for each in self._neighbors(found.placement) if problem.fits(each)]
+            costs = problem.total_ms([found.placement, *neighbors])
+            least = int(costs.argmin())
+            if least == 0:
+                break
+            found = self.descended(replace(found, placement=neighbors[least - 1]), work)
+        return found
+
+    def returns(self, found: Found) -> Iterator[Found]:
+        """Yield plans with one unit fewer in host memory, and a new search of all that are not there."""
+        placement, kinds = found.placement, self._problem.kinds
+        on_host = np.unique(kinds.unit[placement.kinds][kinds.host_bytes[placement.kinds] > 0])
+        bound = [unit for unit in on_host.tolist() if self._problem.host_choices[unit].is_bound]
+        free = sorted(set(on_host.tolist()) - set(bound), key=lambda unit: (self._host_bytes(unit, placement), unit))
+        for unit in free[:MOST_COMING_BACK]:
+            stays = np.isin(kinds.unit[placement.kinds], [each for each in on_host if each != unit])
+            again = self._completed(Placement(kinds=placement.kinds[stays], devices=placement.devices[stays]))
+            if again is not None:
+                yield again
+
+    def _host_bytes(self, unit: int, placement: Placement) -> int:
+        kinds = self._problem.kinds
+        return int(kinds.host_bytes[placement.kinds][kinds.unit[placement.kinds] == unit].sum())
+
+    def _neighbors(self, placement: Placement) -> Iterator[Placement]:
+        """Yield placements with one unit moved between memories or cut otherwise, or two units that change places."""
+        problem, kinds = self._problem, self._problem.kinds
+        units = kinds.unit[placement.kinds]
+        on_host = np.unique(units[kinds.host_bytes[placement.kinds] > 0]).tolist()
+        sizes = self._cache_sizes(placement)
+        leaving = [
+            unit for unit in range(len(problem.units)) if problem.host_choices[unit].kernels and unit not in on_host
+        ]
+        device_bytes = np.bincount(units, weights=kinds.memory_bytes[placement.kinds], minlength=len(problem.units))
+        leaving = sorted(leaving, key=lambda unit: (-device_bytes[unit], unit))[:MOST_LEAVING]
+        host_forms = {
+            unit: sorted(
+                (each for size in sizes for each in self._on_host(unit, size)), key=lambda variant: variant.cost_ms
+            )
+            for unit in (*on_host, *leaving)
+        }
+        device_forms = {unit: [] if problem.host_choices[unit].is_bound else self._forms.of(unit) for unit in on_host}
+        for unit in (*on_host, *leaving):
+            for form in (*(each.form for each in host_forms[unit]), *device_forms.get(unit, ())):
+                yield from self._with_forms(placement, {unit: form})
+        yield from self._resized(placement)
+        yield from self._exchanged(placement, on_host, [*on_host, *leaving])
+        for back in on_host:
+            for form in device_forms[back]:
+                for unit in leaving:
+                    for other in host_forms[unit][:MOST_FORMS_SWAPPED]:
+                        yield from self._with_forms(placement, {back: form, unit: other.form})
+
+    def _resized(self, placement: Placement) -> Iterator[Placement]:
+        """Yield the placement with caches of each other size, all of them at once."""
+        problem = self._problem
+        assert problem.host_tables is not None
+        is_cached = problem.kinds.kernel[placement.kinds] == CACHED
+        if not is_cached.any():
+            return
+        units = problem.kinds.unit[placement.kinds[is_cached]].tolist()
+        tables = [problem.units[unit].tables[0] for unit in units]
+        for size in range(len(KEPT_BATCHES)):
+            factors = problem.host_tables.caches.load_factors(size)[tables].tolist()
+            own = problem.sizes_of(placement.kinds[is_cached])
+            resized = [each._replace(cache_load_factor=factor) for each, factor in zip(own, factors, strict=True)]
+            kinds = placement.kinds.copy()
+            kinds[is_cached] = problem.kinds_of(units, resized)
+            yield replace(placement, kinds=kinds)
+
+    def _exchanged(self, placement: Placement, on_host: Sequence[int], others: Sequence[int]) -> Iterator[Placement]:
+        """Yield the placement with a shard in host memory on each other device, or in the place of another unit's."""
+        problem = self._problem
+        units = problem.kinds.unit[placement.kinds]
+        movable = problem.kinds.family[placement.kinds] == COLUMNS
+        ours, theirs = (np.flatnonzero(np.isin(units, each) & movable).tolist() for each in (on_host, others))
+        for shard in ours:
+            taken = set(placement.devices[units == units[shard]].tolist())
+            for device in sorted(set(range(problem.num_devices)) - taken)[:MOST_LEAVING]:
+                if not self._may(int(units[shard]), device):
+                    continue
+                devices = placement.devices.copy()
+                devices[shard] = device
+                yield replace(placement, devices=devices)
+            for other in theirs:
+                first, second = int(placement.devices[shard]), int(placement.devices[other])
+                others_devices = placement.devices[units == units[other]].tolist()
+                may = self._may(int(units[shard]), second) and self._may(int(units[other]), first)
+                if may and second not in taken and first not in others_devices:
+                    devices = placement.devices.copy()
+                    devices[[shard, other]] = second, first
+                    yield replace(placement, devices=devices)
+
+    def _may(self, unit: int, device: int) -> bool:
+        """Return whether constraints allow a unit on a device."""
+        allowed = self._problem.allowed
+        return allowed is None or bool(allowed[unit][device])
+
+    def _cache_sizes(self, placement: Placement) -> Sequence[int]:
+        """Return the position in KEPT_BATCHES of a placement's caches, which all have one size; without any: all."""
+        assert self._problem.host_tables is not None
+        kinds = self._problem.kinds
+        cached = placement.kinds[kinds.kernel[placement.kinds] == CACHED]
+        if len(cached) == 0:
+            may_cache = any(CACHED in choice.kernels for choice in self._problem.host_choices)
+            return range(len(KEPT_BATCHES) if may_cache else 1)
+        table = self._problem.units[int(kinds.unit[cached[0]])].tables[0]
+        caches = self._problem.host_tables.caches
+        known = np.array([caches.load_factors(size)[table] for size in range(len(KEPT_BATCHES))])
+        return (int(np.abs(known - kinds.load_factor[cached[0]]).argmin()),)
+
+    def _with_forms(self, placement: Placement, forms: dict[int, Form]) -> Iterator[Placement]:
+        """Yield the placement with some units in other forms, on the least loaded devices that have room."""
+        problem = self._problem
+        stays = ~np.isin(problem.kinds.unit[placement.kinds], list(forms))
+        kinds, devices = placement.kinds[stays], placement.devices[stays]
+        levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
+        np.add.at(levels, devices, self._traits(kinds))
+        host_room = np.full(problem.request.topology.num_nodes, problem.memory.host_capacity_bytes)
+        np.subtract.at(host_room, self._nodes[devices], problem.kinds.host_bytes[kinds])
+        placed = self._placed(forms, levels, host_room)
+        if placed is not None:
+            yield Placement(
+                kinds=np.concatenate((kinds, placed.kinds)), devices=np.concatenate((devices, placed.devices))
+            )
 
     def _priced(self, variants: Sequence[Sequence[Variant]]) -> Iterator[HostAssignment]:
         """Yield the units' choices at each price of memory and each limit on a shard, where they fit in the mean."""
@@ -213,11 +365,15 @@ class _HostSearch:
         peaks[TRAFFIC] = np.where(peaks[TRAFFIC] > 0, peaks[TRAFFIC], most / 2)
         return np.append(problem.step_cost.prices(peaks), 0.0)
 
-    def _placed(self, forms: dict[int, Form]) -> Placement | None:
-        """Return units in host memory on the least loaded devices that have room, largest first. None: no room."""
+    def _placed(self, forms: dict[int, Form], levels: FloatArray, host_room: IndexArray) -> Placement | None:
+        """Return units on the least loaded devices that have room, those with most in host memory first. None: no room.
+
+        Args:
+            forms: of each unit.
+            levels: [devices, levels + 1] what the devices have; the units are added to it.
+            host_room: [nodes] bytes that are left; the units are taken from it.
+        """
         problem = self._problem
-        levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
-        host_room = np.full(problem.request.topology.num_nodes, problem.memory.host_capacity_bytes)
         chosen: list[PlacedOption] = []
         host_bytes = {unit: int(problem.kinds.host_bytes[form.kinds].sum()) for unit, form in forms.items()}
         for unit in sorted(forms, key=lambda unit: (-host_bytes[unit], unit)):
