@@ -26,7 +26,7 @@ from neuroshard_costs.simulator.communication import NetworkColumns, all_to_all_
 from neuroshard_costs.simulator.compute import kernel_seconds, set_seconds
 from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds
 from neuroshard_costs.simulator.reductions import reduction_seconds
-from neuroshard_planner.planning import plan
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.plan_cost import simulated_cost
 from neuroshard_planner.problem.problem import Problem

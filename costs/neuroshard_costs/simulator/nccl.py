@@ -108,7 +108,7 @@ def _switches(network: NetworkColumns, num_bytes: FloatArray, ring_bytes: FloatA
 
 
 def _ll_rate(network: NetworkColumns, rate: FloatArray) -> FloatArray:
-    """Return what LL reaches of this rate: no more than processors copy with flags."""
+    """Return the part of this rate that LL reaches: no more than processors copy with flags."""
     most = np.where(
         network.num_nodes == 1, network.intra_bandwidth_bytes_per_second * c.LL_NODE_SHARE, c.LL_NETWORK_RATE
     )

@@ -129,7 +129,7 @@ class _HostSearch:
         return None if fixed is None else self._completed(fixed)
 
     def cheaper(self, first: Found | None, second: Found | None) -> Found | None:
-        """Return what costs less; the first where both cost the same."""
+        """Return the cheaper of both; the first where both cost the same."""
         if first is None or second is None:
             return second if first is None else first
         first_ms, second_ms = self._problem.total_ms([first.placement, second.placement]).tolist()
