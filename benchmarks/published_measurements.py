@@ -96,7 +96,7 @@ def _device(name: str) -> DeviceType:
 
 
 def _tables(what: What) -> TableSet:
-    pooling = {"pooling": Pooling.NONE} if what["pooling"] is None else {}
+    pooling = Pooling.NONE if what["pooling"] is None else Pooling.SUM
     members = (
         Table(
             name=f"t{index}",
@@ -104,7 +104,7 @@ def _tables(what: What) -> TableSet:
             embedding_dim=what["columns"],
             pooling_factor=float(what["pooling"] or 1),
             data_type=DataType(what.get("data_type", "FP32")),
-            **pooling,
+            pooling=pooling,
         )
         for index in range(what["tables"])
     )
@@ -211,8 +211,8 @@ def _collective(what: What, unit: str) -> float:
             sizes = {"max_dim_sum": 1.0, "mean_dim_sum": 0.0, "batch_size_per_device": num_bytes / num_devices}
             seconds = all_to_all_seconds(device, network, **sizes, bytes_per_element=1, direction="forward")
         case "all_reduce":
-            reduced = {"num_bytes": num_bytes, "family": Family.REPLICATED}
-            seconds = reduction_seconds(device, network, **reduced, direction="backward")
+            family = Family.REPLICATED
+            seconds = reduction_seconds(device, network, num_bytes=num_bytes, family=family, direction="backward")
             share *= 2
         case _:
             seconds = reduction_seconds(device, network, num_bytes=num_bytes, family=Family.ROWS, direction="forward")
