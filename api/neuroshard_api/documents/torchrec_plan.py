@@ -342,7 +342,7 @@ def _problem(name: str, parameter: TorchRecParameter, world_size: int, local_wor
     whole = len(shards) == 1 and kind is ShardingType.COLUMN_WISE
     placement = TablePlacement(name=name, sharding_type=ShardingType.TABLE_WISE if whole else kind, shards=shards)
     devices = _World(world_size, local_world_size)
-    on = "cpu" if parameter.shards[0].placement.endswith("/cpu") else "cuda"
+    on: ComputeDevice = "cpu" if parameter.shards[0].placement.endswith("/cpu") else "cuda"
     problem = shard_problem(placement, rows=rows, columns=columns, devices=devices, kind=on)
     if problem is not None:
         return problem
