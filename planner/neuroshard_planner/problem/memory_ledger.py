@@ -69,7 +69,7 @@ MAP_BYTES = 4  # per row of a cached table: cache_index_table_map of FBGEMM, a w
 MOST_BYTES = 2**62  # sums of less stay exact in 64-bit integers
 
 
-class _Copies(NamedTuple):
+class _LookupCopies(NamedTuple):
     """Copies of a batch's lookups on a device.
 
     Counted by torch's allocator in TorchRec 1.9's TrainPipelineBase and TrainPipelineSparseDist
@@ -89,7 +89,7 @@ class _Copies(NamedTuple):
     """Of its own samples afterwards."""
 
     @classmethod
-    def of(cls, num_batches: int, *, is_exchanged: bool) -> "_Copies":
+    def of(cls, num_batches: int, *, is_exchanged: bool) -> "_LookupCopies":
         """Return the copies with that many batches in flight; 1 means no pipeline."""
         if not is_exchanged:
             num_distributed = max(1, num_batches - 1)
@@ -127,7 +127,7 @@ class MemoryLedger:
         each_batch = index_bytes(self._num_lookups, num_lists, bytes_per_lookup)
         local = (bytes_per_lookup * _rounded(request.batch_size_per_device, pooling_factors)).sum(dtype=np.float64)
         local += LENGTH_BYTES * request.batch_size_per_device * float(num_features.sum())
-        copies = _Copies.of(num_batches, is_exchanged=is_exchanged)
+        copies = _LookupCopies.of(num_batches, is_exchanged=is_exchanged)
         num_copies = _by_family(copies.exchanged, replicated=1)  # a device's own samples are not exchanged
         self._input_bytes: IndexArray = num_copies * each_batch + OFFSET_BYTES * num_lists
         self._freed_input_bytes: IndexArray = (num_copies - _by_family(copies.kept, replicated=1)) * each_batch
