@@ -301,7 +301,7 @@ class MemoryLedger:
         self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray, families: IndexArray | int = COLUMNS
     ) -> IndexArray:
         """Return all that shards of these families need on their device, [n]."""
-        return (
+        size: IndexArray = (
             self.weights_bytes(tables, num_rows, num_columns)
             + self.optimizer_state_bytes(tables, num_rows, num_columns)
             + self.input_bytes(tables, families)
@@ -309,6 +309,7 @@ class MemoryLedger:
             + num_columns * self._searched_bytes_per_column[families, tables]
             + KERNEL_AND_BUCKET * self.gradient_bytes(num_rows, num_columns, families)
         )
+        return size
 
     def _check_countable(self) -> None:
         tables = self._request.tables.tables

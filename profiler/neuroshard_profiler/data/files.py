@@ -381,7 +381,8 @@ class NpzFile:
                 f"{self._path}: {name}: is {array.dtype}{list(array.shape)}, expected numbers {wanted}, for "
                 f"{self._samples.num_samples} samples; hint: write it so, for instance with astype(numpy.float32)"
             )
-        return array.astype(np.float64)
+        numbers: NDArray[np.float64] = array.astype(np.float64)
+        return numbers
 
     @staticmethod
     def _jagged(path: DataFile, name: str, arrays: Mapping[str, np.ndarray]) -> FeatureBatch:
