@@ -1,5 +1,7 @@
 """Tables wider than FBGEMM's kernels: cut by columns by every proposer, or refused by name."""
 
+from typing import Any
+
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -19,7 +21,7 @@ from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import planned
 
-ON_CPU = {"topology": topology(2, device=device_type(name="cpu-8-cores"))}
+ON_CPU = topology(2, device=device_type(name="cpu-8-cores"))
 
 
 @st.composite
@@ -73,7 +75,7 @@ def test_shards_of_a_table_on_one_device_are_as_few_as_the_width_allows() -> Non
 def test_a_cpu_takes_any_width() -> None:
     """FBGEMM's kernels for CPUs have no limit."""
     whole = Constraints(sharding_types=(ShardingType.TABLE_WISE,))
-    found = planned(request(table("text", embedding_dim=8192), **ON_CPU, constraints=whole, search=QUICK))
+    found = planned(request(table("text", embedding_dim=8192), topology=ON_CPU, constraints=whole, search=QUICK))
 
     assert found.tables[0].sharding_type is ShardingType.TABLE_WISE
     assert not any("FBGEMM" in each for each in found.warnings)
@@ -91,7 +93,7 @@ def test_a_cpu_takes_any_width() -> None:
     ],
 )
 def test_a_table_that_may_not_be_cut_is_refused_by_name(
-    fields: dict[str, object], own: dict[str, object], constraints: dict[str, object], words: str
+    fields: dict[str, Any], own: dict[str, Any], constraints: dict[str, Any], words: str
 ) -> None:
     """The sentence names the table, the limit, and the way out."""
     asked = request(

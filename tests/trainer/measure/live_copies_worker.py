@@ -43,7 +43,7 @@ CASES = [  # columns, samples, lookups of each
 
 
 @dataclass
-class _Batch(Pipelineable):
+class _Batch(Pipelineable):  # type: ignore[misc] # torchrec, untyped
     lookups: KeyedJaggedTensor
     labels: torch.Tensor
 
