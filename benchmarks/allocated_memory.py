@@ -69,7 +69,10 @@ def _step_peaks(job: DLRMTrainingJob, plan: GivenPlan) -> list[int]:
 
 def step_peaks(profiler: profile) -> list[int]:
     """Return the most bytes that were allocated at once in each step, above what was there when the profile began."""
-    tree = profiler.profiler.kineto_results.experimental_event_tree()
+    assert profiler.profiler is not None
+    results = profiler.profiler.kineto_results
+    assert results is not None
+    tree = results.experimental_event_tree()
     totals = sorted(each for root in tree for each in _allocated(root))
     starts = sorted(root.start_time_ns for root in tree if root.name == STEP)
     peaks = [0] * len(starts)

@@ -102,7 +102,7 @@ def _entropy(
     rate = TABLES_RATE * sqrt(moment_scale(Optimizer.ROWWISE_ADAGRAD, num_groups) if is_scaled else 1)
     for _ in range(EPOCHS):
         shuffled = training[torch.randperm(len(training), generator=generator)]
-        for batch in shuffled[: len(shuffled) // BATCH * BATCH].split(BATCH):
+        for batch in torch.split(shuffled[: len(shuffled) // BATCH * BATCH], BATCH):
             optimizer.zero_grad()
             copies = {name: torch.zeros_like(weight) for name, weight in weights.items()}
             means = {name: torch.zeros_like(each) for name, each in sums.items()}
@@ -122,9 +122,9 @@ def _entropy(
             optimizer.step()
     with torch.no_grad():
         logits = dense(torch.cat([weights[name][rows[name][held_out]] for name in FEATURES], dim=1)).squeeze(1)
-        loss = float(binary_cross_entropy_with_logits(logits, labels[held_out]))
+        entropy = float(binary_cross_entropy_with_logits(logits, labels[held_out]))
     share = float(labels[held_out].mean())
-    return loss / -(share * log(share) + (1 - share) * log(1 - share))
+    return entropy / -(share * log(share) + (1 - share) * log(1 - share))
 
 
 if __name__ == "__main__":

@@ -9,8 +9,9 @@ its moments follow from TorchRec's source, and were counted by the allocator of 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from neuroshard_api.documents.plan import Shard, TablePlacement
+from neuroshard_api.documents.plan import DeviceMemory, Shard, TablePlacement
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer, Table, TableSet
@@ -41,9 +42,10 @@ class Run:
     remark: str
 
 
-LIGHT = {"num_plain": 20, "num_weighted": 20, "lookups": 10.0}
-BASE = {"num_plain": 90, "num_weighted": 80, "lookups": 30.0}
-NONE, PIPELINED = {"pipeline": Pipeline.NONE}, {"pipeline": Pipeline.SPARSE_DIST}
+LIGHT: dict[str, Any] = {"num_plain": 20, "num_weighted": 20, "lookups": 10.0}
+BASE: dict[str, Any] = {"num_plain": 90, "num_weighted": 80, "lookups": 30.0}
+NONE: dict[str, Any] = {"pipeline": Pipeline.NONE}
+PIPELINED: dict[str, Any] = {"pipeline": Pipeline.SPARSE_DIST}
 RUNS = (
     Run(**LIGHT, **NONE, name="base_pipeline_light", commit="3580, 2025-12", peak=11.84, reserved=17.33, remark=""),
     Run(
@@ -119,7 +121,7 @@ def main() -> None:
     print(write_result("published-memory", lines))
 
 
-def _ledger(run: Run) -> list[object]:
+def _ledger(run: Run) -> list[DeviceMemory]:
     tables = [
         *(_table(f"plain_{index}", run) for index in range(run.num_plain)),
         _table("half", run, embedding_dim=512, data_type=DataType.FP16),
@@ -138,7 +140,7 @@ def _ledger(run: Run) -> list[object]:
     return list(tables_memory(MemoryLedger(request), placed))
 
 
-def _table(name: str, run: Run, **fields: object) -> Table:
+def _table(name: str, run: Run, **fields: Any) -> Table:  # noqa: ANN401 - any field of a table
     size = {"num_embeddings": 100_000, "embedding_dim": 256, **fields}
     return Table(name=name, pooling_factor=run.lookups, **size)
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -136,7 +137,7 @@ def written(folder: Path) -> Sequence[Case]:
     csv.write_csv(log, folder / "texts.csv", csv.WriteOptions(quoting_style="needed"))
     hashed = features_of([table.model_copy(update={"id_rule": IdRule.HASH}) for table in TABLES])
     dense_columns = [f"dense_{index}" for index in range(13)]
-    named = {"label_column": "label", "dense_columns": dense_columns}
+    named: dict[str, Any] = {"label_column": "label", "dense_columns": dense_columns}
     for size in ROW_GROUPS:
         pq.write_table(pa.table(columns), folder / f"{size}.parquet", row_group_size=size)
 
