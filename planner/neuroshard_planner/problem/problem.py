@@ -1,7 +1,7 @@
 """A request as arrays: units, their shards' representations, memory, and the objective. Holds no plan."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -24,7 +24,7 @@ from neuroshard_planner.problem.step_cost import (
     Collective,
     StepCost,
 )
-from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, resolve_units
+from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, placed_units, resolve_units
 
 PROBES_PER_EVALUATION = (
     1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
@@ -53,10 +53,7 @@ class Problem:
             np.full(len(units), self.num_devices) if self.allowed is None else self.allowed.sum(axis=1)
         )
         """[units] devices that may hold shards of the unit."""
-        self.units: tuple[Unit, ...] = tuple(
-            replace(unit, max_shards=1) if count == 1 and not unit.must_be_cut else unit
-            for unit, count in zip(units, self.num_allowed.tolist(), strict=True)
-        )
+        self.units: tuple[Unit, ...] = placed_units(units, self.allowed, self.num_devices)
         self.num_rows: IndexArray = np.array([unit.num_rows for unit in self.units], dtype=np.int64)
         """[units]"""
         self.min_shard_width: IndexArray = np.array([unit.min_shard_width for unit in self.units], dtype=np.int64)

@@ -1,7 +1,7 @@
 """Constraints of a request, resolved to placement units and checked once. Decides nothing itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
@@ -97,6 +97,21 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
 def most_shards(constraints: Constraints, name: str) -> int | None:
     """Return the maximum number of a table's shards: its own, or else that of all tables. None: any number."""
     return constraints.tables.get(name, _FREE).max_shards or constraints.max_shards_per_table
+
+
+def placed_units(units: Sequence[Unit], allowed: BoolArray | None, num_devices: int) -> tuple[Unit, ...]:
+    """Return the units as they may be placed: one that has a single device is whole, unless it must be cut.
+
+    Args:
+        units: of the request.
+        allowed: [units, devices]. None: every unit may be on every device.
+        num_devices: of the request.
+    """
+    counts = [num_devices] * len(units) if allowed is None else allowed.sum(axis=1).tolist()
+    return tuple(
+        replace(unit, max_shards=1) if count == 1 and not unit.must_be_cut else unit
+        for unit, count in zip(units, counts, strict=True)
+    )
 
 
 def allowed_devices(request: PlanRequest, units: Sequence[Unit]) -> BoolArray | None:

@@ -20,11 +20,14 @@ MOST_MERGES = 64  # of one unit that are judged per round, the narrowest shards 
 def fewest_shards(problem: Problem, placements: Sequence[Placement], *, limit_ms: float) -> Placement:
     """Return the placement with the fewest shards among those that cost at most the limit; the cheapest of equals.
 
+    Shards of a table that are on one device are made one shard first, which may cost more than they seemed to.
+
     Args:
         problem: what is placed.
         placements: one at least.
-        limit_ms: highest cost; below the cheapest placement's cost, that one's.
+        limit_ms: highest cost; below the cheapest placement's cost, that of this one.
     """
+    placements = [merged(problem, placement) for placement in placements]  # as the plan is written down
     totals = problem.total_ms(placements)
     within = np.flatnonzero(totals <= max(limit_ms, totals.min())).tolist()
     return placements[min(within, key=lambda position: (num_pieces(problem, placements[position]), totals[position]))]

@@ -10,7 +10,7 @@ from neuroshard_costs.shards import REPLICATED
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from neuroshard_planner.problem.units import allowed_devices, resolve_units
+from neuroshard_planner.problem.units import allowed_devices, placed_units, resolve_units
 from neuroshard_planner.quantities import GIB, gib
 from neuroshard_planner.search.packing import Packing
 
@@ -36,6 +36,7 @@ def require_room(request: PlanRequest, default: Sequence[ShardingType]) -> None:
     """
     units = resolve_units(request)
     allowed = allowed_devices(request, units)
+    units = placed_units(units, allowed, request.topology.num_devices)
     tables, ledger = request.tables.tables, MemoryLedger(request)
     index = np.arange(len(tables))
     rows = np.array([table.num_embeddings for table in tables])

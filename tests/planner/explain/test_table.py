@@ -79,10 +79,12 @@ def test_the_verdict_says_what_every_other_device_would_cost() -> None:
 def test_the_next_best_way_is_the_cheapest_of_all_others() -> None:
     """Of a table by columns next to others by rows and copies; the option has what it adds by parts."""
     plan, bundle = planned(request_of(constraints=Constraints(), search=SearchSettings(work_budget=300)))
-    explained = explain_table(plan, "t6", bundle=bundle)
+    names = [table.name for table in plan.tables]
+    found = (explain_table(plan, name, bundle=bundle) for name in names)
+    position, explained = next((place, each) for place, each in enumerate(found) if sum(part.ms for part in each.parts))
     others = (*explained.moves, *explained.splits, *explained.conversions)
 
-    assert explained.sharding_type is plan.tables[6].sharding_type
+    assert explained.sharding_type is plan.tables[position].sharding_type
     assert explained.next_best is not None
     assert explained.next_best.total_ms == min(each.total_ms for each in others if each.total_ms is not None)
     assert 0 < sum(part.ms for part in explained.parts) < plan.predicted.total_ms

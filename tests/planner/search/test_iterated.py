@@ -92,12 +92,12 @@ def test_a_search_that_improves_nothing_ends_before_its_budget() -> None:
 
 
 def test_rounds_go_on_where_a_budget_ends_far_from_the_best_placement() -> None:
-    """This set of 26 tables loses more than a percent to a budget that ends in the middle of a descent."""
-    asked = workload_request(read_workload("criteo-kaggle"), 8, devices_per_node=8)
+    """This set of tables loses more than a percent to a budget that ends in the middle of a descent."""
+    asked = workload_request(read_workload("nvidia-synthetic-criteo"), 16, devices_per_node=8)
     totals = []
     for most_rounds in (0, 6):
         problem = problem_of(asked)
-        found = IteratedSearch(problem, [], work_budget=5000, most_rounds=most_rounds).run(bound_ms=0.0)
+        found = IteratedSearch(problem, [], work_budget=2000, most_rounds=most_rounds).run(bound_ms=0.0)
         assert found is not None
         totals.append(float(problem.total_ms([found.placement])[0]))
 

@@ -268,5 +268,5 @@ def test_states_that_each_look_better_from_the_other_end_the_search() -> None:
 
     found = search.improve(start)
 
-    assert problem.work < 5_000
+    assert problem.work < 20_000
     assert problem.total_ms([found])[0] < problem.total_ms([start])[0]
