@@ -289,7 +289,7 @@ CRITEO_LINE = "\t".join(["1", *["5"] * 13, *["ff"] * 26])
 BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "cut Parquet": (lambda: cut(log()), "log.parquet: is not a Parquet file"),
     "empty file": (lambda: lines("", "log.parquet"), "log.parquet: is not a Parquet file"),
-    "no rows": (lambda: pq.write_table(pa.table(COLUMNS).slice(0, 0), "log.parquet"), "hold no rows"),
+    "no rows": (lambda: pq.write_table(pa.table(COLUMNS).slice(0, 0), "log.parquet"), "no rows, expected at least one"),
     "no label": (lambda: log(label=None), "log.parquet: has no column 'label'; hint: name the column of the label"),
     "null label": (
         lambda: log(label=changed(COLUMNS["label"], 217, None)),

@@ -178,9 +178,9 @@ def test_the_status_tells_stages_costs_and_the_last_failure(neuroshard: Any, kub
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("job: Running (AllWorkersReady): 2 of 2 workers are ready\n")
     assert ["Profiling", "Succeeded", "1", "0:02:03"] in lines
-    assert ["predicted", "41.2", "22.1", "-", "-", "simulated:h100-80gb"] in lines
-    assert ["baseline", "50.3", "-", "-", "-", "SizeLookupGreedy"] in lines
-    assert ["measured", "43.9", "-", "-", "-", "cpu:test"] in lines
+    assert ["predicted", "41.2", "22.1", "-", "-", "-", "simulated:h100-80gb"] in lines
+    assert ["baseline", "50.3", "-", "-", "-", "-", "SizeLookupGreedy"] in lines
+    assert ["measured", "43.9", "-", "-", "-", "-", "cpu:test"] in lines
     assert "measured is 6 % above what was predicted" in result.out
     assert "Predicted by simulated cost models (simulated:h100-80gb), measured on a real device" in result.out
     assert "plan: ConfigMap job-plan-1 (NeuroShard, 16 devices)" in result.out

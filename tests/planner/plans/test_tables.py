@@ -66,8 +66,8 @@ def test_the_tables_of_a_group_appear_one_by_one_in_the_requests_order() -> None
 
 
 @pytest.mark.parametrize("grouped", [False, True], ids=["free", "group"])
-def test_the_ledger_counts_what_the_search_counted(grouped: bool) -> None:  # noqa: FBT001 - a case
-    """Bytes of kinds and bytes of the plan are the same, device by device."""
+def test_the_ledger_counts_no_more_than_the_search(grouped: bool) -> None:  # noqa: FBT001 - a case
+    """And less by copies that are not alive at once: a search counts one line per table, which no moment exceeds."""
     members = tables(2, colocation_group="g" if grouped else None)
     problem = problem_of(request(*members, table("c", embedding_dim=36), num_devices=2))
     shards = [(0, 128, 0)] if grouped else [(0, 64, 0), (1, 64, 0)]
@@ -77,7 +77,8 @@ def test_the_ledger_counts_what_the_search_counted(grouped: bool) -> None:  # no
 
     for device, memory in enumerate(found):
         here = placement.kinds[placement.devices == device]
-        assert used_bytes(memory) == problem.memory.fixed_bytes + problem.kinds.memory_bytes[here].sum()
+        counted = problem.memory.fixed_bytes + problem.kinds.memory_bytes[here].sum()
+        assert 0 <= counted - used_bytes(memory) < 0.001 * counted
 
 
 def test_an_empty_device_has_a_ledger_too() -> None:
