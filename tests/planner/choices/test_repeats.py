@@ -94,7 +94,7 @@ def test_memory_has_room_for_a_batch_without_repeats() -> None:
 
 def test_a_table_is_explained_with_its_repeats() -> None:
     """Group, factor, and form where they are left out, and what is known where they are not."""
-    wide = {"pooling_factor": 1.0, "embedding_dim": 512, "num_embeddings": 1000}
+    wide: dict[str, Any] = {"pooling_factor": 1.0, "embedding_dim": 512, "num_embeddings": 1000}
     request = asked(history("seen", 8.0, pooling_factor=200.0), history("page", 1.01, **wide))
     costs = ExactCosts(request.topology.device)
     plan = planned(request)

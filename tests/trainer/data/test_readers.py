@@ -60,10 +60,10 @@ def test_a_data_error_of_a_reader_is_raised_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "day_0.tsv"
     path.write_text("".join(f"{criteo_line(cat_3='xyz' if number == 7 else '0a')}\n" for number in range(100)))
 
-    with pytest.raises(
-        DataError,
-        match=r"^\S+day_0.tsv line 8: column cat_3: expected a hexadecimal hash.*'xyz'; hint: correct or drop the line$",
-    ):
+    sentence = (
+        r"^\S+day_0.tsv line 8: column cat_3: expected a hexadecimal hash.*'xyz'; hint: correct or drop the line$"
+    )
+    with pytest.raises(DataError, match=sentence):
         list(readers(2).batches(maker(tmp_path, DataFile(str(path))).training, POSITIONS, CPU))
 
 
