@@ -4,11 +4,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.communication import CommunicationPlan, WireType, WireTypes
+from neuroshard_api.documents.communication import CommunicationPlan
 from neuroshard_api.documents.gradient_exchange import GradientDecision
+from neuroshard_api.documents.levers import Lever
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.documents.tables import DataType
 
 from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.errors import PlannerError
@@ -20,6 +21,7 @@ from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.explain.terms import Term, step_terms
 from neuroshard_planner.explain.trust import basis_of, trust_of
+from neuroshard_planner.levers import with_levers
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.tables import is_searched
 from neuroshard_planner.problem.plan_cost import device_traffic
@@ -27,7 +29,6 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.lower_bound import FamilyBounds
 
-HALVED = WireTypes(forward=WireType.BF16, backward=WireType.BF16)  # not FP16, where gradients of a mean loss become 0
 NUM_DOMINANT = 5  # tables named as dominating a device
 SMALL_GAP = 0.02  # below it the search is as good as done
 WORTH_SAYING = 0.01  # of the step; smaller savings are not mentioned
@@ -96,6 +97,8 @@ class PlanExplanation:
     """Sum to the cost above the lower bound."""
     helps: tuple[str, ...]
     """Sentences: what could lower the step, with numbers, or that nothing of this kind would. Empty with groups."""
+    levers: tuple[Lever, ...]
+    """Permissions that would lower the step."""
     dense_units: tuple[ExplainedUnit, ...]
     """Of the dense part. Empty: it has no layout."""
     trust: str
@@ -108,6 +111,8 @@ class PlanExplanation:
     """Price or refusal of each permitted pair of types on the wire. None: there was no choice."""
     gradients: GradientDecision | None
     """The same of each permitted type of the dense part's gradients. None: there was no choice."""
+    choices: tuple[PlanChoice, ...]
+    """What was tried where the request permitted more than one form. Empty: it permitted none."""
 
 
 def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
@@ -141,13 +146,15 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         # Bounds and savings of one group are not those of all of them with their averages.
         helps=()
         if whole.replication is not None
-        else tuple(_helps(plan, problem, placement, bundle, memory_share=memory[fullest])),
+        else tuple(_helps(plan, problem, bundle, memory_share=memory[fullest])),
+        levers=whole.levers or with_levers(whole, costs=bundle).levers or (),
         dense_units=explained_units(whole, costs=bundle),
         trust=_trust(whole, terms),
         moves=_moves(plan),
         stored_types=stored_types_text(whole),
         communication=whole.communication,
         gradients=whole.gradients,
+        choices=whole.choices or (),
     )
 
 
@@ -227,7 +234,7 @@ def _gap_of_groups(whole: Plan, own: Plan) -> Iterator[GapPart]:
         yield GapPart(reason="averages cost more than even ones, and the bound is that of all groups", ms=max(ms, 0.0))
 
 
-def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *, memory_share: float) -> Iterator[str]:
+def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float) -> Iterator[str]:
     request, total_ms = plan.request, plan.predicted.total_ms
     is_plan_searched = is_searched(plan.tables, problem)
     by_columns_alone = all(types <= {*BY_COLUMNS} for types in problem.sharding_types)
@@ -239,18 +246,6 @@ def _helps(plan: Plan, problem: Problem, placement: Placement, bundle: Bundle, *
         yield f"the work budget ended the search {gap}; a larger work_budget may help"
     if is_plan_searched:  # otherwise the bound of the larger request is of other plans than its plan would be
         yield from _more_devices(request, bundle, total_ms, kind=kind)
-    has_prices = request.wire is not None or plan.communication is not None
-    is_wide = not has_prices and request.memory.output_data_type is DataType.FP32
-    if is_wide and request.topology.num_devices > 1 and request.wire_problem(HALVED) is None:
-        halved = Problem(request.model_copy(update={"wire": HALVED}), bundle)
-        traffic = device_traffic(problem, placement).max(axis=0)
-        saved = float(problem.step_cost.pooled_ms(traffic) - halved.step_cost.pooled_ms(traffic))
-        if saved > WORTH_SAYING * total_ms:
-            share = saved / total_ms
-            yield (
-                f"pooled embeddings and their gradients encoded in BF16 would save {saved:.3f} ms ({100 * share:.1f} "
-                "%), codecs included; `--wire-forward BF16 --wire-backward BF16`"
-            )
     alone_ms = problem.compute_ms(problem.kinds.representation[problem.whole]).sum(axis=1)
     held = [
         request.tables.tables[unit.tables[0]].name

@@ -10,8 +10,10 @@ from neuroshard_planner.explain.table import AddedPart, HostShare, OtherPlacemen
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from neuroshard_report.levers import lever_line
 from neuroshard_report.quantities import format_bytes, format_ms, format_percent
 from neuroshard_report.summary import index_ranges
+from neuroshard_report.terminal.choices import choices_table
 from neuroshard_report.terminal.collections import collections_table
 from neuroshard_report.terminal.communication import narrow_tables
 from neuroshard_report.terminal.tables import TextTable, fact_grid
@@ -62,7 +64,8 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         columns=("why it is above the lower bound", "ms"),
         rows=tuple((part.reason, format_ms(part.ms)) for part in found.gap_parts),
     )
-    helps = [Text(f"- {sentence}") for sentence in found.helps]
+    levers = (lever_line(each, found.total_ms) for each in found.levers)
+    helps = [Text(f"- {sentence}") for sentence in (*levers, *found.helps)]
     overfull = [part for each in found.overfull[:MAX_OVERFULL] for part in ("", *_overfull(each))]
     more = len(found.overfull) - MAX_OVERFULL
     if more > 0:
@@ -77,6 +80,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         *by_module,
         *_dense_units(found.dense_units),
         *narrow_tables(found.communication, found.gradients),
+        *choices_table(found.choices),
         "",
         gap,
         "",

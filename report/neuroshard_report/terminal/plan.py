@@ -65,7 +65,7 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
     parts += narrow_tables(plan.communication, plan.gradients)
     if traffic:
         parts += [Text(), _other_traffic(traffic)]
-    parts += [Text(f"would help: {lever_line(lever, plan)}") for lever in plan.levers or ()]
+    parts += [Text(f"would help: {lever_line(lever, plan.predicted.total_ms)}") for lever in plan.levers or ()]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     return Group(*parts)
 
