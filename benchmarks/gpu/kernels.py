@@ -84,9 +84,9 @@ def fusion(budget_s: float) -> None:
 
 
 def _timed_samples(name: str, samples: list[Any], budget_s: float) -> None:
-    from neuroshard_api.documents.records import ProfileRecord
     from neuroshard_profiler.backends.ahead import drawing_ahead
     from neuroshard_profiler.backends.base import Repeats
+    from neuroshard_profiler.benches.compute import measured_record
     from neuroshard_profiler.records import RecordsFile
 
     backend = _backend()
@@ -110,18 +110,7 @@ def _timed_samples(name: str, samples: list[Any], budget_s: float) -> None:
 
             def one(sample: Any = sample, number: int = number) -> None:
                 times = backend.measure(sample, seed=7, repeats=repeats)
-                file.append(
-                    ProfileRecord(
-                        source=backend.source,
-                        compute=sample,
-                        forward_ms=times.forward_ms,
-                        backward_ms=times.backward_ms,
-                        spread=times.spread,
-                        num_repeats=times.num_repeats,
-                        disturbance=times.disturbance,
-                        environment={**backend.environment, **times.conditions},
-                    )
-                )
+                file.append(measured_record(backend, sample, times))
                 first = sample.tables[0]
                 row = {
                     "rows": first.num_embeddings,

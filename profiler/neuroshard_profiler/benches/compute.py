@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from neuroshard_api.documents.records import ComputeSample, ProfileRecord
 
-from neuroshard_profiler.backends.base import Backend, Repeats
+from neuroshard_profiler.backends.base import Backend, Repeats, Times
 from neuroshard_profiler.benches.sampling import SampleSpace, draw_compute_sample
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import (
@@ -99,7 +99,12 @@ def _measured(backend: Backend, sample: ComputeSample, *, seed: int, repeats: Re
             environment=backend.environment,
         )
         return record, isinstance(error, DeviceLostError)
-    record = ProfileRecord(
+    return measured_record(backend, sample, times), False
+
+
+def measured_record(backend: Backend, sample: ComputeSample, times: Times) -> ProfileRecord:
+    """Return the record of a sample's times on a backend."""
+    return ProfileRecord(
         source=backend.source,
         compute=sample,
         forward_ms=times.forward_ms,
@@ -109,4 +114,3 @@ def _measured(backend: Backend, sample: ComputeSample, *, seed: int, repeats: Re
         disturbance=times.disturbance,
         environment={**backend.environment, **times.conditions},
     )
-    return record, False
