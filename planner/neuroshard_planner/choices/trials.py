@@ -30,7 +30,7 @@ class Trial:
     """What became of a request."""
 
     text: str
-    """Its form, in words."""
+    """Name of its form."""
     plan: Plan | None = None
     """The best plan of it. None: there is none, or none that costs so little."""
     total_ms: float | None = None
@@ -57,6 +57,7 @@ class Trials:
         """Returns the plan of a request. Raises PlannerError."""
         self.choices: list[PlanChoice] = []
         self._tried: list[Trial] = []
+        self._bounds_ms: list[tuple[PlanRequest, float]] = []
 
     def bound_ms(self, request: PlanRequest) -> float:
         """Return a cost that no plan of a request goes below; 0 for a baseline, whose types constraints may exclude.
@@ -64,7 +65,13 @@ class Trials:
         Raises:
             RequestError: the request contradicts itself.
         """
-        return bound_of_choices_ms(request, self.costs) if request.algorithm is Algorithm.NEUROSHARD else 0.0
+        if request.algorithm is not Algorithm.NEUROSHARD:
+            return 0.0
+        known = next((bound_ms for asked, bound_ms in self._bounds_ms if asked == request), None)
+        if known is None:
+            known = bound_of_choices_ms(request, self.costs)
+            self._bounds_ms.append((request, known))
+        return known
 
     def tried(
         self,
