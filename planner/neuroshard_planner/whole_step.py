@@ -23,7 +23,7 @@ from neuroshard_planner.dense.replicated import optimizer_pass, replicated_cost
 
 
 def with_whole_step(plan: Plan, *, costs: TransferModel) -> Plan:
-    """Return the plan with the price of a whole step, and what it is under the baselines.
+    """Return the plan with the price of a whole step, and that of the baselines.
 
     Args:
         plan: with the time of its dense part, if that was counted.

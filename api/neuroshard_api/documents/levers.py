@@ -22,7 +22,7 @@ class Lever(Value):
 
     name: LeverName
     text: str
-    """What it does, in words."""
+    """Its effect, as a phrase."""
     total_ms: Milliseconds
     """Predicted cost of the step with it."""
     saved_share: float

@@ -123,7 +123,7 @@ def _waits(job: "DLRMTrainingJob", *, approved: bool) -> str:
 
 
 def _require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path) -> None:
-    """Do nothing for a job that trains elsewhere, or whose training has what it needs, as far as files tell.
+    """Do nothing for a job that trains elsewhere, or whose training has what it needs, as far as files show.
 
     Raises:
         MissingPackageError: kernels are not installed. Without them the profile would measure others.

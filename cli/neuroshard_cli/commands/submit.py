@@ -30,7 +30,7 @@ def submit(
     if source is not None and source.file is not None:
         raise CommandError(f"{file}: spec.model.embeddingTablesFrom: {ONLY_LOCAL_FILE}")
     if found.has_tables:
-        found.tables()  # whose problems are told before the cluster is asked
+        found.tables()  # whose problems are reported before the cluster is asked
     named = job.metadata.namespace
     if named and namespace and named != namespace:
         raise CommandError(f"{file}: metadata.namespace: is {named!r}, and --namespace {namespace!r}; hint: remove one")

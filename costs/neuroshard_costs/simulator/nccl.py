@@ -117,7 +117,7 @@ def _ll_rate(network: NetworkColumns, rate: FloatArray) -> FloatArray:
 
 
 def _hop_scales(network: NetworkColumns) -> tuple[FloatArray, FloatArray]:
-    """Return the latencies of the links over those that NCCL's table stands for."""
+    """Return the latencies of the links over those that NCCL's table is of."""
     return (
         network.intra_latency_seconds / c.NODE_LINK_SECONDS,
         network.inter_latency_seconds / c.NETWORK_LINK_SECONDS,
