@@ -179,8 +179,7 @@ ASKS: Mapping[str, Mapping[str, Any]] = {
 def test_the_policy_of_jobs_refuses_what_a_pod_of_ones_own_would_not_get(bare_api: BareApi) -> None:
     """On a real API server: each way to the rights of another account or to the node; what is usual passes."""
     kubectl = bare_api.kubectl
-    kubectl.apply((ROOT / "crds" / "dlrmtrainingjobs.yaml").read_text())
-    kubectl("wait", "--for=condition=Established", "crd/dlrmtrainingjobs.training.neuroshard.dev", "--timeout=30s")
+    kubectl.define("dlrmtrainingjobs.training.neuroshard.dev", (ROOT / "crds" / "dlrmtrainingjobs.yaml").read_text())
 
     def refusal(spec: Mapping[str, Any], *words: str) -> str:
         job = builders.job_data("asks", podTemplate={"spec": spec})
@@ -195,7 +194,7 @@ def test_the_policy_of_jobs_refuses_what_a_pod_of_ones_own_would_not_get(bare_ap
     kubectl("delete", "dlrmjob", "asks", "--dry-run=server")
     eventually(
         "the policy works",
-        lambda: refusal(ASKS["the node's processes"], "replace"),
+        lambda: refusal(ASKS["the node's processes"], "replace", "--dry-run=server"),
         within_s=100,
         accept=lambda found: "denied" in found,
     )

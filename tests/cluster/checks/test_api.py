@@ -57,8 +57,7 @@ def probe(devices: int) -> dict[str, object]:
 
 def test_cel_rules_reject_with_their_message(cluster: Cluster, namespace: Namespace) -> None:
     """CEL rules and transition rules of a CRD reject with their own message."""
-    cluster.kubectl.apply(CRD)
-    cluster.kubectl("wait", "--for=condition=Established", "crd/probes.test.neuroshard.dev", "--timeout=600s")
+    cluster.kubectl.define("probes.test.neuroshard.dev", CRD)
 
     with pytest.raises(CommandError, match="a job needs a device"):
         namespace.kubectl.create(probe(0))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_cluster.commands import run
+from neuroshard_cluster.waiting import eventually
 
 Object = dict[str, Any]  # a Kubernetes object as JSON has it
 CALL_TIMEOUT_S = 900.0
@@ -59,6 +60,13 @@ class Kubectl:
         """Apply objects, or YAML text, on the server's side."""
         texts = [text if isinstance(text, str) else json.dumps(text) for text in documents]
         self("apply", "--server-side", "--force-conflicts", "--filename=-", stdin="\n---\n".join(texts))
+
+    def define(self, name: str, definition: Mapping[str, Any] | str) -> None:
+        """Apply the definition of a custom resource `name` (plural.group) and wait until it is served."""
+        self.apply(definition)
+        # `kubectl wait` fails on a definition that has no conditions yet.
+        established = ("wait", "--for=condition=Established", f"crd/{name}", "--timeout=10s")
+        eventually(f"{name} is served", lambda: self(*established) + self("get", name))
 
     def create(self, *documents: Mapping[str, Any]) -> None:
         """Create objects, which must not be there yet."""

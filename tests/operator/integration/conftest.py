@@ -121,8 +121,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]
         stack.callback(controllers.wait)
         stack.callback(controllers.kill)
         kubectl = api.kubectl
-        kubectl.apply(CRD.read_text())
-        kubectl("wait", "--for=condition=Established", f"crd/{CRD.stem}.training.neuroshard.dev", "--timeout=30s")
+        kubectl.define(f"{CRD.stem}.training.neuroshard.dev", CRD.read_text())
         yield kubectl
 
 
