@@ -37,12 +37,13 @@ from neuroshard_costs.pretrain.train import fit_compute
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import FloatArray
 from neuroshard_planner.workload_store import read_workload
-from neuroshard_profiler.backends.base import Backend, Repeats
+from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.backends.select import make_backend
 from neuroshard_profiler.benches.compute import collect_compute
 from neuroshard_profiler.benches.sampling import CPU_SPACE
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats
 
 from benchmarks.results_file import write_result
 

@@ -85,9 +85,9 @@ def fusion(budget_s: float) -> None:
 
 def _timed_samples(name: str, samples: list[Any], budget_s: float) -> None:
     from neuroshard_profiler.backends.ahead import drawing_ahead
-    from neuroshard_profiler.backends.base import Repeats
     from neuroshard_profiler.benches.compute import measured_record
     from neuroshard_profiler.records import RecordsFile
+    from neuroshard_profiler.times import Repeats
 
     backend = _backend()
     if CPU:

@@ -14,11 +14,11 @@ from neuroshard_api.documents.records import CodecSample, ComputeSample
 from neuroshard_api.sharding.kernels import FBGEMM_OPTIMIZERS, TRAINING_KERNELS
 from torch import Tensor
 
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.lookups import Batches, TableLookups
 from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.devices.base import TimedDevice, first_line
 from neuroshard_profiler.errors import KernelError, UnusableSampleError
+from neuroshard_profiler.times import Repeats, Times
 
 _LEARNING_RATE = 1e-3
 

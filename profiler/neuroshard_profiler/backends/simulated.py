@@ -12,9 +12,9 @@ from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import weights_bytes
 from neuroshard_costs.simulator.device import DeviceSimulator
 
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.timing import median_times
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
+from neuroshard_profiler.times import Repeats, Times
 
 NOISE = 0.01
 """Standard deviation of the logarithm of a time: about what repeats of a GPU kernel spread."""

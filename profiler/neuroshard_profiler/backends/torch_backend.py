@@ -8,11 +8,11 @@ from neuroshard_api.sharding.kernels import DataType, DeviceKind, Optimizer
 from torch import Tensor
 
 from neuroshard_profiler.backends.ahead import Drawing
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.expansion_call import ExpansionCall
 from neuroshard_profiler.backends.lookups import draw_batches
 from neuroshard_profiler.backends.matrix_call import MatrixCall
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedDevice
+from neuroshard_profiler.times import Repeats, Times
 
 
 class TorchBackend(ABC):

@@ -6,9 +6,10 @@ from typing import Protocol, runtime_checkable
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
 from neuroshard_api.documents.records import CodecSample
 
-from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
+from neuroshard_profiler.backends.base import LabelledBackend
 from neuroshard_profiler.benches.timed_samples import collect_timed
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats, Times
 
 BATCH_SIZES = (64, 1024, 16384, 131072)
 """The largest keep a GPU busy for longer than the host takes to launch a pass."""

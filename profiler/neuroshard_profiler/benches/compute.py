@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from neuroshard_api.documents.records import ComputeSample, ProfileRecord
 
-from neuroshard_profiler.backends.base import Backend, Repeats, Times
+from neuroshard_profiler.backends.base import Backend
 from neuroshard_profiler.benches.sampling import SampleSpace, draw_compute_sample
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import (
@@ -18,6 +18,7 @@ from neuroshard_profiler.errors import (
 )
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.settings import MeasuringProcess
+from neuroshard_profiler.times import Repeats, Times
 
 _COMPUTE_STREAM = 0
 _WHOLE = MeasuringProcess()

@@ -6,9 +6,10 @@ from typing import Protocol
 from neuroshard_api.documents.records import ExpansionSample
 from neuroshard_api.documents.tables import TableSet
 
-from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
+from neuroshard_profiler.backends.base import LabelledBackend
 from neuroshard_profiler.benches.timed_samples import collect_timed
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats, Times
 
 BATCH_SIZES = (256, 1024, 4096)
 COLUMNS = (16, 48, 128)

@@ -9,8 +9,9 @@ from typing import Protocol
 from neuroshard_api.documents.records import ComputeSample, LaunchTimes, ProfileRecord
 from neuroshard_api.documents.tables import DataType, Optimizer, Table
 
-from neuroshard_profiler.backends.base import LabelledBackend, Repeats
+from neuroshard_profiler.backends.base import LabelledBackend
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats
 
 NUM_TABLES = (2, 4, 8)
 BATCH_SIZES = (128, 512, 2048)

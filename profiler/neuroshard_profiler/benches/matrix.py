@@ -5,9 +5,10 @@ from typing import Protocol
 
 from neuroshard_api.documents.records import MatrixSample
 
-from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
+from neuroshard_profiler.backends.base import LabelledBackend
 from neuroshard_profiler.benches.timed_samples import collect_timed
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats, Times
 
 BATCH_SIZES = (128, 1024, 8192)
 SIDES = (64, 256, 1024, 4096)

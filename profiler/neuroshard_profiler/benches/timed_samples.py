@@ -6,8 +6,9 @@ from typing import Any, Literal, Protocol, TypeVar
 from neuroshard_api.documents.document import Value
 from neuroshard_api.documents.records import ProfileRecord
 
-from neuroshard_profiler.backends.base import LabelledBackend, Repeats, Times
+from neuroshard_profiler.backends.base import LabelledBackend
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats, Times
 
 Sample = TypeVar("Sample", bound=Value)
 _Timed_contra = TypeVar("_Timed_contra", contravariant=True)

@@ -17,9 +17,9 @@ from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, INDEX_BYTES, state_row_bytes
 from torch import Tensor
 
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.exchange_timers import ExchangeRepeats, ExchangeTimer
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError, UnusableSampleError
+from neuroshard_profiler.times import Repeats, Times
 
 TimedSample = ComputeSample | ExpansionSample | CodecSample | MatrixSample
 """What is timed in a pair of calls, forward and backward."""

@@ -16,7 +16,6 @@ from neuroshard_api.process.host_memory import keep_freed_memory
 from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, needed_bytes, sample_times
 from neuroshard_profiler.devices.core_gauge import CoreGauge
 from neuroshard_profiler.devices.exchange_timers import CPU_EXCHANGES, ExchangeRepeats, HostExchangeTimer
@@ -29,6 +28,7 @@ from neuroshard_profiler.hardware import (
     last_level_cache_bytes,
     total_memory_bytes,
 )
+from neuroshard_profiler.times import Repeats, Times
 
 _GRADIENT = 1e-3
 _MAX_FLUSHED_BYTES = 2**26

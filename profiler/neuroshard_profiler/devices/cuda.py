@@ -9,12 +9,12 @@ from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, sample_times
 from neuroshard_profiler.devices.cuda_runtime import CudaRuntime, TorchCuda
 from neuroshard_profiler.devices.exchange_timers import CudaExchangeTimer, ExchangeRepeats, gpu_exchanges
 from neuroshard_profiler.devices.nvml import Clocks, clocks_of
 from neuroshard_profiler.devices.timing import HOST_BOUND, CudaTimer, IdleCudaTimer, median_times
+from neuroshard_profiler.times import Repeats, Times
 
 CUDA_REPEATS = Repeats(warm_up=3, warm_up_ms=100.0, least=5, most=101, enough_ms=100.0)
 """Drawing a sample takes the host seconds, in which an idle GPU lowers its clocks: 100 ms of calls raise them."""

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
-from neuroshard_profiler.backends.base import Repeats, Times
+from neuroshard_profiler.times import Repeats, Times
 
 if TYPE_CHECKING:
     from neuroshard_profiler.devices.cuda_runtime import CudaEvent, CudaRuntime

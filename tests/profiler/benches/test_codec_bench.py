@@ -7,12 +7,12 @@ import torch
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType
 from neuroshard_api.documents.records import CodecSample
 from neuroshard_costs.fitting.codecs import fitted_codecs
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend
 from neuroshard_profiler.benches.codec import MAX_CPU_VALUES, CodecBackend, codec_samples, collect_codecs
 from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import KernelError
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats, Times
 from support.profiler.profiler_builders import QUICK
 
 pytestmark = [

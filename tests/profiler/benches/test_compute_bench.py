@@ -8,13 +8,13 @@ import pytest
 from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.fitting.records import ended_records, read_records
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.benches.compute import MAX_FAILURES_IN_A_ROW, collect_compute
 from neuroshard_profiler.benches.sampling import CPU_SPACE
 from neuroshard_profiler.budget import Budget
 from neuroshard_profiler.errors import DeviceFailedError, DeviceLostError, KernelError, MeasureError
 from neuroshard_profiler.records import RecordsFile
 from neuroshard_profiler.settings import MeasuringProcess
+from neuroshard_profiler.times import Repeats, Times
 from support.builders import table_set
 from support.profiler.profiler_builders import MadeUpBackend
 

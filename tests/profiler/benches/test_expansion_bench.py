@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 from neuroshard_api.documents.records import ExpansionSample
 from neuroshard_costs.fitting.expansions import fitted_expansion
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend
 from neuroshard_profiler.benches.expansion import collect_expansions, expansion_samples, has_repeats
 from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import KernelError
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats, Times
 from support import builders
 from support.profiler.profiler_builders import QUICK
 

@@ -7,12 +7,12 @@ import torch
 from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.fitting.launches import fitted_launch
-from neuroshard_profiler.backends.base import Repeats
 from neuroshard_profiler.backends.torch_backend import TorchBackend
 from neuroshard_profiler.benches.launch import collect_launches, launch_samples
 from neuroshard_profiler.devices.cuda import CudaDevice
 from neuroshard_profiler.errors import KernelError
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats
 from support.profiler.fake_cuda import FakeCuda
 
 pytestmark = pytest.mark.torch

@@ -6,13 +6,13 @@ import pytest
 import torch
 from neuroshard_api.documents.records import MatrixSample
 from neuroshard_costs.fitting.matrices import fitted_matrices
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.backends.matrix_call import MatrixCall
 from neuroshard_profiler.backends.torch_native import TorchNativeBackend
 from neuroshard_profiler.benches.matrix import MAX_CPU_FLOPS, collect_matrices, matrix_samples
 from neuroshard_profiler.devices.cpu import CpuDevice
 from neuroshard_profiler.errors import KernelError
 from neuroshard_profiler.records import RecordsFile
+from neuroshard_profiler.times import Repeats, Times
 from support.profiler.profiler_builders import QUICK
 
 pytestmark = pytest.mark.torch

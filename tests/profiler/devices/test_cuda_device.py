@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.distributed as dist
-from neuroshard_profiler.backends.base import Repeats
 from neuroshard_profiler.devices.cuda import CudaDevice
 from neuroshard_profiler.devices.cuda_runtime import cuda_versions
 from neuroshard_profiler.devices.nvml import Clocks
 from neuroshard_profiler.devices.timing import HOST_BOUND
 from neuroshard_profiler.errors import DeviceLostError, KernelError, OutOfDeviceMemoryError
+from neuroshard_profiler.times import Repeats
 from support.profiler.fake_cuda import FakeCuda
 from support.profiler.profiler_builders import compute_sample
 

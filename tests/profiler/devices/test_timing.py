@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 import pytest
-from neuroshard_profiler.backends.base import Repeats
 from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core, relative_spread
+from neuroshard_profiler.times import Repeats
 
 
 def test_the_median_of_the_repeats_counts() -> None:

@@ -7,8 +7,8 @@ from typing import Any, Literal
 from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import DeviceType
-from neuroshard_profiler.backends.base import Repeats, Times
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
+from neuroshard_profiler.times import Repeats, Times
 from support.builders import device_type, table
 
 QUICK = Repeats(warm_up=1, least=3, most=3)
