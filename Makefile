@@ -49,18 +49,22 @@ demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html 
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal
 
 .PHONY: test
-test: $(DEV) ## Install what the tests need, then check style, types, imports, and run all tests but test-processes
+test: $(DEV) ## Install what the tests need, then check style, types, imports, and run all tests but those of test-processes and test-api
 	@mkdir -p build/times
 	$(MAKE) --no-print-directory --jobs 2 lint imports types test-units
 
 .PHONY: test-units
 test-units: $(DEV)
-	$(PYTEST) --junitxml build/times/test.xml -m "not processes"
+	$(PYTEST) --junitxml build/times/test.xml -m "not processes and not api_server"
 
 .PHONY: test-processes
 test-processes: $(DEV) $(MOVIELENS) ## Run the tests that start several processes which profile or train, tens of seconds each
 	@mkdir -p build/times
 	$(PYTEST) --junitxml build/times/test-processes.xml -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
+
+.PHONY: test-api
+test-api: $(DEV) ## Run the tests that start an API server, which `make cluster-build` compiles
+	$(PYTEST) --junitxml build/times/test-api.xml -m api_server $$(grep -rl --include="test_*.py" mark.api_server tests)
 
 .PHONY: test-long
 test-long: $(DEV) test-torchrec-1.8 test-spark ## Run what is long and rarely breaks: more generated cases, an older TorchRec, Spark

@@ -88,6 +88,7 @@ def identities(objects: Sequence[dict[str, Any]]) -> set[tuple[str, str]]:
     return {(each["kind"], each["metadata"]["name"]) for each in objects}
 
 
+@pytest.mark.api_server
 @pytest.mark.slow
 def test_every_combination_of_values_renders_what_an_api_server_takes(bare_api: BareApi) -> None:
     """Each object is applied to a real API server without being stored; lint has nothing to complain about."""
@@ -104,6 +105,7 @@ def test_every_combination_of_values_renders_what_an_api_server_takes(bare_api: 
     bare_api.kubectl("apply", "--server-side", "--dry-run=server", "--filename=-", stdin="\n---\n".join(distinct))
 
 
+@pytest.mark.api_server
 @pytest.mark.slow
 def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: BareApi) -> None:
     """On a real API server, with every right: only what a job owns, and profiles, can be made, changed or deleted."""
@@ -175,6 +177,7 @@ ASKS: Mapping[str, Mapping[str, Any]] = {
 """What a job must not ask of its pods where the policy of jobs is on."""
 
 
+@pytest.mark.api_server
 @pytest.mark.slow
 def test_the_policy_of_jobs_refuses_what_a_pod_of_ones_own_would_not_get(bare_api: BareApi) -> None:
     """On a real API server: each way to the rights of another account or to the node; what is usual passes."""
@@ -417,6 +420,7 @@ def test_only_the_metrics_port_is_open_and_only_the_api_server_is_reached() -> N
     ]
 
 
+@pytest.mark.api_server
 @pytest.mark.slow
 def test_the_notes_name_the_next_command(bare_api: BareApi) -> None:
     """What to type after `helm install`."""

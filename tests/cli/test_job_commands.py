@@ -10,11 +10,10 @@ import pytest
 import yaml
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.kubectl import Kubectl
-from neuroshard_cluster.waiting import eventually
 from support.builders import job_data
 from support.trainer import training_builders
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.api_server]
 CRD = Path(__file__).parents[2] / "crds" / "dlrmtrainingjobs.yaml"
 T0, T1 = "2026-11-21T10:00:00Z", "2026-11-21T10:02:03Z"
 RUNNING: Mapping[str, Any] = {
@@ -55,10 +54,7 @@ RUNNING: Mapping[str, Any] = {
 @pytest.fixture(scope="module")
 def cluster_with_jobs(bare_api: BareApi) -> Kubectl:
     """A client for a cluster that knows the resource."""
-    bare_api.kubectl.apply(CRD.read_text())
-    eventually(
-        "jobs are served", lambda: bare_api.kubectl("get", "dlrmtrainingjobs"), within_s=100, accept=lambda _: True
-    )
+    bare_api.kubectl.define("dlrmtrainingjobs.training.neuroshard.dev", CRD.read_text())
     return bare_api.kubectl
 
 

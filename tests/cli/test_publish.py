@@ -21,7 +21,7 @@ from kubernetes import client, config
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.waiting import eventually
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.api_server]
 ROLE_RULES = [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["result"], "verbs": ["patch"]}]
 WITHIN_S = 100.0
 """Ends a hang."""

@@ -13,6 +13,7 @@ from neuroshard_cluster.kubectl import Kubectl
 from support import builders
 from support.jobs.stored_jobs import Jobs
 
+pytestmark = pytest.mark.api_server
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("[0-9][0-9]-*.yaml"))
 
 

@@ -11,6 +11,7 @@ from support.jobs import broken_jobs, broken_rules, broken_schemas
 from support.jobs.broken_jobs import BrokenJob
 from support.jobs.stored_jobs import Jobs, refusal_of
 
+pytestmark = pytest.mark.api_server
 each_broken_rule = pytest.mark.parametrize("broken", broken_rules.RULES, ids=lambda broken: broken.name)
 each_broken_schema = pytest.mark.parametrize("broken", broken_schemas.SCHEMA, ids=lambda broken: broken.name)
 REFUSED = 'DLRMTrainingJob.training.neuroshard.dev "job" is invalid: '

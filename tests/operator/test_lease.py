@@ -312,6 +312,7 @@ def test_a_deleted_lease_ends_the_leader() -> None:
     play(story)
 
 
+@pytest.mark.api_server
 @pytest.mark.slow
 def test_the_holder_of_the_lease_works_and_is_named_in_it(bare_api: BareApi) -> None:
     """On a real API server the Lease is created, renewed, and given up at the end."""

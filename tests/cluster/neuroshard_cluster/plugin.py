@@ -32,6 +32,8 @@ MARKS = {
     "chaos": "needs a running test cluster, and breaks parts of it for a while: nothing else may run there",
     "long": "waits for minutes; runs with --long only",
 }
+API_SERVERS = {"bare_api", "control_plane"}
+"""Fixtures that are an API server or come from one."""
 NAMESPACE_CHARACTERS = 40
 ENDS_WITHIN_S = 1800
 """Limit of a test that needs a cluster, unless it has a longer one; it only ends a hang."""
@@ -129,12 +131,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave the marked tests out when there is no cluster for them, and those that take minutes unless asked for.
 
     The others get a limit that fits a busy machine.
+
+    Raises:
+        UsageError: A test that starts an API server has not the mark by which `make test` leaves it out.
     """
     left_out = set() if CLUSTER in config.stash else MARKS.keys() - {"long"}
     if not config.getoption("--long"):
         left_out |= {"long"}
     unable = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
     for item in items:
+        if API_SERVERS.intersection(getattr(item, "fixturenames", ())) and not item.get_closest_marker("api_server"):
+            raise pytest.UsageError(
+                f"{item.nodeid} starts an API server\nhint: mark it api_server"
+            )
         if any(item.get_closest_marker(mark) for mark in MARKS) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(ENDS_WITHIN_S))
     if unable:

@@ -6,6 +6,7 @@ from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import Home
 
 
+@pytest.mark.api_server
 @pytest.mark.slow
 def test_what_it_stores_survives_a_restart(bare_api: BareApi) -> None:
     """The API server's own restart, as tests of retries need it."""

@@ -9,7 +9,7 @@ from neuroshard_cluster.waiting import eventually
 from support import builders
 from support.operator.cluster_hands import ROLE, Hands
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.slow, pytest.mark.api_server, pytest.mark.timeout(400)]
 
 TABLES = [{"name": name, "numEmbeddings": 1000, "embeddingDim": 16} for name in ("users", "items", "genres")]
 
