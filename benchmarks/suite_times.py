@@ -1,6 +1,6 @@
 """Times the test suites: wall and processor time of each command, and the ten slowest files of each suite.
 
-    python -m benchmarks.suite_times test test-processes
+    python -m benchmarks.suite_times test test-processes test-api
     python -m benchmarks.suite_times ci
 
 A word is a target of the Makefile, or `ci` for `.ci/run` as a whole. Each suite writes a JUnit file to build/times. The
