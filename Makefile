@@ -8,6 +8,8 @@ PYTHON ?= python3
 # uv, or pip: who installs packages.
 INSTALLER ?= uv
 export PYTHON INSTALLER
+# Compiled modules are kept, also where the environment says not to: importing torchrec takes three times as long without.
+export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 UV := .cache/bootstrap/bin/uv
