@@ -141,9 +141,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     unable = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
     for item in items:
         if API_SERVERS.intersection(getattr(item, "fixturenames", ())) and not item.get_closest_marker("api_server"):
-            raise pytest.UsageError(
-                f"{item.nodeid} starts an API server\nhint: mark it api_server"
-            )
+            raise pytest.UsageError(f"{item.nodeid} starts an API server\nhint: mark it api_server")
         if any(item.get_closest_marker(mark) for mark in MARKS) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(ENDS_WITHIN_S))
     if unable:
