@@ -7,7 +7,6 @@ cluster-up`; it builds nothing.
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,11 +17,12 @@ from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import Home
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.pki import Authority
+from neuroshard_cluster.ports import LOCALHOST, held_port
 from neuroshard_cluster.waiting import eventually
 
 CONTEXT = "neuroshard-local-bare"
-READY_WITHIN_S = 60.0
-LOCALHOST = "127.0.0.1"
+READY_WITHIN_S = 240.0
+"""Ends a hang with what was seen last, before pytest ends it without."""
 
 
 class BareApi:
@@ -34,7 +34,7 @@ class BareApi:
         self._pki = Authority(folder / "pki")
         self._api: subprocess.Popen[bytes] | None = None
         self._etcd: subprocess.Popen[bytes] | None = None
-        self._held = _held_port(), _held_port()
+        self._held = held_port(), held_port()
         self.port, self._etcd_port = (held.getsockname()[1] for held in self._held)
 
     @property
@@ -139,11 +139,3 @@ def _kill(process: "subprocess.Popen[bytes] | None") -> None:
     if process is not None and process.poll() is None:
         process.kill()
         process.wait()
-
-
-def _held_port() -> socket.socket:
-    """Return a socket that keeps a free port, also while its server restarts: only one that shares it can take it."""
-    held = socket.socket()
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    held.bind((LOCALHOST, 0))
-    return held

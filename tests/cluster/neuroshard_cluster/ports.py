@@ -1,4 +1,4 @@
-"""Ports for servers that a test cannot let choose one themselves."""
+"""Ports for servers that a test cannot let choose one themselves, or that come back."""
 
 import random
 import socket
@@ -6,6 +6,7 @@ from pathlib import Path
 
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 LOWEST = 10_000
+LOCALHOST = "127.0.0.1"
 
 
 def quiet_port() -> int:
@@ -17,8 +18,16 @@ def quiet_port() -> int:
     for port in random.SystemRandom().sample(range(LOWEST, max(highest, LOWEST + 1000)), k=100):
         with socket.socket() as probe:
             try:
-                probe.bind(("127.0.0.1", port))
+                probe.bind((LOCALHOST, port))
             except OSError:
                 continue
             return port
     raise OSError(f"no port from {LOWEST} to {highest} is free")
+
+
+def held_port() -> socket.socket:
+    """Return a socket that keeps a free port, also while its server restarts: only one that shares it can take it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind((LOCALHOST, 0))
+    return held
