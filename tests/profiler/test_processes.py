@@ -102,7 +102,13 @@ def test_a_process_that_fails_before_it_records_is_not_started_again(tmp_path: P
 def test_the_others_end_when_one_fails(tmp_path: Path) -> None:
     """Nothing is left running on the node."""
     pid_file = tmp_path / "pid"
-    endless = f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    endless = f"""
+import os, pathlib, signal
+pid = pathlib.Path({str(pid_file)!r})
+pid.with_name("whole").write_text(str(os.getpid()))
+pid.with_name("whole").replace(pid)
+signal.pause()
+"""
     waits = f"import os, sys, time\nwhile not os.path.exists({str(pid_file)!r}): time.sleep(0.01)\nsys.exit(3)"
 
     with pytest.raises(MeasureError):

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.ranks.stopping import StepVote, Wish
 from neuroshard_trainer.state import checkpoint as checkpoint_module
 from neuroshard_trainer.state.checkpoint import CheckpointFolder, CheckpointManifest
+from neuroshard_trainer.state.saver import Saver
 from neuroshard_trainer.training import TrainingLoop
 from support.trainer.trained_runs import WHOLE, Run, checkpoint_of, progress, saved_steps, weights_hash
 from support.trainer.trainer_builders import Cuts, plan_of, write_plan
@@ -156,24 +156,28 @@ def test_a_checkpoint_in_flight_outlives_an_error_of_the_input(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[InputError]
 ) -> None:
     """It becomes whole before the process ends, although its writing had only begun when step 9 failed."""
-    has_failed = threading.Event()
-    save, loss_of = CheckpointFolder.save, TrainingLoop._loss
+    is_awaited = threading.Event()
+    save, loss_of, wait = CheckpointFolder.save, TrainingLoop._loss, Saver.wait
     num_steps = 0
 
     def save_later(folder: CheckpointFolder, state: Any, manifest: CheckpointManifest) -> Path:
-        assert has_failed.wait(timeout=60)
-        time.sleep(0.2)  # an end that waits for nothing has come by then
+        assert is_awaited.wait(timeout=60)
         return save(folder, state, manifest)
+
+    def wait_after_failure(saver: Saver) -> None:
+        if num_steps == 9:
+            is_awaited.set()
+        wait(saver)
 
     def loss(loop: TrainingLoop, batch: Batch) -> torch.Tensor:
         nonlocal num_steps
         num_steps += 1
         if num_steps == 9:
-            has_failed.set()
             raise error("step 9 cannot be done")
         return loss_of(loop, batch)
 
     monkeypatch.setattr(CheckpointFolder, "save", save_later)
+    monkeypatch.setattr(Saver, "wait", wait_after_failure)
     monkeypatch.setattr(TrainingLoop, "_loss", loss)
 
     assert run(checkpoint={"everySteps": 8, "inBackground": True}) == ExitCode.INVALID_INPUT

@@ -1,8 +1,10 @@
 """Specification of the timers of collectives; the GPU's on a stream that follows CUDA's rules (simulated)."""
 
-import time
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
+from neuroshard_profiler.devices import exchange_timers
 from neuroshard_profiler.devices.exchange_timers import CudaExchangeTimer, HostExchangeTimer, gpu_exchanges
 from support.profiler.fake_cuda import FakeCuda
 
@@ -64,14 +66,20 @@ def test_a_spin_has_an_end() -> None:
     assert [timer.spin_longer() for _ in range(5)] == [True, True, True, True, False]
 
 
-def test_on_a_cpu_the_hosts_clock_counts_from_the_ranks_own_start() -> None:
-    """Waiting for the barrier and for the offset is not part of it."""
-    start = time.perf_counter()
-    # Other programs may take the processor in one call, and hardly in all.
-    elapsed_ms = min(HostExchangeTimer().time_ms(lambda: None, lambda: None, offset_ms=5.0) for _ in range(5))
+def test_on_a_cpu_the_hosts_clock_counts_from_the_ranks_own_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Waiting for the barrier and for the offset is not part of it. Each look at the clock takes 1 ms here."""
+    now_ms = count()
+    monkeypatch.setattr(exchange_timers, "time", SimpleNamespace(perf_counter=lambda: next(now_ms) / 1000))
+    began_at_ms: list[int] = []
 
-    assert elapsed_ms < 4.0
-    assert time.perf_counter() - start >= 5 * 0.005
+    def takes_100_ms() -> None:
+        ticks = [next(now_ms) for _ in range(100)]
+        began_at_ms.append(ticks[0])
+
+    elapsed_ms = HostExchangeTimer().time_ms(takes_100_ms, takes_100_ms, offset_ms=50.0)
+
+    assert elapsed_ms == pytest.approx(101.0)
+    assert began_at_ms[1] - began_at_ms[0] >= 100 + 50
 
 
 @pytest.mark.parametrize(("free_gib", "expected"), [(72, 2**31), (8, 2**30)])

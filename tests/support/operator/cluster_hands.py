@@ -18,7 +18,6 @@ from support import builders
 
 DEVICE = "h100-80gb"
 ROLE = "training.neuroshard.dev/role"
-WITHIN_S = 90.0
 
 
 class Hands:
@@ -43,7 +42,7 @@ class Hands:
         def is_there(status: Mapping[str, Any]) -> bool:
             return status.get("stage") == stage and reason in {"", status.get("reason")}
 
-        return eventually(f"{name} is {stage} {reason}", lambda: self.status(name), within_s=WITHIN_S, accept=is_there)
+        return eventually(f"{name} is {stage} {reason}", lambda: self.status(name), accept=is_there)
 
     def pods(self, role: str, count: int = 1) -> Sequence[Object]:
         """Wait for that many pods of a role that have not ended, and return them by name."""
@@ -52,7 +51,7 @@ class Hands:
             pods = self.kubectl.list("pods", selector=f"{ROLE}={role}")
             return [pod for pod in pods if pod["status"].get("phase") not in {"Succeeded", "Failed"}]
 
-        return eventually(f"{count} {role} pods", living, within_s=WITHIN_S, accept=lambda pods: len(pods) == count)
+        return eventually(f"{count} {role} pods", living, accept=lambda pods: len(pods) == count)
 
     def bind(self, pod: Object, node: str) -> None:
         """Put a pod on a node, as the scheduler does."""
