@@ -10,6 +10,7 @@ from neuroshard_api.job.status import Status, Workers
 from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.kubectl import Kubectl
+from neuroshard_cluster.waiting import eventually
 from support import builders
 from support.jobs.stored_jobs import Jobs
 
@@ -113,4 +114,5 @@ def test_kubectl_shows_stage_and_cost(jobs: Jobs, kubectl: Kubectl) -> None:
 )
 def test_kubectl_explains_a_field(kubectl: Kubectl, field: str, sentence: str) -> None:
     """The reference is at hand in the terminal."""
-    assert sentence in kubectl("explain", f"dlrmjob.{field}")
+    explain = ("explain", f"dlrmjob.{field}")  # published after the resource is served
+    assert eventually("the field is explained", lambda: kubectl(*explain), accept=lambda text: sentence in text)
