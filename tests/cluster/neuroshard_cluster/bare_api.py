@@ -1,7 +1,7 @@
 """An API server with its etcd and nothing else: objects are validated and stored, and nobody acts on them.
 
-Needs no root and starts in seconds, so that unit tests may ask a real API server. Its programs are those of `make
-cluster-up`; it builds nothing.
+Needs no root and starts in seconds, so that unit tests may ask a real API server. `make cluster-build`
+makes its programs.
 """
 
 import contextlib
@@ -123,7 +123,7 @@ def bare_api(folder: Path, home: Home) -> Iterator[BareApi]:
     """
     missing = [component.name for component in (ETCD, KUBERNETES) if not component.target(home).exists()]
     if missing:
-        raise HostError(f"not built: {', '.join(missing)}; `make cluster-up` builds them")
+        raise HostError(f"not built: {', '.join(missing)}; `make cluster-build` builds them")
     for tool in ("openssl", "setpriv"):
         if shutil.which(tool) is None:
             raise HostError(f"there is no {tool} on PATH")

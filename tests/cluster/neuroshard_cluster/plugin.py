@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 from neuroshard_cluster import diagnosis
@@ -32,6 +32,8 @@ MARKS = {
     "chaos": "needs a running test cluster, and breaks parts of it for a while: nothing else may run there",
     "long": "waits for minutes; runs with --long only",
 }
+API_SERVER = "api_server"
+"""The mark of a test that starts an API server."""
 API_SERVERS = {"bare_api", "control_plane"}
 """Fixtures that are an API server or come from one."""
 NAMESPACE_CHARACTERS = 40
@@ -140,8 +142,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out |= {"long"}
     unable = [item for item in items if any(item.get_closest_marker(mark) for mark in left_out)]
     for item in items:
-        if API_SERVERS.intersection(getattr(item, "fixturenames", ())) and not item.get_closest_marker("api_server"):
-            raise pytest.UsageError(f"{item.nodeid} starts an API server\nhint: mark it api_server")
+        if API_SERVERS.intersection(getattr(item, "fixturenames", ())) and not item.get_closest_marker(API_SERVER):
+            raise pytest.UsageError(f"{item.nodeid} starts an API server\nhint: mark it {API_SERVER}")
         if any(item.get_closest_marker(mark) for mark in MARKS) and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(ENDS_WITHIN_S))
     if unable:
@@ -156,14 +158,20 @@ def cluster(pytestconfig: pytest.Config) -> Cluster:
 
 
 @pytest.fixture(scope="session")
-def bare_api(tmp_path_factory: pytest.TempPathFactory, home: Home) -> Iterator[BareApi]:
+def bare_api(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, home: Home) -> Iterator[BareApi]:
     """An API server without nodes or controllers, for tests without a cluster; skips where it has not been built."""
     with contextlib.ExitStack() as stack:
         try:
             running = stack.enter_context(run_bare_api(tmp_path_factory.mktemp("bare-api"), home))
         except HostError as error:
-            pytest.skip(f"no API server: {error}")
+            without_api_server(pytestconfig, error)
         yield running
+
+
+def without_api_server(config: pytest.Config, error: HostError) -> NoReturn:
+    """Skip a test that needs an API server; fail it where `make test-api` asked for nothing else."""
+    outcome = pytest.fail if config.getoption("-m") == API_SERVER else pytest.skip
+    outcome(f"no API server: {error}")
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,7 @@ from neuroshard_cluster.components import KUBERNETES
 from neuroshard_cluster.errors import HostError, TimedOutError
 from neuroshard_cluster.folders import default_home
 from neuroshard_cluster.kubectl import Kubectl
+from neuroshard_cluster.plugin import without_api_server
 from neuroshard_cluster.waiting import eventually
 
 CRD = Path(__file__).parents[3] / "crds" / "dlrmtrainingjobs.yaml"
@@ -99,7 +100,7 @@ class Operator:
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
+def control_plane(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]:
     """A new control plane without nodes: what a kubelet would say of pods, tests say."""
     home = default_home()
     folder = tmp_path_factory.mktemp("control-plane")
@@ -108,7 +109,7 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kubectl]
         try:
             api = stack.enter_context(bare_api(folder, home))
         except HostError as error:
-            pytest.skip(f"the operator is tried on a real API server: {error}")
+            without_api_server(pytestconfig, error)
         argv = [
             *BOUND_TO_CALLER,
             str(programs / "kube-controller-manager"),
