@@ -189,7 +189,7 @@ def predicted_of(plan: Plan, bundle: Bundle, form: str) -> StepParts:
     update: dict[str, object] = {"deduplicate": None if form == PLAIN else (USER[0],)}
     if form == DeduplicationForm.GROUPED:
         update["grouped"] = (USER[0],)
-    problem = Problem(plan.request.model_copy(update=update), bundle)
+    problem = Problem(plan.resolved.model_copy(update=update), bundle)
     cost = predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source)
     return {name: max(getattr(each, name) or 0.0 for each in cost.devices) for name in PARTS}
 

@@ -69,7 +69,7 @@ def requests() -> list[tuple[str, PlanRequest]]:
 
 def simulated_ms(found: Plan) -> float:
     """Return the simulated cost of a plan."""
-    problem = Problem(found.request, _BUNDLE)
+    problem = Problem(found.resolved, _BUNDLE)
     return simulated_cost(problem, placement_of(found.tables, problem)).total_ms
 
 

@@ -189,8 +189,8 @@ def trained(job: DLRMTrainingJob, exchange: Exchange, process: Process, data_dir
     gradients = with_gradient_codec(model, plan, device=process.device)
     assert (gradients is None) == (exchange.gradients is None)
     codecs = live_codecs(model)
-    assert (codecs is None) == (plan.request.wire is None)
-    assert codecs is None or codecs.types == plan.request.wire
+    assert (codecs is None) == (plan.resolved.wire is None)
+    assert codecs is None or codecs.types == plan.resolved.wire
     if codecs is not None:
         _change(codecs, exchange)
     guard, loss = None, _held_out_loss(model, data, process)

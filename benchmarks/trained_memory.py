@@ -52,7 +52,7 @@ def ledger_on_cpu(plan: GivenPlan) -> Sequence[DeviceMemory]:
     topology = plan.request.topology
     device = topology.device.model_copy(update={"name": "cpu-benchmark"})
     update = {"topology": topology.model_copy(update={"device": device}), "pipeline": Pipeline.NONE}
-    return tables_memory(MemoryLedger(plan.request.model_copy(update=update)), plan.tables)
+    return tables_memory(MemoryLedger(plan.resolved.model_copy(update=update)), plan.tables)
 
 
 def counted_bytes(memory: DeviceMemory) -> int:

@@ -110,7 +110,7 @@ def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPl
     if not TorchRecPlan.is_named_by(raw):
         plan = read_plan(file, world_size=world_size, tables=tables.table_set.tables)
         in_module = {table.name: table.data_type for table in tables.table_set.tables}
-        other = next((each for each in plan.request.tables.tables if each.data_type is not in_module[each.name]), None)
+        other = next((each for each in plan.resolved.tables.tables if each.data_type is not in_module[each.name]), None)
         if other is not None:
             raise DropInError(
                 f"{file}: stores table {other.name!r} as {other.data_type}, and the module's own type is "

@@ -35,9 +35,9 @@ from neuroshard_planner.whole_step import with_whole_step
 def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = None) -> Plan:
     """Return the plan that the request asks for; equal arguments give equal plans.
 
-    Where the request permits other forms of a plan, ``choices`` says what was tried, and the plan's request has what
-    was chosen: repeats left out, types on the wire, of tables and of gradients, the devices of one group, the memory of
-    the dense part's layout.
+    The plan keeps the request. Where it permits other forms of a plan, ``choices`` says what was tried, and parts of
+    the plan what was chosen: repeats left out, types on the wire, of tables and of gradients, groups of devices, the
+    dense part's layout. The plans of trials have that in their requests, and no parts.
 
     Args:
         request: what is planned.
@@ -89,18 +89,15 @@ def _plain(request: PlanRequest, num_ways: int) -> PlanRequest:
 
 
 def _as_asked(plan: Plan, request: PlanRequest, trials: Trials) -> Plan:
-    """Return the plan under the request's own permissions, with the bound of all that they permit of its form."""
-    asked = {
-        "communication": request.communication,
-        "gradient_choices": request.gradient_choices,
-        "search": request.search,
-    }
-    if plan.replication is not None:
-        return plan.model_copy(update={"request": plan.request.model_copy(update=asked)})
+    """Return the plan with the request as it was asked, and the bound of all that this permits of the plan's form."""
+    found = plan.model_copy(update={"request": request})
     free = plan.request.model_copy(update={"constraints": request.constraints})
-    found = plan.model_copy(update={"request": free.model_copy(update=asked)})
     is_baseline = request.algorithm is not Algorithm.NEUROSHARD
-    if is_baseline or not means_by_rows(free, default_types(free, trials.costs.manifest)):
+    if (
+        plan.replication is not None
+        or is_baseline
+        or not means_by_rows(free, default_types(free, trials.costs.manifest))
+    ):
         return found
     total_ms = plan.predicted.total_ms
     bound_ms = min(trials.bound_ms(free), total_ms)

@@ -18,6 +18,7 @@ from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, default_types, is_too_large
@@ -157,6 +158,7 @@ def document(
         ),
         tables=tables,
         memory=tables_memory(problem.memory, tables),
+        deduplication=repeating_groups(request) or None,
         search=SearchStatistics(
             evaluations=problem.evaluations,
             placements=result.placements,

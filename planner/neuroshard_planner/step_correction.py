@@ -66,7 +66,7 @@ def corrected(
                 f"{plan}: deduplication: repeated lists are left out, and a price for all lists is not the training's"
                 "; hint: calibrate by a training under a plan of all lists"
             )
-        trained = imported_plan(trained.tables, trained.request, bundle=costs, must_fit=False)
+        trained = imported_plan(trained.tables, trained.resolved, bundle=costs, must_fit=False)
     factors = step_factors(trained.predicted.devices, measured)
     calibration = calibration_of(factors, source=source, before=costs.manifest.calibration)
     manifest = save_bundle(

@@ -32,11 +32,13 @@ def with_whole_step(plan: Plan, *, costs: TransferModel) -> Plan:
     plan = _with_whole_dense_part(plan, costs)
     dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms
 
-    def step(tables: Sequence[TablePlacement], embedding_ms: float) -> WholeStep:
-        work = host_work(plan.request, tables, plan.deduplication or ())
-        return _step(plan.request, work, embedding_ms, dense_ms, costs)
+    request = plan.resolved
 
-    whole = tuple(_whole(table) for table in plan.request.tables.tables)
+    def step(tables: Sequence[TablePlacement], embedding_ms: float) -> WholeStep:
+        work = host_work(request, tables, plan.deduplication or ())
+        return _step(request, work, embedding_ms, dense_ms, costs)
+
+    whole = tuple(_whole(table) for table in request.tables.tables)
     baselines = tuple(
         each if each.total_ms is None else each.model_copy(update={"step_ms": step(whole, each.total_ms).total_ms})
         for each in plan.baselines
@@ -137,6 +139,6 @@ def _with_whole_dense_part(plan: Plan, costs: TransferModel) -> Plan:
         return plan
     further = {
         "other_ms": None if profile.passes is None else costs.dense_other_ms(profile.passes),
-        "optimizer_ms": costs.dense_optimizer_ms(optimizer_pass(profile, plan.request.dense_memory or profile)),
+        "optimizer_ms": costs.dense_optimizer_ms(optimizer_pass(profile, plan.dense.memory)),
     }
     return plan.model_copy(update={"dense": plan.dense.model_copy(update=further)})

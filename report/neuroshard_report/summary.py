@@ -289,7 +289,7 @@ class PlanSummary:
         average_ms = sum(each.backward_ms for each in self.collectives if each.kind is CollectiveKind.SYNC)
         every = replication.sync_every_steps
         often = "after each step" if every == 1 else f"every {every} steps"
-        whole_ms, size = replication.whole_ms, self.plan.request.topology.num_devices
+        whole_ms, size = replication.whole_ms, len(self.plan.groups[0])
         without = "" if whole_ms is None else f"; without groups the step takes {format_ms(whole_ms)} ms"
         averages = f"averaged {often}: {format_ms(average_ms)} ms of a step"
         return f"{replication.num_groups} {replication.layout} groups of {size} devices, {averages}{without}"
@@ -297,11 +297,11 @@ class PlanSummary:
     @property
     def dense_part(self) -> str:
         """Return the layout of the counted dense part, its saving, and its cost; empty where it is not counted."""
-        profile, layout, memory = self.plan.request.dense, self.plan.dense, self.plan.request.dense_memory
+        profile, layout = self.plan.request.dense, self.plan.dense
         if profile is None:
             return ""
         size = f"{format_count(profile.num_parameters)} parameters, {format_bytes(profile.total_bytes)} replicated"
-        if layout is None or memory is None:
+        if layout is None:
             return size
         kept = {
             f"{each.strategy} over {'each node' if each.group is DenseGroup.NODE else 'all devices'}"
@@ -317,7 +317,7 @@ class PlanSummary:
             *([f"{num_again} checkpointed"] if num_again else []),
         ]
         price = f"{layout.added_ms:+.2f} ms of a step (simulated, overlap assumed)"
-        return f"{size}; {format_bytes(memory.total_bytes)} with {', '.join(parts)}: {price}"
+        return f"{size}; {format_bytes(layout.memory.total_bytes)} with {', '.join(parts)}: {price}"
 
     def extremes(self, count: int) -> tuple[DeviceView, ...]:
         """Return the ``count`` slowest and the ``count`` fastest devices, slowest first; all if they are so few."""
@@ -345,7 +345,8 @@ class PlanSummary:
 
 def summarize(plan: Plan) -> PlanSummary:
     """Gather a plan's devices and tables. The plan must match its own request (see ``checks``)."""
-    topology = plan.request.topology
+    resolved = plan.resolved
+    topology = resolved.topology
     num_shards = [0] * topology.num_devices
     for placement in plan.tables:
         for shard in placement.shards:
@@ -356,7 +357,7 @@ def summarize(plan: Plan) -> PlanSummary:
     )
     tables = tuple(
         PlacedTable(table=table, placement=placement)
-        for table, placement in zip(plan.request.tables.tables, plan.tables, strict=True)
+        for table, placement in zip(resolved.tables.tables, plan.tables, strict=True)
     )
     return PlanSummary(plan=plan, devices=devices, tables=tables, collections=tuple(placed_collections(plan)))
 

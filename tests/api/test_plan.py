@@ -75,12 +75,29 @@ def test_a_placement_is_what_workers_do_and_no_price() -> None:
 
 
 def test_a_plan_of_the_version_before_is_read() -> None:
-    """Version 2 has more fields and values; what version 1 wrote is written the same but for the version."""
+    """With what was chosen in its request, as if that had been asked for."""
     answer = plan()
-    earlier = answer.to_json().replace('"plan/v2"', '"plan/v1"')
 
-    assert Plan.from_json(earlier) == answer
-    assert any_plan(data_with(answer, "schema_version", "plan/v1")) == answer
+    for version in ("plan/v1", "plan/v2"):
+        assert Plan.from_json(answer.to_json().replace('"plan/v3"', f'"{version}"')) == answer
+        assert any_plan(data_with(answer, "schema_version", version)) == answer
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("replication", {"num_groups": 2, "layout": "contiguous", "devices_per_node": 8}),
+        ("stored_types", {"tables": [{"name": "t0", "own": "FP32", "chosen": "FP16", "saved_bytes": 0}]}),
+        ("dense", {"units": []}),
+    ],
+)
+def test_a_plan_of_an_earlier_version_whose_request_was_another_is_refused(field: str, value: object) -> None:
+    """Its devices, types, or memory are not those that were asked for; the message says what to do."""
+    data = {**data_with(plan(), "schema_version", "plan/v2"), field: value}
+
+    with pytest.raises(DocumentError, match=rf"{field}: is of plan/v2.*hint: make the plan again"):
+        any_plan(data)
+    assert any_plan({**data, field: None} if field != "stored_types" else {**data, field: {"reason": "none"}})
 
 
 def test_a_plan_may_lack_its_price_as_a_whole() -> None:

@@ -154,4 +154,4 @@ def test_a_file_that_is_no_plan_is_named(neuroshard: Any, tmp_path: Path) -> Non
 
     assert (result.code, result.out) == (2, "")
     assert str(path) in result.err
-    assert "plan/v2" in result.err
+    assert "plan/v3" in result.err

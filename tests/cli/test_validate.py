@@ -34,7 +34,7 @@ def test_every_kind_of_document_is_recognised(neuroshard: Any, tmp_path: Path, p
 
     assert (result.code, result.err) == (0, "")
     kinds = [line.rpartition("(")[2] for line in result.out.splitlines()]
-    assert kinds == [*(f"{each.schema_name})" for each in documents), "table-set/v1)", "plan/v2)", "bundle)"]
+    assert kinds == [*(f"{each.schema_name})" for each in documents), "table-set/v1)", "plan/v3)", "bundle)"]
 
 
 def test_every_problem_of_every_file_is_told(neuroshard: Any, tmp_path: Path) -> None:

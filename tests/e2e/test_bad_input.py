@@ -42,7 +42,7 @@ ENDED = (
         name="tables-another-document",
         reason="InvalidInput",
         words="schema_version",
-        data={"tables.json": '{"schema_version": "plan/v2"}'},
+        data={"tables.json": '{"schema_version": "plan/v3"}'},
         spec={"model": MODEL_FROM_MAP},
     ),
     Bad(

@@ -33,8 +33,8 @@ def bomb(role: str, file: str, opening: bytes, size_bytes: int, ending: bytes) -
 
 BOMBS = [
     ("worker", "step-report.json", b'{"schema_version": "step-report/v1", "ranks": [', b"]}"),
-    ("plan", "plan.json", b'{"schema_version": "plan/v2", "tables": [', b"]}"),
-    ("planner", "plan.json", b'{"schema_version": "plan/v2", "tables": [', b"]}"),
+    ("plan", "plan.json", b'{"schema_version": "plan/v3", "tables": [', b"]}"),
+    ("planner", "plan.json", b'{"schema_version": "plan/v3", "tables": [', b"]}"),
     ("profiler", "manifest.json", b'{"schema_version": "bundle/v1", "networks": [', b"]}"),
     ("worker", "progress.json", b"[" * 1000 + b"[", b"]" * 1001),
 ]

@@ -96,7 +96,7 @@ def test_a_damaged_plan_in_force_is_named(request_file: Path, capsys: pytest.Cap
 def test_a_plan_in_force_with_groups_is_refused(request_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its shards are those of one group, and as shards of all devices they would be another plan."""
     before = request_file.with_name("before.json")
-    groups = Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS, devices_per_node=8)
+    groups = Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS)
     asked = PlanRequest.read(request_file).model_copy(update={"optimizer": Optimizer.SGD})
     before.write_text(builders.plan(asked, replication=groups).to_json(), encoding="utf-8")
     files = ["--request", str(request_file), "--bundle", str(BUNDLE), "--out", str(request_file.with_name("plan.json"))]

@@ -3,6 +3,7 @@ from collections.abc import Callable
 import pytest
 from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, Plan
 from neuroshard_api.documents.request import Algorithm, ComputePeak, Constraints
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.step_cost import predicted_cost
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
@@ -11,7 +12,7 @@ from neuroshard_report.html.page import render_html
 from neuroshard_report.summary import index_ranges, summarize
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
-from support.builders import request, table, tables
+from support.builders import request, table, tables, topology
 from support.planner.plan_builders import plan_of, random_tables
 from support.planner.searches import planned
 
@@ -125,12 +126,18 @@ def test_groups_are_a_sentence_with_the_time_of_their_averages() -> None:
     """Also where all tables are by columns, whose other collectives are not listed one by one."""
     average = CollectiveCost(kind=CollectiveKind.SYNC, backward_ms=0.5, num_bytes=2**20)
     plan = planned(
-        request(*tables(3), num_devices=2, constraints=Constraints(sharding_types=(ShardingType.TABLE_WISE,)))
+        request(
+            *tables(3),
+            num_devices=2,
+            optimizer=Optimizer.SGD,
+            constraints=Constraints(sharding_types=(ShardingType.TABLE_WISE,)),
+        )
     )
     devices = tuple(each.model_copy(update={"collectives": (average,)}) for each in plan.predicted.devices)
-    replication = Replication(num_groups=2, layout=GroupLayout.STRIDED, devices_per_node=4, whole_ms=9.0)
+    replication = Replication(num_groups=2, layout=GroupLayout.STRIDED, whole_ms=9.0)
     predicted = plan.predicted.model_copy(update={"devices": devices})
-    grouped = plan.model_copy(update={"predicted": predicted, "replication": replication})
+    world = plan.request.model_copy(update={"topology": topology(4)})
+    grouped = plan.model_copy(update={"predicted": predicted, "replication": replication, "request": world})
     summary = summarize(grouped)
 
     assert summary.groups == (

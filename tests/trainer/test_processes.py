@@ -276,10 +276,9 @@ def test_a_killed_run_in_groups_of_ranks_resumes_under_a_mixed_plan_without_grou
     group, topology = builders.topology(2), builders.topology(4, num_nodes=2)
     user, item, country = TABLES
     request = PlanRequest(tables=builders.table_set(*TABLES), topology=topology, optimizer=Optimizer.SGD)
-    in_group = request.model_copy(update={"topology": group})
     first = given_plan(
-        in_group, by_columns(user, (1, 12), (0, 20)), by_rows(item, group), everywhere(country, group)
-    ).model_copy(update={"replication": Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS, devices_per_node=2)})
+        request, by_columns(user, (1, 12), (0, 20)), by_rows(item, group), everywhere(country, group)
+    ).model_copy(update={"replication": Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS)})
     second = given_plan(
         request, on_node(user, 1, topology), everywhere(item, topology), by_columns(country, (2, 4), (1, 12))
     )

@@ -71,7 +71,7 @@ def export(
     if found is None:
         raise InputError(f"{folder}: holds no whole checkpoint; hint: train first, or name the trainer's run directory")
     path, manifest = found
-    tables = with_statistics(plan.request.tables, job.spec.model.inline_tables(job.metadata.name)).tables
+    tables = with_statistics(plan.resolved.tables, job.spec.model.inline_tables(job.metadata.name)).tables
     features, num_dense = features_of(tables), job.spec.model.num_dense_features
     means = _means(job, run_dir) if job.spec.data.missing is Missing.MEAN else None
     preprocessing = preprocessing_of(

@@ -140,7 +140,7 @@ def set_up(
 ) -> TrainingLoop:
     """Return the loop that trains a job (see `train`). All ranks must call this. Raises ExpectedError."""
     spec = job.spec
-    tables = plan.request.tables
+    tables = plan.resolved.tables
     if spec.data.reader_processes:
         start_server()
     own = with_statistics(tables, spec.model.inline_tables(job.metadata.name))
@@ -359,7 +359,7 @@ def _warn_of_earlier_checkpoints(folder: Path) -> None:
 def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> dict[str, str]:
     """Return the facts under which a checkpoint's tensors and position mean the same for this job."""
     model, data, training = job.spec.model, job.spec.data, job.spec.training
-    own = with_statistics(plan.own_tables, model.inline_tables(job.metadata.name))
+    own = with_statistics(plan.request.tables, model.inline_tables(job.metadata.name))
     tables = [
         [
             table.name,

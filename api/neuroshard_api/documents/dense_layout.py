@@ -222,6 +222,8 @@ class DenseLayout(Value):
     units: Annotated[tuple[PlannedUnit, ...], Field(min_length=1, max_length=MAX_UNITS)]
     """In the order of the forward pass."""
     num_parameters: PositiveCount
+    memory: DenseMemory
+    """Of the dense part on every device."""
     replicated_bytes: Count
     """Memory of the dense part on every device if all of it were replicated, and nothing checkpointed."""
     compute_ms: Milliseconds

@@ -16,8 +16,9 @@ from neuroshard_api.documents.gradient_exchange import GradientDecision
 from neuroshard_api.documents.levers import Lever
 from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
-from neuroshard_api.documents.stored_types import StoredTypes, with_types
-from neuroshard_api.documents.tables import DataType, Table, TableSet
+from neuroshard_api.documents.resolved_request import resolved_request
+from neuroshard_api.documents.stored_types import StoredTypes
+from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.collectives import CollectiveTime
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
@@ -44,8 +45,7 @@ class TablePlacement(Value):
     cache_load_factor: Annotated[float, Field(gt=0, le=1)] | None = None
     """Rows of the device's cache over rows of the shard, of a fused_uvm_caching table; unset for all others."""
     data_type: DataType | None = None
-    """Type of the stored weights, where the plan chose it: that of the table in the plan's request. If unset: no type
-    was chosen."""
+    """Type of the stored weights, where the plan chose another than the table's. If unset: the table's."""
     shards: Annotated[tuple[Shard, ...], Field(min_length=1)]
     """By rows, only those that have any: the last devices of a table with few rows hold none."""
 
@@ -191,8 +191,8 @@ class DeduplicatedGroup(Value):
     factor: Annotated[float, Field(ge=1.0)]
     """Expected samples over distinct ones in the batch of a device."""
     saved_ms: float | None = None
-    """Predicted cost of the same placement without the group's deduplication, less the plan's. If unset: the plan has
-    no price."""
+    """Predicted cost of the same placement without the group's deduplication, less the plan's. If unset: the two were
+    not compared."""
 
 
 class BaselineCost(Value):
@@ -269,17 +269,24 @@ PRICE_FIELDS = ("bundle", "predicted", "lower_bound_ms", "gap", "memory", "searc
 """What a plan gives as a whole or not at all."""
 
 
+_REWRITTEN = ("replication", "stored_types", "dense")
+"""Parts that changed tables, devices, or memory in the request of a plan of an earlier version."""
+
+
 class GivenPlan(Document):
-    """A plan, with or without a price: it carries the request it answers, and the shards that answer it.
+    """A plan, with or without a price: the request as it was asked, what was chosen, and the shards that answer both.
+
+    Costs, memory, and shards are of `resolved`, the request with what was chosen.
 
     Without a price, which is ``bundle``, ``predicted``, ``lower_bound_ms``, ``gap``, ``memory``, and ``search``
     together, a plan can be checked, exported, and trained. `Plan` is one with a price.
     """
 
-    schema_name: ClassVar[str] = "plan/v2"
-    earlier_versions: ClassVar[tuple[str, ...]] = ("plan/v1",)
+    schema_name: ClassVar[str] = "plan/v3"
+    earlier_versions: ClassVar[tuple[str, ...]] = ("plan/v1", "plan/v2")
+    """Their requests have what was chosen in place of what was asked. `from_data` reads those that mean the same."""
 
-    schema_version: Literal["plan/v2"] = "plan/v2"
+    schema_version: Literal["plan/v3"] = "plan/v3"
     algorithm: Algorithm
     bundle: BundleReference | None = None
     predicted: PlanCost | None = None
@@ -300,7 +307,7 @@ class GivenPlan(Document):
     communication: CommunicationPlan | None = None
     """Types that were chosen for what travels. If unset: there was no choice."""
     stored_types: StoredTypes | None = None
-    """Types that were chosen for the tables; the request has its tables in these. If unset: there was no choice."""
+    """Types that were chosen for the tables. If unset: there was no choice."""
     gradients: GradientDecision | None = None
     """How gradients of the replicated dense part travel. If unset: there was no choice."""
     choices: Annotated[tuple[PlanChoice, ...], Field(min_length=1)] | None = None
@@ -312,8 +319,8 @@ class GivenPlan(Document):
     incumbent: IncumbentPlan | None = None
     """The plan in force when this one was made. If unset: there was none, or it was not given."""
     replication: Replication | None = None
-    """Groups of devices that each hold all tables; then the request, tables, and everything by device are those of one
-    group. If unset: the tables are sharded over all devices."""
+    """Groups of devices that each hold all tables; then tables and everything by device are those of one group. If
+    unset: the tables are sharded over all devices."""
     dense: DenseLayout | None = None
     """How each unit of the dense part is kept. If unset: all of it is replicated, and nothing is checkpointed."""
     replicated_dense: DenseCost | None = None
@@ -323,16 +330,12 @@ class GivenPlan(Document):
     request: PlanRequest
 
     @model_validator(mode="after")
-    def _dense_layout_with_its_memory(self) -> Self:
+    def _dense_layout_without_groups(self) -> Self:
         if self.dense is not None and self.replication is not None:
             raise ValueError(
                 "dense: groups of devices that each hold all tables train replicated dense parts"
                 "; hint: leave one of dense "
                 "and replication out"
-            )
-        if self.dense is not None and self.request.dense_memory is None:
-            raise ValueError(
-                "request.dense_memory: is missing, and the plan has a layout of the dense part; hint: give both"
             )
         return self
 
@@ -347,13 +350,16 @@ class GivenPlan(Document):
 
     @model_validator(mode="after")
     def _stored_as_chosen(self) -> Self:
-        planned = {table.name: table.data_type for table in self.request.tables.tables}
+        asked = {table.name: table.data_type for table in self.request.tables.tables}
         placed = {table.name: table.data_type for table in self.tables}
         for index, each in enumerate(() if self.stored_types is None else self.stored_types.tables):
-            for where, types in (("the request", planned), ("tables[].data_type", placed)):
-                if types.get(each.name) != each.chosen:
+            for field, kind, where, types in (
+                ("own", each.own, "the request", asked),
+                ("chosen", each.chosen, "tables[].data_type", placed),
+            ):
+                if types.get(each.name) != kind:
                     raise ValueError(
-                        f"stored_types.tables[{index}].chosen: is {each.chosen} for {each.name!r}, {where} has "
+                        f"stored_types.tables[{index}].{field}: is {kind} for {each.name!r}, {where} has "
                         f"{types.get(each.name) or 'none'}; hint: give the same type in both"
                     )
         return self
@@ -404,41 +410,67 @@ class GivenPlan(Document):
                     "; hint: use first_sample, or place it by columns"
                 )
 
+    @classmethod
+    def from_data(cls, raw: object, *, where: str = "document") -> Self:
+        """Read plain data as JSON or YAML parsers give it. Raises DocumentError, also for some of earlier versions.
+
+        The request of an earlier version has what was chosen, and is read as if that had been asked for. That does not
+        hold for groups of devices, types of tables, and layouts of a dense part: such plans are refused.
+        """
+        if isinstance(raw, dict) and raw.get("schema_version") in cls.earlier_versions:
+            types = raw.get("stored_types")
+            parts = {**raw, "stored_types": types.get("tables") if isinstance(types, dict) else None}
+            chosen = next((field for field in _REWRITTEN if parts.get(field)), None)
+            if chosen is not None:
+                problem = f"{chosen}: is of {raw['schema_version']}, whose request does not say what was asked for"
+                raise DocumentError(where, [f"{problem}; hint: make the plan again with this release"])
+        return super().from_data(raw, where=where)
+
     @property
     def dense_cost(self) -> DenseCost | None:
         """The predicted time of the dense part, however it is kept. None: it was not counted."""
         return self.replicated_dense if self.dense is None else self.dense.cost
 
     @property
-    def own_tables(self) -> TableSet:
-        """The tables with the types that they have in the model."""
-        own = {} if self.stored_types is None else {each.name: each.own for each in self.stored_types.tables}
-        return with_types(self.request.tables, own) if own else self.request.tables
+    def resolved(self) -> PlanRequest:
+        """The request with what was chosen, which shards, memory, and costs are of: of one group where there are some.
+
+        It is made at each call.
+        """
+        repeats = self.deduplication or ()
+        return resolved_request(
+            self.request,
+            repeats=[each.group for each in repeats],
+            grouped=[each.group for each in repeats if each.form is DeduplicationForm.GROUPED],
+            communication=self.communication,
+            stored_types=self.stored_types,
+            gradients=self.gradients,
+            dense=self.dense,
+            replication=self.replication,
+        )
 
     @property
     def num_devices(self) -> int:
         """Devices of all groups."""
-        return self.request.topology.num_devices * (1 if self.replication is None else self.replication.num_groups)
+        return self.request.topology.num_devices
 
     @property
     def devices_per_node(self) -> int:
         """Devices of a node, of whatever groups."""
-        if self.replication is None:
-            return self.request.topology.devices_per_node
-        return self.replication.devices_per_node
+        return self.request.topology.devices_per_node
 
     @property
     def num_nodes(self) -> int:
         """Nodes of all groups."""
-        return self.num_devices // self.devices_per_node
+        return self.request.topology.num_nodes
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """The devices of each group, in the order in which the plan numbers them."""
-        size = self.request.topology.num_devices
         if self.replication is None:
-            return (tuple(range(size)),)
-        return group_members(self.replication.num_groups, size, self.replication.layout)
+            return (tuple(range(self.num_devices)),)
+        count = self.replication.num_groups
+        return group_members(count, self.num_devices // count, self.replication.layout)
 
     @property
     def deduplicated_features(self) -> tuple[tuple[str, ...], ...]:
@@ -456,7 +488,8 @@ class GivenPlan(Document):
         if self.communication is not None and not self.communication.chosen.is_exact:
             does.append(self.communication.chosen)
         does += () if self.dense is None else self.dense.units
-        does += () if self.request.gradients is None else (self.request.gradients,)
+        gradients = self.resolved.gradients
+        does += () if gradients is None else (gradients,)
         said = [each.model_dump_json() for each in does]
         said += [each.model_dump_json(include={"features", "form"}) for each in self.deduplication or ()]
         return hashlib.sha256("\n".join(said).encode()).hexdigest()

@@ -189,8 +189,7 @@ class PlanRequest(Document):
     """Which compute of the devices a step waits for."""
     memory: MemorySettings = MemorySettings()
     deduplicate: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Duplication groups of tables whose repeated lists may be left out of batches; in the request that a plan carries,
-    those whose repeats are. If unset: none."""
+    """Duplication groups of tables whose repeated lists may be left out of batches. If unset: none."""
     grouped: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Groups of ``deduplicate`` in the grouped form, whose tables have a collection of their own. If unset: none; the
     planner tries it where the other form pays."""
@@ -199,19 +198,18 @@ class PlanRequest(Document):
     communication: CommunicationChoices | None = None
     """Types in which pooled embeddings and their gradients may travel. If unset: as ``wire`` says."""
     wire: WireTypes | None = None
-    """Types in which they travel, by codecs; in the request that a plan carries, those that it chose. If unset:
-    memory.output_data_type in both directions."""
+    """Types in which they travel, by codecs. If unset: memory.output_data_type in both directions."""
     gradient_choices: GradientChoices | None = None
     """How gradients of the replicated dense part may travel. If unset: as ``gradients`` says."""
     gradients: GradientExchange | None = None
-    """How they travel; in the request that a plan carries, what it chose. If unset: as they are."""
+    """How they travel. If unset: as they are."""
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
     dense_choices: DenseChoices | None = None
     """How the counted dense part may be kept on the devices. If unset: as with the policy auto."""
     dense_memory: DenseMemory | None = None
-    """Memory of the counted dense part in the layout of the plan that carries the request. If unset: it is replicated,
-    and nothing is checkpointed."""
+    """Memory of the counted dense part in a layout that was chosen before. If unset: it is replicated, and nothing is
+    checkpointed."""
     remarks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Sentences about the job, which the planner does not see; the plan has them among its warnings. If unset: none."""
     constraints: Constraints = Constraints()

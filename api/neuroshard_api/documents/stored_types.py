@@ -1,7 +1,6 @@
 """The types that a plan stores tables in, where it may choose them: which it chose, and what that changes.
 
-A plan's request has its tables in the chosen types, so that costs, memory, kernels, and trainers need no second look;
-what is here says which types the tables have of their own.
+The tables of a plan's request are in their own types; ``resolved`` has them in the chosen ones.
 """
 
 from collections.abc import Mapping

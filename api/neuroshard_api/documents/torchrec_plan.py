@@ -168,22 +168,22 @@ class TorchRecPlan(Document):
             DocumentError: TorchRec cannot run the plan, or would compute wrong values, or two tables of a collection
                 have one name.
         """
-        topology = plan.request.topology
-        problems = list(placement_problems(plan.tables, plan.request))
+        request = plan.resolved
+        problems = list(placement_problems(plan.tables, request))
         if problems:
             raise DocumentError("plan", problems)
-        output = plan.request.memory.output_data_type
+        output = request.memory.output_data_type
         placements = {table.name: table for table in plan.tables}
-        num_rows = {table.name: table.num_embeddings for table in plan.request.tables.tables}
+        num_rows = {table.name: table.num_embeddings for table in request.tables.tables}
         modules: dict[str, dict[str, TorchRecParameter]] = {}
-        for path, names in (collections or _collections(plan.request.tables.tables, module_path)).items():
+        for path, names in (collections or _collections(request.tables.tables, module_path)).items():
             types = _joined_types([placements[known_as] for known_as in names.values()], column_wise)
             modules[path] = {
                 name: _parameter(
                     placements[known_as],
                     sharding_type=types[known_as],
                     num_rows=num_rows[known_as],
-                    topology=topology,
+                    topology=request.topology,
                     compute_device=compute_device,
                     output_dtype=None if output is DataType.FP32 else output,
                 )
@@ -195,7 +195,7 @@ class TorchRecPlan(Document):
             world_size=plan.num_devices,
             local_world_size=plan.devices_per_node,
             groups=_groups(plan),
-            codecs=_codecs(plan.request.wire),
+            codecs=_codecs(request.wire),
             deduplication=plan.deduplication,
             modules=modules,
         )
@@ -230,9 +230,10 @@ def _collections(tables: Sequence[Table], module_path: str | None) -> Mapping[st
 def _groups(plan: GivenPlan) -> TorchRecGroups | None:
     if plan.replication is None:
         return None
+    group = plan.resolved.topology
     return TorchRecGroups(
-        sharding_group_size=plan.request.topology.num_devices,
-        node_group_size=plan.request.topology.devices_per_node,
+        sharding_group_size=group.num_devices,
+        node_group_size=group.devices_per_node,
         use_inter_host_allreduce=plan.replication.layout is GroupLayout.CONTIGUOUS,
         sync_every_steps=plan.replication.sync_every_steps,
     )

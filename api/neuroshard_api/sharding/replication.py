@@ -41,18 +41,22 @@ class GroupLayout(StrEnum):
 
 
 class Replication(Value):
-    """Groups of a plan. The plan's request and shards are those of one group, with its devices numbered from 0."""
+    """Groups of a plan. The plan's shards are those of one group, with its devices numbered from 0."""
 
     num_groups: Annotated[int, Field(ge=2, le=4096)]
     layout: GroupLayout
-    devices_per_node: PositiveCount
-    """Of the nodes that all groups share."""
     sync_every_steps: SyncSteps = 1
     """Steps from one average of weights and optimizer state over all copies to the next."""
     whole_ms: Annotated[float, Field(ge=0)] | None = None
     """Predicted cost of the best plan over all devices without groups. If unset: the plan has no price."""
     group_lower_bound_ms: Annotated[float, Field(ge=0)] | None = None
     """No plan of one group costs less under the same cost model, averages left out. If unset: the plan has no price."""
+
+    def of(self, topology: Topology) -> "Grouping":
+        """Return the groups of all devices, of which `replication_problem` finds no fault."""
+        found = grouping(topology, topology.num_devices // self.num_groups, self.layout)
+        assert found is not None, "plans are checked for groups that fill their nodes"
+        return found
 
 
 def moment_scale(optimizer: Optimizer, num_groups: int) -> int:
@@ -140,34 +144,27 @@ def averaging_problem(optimizers: Sequence[Optimizer]) -> str | None:
     return f"TorchRec averages no state of {other.value}; hint: use one of {', '.join(AVERAGED_OPTIMIZERS)}"
 
 
-def replication_problem(replication: Replication, group: Topology, optimizers: Sequence[Optimizer]) -> str | None:
+def replication_problem(replication: Replication, topology: Topology, optimizers: Sequence[Optimizer]) -> str | None:
     """Return the reason that TorchRec cannot form or average a plan's groups; it begins with the field. None: it can.
 
     Args:
         replication: of the plan.
-        group: the devices of each group.
+        topology: all devices.
         optimizers: of the tables.
     """
     problem = averaging_problem(optimizers)
     if problem is not None:
         return f"num_groups: {problem}, or plan without groups"
-    if group.host_memory is not None:
+    if topology.host_memory is not None:
         return (
             "num_groups: groups average device memory alone, and the topology has host_memory"
             "; hint: leave one of them out"
         )
-    num_nodes, rest = divmod(replication.num_groups * group.num_devices, replication.devices_per_node)
-    size = {"num_nodes": num_nodes, "devices_per_node": replication.devices_per_node}
-    whole = None if rest else group.model_copy(update=size)
-    found = None if whole is None else grouping(whole, group.num_devices, replication.layout)
-    if found is None or (found.group.num_nodes, found.group.devices_per_node) != (
-        group.num_nodes,
-        group.devices_per_node,
-    ):
+    size, rest = divmod(topology.num_devices, replication.num_groups)
+    if rest or grouping(topology, size, replication.layout) is None:
         return (
-            f"layout: {replication.num_groups} {replication.layout} groups of {group.num_nodes} x "
-            f"{group.devices_per_node} devices do not fill nodes of {replication.devices_per_node}; "
-            "hint: give other groups or nodes"
+            f"layout: {replication.num_groups} {replication.layout} groups are not equal parts of "
+            f"{topology.num_nodes} nodes of {topology.devices_per_node} devices; hint: give other groups or nodes"
         )
     return None
 

@@ -31,7 +31,7 @@ def compare_accuracy(  # noqa: PLR0917 - typer passes by name
     if out is not None:
         check_writable(out)
     processes, (given,) = checked_plans(job, [plan])
-    if given.request.wire is None and given.request.gradients is None:
+    if given.resolved.wire is None and given.resolved.gradients is None:
         raise CommandError(
             f"{plan}: sends nothing in narrow types, so that there is nothing to compare"
             "; hint: name types in spec.training.communication of the job that is planned, with policy Fixed where the "

@@ -73,7 +73,7 @@ def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[Tab
                 f"{path}: replication: plans with groups of devices have their price from the search alone; "
                 "hint: read it with `neuroshard explain`"
             )
-        return whole.request, whole.tables
+        return whole.resolved, whole.tables
     return _torchrec_plan(path, None if raw is None else TorchRecPlan.from_data(raw, where=str(path)), options)
 
 

@@ -48,7 +48,7 @@ def mismatches(plan: "GivenPlan", tables: "TableSet", *, world_size: int, device
         return [
             f"is for {planned} devices, the job has {world_size} (spec.trainer); hint: make a plan for {world_size}"
         ]
-    differing = {name for name, *_ in planned_facts(plan.own_tables.tables) ^ planned_facts(tables.tables)}
+    differing = {name for name, *_ in planned_facts(plan.request.tables.tables) ^ planned_facts(tables.tables)}
     if differing:
         shown = ", ".join(repr(name) for name in sorted(differing)[:5])
         return [f"is for other tables than the job's: {shown} differ in name, rows, columns or type; hint: plan again"]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from neuroshard_api.documents.plan import CollectiveCost, DeviceCost, Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
-from neuroshard_api.documents.request import PlanRequest, TableConstraints
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.resolved_request import request_of_group
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family, ShardingType
@@ -23,10 +24,6 @@ from neuroshard_costs.shards import weights_bytes
 from neuroshard_planner.choices.dense_layout import excludes_replicas
 from neuroshard_planner.choices.trials import Trials, cheaper_ms
 from neuroshard_planner.errors import RequestError
-from neuroshard_planner.problem.sharding_choice import default_types
-
-IN_GROUPS = tuple(kind for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL)
-"""Types that are searched in groups: gradients of data_parallel tables are added up over all devices."""
 
 
 class DeviceGroups:
@@ -88,9 +85,8 @@ class DeviceGroups:
         text = f"{way.num_groups} {way.layout} groups of {way.group.num_devices} devices"
         costs, every = self._trials.costs, self._asked.replication
         assert every is not None, "the request permits groups"
-        default = default_types(whole.request, costs.manifest)
         try:
-            group_bound_ms = self._trials.bound_ms(_request_of_group(free, way, default))
+            group_bound_ms = self._trials.bound_ms(request_of_group(free, way.group))
         except RequestError as error:  # a group within a node has no types of nodes
             self._trials.note(text, str(error))
             return None, math.inf
@@ -100,7 +96,7 @@ class DeviceGroups:
             kept = found.model_copy(update={"lower_bound_ms": min(group_bound_ms, found.predicted.total_ms)})
             return _averaged(kept, way, self._asked, costs, whole_ms=whole.predicted.total_ms)
 
-        request = _request_of_group(whole.request, way, default)
+        request = request_of_group(whole.request, way.group)
         trial = self._trials.tried(text, request, below_ms=below_ms, finish=averaged, added_ms=least_ms)
         narrow = self._narrowest(request)
         if trial.is_infeasible and narrow is not None:
@@ -122,6 +118,7 @@ def of_group(plan: Plan) -> Plan:
             "lower_bound_ms": bound_ms,
             "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
             "replication": None,
+            "request": plan.resolved,
         }
     )
 
@@ -173,24 +170,6 @@ def _groupings(request: PlanRequest) -> list[Grouping]:
         raise RequestError(f"replication.{error}") from error
 
 
-def _request_of_group(request: PlanRequest, way: Grouping, default: tuple[ShardingType, ...]) -> PlanRequest:
-    """Return the request of one group: its devices, and types that stay within it."""
-    constraints = request.constraints
-
-    def left(own: TableConstraints) -> TableConstraints:
-        types = own.sharding_types
-        kept = None if types is None else tuple(kind for kind in types if kind in IN_GROUPS)
-        return own.model_copy(update={"sharding_types": kept})
-
-    types = constraints.sharding_types or default
-    # No table takes the types of all tables where groups have none of these: its own came first.
-    kept = tuple(kind for kind in types if kind in IN_GROUPS) or types
-    limited = constraints.model_copy(
-        update={"sharding_types": kept, "tables": {name: left(own) for name, own in constraints.tables.items()}}
-    )
-    return request.model_copy(update={"topology": way.group, "constraints": limited})
-
-
 def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferModel, *, whole_ms: float) -> Plan:
     """Return a group's plan with the average of its copies, per step."""
     assert request.replication is not None, "the request permits groups"
@@ -210,7 +189,6 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
             "replication": Replication(
                 num_groups=way.num_groups,
                 layout=way.layout,
-                devices_per_node=request.topology.devices_per_node,
                 sync_every_steps=every,
                 whole_ms=whole_ms,
                 group_lower_bound_ms=plan.lower_bound_ms,

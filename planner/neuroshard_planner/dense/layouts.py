@@ -87,6 +87,7 @@ class Layouts:
         return DenseLayout(
             units=tuple(each.planned(path) for path, each in zip(self._modules, chosen.options, strict=True)),
             num_parameters=self._profile.num_parameters,
+            memory=chosen.memory,
             replicated_bytes=self._profile.total_bytes,
             compute_ms=chosen.compute_ms,
             exposed_ms=chosen.exposed_ms,

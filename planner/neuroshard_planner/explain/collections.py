@@ -34,7 +34,7 @@ class PlacedCollection:
 
 def placed_collections(plan: GivenPlan) -> Sequence[PlacedCollection]:
     """Return the collections in the order of their first tables. Empty: the tables name none."""
-    tables = plan.request.tables.tables
+    tables = plan.resolved.tables.tables
     if all(table.collection is None for table in tables):
         return ()
     placements = {placed.name: placed for placed in plan.tables}

@@ -48,7 +48,7 @@ def overfull_devices(plan: Plan) -> tuple[OverfullDevice, ...]:
     over = [device for device, memory in enumerate(plan.memory) if memory.used_bytes > memory.capacity_bytes]
     if not over:
         return ()
-    ledger = MemoryLedger(plan.request)
+    ledger = MemoryLedger(plan.resolved)
     found = (
         OverfullDevice(
             device=device,

@@ -235,7 +235,7 @@ def _gap_of_groups(whole: Plan, own: Plan) -> Iterator[GapPart]:
 
 
 def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float) -> Iterator[str]:
-    request, total_ms = plan.request, plan.predicted.total_ms
+    request, total_ms = plan.resolved, plan.predicted.total_ms
     is_plan_searched = is_searched(plan.tables, problem)
     by_columns_alone = all(types <= {*BY_COLUMNS} for types in problem.sharding_types)
     kind = "by columns" if is_plan_searched and by_columns_alone else "of the types that are searched"

@@ -91,7 +91,7 @@ def traffic_costs(plan: Plan, *, bundle: Bundle, num_draws: int = NUM_DRAWS) -> 
     for algorithm, found in attempts(problem).items():
         if isinstance(found, Placement):
             placements.setdefault(algorithm, found)
-    draws = other_traffic(plan.request, num_draws=num_draws)
+    draws = other_traffic(plan.resolved, num_draws=num_draws)
     costs: FloatArray = np.array([totals_under(drawn, problem, list(placements.values())) for drawn in draws])
     return tuple(
         TrafficCost(

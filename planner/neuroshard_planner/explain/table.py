@@ -214,7 +214,7 @@ def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
             f"{bundle.manifest.name!r} ({bundle.manifest.weights_sha256[:12]}...)"
             "; hint: give the bundle of the plan with --bundle"
         )
-    problem = Problem(plan.request, bundle)
+    problem = Problem(plan.resolved, bundle)
     return problem, placement_of(plan.tables, problem)
 
 

@@ -7,6 +7,7 @@ from math import isclose
 import numpy as np
 from neuroshard_api.documents.plan import DeviceCost, DeviceMemory, GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import placement_devices, placement_problems
@@ -43,7 +44,7 @@ def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
     each table, then constraints, memory, costs and labels together. A plan without a price has no memory and costs:
     nothing tells whether it fits.
     """
-    problems = table_problems(plan.tables, plan.request)
+    problems = table_problems(plan.tables, plan.resolved)
     if problems or not isinstance(plan, Plan):
         return problems or list(_constraint_problems(plan))
     return [
@@ -84,7 +85,7 @@ def _list_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> It
 
 
 def _constraint_problems(plan: GivenPlan) -> Iterator[str]:
-    request = plan.request
+    request = plan.resolved
     try:
         units = resolve_units(request)
         allowed = allowed_devices(request, units)
@@ -92,23 +93,26 @@ def _constraint_problems(plan: GivenPlan) -> Iterator[str]:
         yield f"request.{error}"
         return
     for row, unit in enumerate(units):
-        yield from unit_problems(plan, unit, None if allowed is None else np.flatnonzero(allowed[row]).tolist())
+        on = None if allowed is None else np.flatnonzero(allowed[row]).tolist()
+        yield from unit_problems(plan.tables, request, unit, on)
 
 
-def unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) -> Iterator[str]:
+def unit_problems(
+    tables: Sequence[TablePlacement], request: PlanRequest, unit: Unit, allowed: Sequence[int] | None
+) -> Iterator[str]:
     """Yield the broken constraints of a table or a co-located group; ``allowed`` None: any device will do."""
-    constraints = plan.request.constraints
+    constraints = request.constraints
     for index in unit.tables:
-        placement = plan.tables[index]
+        placement = tables[index]
         path = f"tables[{index}].shards"
         yield from _kind_problems(index, placement, constraints)
-        data_types, found = constraints.data_types_of(placement.name), plan.request.tables.tables[index].data_type
+        data_types, found = constraints.data_types_of(placement.name), request.tables.tables[index].data_type
         if data_types is not None and found not in data_types:
             yield (
                 f"tables[{index}].data_type: {placement.name!r} is stored as {found}, the constraints allow "
                 f"{', '.join(data_types)}"
             )
-        devices = sorted(placement_devices(placement, plan.request.topology))
+        devices = sorted(placement_devices(placement, request.topology))
         if allowed is not None and not set(devices) <= set(allowed):
             yield (
                 f"{path}: {placement.name!r} is on devices {_listed(devices)}, the constraints allow {_listed(allowed)}"
@@ -132,7 +136,7 @@ def unit_problems(plan: GivenPlan, unit: Unit, allowed: Sequence[int] | None) ->
         widest, most_columns = max(shard.num_columns for shard in placement.shards), constraints.max_shard_width
         if most_columns is not None and widest > most_columns:
             yield (f"{path}: {placement.name!r} has a shard of {widest} columns, the constraints allow {most_columns}")
-    members = [plan.tables[index] for index in unit.tables]
+    members = [tables[index] for index in unit.tables]
     places = {shard.device for member in members for shard in member.shards}
     if len(members) > 1 and (len(places) > 1 or any(len(member.shards) > 1 for member in members)):
         names = ", ".join(repr(member.name) for member in members[:5])
@@ -150,9 +154,8 @@ def _kind_problems(index: int, placement: TablePlacement, constraints: Constrain
 
 
 def _memory_problems(plan: Plan, *, must_fit: bool) -> Iterator[str]:
-    if plan.dense is None and plan.request.dense_memory is not None:
-        yield "dense: is missing, and the request has the memory of a layout (dense_memory); hint: make the plan again"
-    recomputed = tables_memory(MemoryLedger(plan.request), plan.tables)
+    ledger = MemoryLedger(plan.resolved)
+    recomputed = tables_memory(ledger, plan.tables)
     if len(plan.memory) != len(recomputed):
         yield f"memory: has {len(plan.memory)} entries, the topology has {len(recomputed)} devices"
         return
@@ -168,13 +171,11 @@ def _memory_problems(plan: Plan, *, must_fit: bool) -> Iterator[str]:
                 f"memory[{device}]: needs {right.used_bytes} bytes of {right.capacity_bytes}; "
                 "move or split tables, or give devices with more memory"
             )
-    yield from _host_memory_problems(plan, recomputed)
+    yield from _host_memory_problems(plan.resolved.topology, recomputed, capacity=ledger.host_capacity_bytes)
 
 
-def _host_memory_problems(plan: Plan, memory: Sequence[DeviceMemory]) -> Iterator[str]:
+def _host_memory_problems(topology: Topology, memory: Sequence[DeviceMemory], *, capacity: int) -> Iterator[str]:
     """Yield the nodes whose tables take more host memory than there is."""
-    topology = plan.request.topology
-    capacity = MemoryLedger(plan.request).host_capacity_bytes
     for node in range(topology.num_nodes):
         first = node * topology.devices_per_node
         needed = sum(each.host_bytes for each in memory[first : first + topology.devices_per_node])
@@ -186,7 +187,7 @@ def _host_memory_problems(plan: Plan, memory: Sequence[DeviceMemory]) -> Iterato
 
 
 def _device_cost_problems(plan: Plan) -> Iterator[str]:
-    columns = np.zeros(plan.request.topology.num_devices)
+    columns = np.zeros(plan.resolved.topology.num_devices)
     num_vectors = {table.name: table.num_vectors for table in plan.request.tables.tables}
     for table in plan.tables:
         for shard in table.shards if table.sharding_type.is_by_columns else ():

@@ -15,7 +15,7 @@ def predicted_memory(plans: Mapping[str, GivenPlan]) -> PredictedMemory:
     Args:
         plans: by name, sound and for equally many devices; with or without a price.
     """
-    ledgers = {name: tables_memory(MemoryLedger(plan.request), plan.tables) for name, plan in plans.items()}
+    ledgers = {name: tables_memory(MemoryLedger(plan.resolved), plan.tables) for name, plan in plans.items()}
     by_device = list(zip(*ledgers.values(), strict=True))
     reserve = max(each.reserve_bytes for each in by_device[0])
     totals = [reserve + sum(each.used_bytes - each.reserve_bytes for each in of_device) for of_device in by_device]

@@ -8,7 +8,7 @@ has it, the largest moves first, unless that costs more than the search's tolera
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_api.documents.plan import GivenPlan, IncumbentPlan, MovedTable, TablePlacement
+from neuroshard_api.documents.plan import IncumbentPlan, MovedTable, TablePlacement
 from neuroshard_api.process.hints import without_hint
 from neuroshard_costs.shards import FloatArray
 
@@ -54,9 +54,8 @@ class Migration:
         self._problem = problem
         self._incumbent = incumbent
         self._before = placement_of(incumbent.tables, problem)
-        given = GivenPlan(algorithm=problem.request.algorithm, tables=incumbent.tables, request=problem.request)
         answers = [
-            not any(unit_problems(given, unit, np.flatnonzero(allowed).tolist()))
+            not any(unit_problems(incumbent.tables, problem.request, unit, np.flatnonzero(allowed).tolist()))
             for unit, allowed in zip(problem.units, _allowed(problem), strict=True)
         ]
         self._answers = problem.fits(self._before) and all(answers)

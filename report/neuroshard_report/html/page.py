@@ -94,7 +94,8 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = (), steps: StepR
         ranges=index_ranges,
     )
     summary = summarize(plan)
-    topology = plan.request.topology
+    resolved = plan.resolved
+    topology = resolved.topology
     shown = summary.devices if topology.num_devices <= MAX_LANES else summary.extremes(NUM_EXTREMES)
     listed = _by_module(sorted(summary.tables, key=_reads, reverse=True)[:MAX_TABLES], summary)
     capacity = max(max(device.memory_bytes, device.memory.capacity_bytes) for device in summary.devices)
@@ -134,18 +135,16 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = (), steps: StepR
         comparison=_comparison(summary),
         levers=[lever_line(lever, plan.predicted.total_ms) for lever in plan.levers or ()],
         stored_types=stored_types_text(plan),
-        exchange=communication_line(plan.request.wire, plan.communication, plan.predicted.total_ms),
-        gradients=gradients_line(plan.request.gradients, plan.gradients),
+        exchange=communication_line(resolved.wire, plan.communication, plan.predicted.total_ms),
+        gradients=gradients_line(resolved.gradients, plan.gradients),
     )
 
 
 def _dense_frontier(plan: Plan) -> Markup:
     """Return the drawing of the dense part's layouts; empty where the plan has none, or does not say them."""
-    if plan.dense is None or not plan.dense.frontier or plan.request.dense_memory is None:
+    if plan.dense is None or not plan.dense.frontier:
         return Markup("")
-    return frontier_steps(
-        plan.dense.frontier, memory_bytes=plan.request.dense_memory.total_bytes, dense_ms=plan.dense.dense_ms
-    )
+    return frontier_steps(plan.dense.frontier, memory_bytes=plan.dense.memory.total_bytes, dense_ms=plan.dense.dense_ms)
 
 
 def _by_module(tables: Sequence[PlacedTable], summary: PlanSummary) -> Sequence[PlacedTable]:

@@ -166,7 +166,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
 
 
 def _exchange(plan: Plan) -> list[tuple[str, str]]:
-    request, lines = plan.request, []
+    request, lines = plan.resolved, []
     if request.wire is not None or plan.communication is not None:
         lines.append(("exchange", communication_line(request.wire, plan.communication, plan.predicted.total_ms)))
     if request.gradients is not None or plan.gradients is not None:

@@ -52,7 +52,7 @@ def test_small_tables_are_held_by_groups_where_the_network_is_slow() -> None:
     assert plan.replication.whole_ms is not None
     assert plan.predicted.total_ms < plan.replication.whole_ms
     assert plan.num_devices == 8
-    assert plan.request.topology.num_devices * plan.replication.num_groups == 8
+    assert plan.resolved.topology.num_devices * plan.replication.num_groups == 8
     assert 0 < average_ms(plan) < plan.predicted.total_ms
     assert seldom.predicted.total_ms < plan.predicted.total_ms
     assert any("sync_every_steps" in warning for warning in seldom.warnings)
@@ -154,7 +154,7 @@ def test_the_cheaper_layout_is_chosen_where_both_are_permitted() -> None:
     found = {layout: plan for layout, plan in plans.items() if plan.replication is not None}
     for layout, plan in found.items():
         nodes = (1, 4) if layout is GroupLayout.CONTIGUOUS else (2, 2)
-        assert (plan.request.topology.num_nodes, plan.request.topology.devices_per_node) == nodes
+        assert (plan.resolved.topology.num_nodes, plan.resolved.topology.devices_per_node) == nodes
 
 
 def test_the_explanation_of_a_plan_with_groups_adds_up() -> None:

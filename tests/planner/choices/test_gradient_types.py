@@ -54,7 +54,7 @@ def asked(num_parameters: int = 2**29, *, num_nodes: int = 4, per_node: int = 8,
 
 
 def test_gradients_travel_in_the_type_that_saves_most() -> None:
-    """The plan's request has it; every other type has its price, and the reason why it was not chosen."""
+    """What was resolved has it; every other type has its price, and the reason why it was not chosen."""
     plan = planned(asked())
 
     found = plan.gradients
@@ -62,14 +62,14 @@ def test_gradients_travel_in_the_type_that_saves_most() -> None:
     by_type = {each.type: each for each in found.alternatives}
     assert list(by_type) == list(ALL.narrow)
     chosen = by_type[found.chosen]
-    assert plan.request.gradients == ALL.exchange(found.chosen)
+    assert plan.resolved.gradients == ALL.exchange(found.chosen)
     assert chosen.refusal is None
     assert chosen.saved_ms == max(each.saved_ms or 0.0 for each in found.alternatives)
     assert all(each.refusal for each in found.alternatives if each is not chosen)
     assert found.exact_exposed_ms == pytest.approx(
         (chosen.exposed_ms or 0.0) + (chosen.codec_ms or 0.0) + (chosen.saved_ms or 0.0)
     )
-    assert gradients_line(plan.request.gradients, found).startswith(f"{found.chosen} saves ")
+    assert gradients_line(plan.resolved.gradients, found).startswith(f"{found.chosen} saves ")
     assert not plan_problems(plan)
     assert Plan.from_json(plan.to_json()) == plan
 

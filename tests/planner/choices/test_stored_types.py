@@ -32,11 +32,11 @@ def asked(**fields: Any) -> PlanRequest:
 
 def types_of(plan: Plan) -> dict[str, DataType]:
     """Return the types in which a plan stores its tables."""
-    return {table.name: table.data_type for table in plan.request.tables.tables}
+    return {table.name: table.data_type for table in plan.resolved.tables.tables}
 
 
 def test_tables_are_narrow_where_that_saves_more_than_the_models_error() -> None:
-    """The plan says the types, what they save, and that results change; its request has the tables in them."""
+    """The plan says the types, what they save, and that results change; its request is as it was asked."""
     plan = planned(asked())
 
     found = plan.stored_types
@@ -47,7 +47,7 @@ def test_tables_are_narrow_where_that_saves_more_than_the_models_error() -> None
     assert set(types_of(plan).values()) == set(BOTH) or set(types_of(plan).values()) == {DataType.FP16}
     assert found.saved_bytes == sum(2 * 64 * 1_000_000 for _ in found.tables)
     assert {table.name for table in plan.tables if table.data_type} == {each.name for each in found.tables}
-    assert set(plan.own_tables.tables) == set(asked().tables.tables)
+    assert plan.request == asked()
     assert not plan_problems(plan)
     assert any(warning.startswith("stored_types: ") for warning in plan.warnings)
     name = found.tables[0].name
@@ -157,12 +157,15 @@ def test_types_without_a_training_kernel_are_refused() -> None:
 
 
 def test_a_plan_with_a_type_that_nothing_chose_is_refused() -> None:
-    """The record, the placement, and the request's table have one type."""
+    """The record and the placement have one type, and the request's table its own."""
     plan = planned(asked())
     assert plan.stored_types is not None
     index = next(index for index, table in enumerate(plan.tables) if table.data_type)
-    for path, value in ((f"tables.{index}.data_type", "FP32"), (f"request.tables.tables.{index}.data_type", "FP32")):
-        with pytest.raises(DocumentError, match=r"stored_types.tables\[0\].chosen: is FP16"):
+    for path, value, found in (
+        (f"tables.{index}.data_type", "FP32", "chosen: is FP16"),
+        (f"request.tables.tables.{index}.data_type", "FP16", "own: is FP32"),
+    ):
+        with pytest.raises(DocumentError, match=rf"stored_types.tables\[0\].{found}"):
             Plan.from_data(builders.data_with(plan, path, value))
     limited = builders.data_with(plan, "request.constraints.data_types", ["FP32"])
     assert any(

@@ -43,13 +43,13 @@ def without_choice(request: PlanRequest, wire: WireTypes | None = None) -> PlanR
 
 
 def test_a_plan_sends_the_permitted_types_that_save_most() -> None:
-    """It says what each pair would have made of the exact plan, and its request has the chosen types."""
+    """It says what each pair would have made of the exact plan, and its request is as it was asked."""
     plan = planned(asked())
 
     found = plan.communication
     assert found is not None
-    assert (found.chosen, plan.request.wire) == (INT8, INT8)
-    assert plan.request.communication == CHOICES
+    assert (found.chosen, plan.resolved.wire) == (INT8, INT8)
+    assert plan.request == asked()
     assert found.exact_ms == planned(without_choice(asked())).predicted.total_ms
     assert plan.predicted.total_ms < 0.9 * found.exact_ms
     by_types = {each.text: each for each in found.alternatives}
@@ -114,7 +114,7 @@ def test_types_that_cannot_help_are_refused_with_the_reason(fields: dict[str, An
 
     assert plan.communication is not None
     assert plan.communication.chosen.is_exact
-    assert plan.request.wire is None
+    assert plan.resolved.wire is None
     assert reason in (plan.communication.reason or "")
 
 

@@ -8,11 +8,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from neuroshard_api.documents.plan import Plan, TablePlacement
 from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
+from neuroshard_api.documents.resolved_request import IN_GROUPS
 from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.job.step_cost import predicted_cost
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
-from neuroshard_planner.choices.device_groups import IN_GROUPS, DeviceGroups, average_ms
+from neuroshard_planner.choices.device_groups import DeviceGroups, average_ms
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.explain.terms import step_terms

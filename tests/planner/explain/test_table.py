@@ -40,7 +40,7 @@ def by_columns(**fields: Any) -> Constraints:
 def test_a_move_costs_what_the_moved_plan_costs() -> None:
     """Every move's number is the whole plan's cost with the table there, all others staying."""
     plan, bundle = planned(request_of(constraints=by_columns(max_shards_per_table=1)))
-    problem = Problem(plan.request, bundle)
+    problem = Problem(plan.resolved, bundle)
     placement = placement_of(plan.tables, problem)
 
     for unit, table in enumerate(plan.tables):
@@ -173,7 +173,7 @@ def test_other_types_cost_what_the_converted_plan_costs() -> None:
     members = [builders.table(f"t{index}", num_embeddings=50_000, pooling_factor=2.0 + 5 * index) for index in range(7)]
     asked = builders.request(*members, num_devices=3, constraints=Constraints(sharding_types=tuple(ShardingType)))
     plan, bundle = planned(asked)
-    problem = Problem(plan.request, bundle)
+    problem = Problem(plan.resolved, bundle)
     placement = placement_of(plan.tables, problem)
     copy = problem.row_block(3, REPLICATED, 64)
     others = problem.kinds.unit[placement.kinds] != 3

@@ -260,9 +260,13 @@ def test_managed_collision_is_a_term_of_the_ledger(plan: Plan) -> None:
 @pytest.mark.parametrize("num_points", [0, 1, 2])
 def test_a_dense_part_is_drawn_where_its_plan_has_a_frontier(plan: Plan, num_points: int) -> None:
     """The field may be left out: then the page has no drawing of it."""
+    memory = DenseMemory(
+        weights_bytes=1, gradient_bytes=0, optimizer_state_bytes=0, activation_bytes=0, transient_bytes=0
+    )
     layout = DenseLayout(
         units=(PlannedUnit(module="over_arch", checkpointed=True),),
         num_parameters=1,
+        memory=memory,
         replicated_bytes=4,
         compute_ms=2.0,
         exposed_ms=0.0,
@@ -270,12 +274,8 @@ def test_a_dense_part_is_drawn_where_its_plan_has_a_frontier(plan: Plan, num_poi
         source="simulated:test-80gb",
         frontier=tuple(DensePoint(memory_bytes=1 + place, dense_ms=2.0 - place) for place in range(num_points)),
     )
-    memory = DenseMemory(
-        weights_bytes=1, gradient_bytes=0, optimizer_state_bytes=0, activation_bytes=0, transient_bytes=0
-    )
-    asked = plan.request.model_copy(update={"dense_memory": memory})
 
-    page = render_html(plan.model_copy(update={"request": asked, "dense": layout}))
+    page = render_html(plan.model_copy(update={"dense": layout}))
 
     assert ("time of the dense part over its memory" in page) == (num_points > 0)
 

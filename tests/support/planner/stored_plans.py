@@ -2,7 +2,7 @@
 
 from neuroshard_api.documents.plan import GivenPlan, TablePlacement
 from neuroshard_api.documents.request import Algorithm, PlanRequest
-from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, with_types
+from neuroshard_api.documents.stored_types import StoredTable, StoredTypes
 from neuroshard_api.documents.tables import DataType, Optimizer
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, on_node
@@ -38,6 +38,6 @@ def plan_with(*halved: str) -> GivenPlan:
     return GivenPlan(
         algorithm=Algorithm.NEUROSHARD,
         tables=tuple(map(stored, placed)),
-        request=request.model_copy(update={"tables": with_types(request.tables, types)}),
+        request=request,
         stored_types=StoredTypes(tables=chosen) if chosen else None,
     )

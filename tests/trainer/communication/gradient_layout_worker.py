@@ -63,7 +63,6 @@ def plan_with(*sharded: str) -> GivenPlan:
         optimizer=Optimizer.SGD,
         gradients=GradientExchange(type=GradientType.THRESHOLD),
         dense=builders.dense_profile(*TABLES),
-        dense_memory=memory,
     )
     units = [
         PlannedUnit(module=each, strategy=DenseStrategy.ZERO3, group=DenseGroup.WORLD)
@@ -74,6 +73,7 @@ def plan_with(*sharded: str) -> GivenPlan:
     layout = DenseLayout(
         units=tuple(units),
         num_parameters=1,
+        memory=memory,
         replicated_bytes=1,
         compute_ms=1,
         exposed_ms=1,

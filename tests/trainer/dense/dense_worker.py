@@ -115,13 +115,14 @@ def plan_with(units: tuple[PlannedUnit, ...] | None) -> GivenPlan:
     layout = DenseLayout(
         units=units,
         num_parameters=1,
+        memory=memory,
         replicated_bytes=1,
         compute_ms=1,
         exposed_ms=1,
         replicated_ms=1,
         source="simulated:test",
     )
-    counted = request.model_copy(update={"dense": builders.dense_profile(*TABLES), "dense_memory": memory})
+    counted = request.model_copy(update={"dense": builders.dense_profile(*TABLES)})
     return given_plan(counted, *placed).model_copy(update={"dense": layout})
 
 

@@ -64,8 +64,9 @@ def test_every_group_computes_a_table_for_its_own_batches(
     """A plan numbers the devices of one group; ranks and the size of nodes are those of all groups."""
     num_nodes, per_node = nodes
     group = builders.topology(num_nodes * per_node, num_nodes=num_nodes)
-    request = PlanRequest(tables=builders.table_set(USER, ITEM, SHOP), topology=group, optimizer=Optimizer.SGD)
-    replication = Replication(num_groups=2, layout=layout, devices_per_node=2)
+    world = builders.topology(4, num_nodes=2)
+    request = PlanRequest(tables=builders.table_set(USER, ITEM, SHOP), topology=world, optimizer=Optimizer.SGD)
+    replication = Replication(num_groups=2, layout=layout)
     plan = given_plan(request, by_columns(USER, (1, 32)), by_rows(ITEM, group), everywhere(SHOP, group))
     placed = FeaturePlacement.of(plan.model_copy(update={"replication": replication}))
 

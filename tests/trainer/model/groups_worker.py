@@ -74,10 +74,10 @@ def plan_in_groups(rng: random.Random, layout: GroupLayout) -> GivenPlan:
         builders.table(f"t{index}", num_embeddings=rng.choice((8, 30, 101)), embedding_dim=rng.choice((8, 16, 20)))
         for index in range(rng.randint(2, 5))
     ]
-    request = PlanRequest(tables=builders.table_set(*tables), topology=found.group, optimizer=Optimizer.SGD)
+    request = PlanRequest(tables=builders.table_set(*tables), topology=WORLD, optimizer=Optimizer.SGD)
     families = tuple(ShardingType) if found.group.devices_per_node > 1 else EXCHANGED
     placed = [random_placement(rng, table, found.group, families) for table in tables]
-    replication = Replication(num_groups=2, layout=layout, devices_per_node=2)
+    replication = Replication(num_groups=2, layout=layout)
     return given_plan(request, *placed).model_copy(update={"replication": replication})
 
 
@@ -133,9 +133,9 @@ def train_with_seldom_averages(folder: Path, layout: GroupLayout) -> dict[str, l
     found = grouping(WORLD, 2, layout)
     assert found is not None
     user, item, country = TABLES
-    request = PlanRequest(tables=builders.table_set(*TABLES), topology=found.group, optimizer=Optimizer.ROWWISE_ADAGRAD)
+    request = PlanRequest(tables=builders.table_set(*TABLES), topology=WORLD, optimizer=Optimizer.ROWWISE_ADAGRAD)
     placed = by_columns(user, (1, 12), (0, 20)), by_rows(item, found.group), by_columns(country, (1, 16))
-    replication = Replication(num_groups=2, layout=layout, devices_per_node=2, sync_every_steps=3)
+    replication = Replication(num_groups=2, layout=layout, sync_every_steps=3)
     plan = given_plan(request, *placed).model_copy(update={"replication": replication})
     rank = dist.get_rank()
     job = job_data(

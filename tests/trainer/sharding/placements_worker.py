@@ -90,7 +90,7 @@ def check_plans(folder: Path, count: int, seed: int) -> None:
 def random_plan(rng: random.Random) -> tuple[GivenPlan, Optimizer]:
     """Return two to six tables in random families, and an optimizer, as they can be run."""
     drawn = (_random_plan(rng) for _ in itertools.count())
-    return next(each for each in drawn if not list(placement_problems(each[0].tables, each[0].request)))
+    return next(each for each in drawn if not list(placement_problems(each[0].tables, each[0].resolved)))
 
 
 def _random_plan(rng: random.Random) -> tuple[GivenPlan, Optimizer]:
@@ -147,7 +147,7 @@ def check(plan: GivenPlan, optimizer: Optimizer, *, seed: int) -> Mapping[str, f
 def check_mixed_types() -> None:
     """Hold two steps against the unsharded model of FP32 tables, whose weights begin as numbers of FP16."""
     plan = plan_with(*MIXED)
-    tables = plan.own_tables.tables
+    tables = plan.request.tables.tables
     torch.manual_seed(0)
     plain = Bags(tables)
     plain.tables = plain.tables.to_empty(device="cpu")

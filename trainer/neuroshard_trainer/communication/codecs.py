@@ -182,7 +182,7 @@ def codecs_of(plan: GivenPlan, device: torch.device) -> Codecs | None:
     Raises:
         InputError: TorchRec would write other types than the plan's on this device.
     """
-    types = plan.request.wire
+    types = plan.resolved.wire
     if types is None or types.is_exact:
         return None
     made = fbgemm_codecs(types, device)

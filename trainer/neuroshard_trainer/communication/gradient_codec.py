@@ -254,7 +254,7 @@ def with_gradient_codec(model: nn.Module, plan: GivenPlan, *, device: torch.devi
     Raises:
         InputError: no part of the model is replicated.
     """
-    exchange = plan.request.gradients
+    exchange = plan.resolved.gradients
     if exchange is None or exchange.type is GradientType.FP32:
         return None
     wrapped = _replicated(model)

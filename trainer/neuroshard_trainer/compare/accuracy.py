@@ -84,8 +84,8 @@ def compare_accuracy(
         device=torch.cuda.get_device_name(process.device) if process.device.type == "cuda" else "cpu",
         world_size=process.world_size,
         steps=step,
-        wire=plan.request.wire,
-        gradients=plan.request.gradients,
+        wire=plan.resolved.wire,
+        gradients=plan.resolved.gradients,
         pairs=tuple(found),
     )
     return comparison, process.is_first
@@ -98,6 +98,7 @@ def exact_plan(plan: GivenPlan) -> GivenPlan:
         algorithm=plan.algorithm,
         tables=plan.tables,
         deduplication=plan.deduplication,
+        stored_types=plan.stored_types,
         replication=plan.replication,
         dense=plan.dense,
         request=plan.request.model_copy(update=changes),

@@ -55,7 +55,7 @@ def compare(
     set_matmul_precision(job.spec.training.precision)
     if job.spec.data.reader_processes:
         start_server()
-    made_for = with_statistics(plans[0].request.tables, inline)
+    made_for = with_statistics(plans[0].resolved.tables, inline)
     data = open_training_data(job, made_for, process, root=data_dir, spare=run_dir)
     contestants = {}
     for name, plan in zip(file_names(plan_files), plans, strict=True):

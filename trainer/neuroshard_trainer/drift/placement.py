@@ -28,7 +28,7 @@ class FeaturePlacement:
     @classmethod
     def of(cls, plan: GivenPlan) -> Self:
         """Return the placement of a plan; with groups of ranks, each group looks up its own batches alone."""
-        group_size = plan.request.topology.num_devices
+        group_size = len(plan.groups[0])
         columns: dict[str, dict[int, float]] = {}
         tables = {table.name: table for table in plan.request.tables.tables}
         for placed in plan.tables:

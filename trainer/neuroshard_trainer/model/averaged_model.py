@@ -50,7 +50,7 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
         world, replication = dist.group.WORLD, given.replication
         assert world is not None, "the process has met the others"
         assert replication is not None, "the plan has groups"
-        group = given.request.topology
+        group = given.resolved.topology
         is_contiguous = replication.layout is GroupLayout.CONTIGUOUS
         self._device = device
         self._pg = world

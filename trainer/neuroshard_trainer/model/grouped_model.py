@@ -39,7 +39,7 @@ class TableCollections:
     @classmethod
     def of(cls, plan: GivenPlan) -> "TableCollections":
         """Return the collections of a plan."""
-        tables = plan.request.tables.tables
+        tables = plan.resolved.tables.tables
         groups = tuple(
             tuple(
                 table for table in tables if frozenset(each.features) & frozenset(table.feature_names or (table.name,))
@@ -118,7 +118,7 @@ class GroupedModel(RecommendationModel):
 
 def planned_model(model: Model, plan: GivenPlan) -> RecommendationModel:
     """Return the model that a plan's batches are for: with all lists, or in the forms of its groups."""
-    tables, groups = plan.request.tables.tables, plan.deduplicated_features
+    tables, groups = plan.resolved.tables.tables, plan.deduplicated_features
     collections = TableCollections.of(plan)
     if collections.groups:
         return GroupedModel(model, tables, groups, collections)

@@ -112,7 +112,7 @@ def prove_sharding(
         found = _sharding(held, members)
         _require_planned(planned_sharding(plan), found, members if plan.replication is not None else None)
     by_columns = all(placement.sharding_type.is_by_columns for placement in plan.tables)
-    for placement, table in zip(plan.tables, plan.request.tables.tables, strict=True):
+    for placement, table in zip(plan.tables, plan.resolved.tables.tables, strict=True):
         for each in held:
             is_free = table.pooling is None and by_columns  # such shards compute any pooling alike
             pooling = each.pooling if is_free else (table.pooling or Pooling.SUM).value

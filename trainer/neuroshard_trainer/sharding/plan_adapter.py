@@ -51,9 +51,9 @@ def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = N
             f"{path}: is for {num_devices} devices, there are {world_size} processes; "
             "hint: start as many processes as the plan has devices, or plan again"
         )
-    problem = _other_model(plan, plan.request.tables.tables if tables is None else tables)
+    problem = _other_model(plan, plan.resolved.tables.tables if tables is None else tables)
     if problem is None:
-        problem = next(placement_problems(plan.tables, plan.request), None)
+        problem = next(placement_problems(plan.tables, plan.resolved), None)
     if problem is not None:
         raise InputError(f"{path}: {problem}")
     return plan
@@ -100,7 +100,7 @@ def sharding_plan(
         InputError: TorchRec cannot run the plan, or would compute wrong values, or FBGEMM has no kernel for a type or
             a width.
     """
-    request = plan.request
+    request = plan.resolved
     weight_types = {table.name: table.data_type for table in request.tables.tables}
     problem = kernel_problem(compute_device, weight_types=weight_types, output_type=request.memory.output_data_type)
     if problem is not None:
@@ -152,8 +152,8 @@ def _sharding(parameter: TorchRecParameter) -> ParameterSharding:
 
 def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     """Return the difference between the plan's tables and the model's; None: there is none."""
-    planned = {table.name: table for table in plan.request.tables.tables}
-    own = {table.name: table for table in plan.own_tables.tables}
+    planned = {table.name: table for table in plan.resolved.tables.tables}
+    own = {table.name: table for table in plan.request.tables.tables}
     placed = [table.name for table in plan.tables]
     for table in tables:
         if table.name not in planned or table.name not in placed:
