@@ -164,7 +164,11 @@ def test_a_reference_of_a_resumed_training_is_of_its_own_steps(neuroshard: Any, 
 def test_a_plan_with_groups_is_refused(neuroshard: Any, training: Training) -> None:
     """Its steps hold averages of copies."""
     groups = Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS)
-    optimizer = {"request": training.planned.request.model_copy(update={"optimizer": Optimizer.SGD})}
+    optimizer = {
+        "request": training.planned.request.model_copy(
+            update={"optimizer": Optimizer.SGD, "topology": builders.topology(4)}
+        )
+    }
     training.plan.write_text(training.planned.model_copy(update={"replication": groups, **optimizer}).to_json())
 
     reports = (training.drift_report(), training.step_report())
