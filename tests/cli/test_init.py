@@ -206,6 +206,22 @@ def test_every_format_of_files_becomes_a_job(
     assert (len(file.tables().tables), file.job.spec.model.num_dense_features) == counts
 
 
+@pytest.mark.parametrize("columns", [{}, {"price": [None] * COUNT}])
+@pytest.mark.usefixtures("folder")
+def test_a_log_of_ids_alone_is_a_job_without_dense_features(neuroshard: Any, columns: dict[str, Any]) -> None:
+    """Also where the only column of fractions has no value, which is told."""
+    table = pa.table({"label": COLUMNS["label"], "item": COLUMNS["item"], **columns})
+    if columns:
+        table = table.set_column(2, "price", table["price"].cast(pa.float64()))
+    pq.write_table(table, "log.parquet")
+
+    result = neuroshard("init", "--data", "log.parquet", *DIM)
+    spec = job_of(result.out).job.spec
+
+    assert (result.code, spec.model.num_dense_features, spec.data.dense_columns) == (0, 0, None)
+    assert ("passed over: price: no value" in result.err) is bool(columns)
+
+
 @pytest.mark.usefixtures("folder")
 def test_sessions_are_in_the_job(neuroshard: Any) -> None:
     """With the repeats of their lists, which the plan uses."""
@@ -230,7 +246,6 @@ def test_sessions_are_in_the_job(neuroshard: Any) -> None:
         (("--label", "price", "--dense", "label"), "row 0, column price: the label must be 0 or 1"),
         (("--dense", "label"), "column 'label': is the label, which no feature may be; hint: leave --dense label out"),
         (("--dense", "item", "--feature", "item"), "column 'item': is a feature and dense"),
-        (("--ignore", "price"), "log.parquet: has no dense feature, and a model needs one; hint: name a column"),
         (("--time", "item"), "--time: orders the samples of a session; hint: give --session too"),
         (("--format", "CriteoTSV"), "log.parquet line 1"),
         (("--max-samples", "0"), "Invalid value for '--max-samples'"),
@@ -305,7 +320,6 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: log(price=changed(COLUMNS["price"], 333, np.inf)),
         "log.parquet row 333, column price: is inf, expected a finite number of FP32; hint: fix or drop the row",
     ),
-    "dense without values": (lambda: log(price=pa.nulls(COUNT, pa.float64())), "no dense column has a value (found"),
     "ids without values": (lambda: log(item=pa.nulls(COUNT, pa.int64())), "feature 'item' has no ids in 400 samples"),
     "no ids": (lambda: log(item=None), "has no column of integers, texts, or lists of them"),
     "mixed types": (

@@ -108,6 +108,16 @@ def parquet(folder: Path, rng: np.random.Generator) -> RawData:
     )
 
 
+def ids_alone(folder: Path, rng: np.random.Generator) -> RawData:
+    """Write ids and lists of ids, and no column of numbers."""
+    raw = parquet(folder, rng)
+    for name in ("train", "held_out"):
+        log = pq.read_table(folder / f"{name}.parquet")
+        pq.write_table(log.drop_columns(["price", "age"]), folder / f"{name}.parquet")
+    held_out = {name: raw.held_out[name] for name in ("cat_0", "cat_1")}
+    return RawData({key: value for key, value in raw.spec.items() if key != "denseColumns"}, 0, held_out)
+
+
 def parquet_of_texts(folder: Path, rng: np.random.Generator) -> RawData:
     """Write texts, of which one is empty, lists of integers that number no rows, and nulls, also in dense columns."""
     for name, count in (("train", 120), ("held_out", NUM_HELD_OUT)):
@@ -175,7 +185,7 @@ def module_of(folder: Path) -> ModuleType:
 
 
 @pytest.mark.parametrize(
-    "raw_data", [criteo_text, criteo_arrays, parquet, parquet_of_texts, csv], ids=lambda each: each.__name__
+    "raw_data", [criteo_text, criteo_arrays, parquet, ids_alone, parquet_of_texts, csv], ids=lambda each: each.__name__
 )
 def test_raw_rows_have_the_trainers_logits(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, raw_data: Callable[[Path, Any], RawData]

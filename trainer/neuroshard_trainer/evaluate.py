@@ -101,8 +101,10 @@ def _data(description: ExportedModel, read_format: DataFormat, data: str) -> Dat
     if read_format in {*WITH_NAMED_COLUMNS, DataFormat.NPZ} and description.label_column is not None:
         names["labelColumn"] = description.label_column
     if read_format in WITH_NAMED_COLUMNS:
-        names["denseColumns"] = [rule.name for rule in description.preprocessing.dense]
-        names["missing"] = description.preprocessing.dense[0].missing.value  # one for all columns
+        dense = description.preprocessing.dense
+        names["denseColumns"] = [rule.name for rule in dense]
+        if dense:
+            names["missing"] = dense[0].missing.value  # one for all columns
     return validated(Data, {"format": read_format.value, "path": data, **names}, where="DATA")
 
 

@@ -208,7 +208,9 @@ class Predictor:
         lengths = {name: len(rows[name]) for name in self.columns}
         if len(set(lengths.values())) > 1:
             raise ValueError(f"rows: columns differ in length (found {lengths}); hint: give one value for each row")
-        dense = [_dense_column(rows[each["name"]], each, first_row) for each in self.dense]
+        dense = np.empty((len(rows[self.columns[0]]), len(self.dense)), dtype=np.float32)
+        for position, each in enumerate(self.dense):
+            dense[:, position] = _dense_column(rows[each["name"]], each, first_row)
         found = [_lookup_column(rows[each["feature"]], each, first_row) for each in self.lookups]
         lookups = KeyedJaggedTensor(
             keys=[each["feature"] for each in self.lookups],
@@ -216,9 +218,7 @@ class Predictor:
             lengths=torch.from_numpy(np.concatenate([counts for _, counts in found])),
         )
         with torch.no_grad():
-            logits: NDArray[np.float32] = (
-                self._model(torch.from_numpy(np.stack(dense, axis=1)), lookups).float().numpy()
-            )
+            logits: NDArray[np.float32] = self._model(torch.from_numpy(dense), lookups).float().numpy()
         return logits
 
     def _loaded(self, *, quantized: bool) -> Any:  # noqa: ANN401 - a module, or TorchScript

@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from neuroshard_api.documents.counts import Count, PositiveCount
+from neuroshard_api.documents.counts import Count
 from neuroshard_api.documents.document import Document
 from neuroshard_api.documents.preprocessing import Preprocessing
 from neuroshard_api.documents.tables import Table
@@ -22,7 +22,7 @@ class ExportedModel(Document):
     """Steps of the checkpoint."""
     plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     """Hash of the plan file that it was trained under."""
-    num_dense_features: PositiveCount
+    num_dense_features: Count
     features: tuple[str, ...]
     """Keys of the lookups, in the order of training."""
     quantized_type: Literal["INT8", "INT4", "FP16"] | None = None

@@ -229,10 +229,12 @@ class Model(Part):
     architecture: Architecture = Architecture.DLRM
     """How the trainer joins embeddings and dense features: DLRM by dot products, DCNv2 by a cross network, Wukong by
     stacked factorization machines."""
-    num_dense_features: Annotated[int, Field(ge=1, le=4096)] = 13
-    """Numbers per sample in addition to the table lookups; Criteo's data has 13."""
+    num_dense_features: Annotated[int, Field(ge=0, le=4096)] = 13
+    """Numbers per sample in addition to the table lookups; Criteo's data has 13. 0: the model joins embeddings alone,
+    and DLRM passes the embeddings themselves on next to their dot products."""
     dense_arch_layer_sizes: LayerSizes = (512, 256)
-    """Widths of the hidden layers that the dense features pass; a last layer as wide as the widest table follows."""
+    """Widths of the hidden layers that the dense features pass; a last layer as wide as the widest table follows.
+    Without dense features there is no such layer."""
     over_arch_layer_sizes: LayerSizes = (512, 512, 256)
     """Widths of the hidden layers above the interaction; a last layer of width 1, the logit, follows them."""
     cross_network: CrossNetwork | None = None

@@ -62,7 +62,7 @@ class JobData:
 
     @classmethod
     def of(cls, data: "DataSet", place: str) -> "JobData":
-        """Return the data of a job. Raises DataError where no label or no dense feature is known."""
+        """Return the data of a job. Raises DataError where no label is known."""
         from neuroshard_api.job.training import WITH_NAMED_COLUMNS, DataFormat
         from neuroshard_api.process.errors import DataError
         from neuroshard_profiler.data.numbers import SeenNumbers
@@ -72,11 +72,6 @@ class JobData:
             raise DataError(
                 f"{place}: has no column 'label'; hint: name the column of the label with --label, one of "
                 f"{', '.join((*columns.features, *columns.passed_over))}"
-            )
-        if not data.num_dense:
-            raise DataError(
-                f"{place}: has no dense feature, and a model needs one; hint: name a column of integers with --dense, "
-                "or add a column of numbers"
             )
         dense = columns.dense
         if data_format in {DataFormat.CRITEO_BINARY, DataFormat.CRITEO_MULTI_HOT, DataFormat.NPZ}:
@@ -135,23 +130,15 @@ class JobData:
         names: dict[str, Any] = {"format": self.data_format.value, "path": self.place}
         if self.data_format in {*WITH_NAMED_COLUMNS, DataFormat.NPZ}:
             names["labelColumn"] = self.columns.label
-        if self.data_format in WITH_NAMED_COLUMNS:
+        if self.data_format in WITH_NAMED_COLUMNS and dense:
             names["denseColumns"] = list(dense)
         columns = {"sessionColumn": self.session, "timeColumn": self.time}
         return {**names, **{key: value for key, value in columns.items() if value is not None}}
 
     @property
     def valued(self) -> tuple[str, ...]:
-        """Dense columns that have a value in the sample. Raises DataError where none has."""
-        from neuroshard_api.process.errors import DataError
-
-        found = tuple(name for name in self.columns.dense if self.numbers.columns[name].num_values)
-        if self.columns.dense and not found:
-            raise DataError(
-                f"{self.place}: no dense column has a value (found {', '.join(self.columns.dense)})"
-                "; hint: name another column with --dense, or give more samples"
-            )
-        return found
+        """Dense columns that have a value in the sample."""
+        return tuple(name for name in self.columns.dense if self.numbers.columns[name].num_values)
 
     @property
     def passed_over(self) -> str:
@@ -235,7 +222,7 @@ def _job_lines(log: JobData, sample: "Sample", *, name: str, command: Sequence[s
     num_steps = training // batch_size
     below, above = _HIDDEN[count >= MANY_SAMPLES]
     dense = log.valued
-    num_dense = len(dense) or log.num_dense
+    num_dense = len(dense) if log.columns.dense else log.num_dense
     is_many = "the hidden layers of MLPerf's DLRM" if count >= MANY_SAMPLES else "few, since the data is small"
     passed_over = f"# Passed over: {_in_comment(log.passed_over)}." if log.passed_over else None
     doubts = [f"# {_in_comment(each.doubt)}" for each in statistics.features if each.doubt is not None]
@@ -259,9 +246,12 @@ def _job_lines(log: JobData, sample: "Sample", *, name: str, command: Sequence[s
         f"    batchSizePerDevice: {batch_size}  # samples per device and step; {num_steps:,} steps an epoch",
         "    embeddingOptimizer: RowWiseAdagrad  # one number of state per row; Adam has two per element",
         "    architecture: DLRM  # or DCNv2, Wukong",
-        f"    numDenseFeatures: {num_dense}",
-        f"    denseArchLayerSizes: {list(below)}  # {is_many}",
-        f"    overArchLayerSizes: {list(above)}",
+        *(
+            [f"    numDenseFeatures: {num_dense}", f"    denseArchLayerSizes: {list(below)}  # {is_many}"]
+            if num_dense
+            else ["    numDenseFeatures: 0  # no column of fractions; --dense names integers that are numbers, not ids"]
+        ),
+        f"    overArchLayerSizes: {list(above)}" + ("" if num_dense else f"  # {is_many}"),
         "  profiler:",
         "    budgetSeconds: 60  # measurements of the device; more of them lower the error of the predicted times",
         "  trainer:",

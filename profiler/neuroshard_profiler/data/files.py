@@ -357,14 +357,21 @@ class NpzFile:
 
     @property
     def num_dense(self) -> int:
-        """Columns of the array of dense features. Raises DataError where there is none."""
-        return int(self._numbers(_DENSE, num_dimensions=2).shape[1])
+        """Columns of the array of dense features, 0 without it. Raises DataError where it has another shape."""
+        return self._dense.shape[1]
+
+    @property
+    def _dense(self) -> NDArray[np.float64]:
+        """[samples, dense features] Raises DataError where it has another shape."""
+        if _DENSE not in self._arrays:
+            return np.empty((self.num_samples, 0))
+        return self._numbers(_DENSE, num_dimensions=2)
 
     def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError for labels or dense features that training would refuse."""
         if numbers is not None:
-            labels, dense = self._numbers(numbers.label, num_dimensions=1), self._numbers(_DENSE, num_dimensions=2)
-            columns = {numbers.label: labels, **dict(zip(numbers.dense, dense.T, strict=True))}
+            labels = self._numbers(numbers.label, num_dimensions=1)
+            columns = {numbers.label: labels, **dict(zip(numbers.dense, self._dense.T, strict=True))}
             numbers.take(columns, lambda row: f"{self._path} sample {row}")
         yield from evenly([self._samples], num_samples)
 

@@ -37,6 +37,19 @@ def test_samples_are_taken_over_blocks(tmp_path: Path) -> None:
     assert made.place(1, 4).endswith(f"part.npz sample {first}")
 
 
+def test_a_model_without_dense_features_needs_no_array_of_them(tmp_path: Path) -> None:
+    """An array of some is refused all the same, since the model would not read it."""
+    lists = {"user.values": np.arange(3), "user.lengths": np.ones(3, dtype=int)}
+    file = DataFile(str(tmp_path / "ids.npz"))
+    features = features_of([builders.table("user", num_embeddings=3)])
+    np.savez(file.place, label=np.ones(3), **lists)
+
+    assert NpzSource([file], features, num_dense=0, label="label").take(0, np.arange(3)).dense.shape == (3, 0)
+    np.savez(file.place, label=np.ones(3), dense=np.ones((3, 2)), **lists)
+    with pytest.raises(DataError, match=r"has the shape \[3, 2\], expected \[3, 0\]"):
+        NpzSource([file], features, num_dense=0, label="label")
+
+
 @pytest.mark.parametrize(
     ("arrays", "expected"),
     [

@@ -94,6 +94,32 @@ def test_tables_of_several_widths_are_joined(architecture: str) -> None:
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in made.tables.parameters())
 
 
+@pytest.mark.parametrize("architecture", ["DLRM", "DCNv2", "Wukong"])
+@pytest.mark.parametrize("widths", [(8,), (16, 4, 8)])
+def test_a_model_without_dense_features_joins_embeddings_alone(architecture: str, widths: tuple[int, ...]) -> None:
+    """One table is enough; every table decides the logits, and no layer is without an input."""
+    made = model_of(*widths, architecture=architecture, numDenseFeatures=0)
+    dense, lookups = torch.empty(SAMPLES, 0), inputs(len(widths))[1]
+
+    logits = made(dense, lookups)
+    logits.sum().backward()
+
+    assert logits.shape == (SAMPLES,)
+    assert not any(name.startswith("dense_arch") for name, _ in made.named_parameters())
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in made.tables.parameters())
+
+
+def test_dlrm_without_dense_features_has_the_embeddings_next_to_their_dot_products() -> None:
+    """Each pair once, and each embedding whole."""
+    made = model_of(4, 4, 4, numDenseFeatures=0)
+    first, second, third = torch.randn(3, SAMPLES, 4, generator=torch.Generator().manual_seed(2)).unbind()
+
+    joined = made.interaction(torch.empty(SAMPLES, 0), {"t0": first, "t1": second, "t2": third})
+
+    products = [(one * other).sum(dim=1) for one, other in ((first, second), (first, third), (second, third))]
+    torch.testing.assert_close(joined, torch.cat([first, torch.stack(products, dim=1), second, third], dim=1))
+
+
 def test_a_sequence_is_refused() -> None:
     """It has no vector per feature that could be joined."""
     table = builders.table("clicks", num_embeddings=10, embedding_dim=4, pooling=Pooling.NONE)

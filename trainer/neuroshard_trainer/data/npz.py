@@ -1,7 +1,8 @@
 """NPZ files: arrays ``label`` and ``dense``, and ``<feature>.values`` with ``<feature>.lengths`` for each feature.
 
-The values of a feature are its ids, sample after sample; the lengths say how many each sample has. The arrays are
-mapped into memory, so numpy.savez writes them, and not numpy.savez_compressed.
+The values of a feature are its ids, sample after sample; the lengths say how many each sample has. A model without
+dense features needs no ``dense``. The arrays are mapped into memory, so numpy.savez writes them, and not
+numpy.savez_compressed.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,8 @@ class _NpzFile:
     """One file."""
 
     labels: MappedArray
-    dense: MappedArray
+    dense: MappedArray | None
+    """None: there are no dense features."""
     values: Mapping[str, MappedArray]
     lengths: Mapping[str, MappedArray]
     begins: Mapping[str, IndexArray]
@@ -64,7 +66,9 @@ class NpzSource(DecodedBlocks):
             lookups[feature.name] = Jagged.of_lengths(values, part.lengths[feature.name].values[rows])
         return Samples(
             labels=part.labels.values[rows].astype(np.float32),
-            dense=part.dense.values[rows].astype(np.float32),
+            dense=np.empty((int(self.block_sizes[block]), 0), dtype=np.float32)
+            if part.dense is None
+            else part.dense.values[rows].astype(np.float32),
             lookups=lookups,
         )
 
@@ -96,11 +100,12 @@ def _opened(file: DataFile, features: Sequence[Feature], *, num_dense: int, labe
             )
         return found
 
-    labels, dense = array(label, np.number, 1), array(DENSE, np.number, 2)
+    labels = array(label, np.number, 1)
+    dense = array(DENSE, np.number, 2) if num_dense or DENSE in arrays else None
     count = labels.shape[0]
     if not count:
         raise DataError(f"{file}: is empty, expected at least one sample; hint: remove it, or write it again")
-    if dense.shape != (count, num_dense):
+    if dense is not None and dense.shape != (count, num_dense):
         raise DataError(
             f"{dense}: has the shape {list(dense.shape)}, expected {[count, num_dense]}: as many samples as labels, "
             "and spec.model.numDenseFeatures; hint: write as many columns, or change the field"

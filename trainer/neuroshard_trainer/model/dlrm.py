@@ -28,6 +28,10 @@ class RecommendationModel(nn.Module):
     With tables of one width DLRM and DCNv2 are TorchRec's DLRM and DLRM_DCN. With several widths, DLRM and Wukong,
     whose dot products need one, project the narrower features to the widest (mixed-dimension embeddings, Ginart et
     al., 2019); DCNv2 takes features of any width side by side.
+
+    Without dense features the interaction joins the pooled embeddings alone. In place of the dense embedding, DLRM then
+    has the pooled embeddings themselves next to their dot products, since dot products of pairs say nothing of a single
+    feature.
     """
 
     def __init__(self, model: Model, tables: Sequence[Table]) -> None:
@@ -35,15 +39,20 @@ class RecommendationModel(nn.Module):
         widths = {feature.name: feature.table.embedding_dim for feature in features_of(tables)}
         width = max(widths.values())
         self.tables: nn.Module = bag_collection(tables)
-        self.dense_arch = DenseArch(model.num_dense_features, [*model.dense_arch_layer_sizes, width])
-        self.interaction: _DotProducts | _CrossNetwork | _FactorizationMachines
+        has_dense = model.num_dense_features > 0
+        self.dense_arch = (
+            DenseArch(model.num_dense_features, [*model.dense_arch_layer_sizes, width]) if has_dense else nn.Identity()
+        )
+        self.interaction: _DotProducts | _FeatureProducts | _CrossNetwork | _FactorizationMachines
         match model.architecture:
             case Architecture.DLRM:
-                self.interaction = _DotProducts(widths, width)
+                self.interaction = _DotProducts(widths, width) if has_dense else _FeatureProducts(widths, width)
             case Architecture.DCN_V2:
-                self.interaction = _CrossNetwork(widths, width, model.cross)
+                self.interaction = _CrossNetwork(widths, width if has_dense else 0, model.cross)
             case Architecture.WUKONG:
-                self.interaction = _FactorizationMachines(widths, width, model.wukong_layers)
+                self.interaction = _FactorizationMachines(
+                    widths, width, model.wukong_layers, num_dense_vectors=int(has_dense)
+                )
         self.over_arch = OverArch(self.interaction.out_features, [*model.over_arch_layer_sizes, 1])
 
     def forward(self, dense: torch.Tensor, lookups: KeyedJaggedTensor) -> torch.Tensor:
@@ -102,8 +111,26 @@ class _DotProducts(nn.Module):
         return joined
 
 
+class _FeatureProducts(nn.Module):
+    """Dot products of all pairs of features, next to the features themselves; there is no dense embedding."""
+
+    def __init__(self, widths: Mapping[str, int], width: int) -> None:
+        super().__init__()
+        self.out_features = len(widths) * width + len(widths) * (len(widths) - 1) // 2
+        self._keys = list(widths)
+        self.projections = _projections(widths, width)
+        self.interaction = InteractionArch(len(widths) - 1)  # the first feature is where the dense embedding would be
+
+    def forward(self, _dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Return shape (samples, out_features)."""
+        embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
+        features = torch.stack(embedded, dim=1)
+        first, others = features[:, 0], features[:, 1:]
+        return torch.cat([self.interaction(first, others), others.flatten(1)], dim=1)
+
+
 class _CrossNetwork(nn.Module):
-    """Low-rank cross layers over all features side by side."""
+    """Low-rank cross layers over all features side by side; ``width`` is that of the dense embedding, or 0."""
 
     def __init__(self, widths: Mapping[str, int], width: int, size: CrossNetwork) -> None:
         super().__init__()
@@ -118,19 +145,20 @@ class _CrossNetwork(nn.Module):
 
 
 class _FactorizationMachines(nn.Module):
-    """Wukong's layers over the dense embedding and all features, each a vector of one width."""
+    """Wukong's layers over the dense embedding, if there is one, and all features, each a vector of one width."""
 
-    def __init__(self, widths: Mapping[str, int], width: int, size: WukongLayers) -> None:
+    def __init__(self, widths: Mapping[str, int], width: int, size: WukongLayers, *, num_dense_vectors: int) -> None:
         super().__init__()
         self.out_features = size.num_outputs * width
         self._keys = list(widths)
         self.projections = _projections(widths, width)
-        self.interaction = Wukong(1 + len(widths), width, size)
+        self._num_dense_vectors = num_dense_vectors
+        self.interaction = Wukong(num_dense_vectors + len(widths), width, size)
 
     def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return shape (samples, out_features)."""
         embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
-        joined: torch.Tensor = self.interaction(torch.stack([dense, *embedded], dim=1))
+        joined: torch.Tensor = self.interaction(torch.stack([dense] * self._num_dense_vectors + embedded, dim=1))
         return joined.flatten(1)
 
 
