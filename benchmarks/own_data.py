@@ -23,7 +23,6 @@ from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.documents.tables import IdRule, Table
 from neuroshard_costs.bundle import bundled_root
 from neuroshard_profiler.data.data_set import DataSet
-from neuroshard_profiler.data.numbers import SeenNumbers
 from neuroshard_trainer.data.criteo_lines import FEATURES
 from neuroshard_trainer.data.csv_source import CsvSource
 from neuroshard_trainer.data.files import DataFile
@@ -288,8 +287,7 @@ def read_all(source: SampleSource) -> None:
 def pass_of_init(path: Path) -> None:
     """Read all samples as `init` does, without counting them."""
     data = DataSet.of(str(path), data_format=None, features=(), session=None, time=None)
-    numbers = SeenNumbers(label="label", dense=data.columns.dense)
-    for _ in data.batches(65536, numbers):
+    for _ in data.batches(65536, data.seen_numbers(refuses=True)):
         pass
 
 

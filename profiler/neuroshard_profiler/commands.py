@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BackendChoice = Literal["fbgemm", "torch_native", "simulated"]
-DataFormatChoice = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "csv", "npz"]
+DataFormatChoice = Literal["CriteoTSV", "CriteoBinary", "CriteoMultiHot", "Parquet", "CSV", "NPZ"]
+"""Formats of ``spec.data.format`` whose features can be found in files."""
 IdRuleChoice = Literal["Exact", "Modulo", "Hash"]
 DeviceChoice = Literal["cpu", "cuda"]
 DEFAULT_BATCH_SIZE = 8192
@@ -271,6 +272,9 @@ Ignore = Annotated[
     list[str] | None, typer.Option(help="A column that is not looked up; may be repeated. Default: none.")
 ]
 Session = Annotated[str | None, typer.Option(help="Column that tells which samples are of one session.")]
+DataFormatOption = Annotated[
+    DataFormatChoice | None, typer.Option("--format", help="As in spec.data.format. Default: by the end of the name.")
+]
 
 
 def stats(
@@ -280,9 +284,7 @@ def stats(
     ],
     *,
     embedding_dim: EmbeddingDim,
-    data_format: Annotated[
-        DataFormatChoice | None, typer.Option("--format", help="Default: by the end of the name.")
-    ] = None,
+    data_format: DataFormatOption = None,
     batch_size: Annotated[
         int, typer.Option(min=1, max=2**31, help="Samples of a global batch, in which rows are reused.")
     ] = 65536,
@@ -329,6 +331,7 @@ def stats(
     Rows are those that the sample shows, so raise them where the whole data has more.
     """
     from neuroshard_api.documents.tables import IdRule
+    from neuroshard_api.job.training import DataFormat
     from neuroshard_report.terminal.printing import print_content
 
     from neuroshard_profiler.data.data_set import DataSet
@@ -348,7 +351,7 @@ def stats(
         require_file_place(out)
     opened = DataSet.of(
         data,
-        data_format=data_format,
+        data_format=DataFormat(data_format) if data_format else None,
         features=feature or (),
         session=session,
         time=time,
@@ -364,7 +367,8 @@ def stats(
         engine=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
         constant=constant or (),
     )
-    sample = read_sample(opened, data, settings, is_silent=json)
+    numbers = opened.seen_numbers(refuses=False)
+    sample = read_sample(opened, data, settings, numbers=numbers, is_silent=json)
     tables = sample.table_set(embedding_dim)
     if out is not None:
         write_file(out, tables.to_json())
@@ -372,7 +376,7 @@ def stats(
         sys.stdout.write(tables.to_json())
     else:
         print_content(render_statistics(sample.statistics, sample.duplication))
-    for note in opened.notes:
+    for note in opened.notes(numbers):
         _say(note)
     for each in sample.statistics.features:
         if each.doubt is not None:

@@ -166,7 +166,7 @@ def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.Captu
         (("stats", "--module", "shop:dense"), "Linear has no EmbeddingBagCollection"),
         (("stats", "day.tsv", "--module", "shop:model"), "--module: excludes DATA"),
         (("stats", "--module", "shop:model", "--embedding-dim", "8"), "--module: excludes --embedding-dim"),
-        (("stats", "--module", "shop:model", "--format", "npz"), "--module: excludes --format"),
+        (("stats", "--module", "shop:model", "--format", "NPZ"), "--module: excludes --format"),
         (("stats",), "DATA: is missing\nhint: give DATA and --embedding-dim, or --module"),
         (("plan", *DEVICES), "TABLES and --module: found neither\nhint: give one of them"),
         (("plan", "t.csv", "--module", "shop:model", *DEVICES), "TABLES and --module: found both"),

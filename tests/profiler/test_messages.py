@@ -37,7 +37,7 @@ COMMANDS: dict[str, tuple[str, ...]] = {
         *("--session", "session", "--time", "time"),
     ),
     "data of no known format": (*STATS, "data.dat"),
-    "a file that is not Parquet": (*STATS, "text.csv", "--format", "parquet"),
+    "a file that is not Parquet": (*STATS, "text.csv", "--format", "Parquet"),
     "a column that is missing": (*STATS, "data.parquet", "--feature", "other"),
     "a column of fractions": (*STATS, "data.parquet", "--feature", "price"),
     "sessions of Criteo": (*STATS, "data.tsv", "--session", "user"),

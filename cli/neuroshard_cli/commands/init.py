@@ -1,17 +1,14 @@
 """``neuroshard init``: a whole job from data."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
-from neuroshard_profiler.commands import EmbeddingDim, Feature, Ignore, MaxSamples, Session
+from neuroshard_profiler.commands import DataFormatOption, EmbeddingDim, Feature, Ignore, MaxSamples, Session
 
 from neuroshard_cli.shared.output import print_document
-
-FormatChoice = Literal["CriteoTSV", "CriteoBinary", "CriteoMultiHot", "Parquet", "CSV", "NPZ"]
-"""Formats of `spec.data.format` whose features can be found in files."""
 
 
 def init(
@@ -39,9 +36,7 @@ def init(
     time: Annotated[
         str | None, typer.Option(help="Column that orders the samples of a session. Default: their stored order.")
     ] = None,
-    data_format: Annotated[
-        FormatChoice | None, typer.Option("--format", help="Default: by the end of the name.")
-    ] = None,
+    data_format: DataFormatOption = None,
     max_samples: MaxSamples = None,
 ) -> None:
     """Write a job for your data to stdout: `validate`, `plan`, `run`, and `kubectl apply` take it.
@@ -50,17 +45,18 @@ def init(
     """
     from pathlib import Path
 
+    from neuroshard_api.job.training import DataFormat
     from neuroshard_profiler.data.data_set import DataSet
     from neuroshard_profiler.data.sample import SampleSettings, read_sample
 
-    from neuroshard_cli.shared.new_job import FORMATS, JobData, job_text, pattern_of
+    from neuroshard_cli.shared.new_job import JobData, job_text, pattern_of
 
     if time is not None and session is None:
         raise CommandError("--time: orders the samples of a session; hint: give --session too, or leave --time out")
     place = pattern_of((data, *(more or ())))
     opened = DataSet.of(
         place,
-        data_format=next((each for each, name in FORMATS.items() if name == data_format), None),
+        data_format=DataFormat(data_format) if data_format else None,
         features=feature or (),
         session=session,
         time=time,
@@ -72,7 +68,7 @@ def init(
     log = JobData.of(opened, place)
     log.require_readable(root=Path())
     sample = read_sample(opened, place, SampleSettings(max_samples=max_samples), numbers=log.numbers, is_silent=False)
-    log.numbers.require_both_labels(place)
+    log.numbers.require_labels(place)
     options = {
         "--data": place,
         "--label": label,

@@ -19,20 +19,10 @@ if TYPE_CHECKING:
     from neuroshard_api.job.training import DataFormat
     from neuroshard_profiler.data.columns import ChosenColumns
     from neuroshard_profiler.data.data_set import DataSet
-    from neuroshard_profiler.data.files import Format
     from neuroshard_profiler.data.numbers import SeenNumbers
     from neuroshard_profiler.data.sample import Sample
     from neuroshard_profiler.data.statistics import SampledFeature
 
-FORMATS: "dict[Format, str]" = {
-    "criteo": "CriteoTSV",
-    "criteo-binary": "CriteoBinary",
-    "criteo-multi-hot": "CriteoMultiHot",
-    "parquet": "Parquet",
-    "csv": "CSV",
-    "npz": "NPZ",
-}
-"""Formats of samples in the words of jobs."""
 VALIDATION_PERCENT = 10
 MAX_BATCH_SIZE = 8192
 """Samples per device and step, as in public trainings of DLRMs on GPUs."""
@@ -63,27 +53,22 @@ class JobData:
     @classmethod
     def of(cls, data: "DataSet", place: str) -> "JobData":
         """Return the data of a job. Raises DataError where no label is known."""
-        from neuroshard_api.job.training import WITH_NAMED_COLUMNS, DataFormat
         from neuroshard_api.process.errors import DataError
-        from neuroshard_profiler.data.numbers import SeenNumbers
 
-        columns, data_format = data.columns, DataFormat(FORMATS[data.data_format])
+        columns = data.columns
         if columns.label is None:
             raise DataError(
                 f"{place}: has no column 'label'; hint: name the column of the label with --label, one of "
                 f"{', '.join((*columns.features, *columns.passed_over))}"
             )
-        dense = columns.dense
-        if data_format in {DataFormat.CRITEO_BINARY, DataFormat.CRITEO_MULTI_HOT, DataFormat.NPZ}:
-            dense = tuple(f"dense feature {index}" for index in range(data.num_dense))
         return cls(
             place=place,
-            data_format=data_format,
+            data_format=data.data_format,
             columns=columns,
             num_dense=data.num_dense,
             session=data.session,
             time=data.time,
-            numbers=SeenNumbers(label=columns.label, dense=dense, may_miss=data_format in WITH_NAMED_COLUMNS),
+            numbers=data.seen_numbers(refuses=True),
         )
 
     def require_readable(self, *, root: Path) -> None:

@@ -1,8 +1,7 @@
 """Batches of ids: for each feature how many ids each sample has, and all ids one after the other. Reads no files."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from neuroshard_costs.shards import IndexArray
@@ -53,19 +52,6 @@ class DataBatch:
             features={name: _part(feature, first, last) for name, feature in self.features.items()},
             sessions=None if self.sessions is None else self.sessions[first:last],
         )
-
-
-@dataclass(slots=True)
-class MissingValues:
-    """Rows of a data set, and those in which a number or the label is missing, by column."""
-
-    num_rows: int = 0
-    counts: Counter[str] = field(default_factory=Counter)
-
-    def add(self, num_rows: int, counts: Mapping[str, int]) -> None:
-        """Count further rows."""
-        self.num_rows += num_rows
-        self.counts.update({name: count for name, count in counts.items() if count})
 
 
 def evenly(batches: Iterable[DataBatch], num_samples: int) -> Iterator[DataBatch]:

@@ -36,6 +36,9 @@ class CriteoText:
     def num_samples(self) -> None:
         """None: the number is unknown before the file is read."""
 
+    def not_a_number(self, name: str) -> None:
+        """Return None: the format has numbers."""
+
     def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with line and column."""
         first_line = 1
@@ -46,7 +49,7 @@ class CriteoText:
                 except LineError as error:
                     raise DataError(f"{self._file} line {first_line + error.row}: {error}") from error
                 if numbers is not None:  # the parser refused all that training would
-                    numbers.take({numbers.label: parsed.labels}, str)
+                    numbers.take({DEFAULT_LABEL_COLUMN: parsed.labels}, str)
                 yield DataBatch(
                     num_samples=len(lines),
                     features={
@@ -84,6 +87,9 @@ class CriteoArrays:
     def num_samples(self) -> None:
         """None: the number is unknown before the file is read."""
 
+    def not_a_number(self, name: str) -> None:
+        """Return None: the format has numbers."""
+
     def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches; none where there are no samples. Raises DataError."""
         yield from evenly(self._blocks(numbers), num_samples)
@@ -93,7 +99,7 @@ class CriteoArrays:
             samples = self._source.take(block, np.arange(size))
             if numbers is not None:
                 dense = dict(zip(numbers.dense, samples.dense.T, strict=True))
-                numbers.take({numbers.label: samples.labels, **dense}, partial(self._source.place, block))
+                numbers.take({DEFAULT_LABEL_COLUMN: samples.labels, **dense}, partial(self._source.place, block))
             yield _batch(samples)
 
 

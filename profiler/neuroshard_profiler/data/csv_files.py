@@ -8,8 +8,9 @@ from neuroshard_api.process.errors import DataError
 from neuroshard_costs.shards import IndexArray
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import UNPACKING_ERRORS, damaged, text_of
+from numpy.typing import NDArray
 
-from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, MissingValues
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
 from neuroshard_profiler.data.columns import chosen_columns
 from neuroshard_profiler.data.numbers import SeenNumbers
 
@@ -70,9 +71,8 @@ class CsvFile:
                 "; hint: add a line with them, or give --label if numbers are names"
             )
         self._session = session
-        self._numbers = tuple(name for name in fractions if name not in self.columns.features)
-        self.missing = MissingValues()
-        """Empty cells of the columns of fractions, in the lines that were read."""
+        self._texts = frozenset(name for name in names if _numbers(table[name]) is None)
+        """Columns that hold other texts than numbers."""
 
     @property
     def num_samples(self) -> None:
@@ -83,12 +83,16 @@ class CsvFile:
         """Number of dense columns."""
         return len(self.columns.dense)
 
+    def not_a_number(self, name: str) -> str | None:
+        """Return the type of a column that holds no numbers. None: it holds numbers."""
+        return "texts" if name in self._texts else None
+
     def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError with line and column."""
         import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
         from neuroshard_trainer.data.csv_lines import lines_of  # noqa: PLC0415 - needs pyarrow
 
-        read = (*self.columns.features, *self._numbers, *([self._session] if self._session else []))
+        read = (*self.columns.features, *([self._session] if self._session else []))
         types = dict.fromkeys(read, pa.string())
         if numbers is not None:
             self._header.require(numbers.names, self._file)
@@ -104,7 +108,6 @@ class CsvFile:
                         columns = {name: table[name].to_numpy() for name in numbers.names}
                         numbers.take(columns, self._places(first_line))
                     first_line += len(table)
-                    self.missing.add(len(table), {name: table[name].null_count for name in self._numbers})
                     yield DataBatch(
                         num_samples=len(table),
                         features={name: _ids(table[name]) for name in self.columns.features},
@@ -172,10 +175,16 @@ def _is_value(name: str) -> bool:
 
 
 def _are_fractions(column: "pa.ChunkedArray") -> bool:
+    numbers = _numbers(column)
+    return numbers is not None and bool((numbers != np.floor(numbers)).any())
+
+
+def _numbers(column: "pa.ChunkedArray") -> NDArray[np.float64] | None:
+    """Return the values of a column of texts, without empty ones. None: some are no numbers."""
     import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
 
     try:
-        numbers = column.drop_null().cast(pa.float64()).to_numpy()
+        numbers: NDArray[np.float64] = column.drop_null().cast(pa.float64()).to_numpy()
     except pa.ArrowInvalid:
-        return False
-    return len(numbers) > 0 and bool((numbers != np.floor(numbers)).any())
+        return None
+    return numbers

@@ -1,17 +1,16 @@
 """Files of one data set, read as one: a file, a folder, a glob pattern, or a URL. Judges no statistics."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN
+from neuroshard_api.job.training import WITH_NAMED_COLUMNS, DataFormat
 from neuroshard_api.process.errors import DataError
 from neuroshard_trainer.data.files import DataFile, matching_files
 
-from neuroshard_profiler.data.batches import DataBatch, MissingValues, evenly
+from neuroshard_profiler.data.batches import DataBatch, evenly
 from neuroshard_profiler.data.columns import ChosenColumns
-from neuroshard_profiler.data.csv_files import CsvFile
-from neuroshard_profiler.data.files import ENDS, Format, ParquetFile, Reader, format_of, open_data
+from neuroshard_profiler.data.files import CRITEO_FORMATS, ENDS, ParquetFile, Reader, format_of, open_data
 from neuroshard_profiler.data.numbers import SeenNumbers
 
 
@@ -20,7 +19,7 @@ class DataSet:
     """Files of one format, in the order of their names; a batch may take samples of two. One is open at a time."""
 
     files: tuple[DataFile, ...]
-    data_format: Format
+    data_format: DataFormat
     session: str | None
     time: str | None
     label: str | None
@@ -28,15 +27,13 @@ class DataSet:
     """Number of samples of all files. None: unknown before they are read."""
     _first: Reader
     """Of the first file."""
-    missing: MissingValues = field(default_factory=MissingValues)
-    """In the footers of Parquet files, and in the lines of CSV files that were read."""
 
     @classmethod
     def of(
         cls,
         place: str,
         *,
-        data_format: Format | None,
+        data_format: DataFormat | None,
         features: Sequence[str],
         session: str | None,
         time: str | None,
@@ -68,10 +65,8 @@ class DataSet:
             dense=dense,
         )
         num_samples = opened.num_samples if len(files) == 1 else None
-        missing = MissingValues()
         if isinstance(opened, ParquetFile):
             num_samples = opened.num_samples
-            missing.add(opened.missing.num_rows, opened.missing.counts)
             for file in files[1:]:
                 other = ParquetFile(
                     file,
@@ -84,7 +79,6 @@ class DataSet:
                 )
                 opened.require_same(other)
                 num_samples += other.num_samples
-                missing.add(other.missing.num_rows, other.missing.counts)
         return cls(
             files=files,
             data_format=chosen,
@@ -93,7 +87,6 @@ class DataSet:
             label=label,
             num_samples=num_samples,
             _first=opened,
-            missing=missing,
         )
 
     @property
@@ -104,19 +97,37 @@ class DataSet:
     @property
     def has_names(self) -> bool:
         """Whether columns are read by their names; those of Criteo's formats are read by their places."""
-        return not self.data_format.startswith("criteo")
+        return self.data_format not in CRITEO_FORMATS
 
-    @property
-    def notes(self) -> Iterator[str]:
-        """Sentences on columns that are not looked up: those passed over, and what training would refuse."""
+    def seen_numbers(self, *, refuses: bool) -> SeenNumbers:
+        """Return a count of labels and dense features of which nothing was read.
+
+        Args:
+            refuses: whether what training would refuse is an error. If not, columns of other values are left out.
+        """
+        label, dense = self.columns.label, self.columns.dense
+        if self.data_format in _WITH_DENSE_ARRAY:
+            dense = tuple(f"dense feature {index}" for index in range(self.num_dense))
+        if not refuses:
+            label = None if label is None or self._first.not_a_number(label) is not None else label
+            dense = tuple(name for name in dense if self._first.not_a_number(name) is None)
+        may_miss = self.data_format in WITH_NAMED_COLUMNS
+        return SeenNumbers(label=label, dense=dense, may_miss=may_miss, refuses=refuses)
+
+    def notes(self, numbers: SeenNumbers) -> Iterator[str]:
+        """Yield sentences on columns that are not looked up: those passed over, and what training would refuse.
+
+        Args:
+            numbers: of the samples that were read.
+        """
         if self.columns.passed_over:
             yield f"passed over: {self.columns.passed_over_text}"
-        label = self.label or DEFAULT_LABEL_COLUMN
-        if isinstance(self._first, ParquetFile) and (kind := self._first.not_a_number(label)) is not None:
+        label = self.columns.label
+        if label is not None and (kind := self._first.not_a_number(label)) is not None:
             yield f"{label}: holds {kind}, and training reads 0 and 1; hint: write it as numbers"
-        for column, count in sorted(self.missing.counts.items()):
-            remedy = "fill it in or drop the rows" if column == label else "set spec.data.missing"
-            yield f"{column}: is missing in {count:,} of {self.missing.num_rows:,} rows; hint: {remedy}"
+        for column, count in sorted(numbers.num_missing.items()):
+            remedy = "set spec.data.missing" if column != label and numbers.may_miss else "fill it in or drop them"
+            yield f"{column}: is missing in {count:,} of {numbers.num_samples:,} samples; hint: {remedy}"
 
     @property
     def ids_are_rows(self) -> bool:
@@ -125,7 +136,7 @@ class DataSet:
 
     @property
     def num_dense(self) -> int:
-        """Dense features of a sample. Raises DataError where an archive has none."""
+        """Dense features of a sample. Raises DataError where those of an archive have another shape."""
         return self._first.num_dense
 
     def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
@@ -144,14 +155,14 @@ class DataSet:
                     time=self.time,
                     label=self.label,
                 )
-            try:
-                yield from reader.batches(num_samples, numbers)
-            finally:  # also where no more samples are asked for
-                if isinstance(reader, CsvFile):
-                    self.missing.add(reader.missing.num_rows, reader.missing.counts)
+            yield from reader.batches(num_samples, numbers)
 
 
-def _files(place: str, data_format: Format | None, setting: str) -> tuple[DataFile, ...]:
+_WITH_DENSE_ARRAY = (DataFormat.CRITEO_BINARY, DataFormat.CRITEO_MULTI_HOT, DataFormat.NPZ)
+"""Formats whose dense features are one array, so that they have no names."""
+
+
+def _files(place: str, data_format: DataFormat | None, setting: str) -> tuple[DataFile, ...]:
     formats = (data_format,) if data_format else tuple(ENDS)
     suffixes = tuple(dict.fromkeys(end for each in formats for end in ENDS[each]))
     return matching_files(place, Path(), suffixes=suffixes, setting=setting)

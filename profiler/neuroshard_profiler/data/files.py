@@ -2,9 +2,10 @@
 
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 from neuroshard_costs.shards import IndexArray
 from neuroshard_trainer.data.criteo_binary import DENSE_SUFFIX
@@ -12,7 +13,7 @@ from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.unpack import COMPRESSED
 from numpy.typing import NDArray
 
-from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, MissingValues, evenly
+from neuroshard_profiler.data.batches import DataBatch, FeatureBatch, evenly
 from neuroshard_profiler.data.columns import ChosenColumns, chosen_arrays, chosen_columns
 from neuroshard_profiler.data.criteo_files import CriteoArrays, CriteoText
 from neuroshard_profiler.data.csv_files import CsvFile
@@ -21,17 +22,17 @@ from neuroshard_profiler.data.numbers import SeenNumbers
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Format = Literal["criteo", "criteo-binary", "criteo-multi-hot", "parquet", "csv", "npz"]
-FORMATS: tuple[Format, ...] = get_args(Format)
-ENDS: Mapping[Format, tuple[str, ...]] = {
-    "criteo": tuple(text + packed for text in (".tsv", ".txt") for packed in ("", *COMPRESSED)),
-    "criteo-binary": (DENSE_SUFFIX,),
-    "criteo-multi-hot": (DENSE_SUFFIX,),
-    "parquet": (".parquet",),
-    "csv": tuple(text + packed for text in (".csv", ".tsv", ".txt") for packed in ("", *COMPRESSED)),
-    "npz": (".npz",),
+ENDS: Mapping[DataFormat, tuple[str, ...]] = {
+    DataFormat.CRITEO_TSV: tuple(text + packed for text in (".tsv", ".txt") for packed in ("", *COMPRESSED)),
+    DataFormat.CRITEO_BINARY: (DENSE_SUFFIX,),
+    DataFormat.CRITEO_MULTI_HOT: (DENSE_SUFFIX,),
+    DataFormat.PARQUET: (".parquet",),
+    DataFormat.CSV: tuple(text + packed for text in (".csv", ".tsv", ".txt") for packed in ("", *COMPRESSED)),
+    DataFormat.NPZ: (".npz",),
 }
 """Ends of the names of a format's files. The first format with an end is the one that a name tells."""
+CRITEO_FORMATS = (DataFormat.CRITEO_TSV, DataFormat.CRITEO_BINARY, DataFormat.CRITEO_MULTI_HOT)
+"""Formats whose columns have no names."""
 
 
 class Reader(Protocol):
@@ -55,6 +56,10 @@ class Reader(Protocol):
         """Number of samples in the file. None: unknown before it is read."""
         ...
 
+    def not_a_number(self, name: str) -> str | None:
+        """Return the type of a column that holds no numbers, and so can be no label. None: it holds numbers."""
+        ...
+
     def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches of that many samples; the last may have fewer. Raises DataError.
 
@@ -68,7 +73,7 @@ class Reader(Protocol):
 def open_data(
     place: str,
     *,
-    data_format: Format | None,
+    data_format: DataFormat | None,
     features: Sequence[str],
     session: str | None,
     time: str | None = None,
@@ -96,21 +101,23 @@ def open_data(
     if file.path is not None and not file.path.is_file():
         raise DataError(f"{place}: is not a file; hint: check the path")
     chosen = data_format or format_of(file)
-    if chosen.startswith("criteo"):
+    if chosen in CRITEO_FORMATS:
         _require_no_names(
             place,
             {"--session": session, "--time": time, "--feature": features, "--label": label}
             | {"--ignore": ignored, "--dense": dense},
         )
-        return CriteoText(file) if chosen == "criteo" else CriteoArrays(file, multi_hot=chosen == "criteo-multi-hot")
-    if chosen == "csv":
+        if chosen is DataFormat.CRITEO_TSV:
+            return CriteoText(file)
+        return CriteoArrays(file, multi_hot=chosen is DataFormat.CRITEO_MULTI_HOT)
+    if chosen is DataFormat.CSV:
         if time is not None:
             raise DataError(
                 f"{place}: repeats over all samples are measured in Parquet alone"
                 "; hint: leave --time out, or convert the data"
             )
         return CsvFile(file, features=features, session=session, label=label, ignored=ignored, dense=dense)
-    if chosen == "parquet":
+    if chosen is DataFormat.PARQUET:
         return ParquetFile(
             file, features=features, session=session, time=time, label=label, ignored=ignored, dense=dense
         )
@@ -130,11 +137,11 @@ def _require_no_names(place: str, asked: Mapping[str, object]) -> None:
         )
 
 
-def format_of(file: DataFile) -> Format:
+def format_of(file: DataFile) -> DataFormat:
     """Return the format that a file's name tells. Raises DataError where it tells none."""
     found = next((known for known, ends in ENDS.items() if file.name.lower().endswith(ends)), None)
     if found is None:
-        raise DataError(f"{file}: its name tells no format; hint: give --format, one of {', '.join(FORMATS)}")
+        raise DataError(f"{file}: its name tells no format; hint: give --format, one of {', '.join(ENDS)}")
     return found
 
 
@@ -195,11 +202,12 @@ class ParquetFile:
             numbers=[each.name for each in schema if is_number(each.type) and not holds_ids(each.type)],
             dense=dense,
         )
-        for name in (*self.columns.features, *([] if session is None else [session])):
+        named = [name for name in (session, self.columns.label) if name is not None]
+        for name in (*self.columns.features, *self.columns.dense, *named):
             if schema.names.count(name) > 1:
+                or_ignore = "" if name in named else f", or give --ignore {name}"
                 raise DataError(
-                    f"{path}, column {name}: is there {schema.names.count(name)} times; hint: rename one, or give "
-                    f"--ignore {name}"
+                    f"{path}, column {name}: is there {schema.names.count(name)} times; hint: rename one{or_ignore}"
                 )
         if session is not None and not is_session(schema.field(session).type):
             raise DataError(
@@ -213,27 +221,12 @@ class ParquetFile:
         self.has_text_sessions = session is not None and not pa.types.is_integer(id_type(schema.field(session).type))
 
     def not_a_number(self, name: str) -> str | None:
-        """Return the type of a column of other values than numbers. None: it has numbers, or there is none."""
+        """Return the type of a column that holds no numbers. None: it holds numbers."""
         from neuroshard_trainer.data.parquet import is_number  # noqa: PLC0415 - needs pyarrow
 
         schema = self._file.metadata.schema.to_arrow_schema()  # without the dictionaries that texts are read as
-        field = schema.field(name) if schema.names.count(name) == 1 else None
-        return None if field is None or is_number(field.type) else str(field.type)
-
-    @property
-    def missing(self) -> MissingValues:
-        """Nulls of the label and of columns that hold numbers, as the footer tells them."""
-        from neuroshard_trainer.data.parquet import is_number  # noqa: PLC0415 - needs pyarrow
-        from neuroshard_trainer.data.parquet_statistics import groups_with_nulls, leaves_of  # noqa: PLC0415 - the same
-
-        schema, metadata = self._file.schema_arrow, self._file.metadata
-        aside = {*self.columns.features, self._session, self._time}
-        names = [each.name for each in schema if is_number(each.type) and each.name not in aside]
-        leaves = leaves_of(schema)
-        found = MissingValues()
-        counts = {name: sum(count for _, count in groups_with_nulls(metadata, leaves[name])) for name in names}
-        found.add(self.num_samples, counts)
-        return found
+        kind = schema.field(name).type
+        return None if is_number(kind) else str(kind)
 
     def require_same(self, other: "ParquetFile") -> None:
         """Do nothing if another file of the data set has ids of the same kind. Raises DataError."""
@@ -367,11 +360,15 @@ class NpzFile:
             return np.empty((self.num_samples, 0))
         return self._numbers(_DENSE, num_dimensions=2)
 
+    def not_a_number(self, name: str) -> None:
+        """Return None: arrays of other values are refused where they are read."""
+
     def batches(self, num_samples: int, numbers: SeenNumbers | None = None) -> Iterator[DataBatch]:
         """Yield batches. Raises DataError for labels or dense features that training would refuse."""
         if numbers is not None:
-            labels = self._numbers(numbers.label, num_dimensions=1)
-            columns = {numbers.label: labels, **dict(zip(numbers.dense, self._dense.T, strict=True))}
+            columns = dict(zip(numbers.dense, self._dense.T, strict=True))
+            if numbers.label is not None:
+                columns[numbers.label] = self._numbers(numbers.label, num_dimensions=1)
             numbers.take(columns, lambda row: f"{self._path} sample {row}")
         yield from evenly([self._samples], num_samples)
 

@@ -65,7 +65,7 @@ class Sample:
 
 
 def read_sample(
-    data: DataSet, place: str, settings: SampleSettings, *, numbers: SeenNumbers | None = None, is_silent: bool
+    data: DataSet, place: str, settings: SampleSettings, *, numbers: SeenNumbers, is_silent: bool
 ) -> Sample:
     """Read a sample.
 
@@ -73,7 +73,7 @@ def read_sample(
         data: the files.
         place: what the user calls them.
         settings: how they are read.
-        numbers: takes labels and dense columns, too. None: they are not read.
+        numbers: takes labels and dense columns, too.
         is_silent: whether no progress is shown.
 
     Raises:

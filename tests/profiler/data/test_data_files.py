@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 from neuroshard_profiler.data.batches import DataBatch
-from neuroshard_profiler.data.files import Format, limited, open_data
+from neuroshard_profiler.data.files import limited, open_data
 from pyarrow import parquet
 
 
@@ -133,7 +134,7 @@ def test_criteos_multi_hot_arrays_have_several_lookups(tmp_path: Path) -> None:
     """As many as the second size of each feature's array."""
     arrays = {str(index): np.full((5, index % 3 + 1), index) for index in range(26)}
     path = binary_day(tmp_path, 5, **arrays)
-    (batch,) = open_data(str(path), data_format="criteo-multi-hot", features=(), session=None).batches(100)
+    (batch,) = open_data(str(path), data_format=DataFormat.CRITEO_MULTI_HOT, features=(), session=None).batches(100)
 
     assert batch.features["cat_2"].lengths.tolist() == [3] * 5
     assert batch.features["cat_2"].ids.tolist() == [2] * 15
@@ -334,18 +335,16 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "data_format", "message"),
-    [("data.dat", None, "tells no format"), ("nowhere.tsv", None, "is not a file")],
+    ("name", "message"),
+    [("data.dat", "tells no format"), ("nowhere.tsv", "is not a file")],
     ids=["suffix", "missing"],
 )
-def test_a_file_that_cannot_be_opened_is_named(
-    tmp_path: Path, name: str, data_format: Format | None, message: str
-) -> None:
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, name: str, message: str) -> None:
     """By its path, with what to try."""
     written(tmp_path, "data.dat", "1,2")
 
     with pytest.raises(DataError, match=message):
-        open_data(str(tmp_path / name), data_format=data_format, features=(), session=None)
+        open_data(str(tmp_path / name), data_format=None, features=(), session=None)
 
 
 def test_a_criteo_file_has_no_columns_to_name(tmp_path: Path) -> None:

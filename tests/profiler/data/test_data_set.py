@@ -74,7 +74,7 @@ def test_a_pattern_and_files_of_arrays_are_read_alike(tmp_path: Path) -> None:
     assert batch.features["item"].ids.tolist() == [0, 1]
     (batch,) = batches(tmp_path / "day_?.tsv")
     assert batch.features["cat_25"].ids.tolist() == [0, 1]
-    with pytest.raises(DataError, match=r"holds files of several formats \(criteo, npz\); hint: give --format"):
+    with pytest.raises(DataError, match=r"holds files of several formats \(CriteoTSV, NPZ\); hint: give --format"):
         opened(tmp_path)
     assert opened(tmp_path / "day_0.tsv").num_samples is None
     assert opened(tmp_path / "0.npz").num_samples == 1

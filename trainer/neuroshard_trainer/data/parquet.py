@@ -146,13 +146,15 @@ class ParquetSource(FilledBlocks):
                 f"{file}: row group {group} cannot be read ({one_line(error)}); hint: write the file again"
             ) from error
 
-    def _require_no_null(self, table: pa.Table, name: str, block: int) -> None:
+    def _require_no_null(self, table: pa.Table, name: str, block: int, *, num_nulls: int | None = None) -> None:
+        """Do nothing if a column of a row group has no null; ``num_nulls`` are those of the file, if it tells them."""
         column = table[name]
         if column.null_count:
             row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+            more = f", as in {num_nulls:,} rows of the file" if num_nulls is not None and num_nulls > 1 else ""
             or_fill = ", or set spec.data.missing" if name in self._dense_columns else ""
             raise DataError(
-                f"{self.place(block, row)}, column {name}: is null; hint: fill it in or drop the row{or_fill}"
+                f"{self.place(block, row)}, column {name}: is null{more}; hint: fill it in or drop the row{or_fill}"
             )
 
     def _rows(self, column: pa.ChunkedArray, feature: Feature) -> Jagged:
@@ -168,8 +170,9 @@ class ParquetSource(FilledBlocks):
         leaves = leaves_of(metadata.schema.to_arrow_schema())
         aside = [name for name in (self._session_column, self._time_column) if name is not None]
         for name in (*self._required, *aside):
-            for group, _ in groups_with_nulls(metadata, leaves[name]):
-                self._require_no_null(self._columns(first_block + group, [name]), name, first_block + group)
+            nulls = dict(groups_with_nulls(metadata, leaves[name]))
+            for block in (first_block + group for group in nulls):
+                self._require_no_null(self._columns(block, [name]), name, block, num_nulls=sum(nulls.values()))
         for feature in self._features:
             if self._rules[feature.name] is not IdRule.EXACT:
                 continue
