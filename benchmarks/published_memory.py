@@ -229,7 +229,7 @@ def _kept_text(run: Run, num_bytes: int) -> str:
 
 
 def _kept_bytes(run: Run) -> int:
-    """Return what the release kept until the backward pass, and later ones do not."""
+    """Return the bytes that the release kept until the backward pass, and later ones do not."""
     tables = _tables(run)
     if run.keeps == ONE_BATCH:
         return sum(int(BATCH * (table.pooling_factor * (12 if table.is_weighted else 8) + 8)) for table in tables)
