@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how deep tests go before their modules are imported."""
-    set_depth(is_long=bool(config.getoption("--long", False)))
+    set_depth(is_long=bool(config.getoption("--long", default=False)))
 
 
 @pytest.fixture
