@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.document import parse_manifests
 from neuroshard_api.documents.tables import IdRule
+from neuroshard_api.job.job_file import JobFile, read_job_file
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_cli.local.job_file import JobFile, read_job_file
 from neuroshard_cli.shared.new_job import job_name, scalar
 from neuroshard_trainer.data.formats import require_readable
 from support.trainer.data_builders import criteo_arrays, criteo_file

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from neuroshard_api.documents.tables import IdRule
-from neuroshard_cli.local.job_file import read_job_file
+from neuroshard_api.job.job_file import read_job_file
 from neuroshard_costs.bundle import bundled_root
 
 MOVIELENS = Path(__file__).parents[2] / ".cache" / "recbole-1.2.1" / "recbole" / "dataset_example" / "ml-100k"

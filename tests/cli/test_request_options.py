@@ -9,9 +9,9 @@ from neuroshard_api.documents.gradient_exchange import GradientChoices, Gradient
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, Constraints
 from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.job.job_file import read_job_file
 from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.process.failures import CommandError
-from neuroshard_cli.local.job_file import read_job_file
 from neuroshard_cli.shared.request_options import RequestOptions, build_request, build_topology, read_tables
 from support.builders import dense_profile
 

@@ -44,10 +44,10 @@ def run(  # noqa: PLR0917 - typer passes by name
     An interrupted run resumes where it stopped; finished stages are not repeated while their inputs are the same.
     """
     from neuroshard_api.documents.plan import Plan
+    from neuroshard_api.job.job_file import read_job_file
 
     from neuroshard_cli.local.corrected_models import correct_models
     from neuroshard_cli.local.directory import RunDirectory
-    from neuroshard_cli.local.job_file import read_job_file
     from neuroshard_cli.local.progress_view import RunView
     from neuroshard_cli.local.repeats import STAGE, wants_repeats
     from neuroshard_cli.local.result import result_json, result_of, result_table

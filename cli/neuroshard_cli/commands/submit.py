@@ -21,9 +21,8 @@ def submit(
 
     ConfigMaps of the file are created with it.
     """
+    from neuroshard_api.job.job_file import read_job_file
     from neuroshard_api.job.model import ONLY_LOCAL_FILE
-
-    from neuroshard_cli.local.job_file import read_job_file
 
     found = read_job_file(file)
     job, source = found.job, found.job.spec.model.embedding_tables_from

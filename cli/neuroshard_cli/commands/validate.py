@@ -50,9 +50,8 @@ def validate(
 def examine(path: Path) -> Finding:
     """Recognize a document by its suffix, its schema_version, or its kind, and gather its problems."""
     from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError
+    from neuroshard_api.job.job_file import is_job_file
     from neuroshard_costs.errors import BundleError
-
-    from neuroshard_cli.local.job_file import is_job_file
 
     suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
     kind: str | None = None
@@ -128,8 +127,7 @@ def _job_kind() -> str:
 def _job_problems(path: Path) -> list[str]:
     """Return the problems of the tables that a job file has elsewhere. Raises DocumentError with all others."""
     from neuroshard_api.documents.document import DocumentError
-
-    from neuroshard_cli.local.job_file import read_job_file
+    from neuroshard_api.job.job_file import read_job_file
 
     file = read_job_file(path)
     if file.has_tables:

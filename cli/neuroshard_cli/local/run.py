@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.local.corrected_models import take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
-from neuroshard_cli.local.job_file import JobFile
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner

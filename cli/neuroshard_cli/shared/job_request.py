@@ -7,8 +7,8 @@ from neuroshard_api.process.failures import CommandError
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.request import Algorithm, PlanRequest
+    from neuroshard_api.job.job_file import JobFile
 
-    from neuroshard_cli.local.job_file import JobFile
     from neuroshard_cli.shared.request_options import RequestOptions
 
 OF_DEVICES = frozenset(

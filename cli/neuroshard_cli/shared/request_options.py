@@ -270,8 +270,8 @@ def build_request(options: RequestOptions, algorithm: "Algorithm | str | None") 
         algorithm: None: the job's, or NeuroShard's.
     """
     from neuroshard_api.documents.request import Algorithm
+    from neuroshard_api.job.job_file import is_job_file, read_job_file
 
-    from neuroshard_cli.local.job_file import is_job_file, read_job_file
     from neuroshard_cli.shared.job_request import request_of_job
 
     if options.tables is not None and is_job_file(Path(options.tables)):

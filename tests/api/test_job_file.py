@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_cli.local.job_file import read_job_file
+from neuroshard_api.job.job_file import read_job_file
 from support import builders
 
 CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"

@@ -1,14 +1,19 @@
 """A job file as people keep it: one job, and the ConfigMaps that it names, as separate documents of one file."""
 
+import base64
+import binascii
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from neuroshard_api.documents.tables import TableSet
-    from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, parse_data, parse_manifests, read_text
+from neuroshard_api.documents.table_files import read_table_set
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.feature_columns import require_feature_columns
+from neuroshard_api.job.plan_request import tables_of_file
+from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,7 +21,7 @@ class JobFile:
     """A job, and what else its file holds."""
 
     path: Path
-    job: "DLRMTrainingJob"
+    job: DLRMTrainingJob
     document: Mapping[str, Any]
     """The job in the file's own words, as plain data."""
     config_maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -29,12 +34,8 @@ class JobFile:
         reference = None if source is None else source.config_map_key_ref
         return reference is None or reference.name in self.config_maps
 
-    def tables(self) -> "TableSet":
+    def tables(self) -> TableSet:
         """Return the job's tables, its own or those of the ConfigMap or file that it names. Raises DocumentError."""
-        from neuroshard_api.documents.table_files import read_table_set
-        from neuroshard_api.job.feature_columns import require_feature_columns
-        from neuroshard_api.job.plan_request import tables_of_file
-
         model = self.job.spec.model
         own = model.inline_tables(self.job.metadata.name)
         if own is not None:
@@ -54,11 +55,6 @@ class JobFile:
 
     def content(self, name: str, key: str, *, field_path: str) -> bytes:
         """Return one key of a ConfigMap of the file. Raises DocumentError where it is not there."""
-        import base64
-        import binascii
-
-        from neuroshard_api.documents.document import DocumentError
-
         config_map = self.config_maps.get(name)
         if config_map is None:
             problem = f"names the ConfigMap {name!r}, which is not in this file; hint: add it behind a line `---`"
@@ -85,8 +81,6 @@ _MANIFEST = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
 
 def is_job_file(path: Path) -> bool:
     """Return whether a file holds resources of Kubernetes, by its name and its keys. Raises DocumentError."""
-    from neuroshard_api.documents.document import COMPRESSED_SUFFIX, parse_data, read_text
-
     suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
     if suffix not in {".yaml", ".yml", ".json"} or not path.is_file():
         return False
@@ -99,9 +93,6 @@ def is_job_file(path: Path) -> bool:
 
 def read_job_file(path: Path) -> JobFile:
     """Read the one job of a YAML or JSON file. Raises DocumentError."""
-    from neuroshard_api.documents.document import DocumentError, parse_manifests, read_text
-    from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
-
     where = str(path)
     documents = parse_manifests(read_text(path), where=where)
     jobs: list[Any] = [data for data in documents if not isinstance(data, dict) or data.get("kind") != "ConfigMap"]
