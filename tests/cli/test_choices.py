@@ -6,10 +6,10 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.training import NEEDS_NO_PATH, DataFormat
 from neuroshard_api.process.optimizer_choice import OptimizerChoice
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
-from neuroshard_cli.shared.choices import (
+from neuroshard_cli.shared.choices import DataFormatChoice
+from neuroshard_dlrm.choices import (
     AlgorithmChoice,
     ComputePeakChoice,
-    DataFormatChoice,
     DenseCheckpointingChoice,
     DenseGroupChoice,
     DensePolicyChoice,

@@ -12,7 +12,10 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.job_file import read_job_file
 from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.process.failures import CommandError
-from neuroshard_cli.shared.request_options import RequestOptions, build_request, build_topology, read_tables
+from neuroshard_dlrm.devices import build_topology
+from neuroshard_dlrm.options import RequestOptions
+from neuroshard_dlrm.requests import build_request, read_source
+from neuroshard_planner.workload_store import read_workload
 from support.builders import dense_profile
 
 OPTIONS = RequestOptions(tables="mlperf-dlrm-dcnv2", devices=8, device_type="h100-80gb")
@@ -106,7 +109,7 @@ def test_devices_described_badly_are_refused_by_the_options_name(changes: dict[s
 
 def test_types_of_gradients_are_permitted_by_a_list(tmp_path: Path) -> None:
     """In any case of letters, with the settings of their own; the least gain counts for them too."""
-    counted = dense_profile(*read_tables("mlperf-dlrm-dcnv2").tables)
+    counted = dense_profile(*read_workload("mlperf-dlrm-dcnv2").tables)
     (tmp_path / "dense.json").write_text(counted.to_json())
     given = replace(
         OPTIONS,
@@ -127,9 +130,9 @@ def test_types_of_gradients_are_permitted_by_a_list(tmp_path: Path) -> None:
 
 def test_a_name_without_suffix_is_a_workload() -> None:
     """Files are distinguished by their suffix or folder."""
-    assert len(read_tables("mlperf-dlrm-dcnv2").tables) == 26
+    assert read_source("mlperf-dlrm-dcnv2") == read_workload("mlperf-dlrm-dcnv2")
     with pytest.raises(DocumentError, match="does not exist"):
-        read_tables("mlperf-dlrm-dcnv2.yaml")
+        read_source("mlperf-dlrm-dcnv2.yaml")
 
 
 def test_types_on_the_wire_are_permitted_by_lists() -> None:

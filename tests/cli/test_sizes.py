@@ -1,6 +1,6 @@
 import pytest
 from neuroshard_api.process.failures import CommandError
-from neuroshard_cli.shared.sizes import parse_bytes
+from neuroshard_dlrm.sizes import parse_bytes
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ROOMS = ("api", "costs", "planner", "report", "profiler", "trainer", "dropin", "operator", "cli")
+ROOMS = ("api", "costs", "planner", "report", "profiler", "trainer", "dropin", "python", "operator", "cli")
 
 
 @pytest.fixture(scope="module")

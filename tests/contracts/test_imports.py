@@ -11,6 +11,7 @@ LIGHT_ROOMS = (
     "costs/neuroshard_costs",
     "planner/neuroshard_planner",
     "report/neuroshard_report",
+    "python/neuroshard_dlrm",
     "cli/neuroshard_cli",
 )
 HEAVY_ROOMS = ("costs/neuroshard_costs/pretrain", "planner/neuroshard_planner/interop")

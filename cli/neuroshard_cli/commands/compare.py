@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.process.failures import CommandError
+from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.output import print_document, print_text
-from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
+from neuroshard_cli.shared.request_options import takes_request_options
 from neuroshard_cli.shared.time_limit import TimeLimitError, time_limit
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def compare(
     """
     from neuroshard_api.documents.request import Algorithm
     from neuroshard_api.process.errors import MissingPackageError
+    from neuroshard_dlrm.devices import find_bundle
+    from neuroshard_dlrm.requests import build_request
     from neuroshard_planner.baselines.torchrec import require_torchrec
     from neuroshard_planner.explain.comparison import Comparison, regrets_of
     from neuroshard_planner.explain.comparison import compare as compared

@@ -9,7 +9,6 @@ import typer
 
 from neuroshard_cli.shared.output import print_document, print_text
 from neuroshard_cli.shared.plan_file import read_plan
-from neuroshard_cli.shared.request_options import find_bundle
 
 
 def explain(
@@ -29,6 +28,7 @@ def explain(
     For the plan: what decides the step's time, and what could lower it. For a table: its cost at its place, and
     what it would cost elsewhere.
     """
+    from neuroshard_dlrm.devices import find_bundle
     from neuroshard_planner.explain.plan import explain_plan
     from neuroshard_planner.explain.table import explain_table
     from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
+from neuroshard_dlrm.choices import AlgorithmChoice
+from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.batch_sizes import parse_batch_sizes, print_sizes, requests_of, with_sizes
-from neuroshard_cli.shared.choices import AlgorithmChoice
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
-from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
+from neuroshard_cli.shared.request_options import takes_request_options
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.request import PlanRequest
@@ -50,6 +51,8 @@ def plan(
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Plan the placement of a model's embedding tables."""
+    from neuroshard_dlrm.devices import find_bundle
+    from neuroshard_dlrm.requests import build_request
     from neuroshard_planner.errors import InfeasibleError
     from neuroshard_planner.explain.batch_sizes import at_batch_size
     from neuroshard_planner.explain.robustness import traffic_costs

@@ -8,7 +8,6 @@ import typer
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, progress_console
-from neuroshard_cli.shared.request_options import find_preset
 
 
 def pretrain(
@@ -29,6 +28,7 @@ def pretrain(
     An interrupted run resumes where it stopped.
     """
     from neuroshard_costs.pretrain.train import PretrainSettings, pretrain
+    from neuroshard_dlrm.devices import find_preset
     from neuroshard_report.terminal.bundle import render_manifest
     from rich.progress import Progress
 

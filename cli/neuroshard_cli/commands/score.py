@@ -1,16 +1,17 @@
 """``neuroshard score``: what a plan from anywhere costs, where it loses, and what moving a few tables would give."""
 
 import json as json_format
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
+from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
-from neuroshard_cli.shared.request_options import RequestOptions, build_request, find_bundle, takes_request_options
+from neuroshard_cli.shared.request_options import takes_request_options
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import TablePlacement
@@ -36,6 +37,7 @@ def score(
     A plan of TorchRec's does not say what is looked up, nor on which devices: tables and devices belong to it then.
     One that needs more memory than the devices have is scored too; what is missing, and where, comes with its price.
     """
+    from neuroshard_dlrm.devices import find_bundle
     from neuroshard_planner.explain.moves import best_moves
     from neuroshard_planner.explain.plan import explain_plan
     from neuroshard_planner.interop.imported_plan import imported_plan
@@ -63,11 +65,12 @@ def _given(path: Path, options: RequestOptions) -> "tuple[PlanRequest, tuple[Tab
     """Return the request of a plan, and its shards."""
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.torchrec_plan import TorchRecPlan
+    from neuroshard_dlrm.requests import require_no_options
 
     raw = _document_data(path)
     if raw is not None and not TorchRecPlan.is_named_by(raw):
         whole = GivenPlan.from_data(raw, where=str(path))
-        _require_no_request(path, options)
+        require_no_options(options, but=frozenset({"bundle", "any_device"}), where=str(path))
         if whole.replication is not None:
             raise CommandError(
                 f"{path}: replication: plans with groups of devices have their price from the search alone; "
@@ -95,6 +98,7 @@ def _torchrec_plan(
 ) -> "tuple[PlanRequest, tuple[TablePlacement, ...]]":
     """Return the same of a plan in TorchRec's words; ``exported`` None: the file is a pickle."""
     from neuroshard_api.documents.request import Algorithm
+    from neuroshard_dlrm.requests import build_request
     from neuroshard_planner.baselines.torchrec import require_torchrec
     from neuroshard_planner.interop.torchrec import node_problem, placements
 
@@ -125,18 +129,3 @@ def _torchrec_plan(
     if problem is not None:
         raise CommandError(f"{path}: {problem}; hint: give --devices and --nodes of the plan")
     return request, tables
-
-
-def _require_no_request(path: Path, options: RequestOptions) -> None:
-    of_prices = {"bundle", "any_device"}
-    option = next(
-        (
-            each.name
-            for each in fields(RequestOptions)
-            if each.name not in of_prices and getattr(options, each.name) != each.default
-        ),
-        None,
-    )
-    if option is not None:
-        what = "TABLES" if option == "tables" else f"--{option.replace('_', '-')}"
-        raise CommandError(f"{what}: {path} already says what it answers; hint: leave it out")

@@ -7,16 +7,16 @@ from typing import Annotated, Any, get_type_hints
 
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
+from neuroshard_dlrm.options import DEFAULT_BATCHES
 from neuroshard_profiler.commands import stats as stats_of_data
 
-from neuroshard_cli.shared.module_option import DEFAULT_BATCHES, BatchesOption, ModuleOption
+from neuroshard_cli.shared.module_option import BatchesOption, ModuleOption
 from neuroshard_cli.shared.output import print_document, print_text, write_file
 
 
 def _stats_of_module(name: str, batches: int, given: Mapping[str, Any]) -> None:
+    from neuroshard_dlrm.module_tables import read_module
     from neuroshard_report.terminal.listings import render_tables
-
-    from neuroshard_cli.shared.module_tables import read_module
 
     for option, value in given.items():
         if option not in {"out", "json"} and value != _OF_DATA[option].default and value is not None:

@@ -6,9 +6,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from neuroshard_api.process.failures import CommandError
+from neuroshard_dlrm.options import BATCH_PLACEHOLDER, RequestOptions
 
 from neuroshard_cli.shared.output import print_document, print_text
-from neuroshard_cli.shared.request_options import BATCH_PLACEHOLDER, RequestOptions, build_request
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import Plan
@@ -41,6 +41,8 @@ def parse_batch_sizes(text: str | None) -> tuple[int, ...]:
 
 def requests_of(options: RequestOptions, algorithm: str | None, sizes: tuple[int, ...]) -> "list[PlanRequest]":
     """Return the request of the options at each batch size. Raises CommandError or DocumentError."""
+    from neuroshard_dlrm.requests import build_request
+
     if options.dense is not None and BATCH_PLACEHOLDER not in str(options.dense) and len(sizes) > 1:
         raise CommandError(
             f"--batch-sizes: a dense part is counted for one batch size (found --dense {options.dense})"

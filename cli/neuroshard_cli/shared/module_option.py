@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-DEFAULT_BATCHES = 10
 ModuleOption = Annotated[
     str | None,
     typer.Option(

@@ -2,9 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from neuroshard_api.documents.document import validated
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_planner.baselines.torchrec import require_torchrec
+
 if TYPE_CHECKING:
-    from neuroshard_api.documents.request import Constraints, PlanRequest
-    from neuroshard_api.documents.tables import TableSet
     from neuroshard_torchrec import ModelTables
     from neuroshard_torchrec.given_model import GivenModel
 
@@ -16,25 +19,21 @@ def read_module(name: str, *, max_batches: int) -> "GivenModel":
         MissingPackageError: TorchRec is not installed.
         DropInError: there is no such function, or it returns something else.
     """
-    from neuroshard_planner.baselines.torchrec import require_torchrec
-
     require_torchrec("--module")
     from neuroshard_torchrec.given_model import given_model
 
     return given_model(name, max_batches=max_batches)
 
 
-def without_optimizers(tables: "TableSet") -> "TableSet":
+def without_optimizers(tables: TableSet) -> TableSet:
     """Return the tables without optimizers of their own."""
     from neuroshard_torchrec.optimizers import with_optimizers
 
     return with_optimizers(tables, {})
 
 
-def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constraints":
+def with_module_limits(tables: "ModelTables", given: Constraints) -> Constraints:
     """Return constraints with what the module's sharders allow; what is given for a table comes first."""
-    from neuroshard_api.documents.document import validated
-    from neuroshard_api.documents.request import Constraints
     from neuroshard_torchrec.given_model import module_constraints
 
     limits = module_constraints(tables)
@@ -53,7 +52,7 @@ def with_module_limits(tables: "ModelTables", given: "Constraints") -> "Constrai
     return validated(Constraints, {**raw, "tables": merged}, where="constraints")
 
 
-def with_managed_collision(request: "PlanRequest", tables: "ModelTables") -> "PlanRequest":
+def with_managed_collision(request: PlanRequest, tables: "ModelTables") -> PlanRequest:
     """Return a request that counts the memory for managed collision of the module that its tables are of."""
     from neuroshard_torchrec.managed_collision import managed_collision_bytes
 

@@ -1,15 +1,15 @@
 """The plan request of a job file: the one that the operator makes, on devices that are here or not."""
 
-from dataclasses import fields, replace
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
+from neuroshard_api.documents.dense_profile import DenseProfile
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.job.job_file import JobFile
+from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.process.failures import CommandError
 
-if TYPE_CHECKING:
-    from neuroshard_api.documents.request import Algorithm, PlanRequest
-    from neuroshard_api.job.job_file import JobFile
-
-    from neuroshard_cli.shared.request_options import RequestOptions
+from neuroshard_dlrm.devices import build_topology
+from neuroshard_dlrm.options import RequestOptions
 
 OF_DEVICES = frozenset(
     {"tables", "devices", "nodes", "device_type", "topology", "bundle", "any_device", "dense", "batch_size", "batches"}
@@ -18,21 +18,14 @@ OF_DEVICES = frozenset(
 All others say what the job says."""
 
 
-def request_of_job(file: "JobFile", options: "RequestOptions", algorithm: "Algorithm | str | None") -> "PlanRequest":
+def request_of_job(file: JobFile, options: RequestOptions, algorithm: Algorithm | str | None) -> PlanRequest:
     """Return the request of a job on the devices that the options name; what they leave out, the job names.
 
     Raises:
         CommandError: an option says what the job says, or nothing names the type of the devices.
         DocumentError: the tables cannot be read, or not be planned so.
     """
-    from neuroshard_api.documents.dense_profile import DenseProfile
-    from neuroshard_api.documents.request import Algorithm
-    from neuroshard_api.job.plan_request import plan_request
-
-    from neuroshard_cli.shared.request_options import build_topology
-
-    given = [each.name for each in fields(options) if getattr(options, each.name) != each.default]
-    other = next((name for name in given if name not in OF_DEVICES), None)
+    other = next((name for name in options.given() if name not in OF_DEVICES), None)
     if other is not None:
         raise CommandError(
             f"--{other.replace('_', '-')}: {file.path} is a job, which says this itself; hint: set it in the job's spec"
@@ -50,7 +43,7 @@ def request_of_job(file: "JobFile", options: "RequestOptions", algorithm: "Algor
     return request.with_dense(DenseProfile.read(counted), where=str(counted))
 
 
-def _with_devices_of(file: "JobFile", options: "RequestOptions") -> "RequestOptions":
+def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:
     """Return the options with the devices of the job where they name none. Raises CommandError."""
     if options.topology is not None:
         return options
