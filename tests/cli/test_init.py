@@ -209,7 +209,7 @@ def test_every_format_of_files_becomes_a_job(
 @pytest.mark.parametrize("columns", [{}, {"price": [None] * COUNT}])
 @pytest.mark.usefixtures("folder")
 def test_a_log_of_ids_alone_is_a_job_without_dense_features(neuroshard: Any, columns: dict[str, Any]) -> None:
-    """Also where the only column of fractions has no value, which is told."""
+    """Also where the only column of fractions has no value, which is reported."""
     table = pa.table({"label": COLUMNS["label"], "item": COLUMNS["item"], **columns})
     if columns:
         table = table.set_column(2, "price", table["price"].cast(pa.float64()))

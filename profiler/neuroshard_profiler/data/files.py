@@ -351,7 +351,7 @@ class NpzFile:
     @property
     def num_dense(self) -> int:
         """Columns of the array of dense features, 0 without it. Raises DataError where it has another shape."""
-        return self._dense.shape[1]
+        return int(self._dense.shape[1])
 
     @property
     def _dense(self) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""An event loop whose clock stands while there is work, and jumps to the next timer when there is none.
+"""An event loop whose clock does not move while there is work, and jumps to the next timer when there is none.
 
 A story of minutes takes milliseconds, and a busy machine changes nothing in it.
 """
@@ -18,7 +18,7 @@ class _Jumps(selectors.DefaultSelector):
     now_s = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Return what is ready; where that is nothing, the time of the next timer has come."""
+        """Return the sockets that are ready; where there is none, the time of the next timer has come."""
         if timeout is None or timeout <= 0:
             return super().select(timeout)
         ready = super().select(QUIET_S)

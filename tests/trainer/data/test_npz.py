@@ -39,7 +39,7 @@ def test_samples_are_taken_over_blocks(tmp_path: Path) -> None:
 
 def test_a_model_without_dense_features_needs_no_array_of_them(tmp_path: Path) -> None:
     """An array of some is refused all the same, since the model would not read it."""
-    lists = {"user.values": np.arange(3), "user.lengths": np.ones(3, dtype=int)}
+    lists: dict[str, Any] = {"user.values": np.arange(3), "user.lengths": np.ones(3, dtype=int)}
     file = DataFile(str(tmp_path / "ids.npz"))
     features = features_of([builders.table("user", num_embeddings=3)])
     np.savez(file.place, label=np.ones(3), **lists)
