@@ -64,7 +64,7 @@ def _devices(problem: Problem, kinds: IndexArray) -> IndexArray:
     memory = problem.kinds.memory_bytes[kinds]
     limits = DIM_FACTORS * columns.sum() / problem.num_devices
     rows = np.arange(len(limits))
-    sums = np.zeros((len(limits), problem.num_devices, problem.kinds.representation.shape[1]), dtype=np.float32)
+    sums = np.zeros((len(limits), problem.num_devices, problem.kinds.representation.shape[1]))
     used_memory = np.zeros((len(limits), problem.num_devices), dtype=np.int64)
     used_columns = np.zeros((len(limits), problem.num_devices))
     devices = np.empty((len(limits), len(kinds)), dtype=np.int64)

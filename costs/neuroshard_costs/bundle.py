@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_safetensors
 from safetensors.numpy import save as save_safetensors
 
+from neuroshard_costs.arithmetic import power
 from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.errors import BundleDamagedError, BundleNotFoundError, BundleVersionError
 from neuroshard_costs.exchanges import (
@@ -75,27 +76,27 @@ class CostBundle:
     forward_communication: CommunicationNetwork
     backward_communication: CommunicationNetwork
 
-    def represent(self, shards: ShardArrays) -> Float32Array:
+    def represent(self, shards: ShardArrays) -> FloatArray:
         """Return [n, R + NUM_CALL_COUNTS]: demands of shards, and what they add to the counts of calls; both add up."""
         return np.concatenate((self.compute.demands(compute_features(shards)), call_counts(shards)), axis=1)
 
-    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+    def compute_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return [..., 2]: forward and backward milliseconds of devices with these sums of representations.
 
         Both never fall when shards are added. A device makes a call per family and data type that occurs on it; one
         without shards costs 0.
 
         Args:
-            sums: float32, [..., R + NUM_CALL_COUNTS].
+            sums: [..., R + NUM_CALL_COUNTS].
             pipeline: without one the host's launch of each call counts where it takes longer than the device.
         """
         counts = sums[..., -NUM_CALL_COUNTS:] > 0
         calls = counts[..., :NUM_CALLS].sum(axis=-1)[..., None]
         above = counts[..., NUM_CALLS:]
-        share = np.where(above[..., 1], 1.0, np.where(above[..., 0], 0.5, LEAST_WARP_SHARE)).astype(np.float32)
+        share = np.where(above[..., 1], 1.0, np.where(above[..., 0], 0.5, LEAST_WARP_SHARE))
         return self._calls_ms(sums, share, calls, pipeline)
 
-    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+    def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return [..., 2]: milliseconds that no device with these sums goes below, in however few calls and lanes.
 
         Non-decreasing and convex in the sums, after a calibration whose exponent is below 1 a non-decreasing function
@@ -115,24 +116,23 @@ class CostBundle:
         times += (num_calls - 1) * np.array(self.manifest.launch.device_ms)
         if self.manifest.calibration is not None:
             exponent, factor = self.manifest.calibration.compute_scale
-            own *= (factor * exponent * times ** (exponent - 1))[:, None]
-            times = factor * times**exponent
+            own *= (factor * exponent * power(times, exponent - 1))[:, None]
+            times = factor * power(times, exponent)
         slopes = np.zeros((2, len(sums)))
         slopes[:, :-NUM_CALL_COUNTS] = own
         return times, slopes
 
     def _calls_ms(
-        self, sums: Float32Array, warp_share: Float32Array | float, calls: IndexArray, pipeline: Pipeline
-    ) -> Float32Array:
+        self, sums: FloatArray, warp_share: FloatArray | float, calls: IndexArray, pipeline: Pipeline
+    ) -> FloatArray:
         """Return the times of devices that make that many calls [..., 1]; the network's time holds the first."""
         times = self.compute.times_ms(sums[..., :-NUM_CALL_COUNTS], warp_share)
-        times += np.maximum(calls - 1, 0) * np.array(self.manifest.launch.device_ms, dtype=np.float32)
+        times += np.maximum(calls - 1, 0) * np.array(self.manifest.launch.device_ms)
         if self.manifest.calibration is not None:  # it was fitted to device time; the host's launches keep theirs
             exponent, factor = self.manifest.calibration.compute_scale
-            times = (factor * times**exponent).astype(np.float32)
+            times = factor * power(times, exponent)
         if pipeline is Pipeline.NONE:
-            host_ms = calls * np.array(self.manifest.launch.host_ms, dtype=np.float32)
-            times = overlapped(np.stack([times, host_ms])).astype(np.float32)
+            times = overlapped(np.stack([times, calls * np.array(self.manifest.launch.host_ms)]))
         times *= calls > 0
         return times
 
@@ -152,7 +152,7 @@ class CostBundle:
         ]
         if (calibration := self.manifest.calibration) is not None:
             scales = (calibration.forward_communication_scale, calibration.backward_communication_scale)
-            times = [factor * time**exponent for time, (exponent, factor) in zip(times, scales, strict=True)]
+            times = [factor * power(time, exponent) for time, (exponent, factor) in zip(times, scales, strict=True)]
         return np.stack(times, axis=-1)
 
     def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:

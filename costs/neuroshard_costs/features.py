@@ -10,6 +10,7 @@ import numpy as np
 from neuroshard_api.documents.tables import REUSE_BINS
 from numpy.typing import NDArray
 
+from neuroshard_costs.arithmetic import log2
 from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.shards import NUM_CALLS, OPTIMIZERS, FloatArray, ShardArrays
@@ -71,13 +72,14 @@ COMMUNICATION_FEATURES = (
 
 _LEAST_SECONDS = 1e-8  # what takes no time, such as a link without peers, is read as ten nanoseconds
 _LEAST_BYTES = 1.0
+_CACHE_BYTES: FloatArray = np.array(CACHE_MIB)[:, None] * 2.0**20
 
 
-def compute_features(shards: ShardArrays) -> Float32Array:
+def compute_features(shards: ShardArrays) -> FloatArray:
     """Return [n, len(COMPUTE_FEATURES)]: logarithms of what a shard holds and serves, and how its rows repeat."""
     row_bytes, output_bytes = shards.row_bytes, shards.output_row_bytes
     touched = {"num_rows": shards.num_rows, "touched_rows": shards.unique_rows}
-    logs = np.log2(
+    logs = log2(
         [
             shards.num_rows,
             shards.num_columns,
@@ -98,25 +100,20 @@ def compute_features(shards: ShardArrays) -> Float32Array:
             shards.filled_bags * output_bytes,
             sorted_bytes(row_bytes, **touched),
             np.maximum(sorted_bytes(shards.state_row_bytes, **touched), _LEAST_BYTES),
-            *(
-                missed_rows(
-                    shards, row_bytes=sector_bytes(row_bytes), capacity_bytes=np.full(len(shards), size * 2.0**20)
-                )
-                for size in CACHE_MIB
-            ),
+            *missed_rows(shards, row_bytes=sector_bytes(row_bytes), capacity_bytes=_CACHE_BYTES),
         ]
     )
     one_hot = np.arange(len(OPTIMIZERS)) == shards.optimizer[:, None]
     hits = shards.reuse_histogram * MEAN_HITS
     lookup_bins = hits / hits.sum(axis=1, keepdims=True)
-    return np.concatenate((logs.T, one_hot, shards.reuse_histogram, lookup_bins), axis=1, dtype=np.float32)
+    return np.concatenate((logs.T, one_hot, shards.reuse_histogram, lookup_bins), axis=1)
 
 
 NUM_CALL_COUNTS = NUM_CALLS + len(SUB_WARP_COLUMNS)
 """Columns of call_counts."""
 
 
-def call_counts(shards: ShardArrays) -> Float32Array:
+def call_counts(shards: ShardArrays) -> FloatArray:
     """Return [n, NUM_CALL_COUNTS]: what each shard adds to the counts that decide its device's calls and their lanes.
 
     Summed over a device: the shards of each family and data type (a call for each pair that occurs), and the shards
@@ -125,7 +122,7 @@ def call_counts(shards: ShardArrays) -> Float32Array:
     """
     by_call = np.arange(NUM_CALLS) == shards.call[:, None]
     wider = shards.num_columns[:, None] > np.array(SUB_WARP_COLUMNS, dtype=np.float64)
-    return np.concatenate((by_call, wider), axis=1, dtype=np.float32)
+    return np.concatenate((by_call, wider), axis=1, dtype=np.float64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +172,7 @@ class Collectives:
         )
 
 
-def communication_features(collectives: Collectives) -> Float32Array:
+def communication_features(collectives: Collectives) -> FloatArray:
     """Return [n, len(COMMUNICATION_FEATURES)].
 
     A single node has no link between nodes, and a node of one device none inside: the link that is not used is read
@@ -191,7 +188,7 @@ def communication_features(collectives: Collectives) -> Float32Array:
     num_devices = collectives.num_nodes * collectives.devices_per_node
     intra_peers = collectives.devices_per_node - 1
     inter_peers = num_devices - collectives.devices_per_node
-    logs = np.log2(
+    logs = log2(
         [
             np.maximum(mean_bytes, _LEAST_BYTES),
             num_devices,
@@ -209,4 +206,4 @@ def communication_features(collectives: Collectives) -> Float32Array:
             np.maximum(inter_latency * inter_peers, _LEAST_SECONDS),
         ]
     )
-    return np.ascontiguousarray(logs.T, dtype=np.float32)
+    return np.ascontiguousarray(logs.T)

@@ -9,6 +9,7 @@ import numpy as np
 from neuroshard_api.documents.bundle import ReductionKind, ReductionTimes
 from neuroshard_api.sharding.kinds import Family
 
+from neuroshard_costs.arithmetic import exp, log
 from neuroshard_costs.exchanges import Reduction
 from neuroshard_costs.shards import FloatArray
 
@@ -41,6 +42,6 @@ def with_measured(
 def _interpolated(num_bytes: FloatArray, measured: ReductionTimes) -> FloatArray:
     sizes = np.array(measured.num_bytes, dtype=np.float64)
     inside = np.clip(num_bytes, sizes[0], sizes[-1])
-    logs = np.interp(np.log(inside), np.log(sizes), np.log(measured.times_ms))
-    times: FloatArray = np.exp(logs) * np.maximum(num_bytes / sizes[-1], 1.0)
+    logs = np.interp(log(inside), log(sizes), log(measured.times_ms))
+    times: FloatArray = exp(logs) * np.maximum(num_bytes / sizes[-1], 1.0)
     return times

@@ -1,4 +1,6 @@
-"""Cost networks at plan time, in NumPy and float32. Holds and applies weights; reads no files and trains nothing.
+"""Cost networks at plan time, in NumPy. Holds and applies weights; reads no files and trains nothing.
+
+Their times are equal bits on every processor (arithmetic.py).
 
 Compute: each shard's features go through an MLP to a vector of demands in milliseconds (exponentials, hence never
 negative); the demands of a device's shards are summed; a head turns the sum into a forward and a backward time. Every
@@ -20,6 +22,7 @@ from typing import Self
 
 import numpy as np
 
+from neuroshard_costs.arithmetic import ExactMatrix, exp, weighted_sum
 from neuroshard_costs.features import (
     COMMUNICATION_FEATURES,
     COMPUTE_FEATURES,
@@ -36,8 +39,8 @@ MAX_LOG = 20.0
 
 NUM_LOAD_TERMS = 3
 
-MOST_SERIAL_PRODUCTS = 2**18
-"""Multiplications of a product of matrices up to which OpenBLAS takes one thread (interface/gemm.c)."""
+DEMAND_GRID_MS = 2.0**-36
+"""Demands are multiples of it, 15 femtoseconds: sums up to 2 minutes are exact."""
 
 
 def load_terms(load: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -55,49 +58,52 @@ def load_terms(load: FloatArray) -> tuple[FloatArray, FloatArray]:
 class _Mlp:
     """Dense layers with ReLU between them, next to one linear path around all of them."""
 
-    layers: tuple[tuple[Float32Array, Float32Array], ...]
-    around: Float32Array
+    mean: FloatArray
+    std: FloatArray
+    """[inputs, 1]: inputs are z-scored."""
+    layers: tuple[tuple[ExactMatrix, FloatArray], ...]
+    """Weights and biases [outputs, 1]."""
+    around: ExactMatrix
+    num_outputs: int
 
     @classmethod
     def from_weights(cls, weights: Weights, *, num_inputs: int) -> Self:
         """Take ``layer<i>.weight`` [in, out], ``layer<i>.bias``, ``around``, and ``mean`` and ``std`` of the inputs.
 
-        The z-score is folded into the first layer and the path around. Raises ValueError for shapes that do not fit.
+        Raises ValueError for shapes that do not fit.
         """
         num_layers = sum(name.startswith("layer") and name.endswith(".weight") for name in weights)
         if num_layers < 1:
             raise ValueError("holds no layers")
-        mean = _take(weights, "mean", num_inputs).astype(np.float64)
-        std = _take(weights, "std", num_inputs).astype(np.float64)
+        mean, std = (_take(weights, name, num_inputs) for name in ("mean", "std"))
         if std.min() <= 0:
             raise ValueError("has standard deviations in 'std' that are not positive")
-        layers: list[tuple[Float32Array, Float32Array]] = []
+        layers: list[tuple[ExactMatrix, FloatArray]] = []
         width = num_inputs
         for index in range(num_layers):
             name = f"layer{index}.weight"
             next_width = weights[name].shape[-1] if name in weights else 0
-            layers.append((_take(weights, name, width, next_width), _take(weights, f"layer{index}.bias", next_width)))
+            matrix = ExactMatrix(_take(weights, name, width, next_width))
+            layers.append((matrix, _take(weights, f"layer{index}.bias", next_width)[:, None]))
             width = next_width
-        around = _take(weights, "around", num_inputs, width) / std[:, None]
-        first, first_bias = layers[0][0] / std[:, None], layers[0][1].astype(np.float64)
-        layers[0] = (first.astype(np.float32), (first_bias - mean @ first).astype(np.float32))
-        last, last_bias = layers[-1]
-        layers[-1] = (last, (last_bias - mean @ around).astype(np.float32))
-        return cls(layers=tuple(layers), around=around.astype(np.float32))
+        around = ExactMatrix(_take(weights, "around", num_inputs, width))
+        return cls(mean=mean[:, None], std=std[:, None], layers=tuple(layers), around=around, num_outputs=width)
 
-    def exp(self, features: Float32Array) -> Float32Array:
+    def exp(self, features: FloatArray) -> FloatArray:
         """Return e to the power of the outputs, [n, outputs]."""
-        hidden = features
-        for weight, bias in self.layers[:-1]:
-            hidden = _product(hidden, weight)
+        scaled = features.T - self.mean
+        scaled /= self.std
+        hidden = scaled
+        for matrix, bias in self.layers[:-1]:
+            hidden = matrix.product(hidden)
             hidden += bias
             np.maximum(hidden, 0.0, out=hidden)
-        weight, bias = self.layers[-1]
-        out = _product(hidden, weight)
-        out += _product(features, self.around)
+        matrix, bias = self.layers[-1]
+        out = matrix.product(hidden)
+        out += self.around.product(scaled)
         out += bias
         np.clip(out, -MAX_LOG, MAX_LOG, out=out)
-        return np.exp(out, out=out)
+        return np.ascontiguousarray(exp(out).T)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +111,13 @@ class ComputeNetwork:
     """Forward and backward time of a fused embedding kernel over a device's shards."""
 
     shard_mlp: _Mlp
-    head_in: Float32Array
+    head_in: ExactMatrix
     """[R, 2K + 2]: first and second piece of each unit, then the linear terms of the two outputs."""
-    head_bias: Float32Array
+    head_bias: FloatArray
     """[2K + 2]: free for the second pieces, non-negative elsewhere."""
-    head_out: Float32Array
-    """[K, 2]"""
-    lane_share: Float32Array
+    head_out: FloatArray
+    """[2, K]"""
+    lane_share: FloatArray
     """[R]: the part of each demand that scales with the lanes of a bag, from 0 to 1."""
 
     @classmethod
@@ -121,7 +127,7 @@ class ComputeNetwork:
             {name.removeprefix("shard."): value for name, value in weights.items() if name.startswith("shard.")},
             num_inputs=len(COMPUTE_FEATURES),
         )
-        demands = shard_mlp.around.shape[1]
+        demands = shard_mlp.num_outputs
         units = weights["head_out"].shape[0] if "head_out" in weights else 0
         head_in = _take(weights, "head_in", demands, 2 * units + 2)
         head_bias = _take(weights, "head_bias", 2 * units + 2)
@@ -132,33 +138,46 @@ class ComputeNetwork:
         lane_share = _take(weights, "lane_share", demands)
         if lane_share.min() < 0 or lane_share.max() > 1:
             raise ValueError("has shares in 'lane_share' that do not lie between 0 and 1")
-        return cls(shard_mlp=shard_mlp, head_in=head_in, head_bias=head_bias, head_out=head_out, lane_share=lane_share)
+        return cls(
+            shard_mlp=shard_mlp,
+            head_in=ExactMatrix(head_in),
+            head_bias=head_bias,
+            head_out=np.ascontiguousarray(head_out.T),
+            lane_share=lane_share,
+        )
 
     @property
     def num_demands(self) -> int:
         """Length R of a representation."""
-        return len(self.head_in)
+        return len(self.lane_share)
 
-    def demands(self, features: Float32Array) -> Float32Array:
-        """Return the demands [n, R] of shards, all positive; a device's demand is the sum over its shards."""
-        return self.shard_mlp.exp(features)
+    def demands(self, features: FloatArray) -> FloatArray:
+        """Return the demands [n, R] of shards, all positive; a device's demand is the sum over its shards.
 
-    def times_ms(self, demands: Float32Array, warp_share: Float32Array | float) -> Float32Array:
+        They are multiples of DEMAND_GRID_MS, so that sums of them are the same in any order.
+        """
+        return on_grid(self.shard_mlp.exp(features))
+
+    def times_ms(self, demands: FloatArray, warp_share: FloatArray | float) -> FloatArray:
         """Return [..., 2], forward and backward milliseconds of one call with these summed demands [..., R].
 
         Args:
-            demands: float32, summed over the shards of each device.
+            demands: summed over the shards of each device.
             warp_share: [...] share of a warp that a bag takes, 1/4 to 1.
         """
-        units = self.head_out.shape[0]
-        share = np.asarray(warp_share, dtype=np.float32)[..., None]
-        pieces = _product(demands * (1 - self.lane_share * (1 - share)), self.head_in)
-        pieces += self.head_bias
-        first = pieces[..., :units]
-        np.maximum(first, pieces[..., units:-2], out=first)
-        times = _product(first, self.head_out)
-        times += pieces[..., -2:]
-        return times
+        units = len(self.head_out[0])
+        vectors = demands.reshape(-1, demands.shape[-1]).T
+        spare = 1 - np.asarray(warp_share).reshape(-1)
+        if spare.any():
+            vectors = vectors * (1 - self.lane_share[:, None] * spare)
+        pieces = self.head_in.product(vectors)
+        pieces += self.head_bias[:, None]
+        first = pieces[:units]
+        np.maximum(first, pieces[units:-2], out=first)
+        times = np.empty((vectors.shape[1], 2))
+        for direction, weights in enumerate(self.head_out):
+            np.add((first * weights[:, None]).sum(axis=0), pieces[direction - 2], out=times[:, direction])
+        return times.reshape(*demands.shape[:-1], 2)
 
     def tangent_ms(self, demands: FloatArray, warp_share: float) -> tuple[FloatArray, FloatArray]:
         """Return the times [2] of one call and their slopes [2, R]: no call costs less than this tangent.
@@ -167,13 +186,15 @@ class ComputeNetwork:
             demands: [R] summed over the shards of a device.
             warp_share: share of a warp that a bag takes, 1/4 to 1.
         """
-        units = self.head_out.shape[0]
-        scale = 1 - self.lane_share.astype(np.float64) * (1 - warp_share)
-        pieces = (demands * scale) @ self.head_in + self.head_bias
+        units = len(self.head_out[0])
+        scale = 1 - self.lane_share * (1 - warp_share)
+        weights = self.head_in.rounded
+        pieces = self.head_in.product((demands * scale)[:, None])[:, 0] + self.head_bias
         is_first = pieces[:units] >= pieces[units:-2]
-        chosen = np.where(is_first, self.head_in[:, :units], self.head_in[:, units:-2])
-        times = np.maximum(pieces[:units], pieces[units:-2]) @ self.head_out + pieces[-2:]
-        slopes: FloatArray = (chosen @ self.head_out + self.head_in[:, -2:]).T * scale
+        chosen = np.where(is_first[:, None], weights[:units], weights[units:-2])
+        most = np.maximum(pieces[:units], pieces[units:-2])
+        times = weighted_sum(self.head_out, most) + pieces[-2:]
+        slopes = ((self.head_out[:, :, None] * chosen).sum(axis=1) + weights[-2:]) * scale
         return times, slopes
 
 
@@ -187,13 +208,13 @@ class CommunicationNetwork:
     def from_weights(cls, weights: Weights) -> Self:
         """Take the weights of one network by their names. Raises ValueError for shapes that do not fit."""
         mlp = _Mlp.from_weights(weights, num_inputs=len(COMMUNICATION_FEATURES))
-        if mlp.around.shape[1] % NUM_LOAD_TERMS:
-            raise ValueError(f"gives {mlp.around.shape[1]} outputs, expected a multiple of {NUM_LOAD_TERMS}")
+        if mlp.num_outputs % NUM_LOAD_TERMS:
+            raise ValueError(f"gives {mlp.num_outputs} outputs, expected a multiple of {NUM_LOAD_TERMS}")
         return cls(mlp=mlp)
 
     def coefficients_ms(self, collectives: Collectives) -> FloatArray:
         """Return [n, 3]: milliseconds of the constant and of each load term; 0 for collectives of one device."""
-        outputs = self.mlp.exp(communication_features(collectives)).astype(np.float64)
+        outputs = self.mlp.exp(communication_features(collectives))
         coefficients: FloatArray = outputs.reshape(len(outputs), NUM_LOAD_TERMS, -1).sum(axis=2)
         coefficients *= (collectives.num_nodes * collectives.devices_per_node > 1)[:, None]
         return coefficients
@@ -211,25 +232,14 @@ class CommunicationNetwork:
         return times
 
 
-def _product(rows: Float32Array, weights: Float32Array) -> Float32Array:
-    """Return [..., n] the product of rows [..., k] and weights [k, n], bit for bit equal for any number of threads.
-
-    How BLAS deals out rows among threads changes last digits; a block of rows is small enough for one thread.
-    """
-    inner, outer = weights.shape
-    num_rows, block = rows.size // inner, max(1, MOST_SERIAL_PRODUCTS // (inner * outer))
-    if num_rows <= block:
-        small: Float32Array = rows @ weights
-        return small
-    flat = rows.reshape(num_rows, inner)
-    result = np.empty((num_rows, outer), dtype=np.float32)
-    for first in range(0, num_rows, block):
-        np.matmul(flat[first : first + block], weights, out=result[first : first + block])
-    return result.reshape(*rows.shape[:-1], outer)
+def on_grid(times_ms: FloatArray) -> FloatArray:
+    """Return [...] milliseconds rounded to multiples of DEMAND_GRID_MS."""
+    rounded: FloatArray = np.rint(times_ms / DEMAND_GRID_MS) * DEMAND_GRID_MS
+    return rounded
 
 
-def _take(weights: Weights, name: str, *shape: int) -> Float32Array:
-    """Return one array of exactly this shape. Raises ValueError."""
+def _take(weights: Weights, name: str, *shape: int) -> FloatArray:
+    """Return one array of exactly this shape, in double precision. Raises ValueError."""
     if name not in weights:
         raise ValueError(f"lacks the array {name!r}")
     array = weights[name]
@@ -237,4 +247,4 @@ def _take(weights: Weights, name: str, *shape: int) -> Float32Array:
         raise ValueError(f"has {name!r} as {array.dtype}{list(array.shape)}, expected float32{list(shape)}")
     if not np.isfinite(array).all():
         raise ValueError(f"has numbers in {name!r} that are not finite")
-    return array
+    return array.astype(np.float64)

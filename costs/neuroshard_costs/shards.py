@@ -8,6 +8,8 @@ from neuroshard_api.documents.tables import DataType, Optimizer, Table
 from neuroshard_api.sharding.kinds import Family
 from numpy.typing import NDArray
 
+from neuroshard_costs.arithmetic import expm1
+
 FloatArray = NDArray[np.float64]
 IndexArray = NDArray[np.int64]
 
@@ -98,7 +100,7 @@ class ShardArrays:
     @property
     def filled_bags(self) -> FloatArray:
         """[n] expected bags with a lookup, for Poisson numbers of lookups per bag."""
-        filled: FloatArray = self.bags * -np.expm1(-self.pooling_factor)
+        filled: FloatArray = self.bags * -expm1(-self.pooling_factor)
         return filled
 
     @property

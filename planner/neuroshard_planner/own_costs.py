@@ -11,7 +11,6 @@ from neuroshard_api.documents.request import Pipeline, PlanRequest
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_costs.exchanges import Exchange, Reduction
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.host import HostTimes, HostWork
 from neuroshard_costs.shards import FloatArray, ShardArrays
 
@@ -90,16 +89,16 @@ class OwnCosts:
         """Return the reason that the costs are not those of a device. None: they are."""
         return self._base.device_problem(device)
 
-    def represent(self, shards: ShardArrays) -> Float32Array:
+    def represent(self, shards: ShardArrays) -> FloatArray:
         """Return [n, r] the demands of shards."""
-        return np.asarray(self._costs.demands(shards), dtype=np.float32)
+        return np.asarray(self._costs.demands(shards))
 
-    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:  # noqa: ARG002 - a bundle's signature
+    def compute_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:  # noqa: ARG002 - a bundle's signature
         """Return [..., 2] forward and backward times; 0 for devices without demands."""
-        times = np.asarray(self._costs.compute_ms(sums.astype(np.float64)), dtype=np.float32)
+        times = np.asarray(self._costs.compute_ms(sums))
         return times * (sums > 0).any(axis=-1, keepdims=True)
 
-    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+    def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return the times themselves, which are convex."""
         return self.compute_ms(sums, pipeline=pipeline)
 

@@ -24,7 +24,7 @@ from support.builders import GIB, device_type, request, table, tables, topology
 from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import assert_valid, placed, planned, problem_of, search_requests
-from support.processes import printed_with_threads
+from support.processes import printed_on_processors
 
 
 @pytest.mark.slow
@@ -55,7 +55,7 @@ of_every_kind = request(
 print(f"[{plan(of_a_model, bundle=bundle).to_json()}, {planned(of_every_kind).to_json()}]")
 """
 
-    (found,) = printed_with_threads(code)
+    (found,) = printed_on_processors(code, kinds=2)
 
     assert [each["bundle"]["name"] for each in json.loads(found)] == ["h100-80gb-simulated", "exact"]
 

@@ -18,21 +18,33 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-def printed_with_threads(code: str) -> set[str]:
-    """Return the outputs of a program in two processes, one whose BLAS may take one thread and one with two.
+_KERNELS = (("SkylakeX", 2), ("Prescott", 1), ("Haswell", 1), ("Zen", 2), ("Sandybridge", 2))
+"""OpenBLAS's kernels, and threads of it."""
+_NO_FUSED_LIBM = "glibc.cpu.hwcaps=-AVX2,-FMA,-FMA4,-AVX512F"
 
-    Each hashes text with a different seed. Both have the kernels for Haswell where OpenBLAS knows them: of those the
-    digits depend on how rows are dealt out.
+
+def printed_on_processors(code: str, *, kinds: int = len(_KERNELS)) -> set[str]:
+    """Return the outputs of a program in processes that compute as on other kinds of processors.
+
+    What depends on the processor is exchanged: BLAS's kernels and threads; NumPy's loops, every second process has no
+    more than the baseline; and the functions of libm, which have no fused operations there. Each hashes text with
+    another seed.
     """
-    kernels = {"PYTHONPATH": os.pathsep.join([TESTS, *filter(None, sys.path)]), "OPENBLAS_CORETYPE": "Haswell"}
-    numbers = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED")
-    return {
-        subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, **kernels, **dict.fromkeys(numbers, number)},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for number in ("1", "2")
-    }
+    from numpy._core._multiarray_umath import __cpu_dispatch__
+
+    found: set[str] = set()
+    for number, (kernels, threads) in enumerate(_KERNELS[:kinds]):
+        chosen = {
+            "PYTHONPATH": os.pathsep.join([TESTS, *filter(None, sys.path)]),
+            "OPENBLAS_CORETYPE": kernels,
+            "PYTHONHASHSEED": str(number),
+            **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
+        }
+        if number % 2:
+            chosen |= {"NPY_DISABLE_CPU_FEATURES": " ".join(__cpu_dispatch__), "GLIBC_TUNABLES": _NO_FUSED_LIBM}
+        found.add(
+            subprocess.run(
+                [sys.executable, "-c", code], env=os.environ | chosen, capture_output=True, text=True, check=True
+            ).stdout
+        )
+    return found

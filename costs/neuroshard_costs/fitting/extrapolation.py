@@ -38,11 +38,11 @@ def extrapolation_error(samples: ComputeSamples, fit: Callable[[ComputeSamples],
 def compute_ms(network: ComputeNetwork, samples: ComputeSamples) -> FloatArray:
     """Return [sets, 2] forward and backward milliseconds, as the network predicts them."""
     of_shards = network.demands(compute_features(samples.shards))
-    demands = np.zeros((len(samples), network.num_demands), dtype=np.float32)
+    demands = np.zeros((len(samples), network.num_demands))
     np.add.at(demands, samples.set_index, of_shards)
     widest = np.zeros(len(samples))
     np.maximum.at(widest, samples.set_index, samples.shards.num_columns)
-    return network.times_ms(demands, warp_share(widest).astype(np.float32)).astype(np.float64)
+    return network.times_ms(demands, warp_share(widest))
 
 
 def _part(samples: ComputeSamples, sets: np.ndarray) -> ComputeSamples:

@@ -60,6 +60,7 @@ NUM_FOLDS = 5
 _HUBER_LIMIT = 1.345  # of the scaled residual; 95 % efficiency for normal errors
 _NORMAL_MAD = 1.4826
 _ROUNDS = 8
+_LOG_RANGE = 64.0  # no feature is above 2^64
 _CLOSED = -4.0 * MAX_LOG / math.log(2.0)  # takes the logarithm of another optimizer's demand below any that counts
 
 
@@ -97,7 +98,7 @@ def regress_compute(samples: ComputeSamples, validity: dict[str, Range], *, seed
                     around[COMPUTE_FEATURES.index(f"optimizer_{OPTIMIZERS[other].value}"), column] = _CLOSED
         bias[column] = _log(coefficient)
         head_in[column, 2 + out] = 1.0
-    weights = {f"shard.{name}": array for name, array in _linear(around, bias).items()} | {
+    weights = {f"shard.{name}": array for name, array in _linear(COMPUTE_FEATURES, around, bias).items()} | {
         "head_in": _float32(head_in),
         "head_bias": _float32(np.array([0.0, 0.0, forward[-1], backward[-1]])),
         "head_out": np.zeros((1, 2), dtype=np.float32),
@@ -142,7 +143,7 @@ def regress_transfers(measured: Transfers, validity: dict[str, Range], *, seed: 
             bias[column] = _log(value)
     return FittedNetwork(
         hidden=(NUM_LOAD_TERMS * width,),
-        weights=_linear(around, bias),
+        weights=_linear(COMMUNICATION_FEATURES, around, bias),
         validity=validity,
         error=error_report(measured.times_ms, predicted, {}),
         notes={"method": "regression", "num_records": len(measured)},
@@ -151,10 +152,10 @@ def regress_transfers(measured: Transfers, validity: dict[str, Range], *, seed: 
     )
 
 
-def _logs(features: Float32Array, names: Sequence[str], products: Sequence[Sequence[str]]) -> FloatArray:
+def _logs(features: FloatArray, names: Sequence[str], products: Sequence[Sequence[str]]) -> FloatArray:
     """Return [n, products]: the binary logarithm of each product of features."""
     return np.stack(
-        [features[:, [names.index(name) for name in product]].sum(axis=1, dtype=np.float64) for product in products],
+        [features[:, [names.index(name) for name in product]].sum(axis=1) for product in products],
         axis=1,
     )
 
@@ -189,13 +190,17 @@ def _cross_predicted(design: FloatArray, times_ms: FloatArray, seed: int) -> Flo
     return predicted
 
 
-def _linear(around: FloatArray, bias: FloatArray) -> dict[str, Float32Array]:
-    """Return the weights of an MLP that is its linear path alone."""
+def _linear(names: Sequence[str], around: FloatArray, bias: FloatArray) -> dict[str, Float32Array]:
+    """Return the weights of an MLP that is its linear path alone.
+
+    Logarithms are divided by their range, so that all inputs are rounded alike (arithmetic.ExactMatrix).
+    """
     num_inputs, num_outputs = around.shape
+    scale = np.array([_LOG_RANGE if name.startswith("log2_") else 1.0 for name in names])
     return {
         "mean": np.zeros(num_inputs, dtype=np.float32),
-        "std": np.ones(num_inputs, dtype=np.float32),
-        "around": _float32(around),
+        "std": _float32(scale),
+        "around": _float32(around * scale[:, None]),
         "layer0.weight": np.zeros((num_inputs, num_outputs), dtype=np.float32),
         "layer0.bias": _float32(bias),
     }

@@ -26,7 +26,7 @@ class ComputeTask:
         num_demands: int,
         num_units: int,
     ) -> None:
-        features = compute_features(samples.shards)
+        features = compute_features(samples.shards).astype(np.float32)
         widest = np.maximum.reduceat(
             samples.shards.num_columns, np.searchsorted(samples.set_index, np.arange(len(samples)))
         )
@@ -63,7 +63,7 @@ class CommunicationTask:
     def __init__(
         self, samples: CommunicationSamples, train: IndexArray, *, direction: int, hidden: Sequence[int]
     ) -> None:
-        features = communication_features(samples.collectives)
+        features = communication_features(samples.collectives).astype(np.float32)
         load = samples.max_dim_sum / samples.collectives.mean_dim_sum
         terms = np.stack((np.ones_like(load), *load_terms(load)), axis=1)
         self._features = torch.from_numpy(features)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from neuroshard_api.documents.tables import Table
 
+from neuroshard_costs.arithmetic import ordered_product
 from neuroshard_costs.reuse.hit_counts import divided_bins
 
 
@@ -29,4 +30,4 @@ def without_repeats(table: Table, factor: float) -> Table:
 
 def fewer_hits(histogram: Sequence[float], factor: float) -> tuple[float, ...]:
     """Return a reuse histogram in which every row has its hits divided by a factor, and at least one."""
-    return tuple((np.asarray(histogram) @ divided_bins(factor)).tolist())
+    return tuple(ordered_product(np.array(histogram), divided_bins(factor)).tolist())

@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 from neuroshard_api.documents.tables import TableSet
 
+from neuroshard_costs.arithmetic import log, weighted_sum
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.reuse.shard_arrays import rank_cells, zipf_exponent
 from neuroshard_costs.shards import FloatArray, ShardArrays
@@ -33,7 +34,7 @@ def fullest_part(
     share = 1.0 / num_parts
     top = np.minimum(hottest_row, tables.lookups)
     variance = np.maximum(_squared_hits(tables), top * top) * share
-    spread = tables.lookups * share + np.sqrt(2.0 * np.log(num_parts) * variance)
+    spread = tables.lookups * share + np.sqrt(2.0 * log(num_parts) * variance)
     lookups = np.minimum(np.maximum(spread, top + (tables.lookups - top) * share), tables.lookups)
     # A block with less than a touched row in the mean has one where it is the fullest.
     touched = np.maximum(tables.unique_rows * share, np.minimum(tables.unique_rows, 1.0))
@@ -66,7 +67,7 @@ def _rows_by_bin(shards: ShardArrays) -> FloatArray:
 def _mean_hits(shards: ShardArrays) -> FloatArray:
     """Return [n, 17] mean hits of the rows of each bin: the open one has all lookups that the others leave."""
     rows = _rows_by_bin(shards)
-    left = shards.lookups - rows[:, :-1] @ MEAN_HITS[:-1]
+    left = shards.lookups - weighted_sum(rows[:, :-1], MEAN_HITS[:-1])
     means = np.tile(MEAN_HITS, (len(shards), 1))
     means[:, -1] = np.maximum(MEAN_HITS[-1], left / np.maximum(rows[:, -1], 1.0))
     return means

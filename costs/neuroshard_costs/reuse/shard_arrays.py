@@ -8,6 +8,7 @@ import numpy as np
 from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import REUSE_BINS, DataType, Optimizer, Table, TableSet
 
+from neuroshard_costs.arithmetic import ordered_product, power, weighted_sum
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS, mix_poisson_bins, poisson_bins, rescaled_bins
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, COLUMNS, DATA_TYPES, OPTIMIZERS, FloatArray, ShardArrays
 
@@ -97,9 +98,9 @@ def rank_cells(num_rows: FloatArray, exponents: FloatArray) -> tuple[FloatArray,
     Cells grow geometrically; the first ranks are alone in theirs, and some cells are empty.
     """
     powers = np.arange(_RANK_CELLS + 1) / _RANK_CELLS
-    upper = np.round(num_rows[:, None] ** powers)
+    upper = np.round(power(num_rows[:, None], powers))
     lower = np.concatenate((np.zeros((len(num_rows), 1)), upper[:, :-1]), axis=1)
-    frequency = ((lower + upper + 1) / 2) ** -exponents[:, None]
+    frequency = power((lower + upper + 1) / 2, -exponents[:, None])
     return lower, upper - lower, frequency
 
 
@@ -113,18 +114,17 @@ def rescaled_counts(histograms: FloatArray, *, num_rows: FloatArray, lookups: Fl
     of singles. At ratio 1 nothing changes.
     """
     shares = histograms / histograms.sum(axis=1, keepdims=True)
-    touched = np.minimum(lookups / (shares @ MEAN_HITS), num_rows)
+    touched = np.minimum(lookups / weighted_sum(shares, MEAN_HITS), num_rows)
     counts = shares * touched[:, None]
     if ratio <= 1:
-        kept: FloatArray = counts @ rescaled_bins(ratio)
-        return kept
+        return ordered_product(counts, rescaled_bins(ratio))
     warm: FloatArray = counts.copy()
     warm[:, 0] = 0.0
     singles = counts[:, 0]
     cold_rows = np.maximum(num_rows - warm.sum(axis=1), singles)
     cold_rate = singles / np.maximum(cold_rows, 1.0)
     single_rate = np.maximum(cold_rate, np.minimum(2 * counts[:, 1] / np.maximum(singles, 1e-9), 1.0))
-    grown: FloatArray = warm @ rescaled_bins(ratio)
+    grown = ordered_product(warm, rescaled_bins(ratio))
     grown += singles[:, None] * poisson_bins(single_rate * (ratio - 1), offset=1)
     grown += (cold_rows - singles)[:, None] * poisson_bins(cold_rate * (ratio - 1))
     return grown

@@ -9,6 +9,7 @@ from typing import Literal, Self
 import numpy as np
 from neuroshard_api.documents.topology import DeviceType, Topology
 
+from neuroshard_costs.arithmetic import power_norm
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c
 
@@ -75,7 +76,7 @@ def all_to_all_seconds(
         network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY,
         network.inter_latency_seconds,
     )
-    transfer = (intra**c.LEVEL_NORM + inter**c.LEVEL_NORM) ** (1 / c.LEVEL_NORM)
+    transfer = power_norm(np.stack(np.broadcast_arrays(intra, inter)), c.LEVEL_NORM)
 
     copy = copy_seconds(
         device,

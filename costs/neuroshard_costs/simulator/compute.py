@@ -13,6 +13,7 @@ import numpy as np
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.topology import DeviceType
 
+from neuroshard_costs.arithmetic import log2, power_norm, weighted_sum
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.shards import NUM_CALLS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator import constants as c
@@ -90,8 +91,7 @@ def combined_seconds(demands: FloatArray, share: FloatArray) -> FloatArray:
 
 def overlapped(seconds: FloatArray) -> FloatArray:
     """Return the time in which all along the first axis are done, working side by side."""
-    total: FloatArray = (seconds**c.OVERLAP_NORM).sum(axis=0) ** (1 / c.OVERLAP_NORM)
-    return total
+    return power_norm(seconds, c.OVERLAP_NORM)
 
 
 def warp_share(widest_columns: FloatArray) -> FloatArray:
@@ -151,7 +151,7 @@ def _demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
     backward_cache = lookups * sector_bytes(output_bytes) + update_bytes
     backward_cycles = (c.CYCLES_PER_REQUEST * lookups + c.CYCLES_PER_SEGMENT * (unique + long_segments)) * passes
 
-    sort_passes = (np.log2(shards.num_rows) + c.SORT_KEY_BITS) / c.SORT_BITS_PER_PASS
+    sort_passes = (log2(shards.num_rows) + c.SORT_KEY_BITS) / c.SORT_BITS_PER_PASS
     sort_bytes = lookups * (c.SORT_FIXED_BYTES + c.SORT_PASS_BYTES * sort_passes)
     return np.stack(
         [
@@ -170,4 +170,6 @@ def _demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
 def _long_segments(shards: ShardArrays) -> FloatArray:
     """Return [n] pieces that segments of more lookups than one warp sums are cut into."""
     pieces = np.where(MEAN_HITS > c.LOOKUPS_PER_WARP, MEAN_HITS / c.LOOKUPS_PER_WARP, 0.0)
-    return np.minimum(shards.unique_rows * (shards.reuse_histogram @ pieces), shards.lookups / c.LOOKUPS_PER_WARP)
+    return np.minimum(
+        shards.unique_rows * weighted_sum(shards.reuse_histogram, pieces), shards.lookups / c.LOOKUPS_PER_WARP
+    )

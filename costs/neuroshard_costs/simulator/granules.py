@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from neuroshard_costs.arithmetic import expm1, log1p
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator.constants import BURST_BYTES, PAGE_BYTES, ROW_ACTIVATION_BYTES, SECTOR_BYTES
 
@@ -37,7 +38,7 @@ def sorted_bytes(row_bytes: FloatArray, *, num_rows: FloatArray, touched_rows: F
         """Return the aligned units of this size that are visited."""
         per_row = np.ceil(row_bytes / unit_bytes)
         rows_per_unit = np.maximum(unit_bytes / np.maximum(row_bytes, 1.0), 1.0)
-        shared = num_rows / rows_per_unit * -np.expm1(rows_per_unit * np.log1p(-np.minimum(share, 1 - 1e-12)))
+        shared = num_rows / rows_per_unit * -expm1(rows_per_unit * log1p(-np.minimum(share, 1 - 1e-12)))
         wide: FloatArray = touched_rows * per_row
         shared = np.clip(shared, np.minimum(touched_rows, 1.0), touched_rows)
         return np.where(row_bytes < unit_bytes, shared, wide)

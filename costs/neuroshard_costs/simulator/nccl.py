@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from neuroshard_costs.arithmetic import log2
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.communication import NetworkColumns
@@ -81,7 +82,7 @@ def _rings(network: NetworkColumns, sent_bytes: FloatArray, *, passes: int) -> I
 def _trees(network: NetworkColumns, num_bytes: FloatArray) -> Iterator[FloatArray]:
     """Yield the times of trees with each protocol: up and down a chain of the node and a tree of nodes."""
     hop, network_hop = _hop_scales(network)
-    levels = np.floor(np.log2(network.num_nodes))
+    levels = np.floor(log2(network.num_nodes))
     full = ring_rate(network) * c.TREE_SHARE
     ll128_share = np.where(network.num_nodes == 1, c.LL128_TREE_SHARES[0], c.LL128_TREE_SHARES[1])
     rates = (_ll_rate(network, full * c.LL_TREE_SHARE), full * ll128_share * c.TREE_CORRECTION, full)
@@ -97,7 +98,7 @@ def _switches(network: NetworkColumns, num_bytes: FloatArray, ring_bytes: FloatA
     Inside a node every device sends its bytes once and receives the sum once, however many devices there are.
     """
     _, network_hop = _hop_scales(network)
-    levels = np.floor(np.log2(network.num_nodes))
+    levels = np.floor(log2(network.num_nodes))
     latency = c.SWITCH_SECONDS + 2 * levels * c.SWITCH_NETWORK_HOP_SECONDS * network_hop
     inside = num_bytes / (network.intra_bandwidth_bytes_per_second * c.SHARP_EFFICIENCY)
     transfer = np.where(network.num_nodes == 1, inside, ring_bytes / ring_rate(network))

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -24,7 +23,7 @@ class PlacementWithoutUnit:
         """Position in the problem."""
         kinds = problem.kinds
         others = kinds.unit[placement.kinds] != unit
-        self._sums: Float32Array = problem.device_sums(placement.kinds[others], placement.devices[others])
+        self._sums: FloatArray = problem.device_sums(placement.kinds[others], placement.devices[others])
         self._memory: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
         np.add.at(self._memory, placement.devices[others], kinds.memory_bytes[placement.kinds[others]])
         self._levels: FloatArray = problem.device_levels(

@@ -5,7 +5,6 @@ from typing import Protocol
 from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.exchanges import TransferModel
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, ShardArrays
 
 
@@ -16,16 +15,16 @@ class CostModel(TransferModel, Protocol):
     def manifest(self) -> BundleManifest:
         """What the networks are, where they come from and how far they can be trusted."""
 
-    def represent(self, shards: ShardArrays) -> Float32Array:
+    def represent(self, shards: ShardArrays) -> FloatArray:
         """Return [n, r] non-negative representations, which add up over the shards of a device."""
 
-    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+    def compute_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return [..., 2] forward and backward times of devices with these [..., r] sums.
 
         Never falls when shards are added. A device without shards (a zero sum) costs 0.
         """
 
-    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+    def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return [..., 2] times that no device that holds shards of these [..., r] sums goes below.
 
         Monotone and convex in the sums up to a monotone rescaling: the lower bound depends on it.

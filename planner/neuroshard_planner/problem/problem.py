@@ -7,7 +7,7 @@ from itertools import chain
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.kinds import num_row_parts
-from neuroshard_costs.features import Float32Array
+from neuroshard_costs.networks import on_grid
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray, ShardArrays
 
 from neuroshard_planner.problem.cost_model import CostModel
@@ -147,7 +147,7 @@ class Problem:
         *_, kernel, load_factor = zip(*sizes, strict=True)
         kernels, load_factors = np.array(kernel, dtype=np.int64)[kind], np.array(load_factor)[kind]
         each = self._represented(shards, tables, kernels, load_factors)
-        representation = np.zeros((len(keys), each.shape[1]), dtype=np.float32)
+        representation = np.zeros((len(keys), each.shape[1]))
         np.add.at(representation, kind, each)
         memory_bytes = np.zeros(len(keys), dtype=np.int64)
         rows, columns = shards.num_rows.astype(np.int64), shards.num_columns.astype(np.int64)
@@ -168,13 +168,13 @@ class Problem:
 
     def _represented(
         self, shards: ShardArrays, tables: IndexArray, kernels: IndexArray, load_factors: FloatArray
-    ) -> Float32Array:
+    ) -> FloatArray:
         """Return [n, r] what shards of tables [n] add to their devices' sums, time for host memory in the last two."""
         networks = self.costs.represent(shards)
         if self.host_tables is None:
             return networks
         added = self.host_tables.added_ms(tables, shards, kernels, load_factors)
-        return np.concatenate((networks, added.astype(np.float32)), axis=1)
+        return np.concatenate((networks, on_grid(added)), axis=1)
 
     def sizes_of(self, kinds: IndexArray) -> list[ShardSize]:
         """Return the sizes of n kinds."""
@@ -203,7 +203,7 @@ class Problem:
         shards = self._cuts.shards(tables, family=family[row], num_rows=num_rows[row], column_share=column_share[row])
         return shards, row, tables
 
-    def compute_ms(self, sums: Float32Array, *, in_bulk: bool = False) -> Float32Array:
+    def compute_ms(self, sums: FloatArray, *, in_bulk: bool = False) -> FloatArray:
         """Return [..., 2] forward and backward times, counted as evaluations; those in bulk count as less work."""
         count = sums.size // sums.shape[-1]
         self.evaluations += count
@@ -211,13 +211,13 @@ class Problem:
         times = self.costs.compute_ms(sums[..., : self._num_networks], pipeline=self.request.pipeline)
         return times if self.host_tables is None else times + self.host_ms(sums)
 
-    def host_ms(self, sums: Float32Array) -> Float32Array:
+    def host_ms(self, sums: FloatArray) -> FloatArray:
         """Return [..., 2] what tables in host memory add to the times of devices with these [..., r] sums."""
         if self.host_tables is None:
-            return np.zeros((*sums.shape[:-1], 2), dtype=np.float32)
+            return np.zeros((*sums.shape[:-1], 2))
         return sums[..., self._num_networks :]
 
-    def least_ms(self, sums: Float32Array) -> Float32Array:
+    def least_ms(self, sums: FloatArray) -> FloatArray:
         """Return [..., 2] times that no device with these sums goes below, counted as evaluations.
 
         Without what host memory adds: with it they might not be convex up to a rescaling.
@@ -235,11 +235,11 @@ class Problem:
             return found
         return times, np.pad(slopes, ((0, 0), (0, len(sums) - self._num_networks)))
 
-    def pass_levels(self, sums: Float32Array, *, in_bulk: bool = False) -> FloatArray:
+    def pass_levels(self, sums: FloatArray, *, in_bulk: bool = False) -> FloatArray:
         """Return [..., 2] the compute levels of devices with these [..., r] sums, counted as compute_ms counts."""
-        return self.step_cost.passes(self.compute_ms(sums, in_bulk=in_bulk).astype(np.float64))
+        return self.step_cost.passes(self.compute_ms(sums, in_bulk=in_bulk))
 
-    def device_sums(self, kinds: IndexArray, devices: IndexArray) -> Float32Array:
+    def device_sums(self, kinds: IndexArray, devices: IndexArray) -> FloatArray:
         """Return [devices, r] sums of a placement of n shards."""
         return self._sums(kinds, devices, self.num_devices)
 
@@ -279,14 +279,14 @@ class Problem:
         columns += np.bincount(slots[row], weights=weights, minlength=num_slots)
         return columns
 
-    def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> Float32Array:
+    def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
         """Return [slots, r] sums of the representations of the shards in each slot."""
         if not len(kinds):
-            return np.zeros((num_slots, self.kinds.representation.shape[1]), dtype=np.float32)
+            return np.zeros((num_slots, self.kinds.representation.shape[1]))
         order = np.argsort(slots, kind="stable")
         rows = self.kinds.representation[kinds[order]]
         counts = np.bincount(slots, minlength=num_slots)
         occupied = np.flatnonzero(counts)
-        sums = np.zeros((num_slots, rows.shape[1]), dtype=np.float32)
+        sums = np.zeros((num_slots, rows.shape[1]))
         sums[occupied] = np.add.reduceat(rows, (np.cumsum(counts) - counts)[occupied], axis=0)
         return sums

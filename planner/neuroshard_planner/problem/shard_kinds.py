@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.host_tables import ON_DEVICE
@@ -53,7 +52,7 @@ class ShardKinds:
         self._memory_bytes = np.empty_like(self._unit)
         self._host_bytes = np.empty_like(self._unit)
         self._traffic: FloatArray = np.empty((64, len(Collective)))
-        self._representation: Float32Array = np.empty((64, num_representation), dtype=np.float32)
+        self._representation: FloatArray = np.empty((64, num_representation))
 
     def __len__(self) -> int:
         return self._size
@@ -104,7 +103,7 @@ class ShardKinds:
         return self._traffic[: self._size]
 
     @property
-    def representation(self) -> Float32Array:
+    def representation(self) -> FloatArray:
         """[k, r] what the shard adds to its device's sum."""
         return self._representation[: self._size]
 
@@ -116,7 +115,7 @@ class ShardKinds:
         memory_bytes: IndexArray,
         host_bytes: IndexArray,
         traffic: FloatArray,
-        representation: Float32Array,
+        representation: FloatArray,
     ) -> None:
         """Add kinds; room grows by doubling, so that adding few at a time stays cheap."""
         end = self._size + len(sizes)

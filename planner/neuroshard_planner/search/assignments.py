@@ -271,7 +271,7 @@ class Assignments:
         """
         problem = self._problem
         peaks = levels - uneven + self._scale * ((uneven / self._scale) ** powers + longest) ** (1 / powers)
-        times = problem.pass_levels(sums.astype(np.float32), in_bulk=True)
+        times = problem.pass_levels(sums, in_bulk=True)
         peaks[..., TIMES] += times - levels[..., TIMES]
         total = problem.step_cost.total_ms(peaks[..., :NUM_LEVELS])
         return np.where(levels[..., MEMORY] > problem.memory.shard_capacity_bytes, np.inf, total)

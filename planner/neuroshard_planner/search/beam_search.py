@@ -242,8 +242,8 @@ class SplitSearch:
         if not distinct:
             return []
         representation = self._problem.kinds.representation
-        sums = np.array([representation[each.placement.kinds].sum(axis=0) for each in distinct], dtype=np.float32)
-        even = self._problem.compute_ms(sums / np.float32(self._problem.num_devices)).sum(axis=1)
+        sums = np.array([representation[each.placement.kinds].sum(axis=0) for each in distinct])
+        even = self._problem.compute_ms(sums / self._problem.num_devices).sum(axis=1)
         hopeful = np.argsort([each.total_ms for each in distinct] + even, kind="stable").tolist()
         chosen = list(dict.fromkeys([*range(min(count // 2, len(distinct))), *hopeful]))[:count]
         return [distinct[position] for position in sorted(chosen)]

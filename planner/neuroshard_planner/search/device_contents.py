@@ -5,7 +5,6 @@ shard. Shards added in another order are another content: sums of single precisi
 """
 
 import numpy as np
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
@@ -24,7 +23,7 @@ class DeviceContents:
         self._problem = problem
         self._number_of: dict[int, int] = {}
         self._size = FULL + 1
-        self._sums: Float32Array = np.zeros((1024, problem.kinds.representation.shape[1]), dtype=np.float32)
+        self._sums: FloatArray = np.zeros((1024, problem.kinds.representation.shape[1]))
         self._memory_bytes: IndexArray = np.zeros(1024, dtype=np.int64)
         self._levels: FloatArray = np.zeros((1024, NUM_LEVELS))
         self._levels[FULL] = np.inf

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
@@ -33,17 +32,17 @@ class GreedyPass:
     """[n] factors on the sizes that decide the order of placing; none changes nothing."""
 
 
-def tangent(problem: Problem, sums: Float32Array) -> FloatArray:
+def tangent(problem: Problem, sums: FloatArray) -> FloatArray:
     """Return [r, 2] milliseconds of forward and of backward time per unit of representation, at these [r] sums.
 
     The product with a shard's representation is what the shard adds to such a device, to first order.
     """
-    steps = _SECANT_STEP * sums + np.float32(1e-6) * sums.sum() + np.float32(1e-12)
+    steps = _SECANT_STEP * sums + 1e-6 * sums.sum() + 1e-12
     points = np.vstack([sums, sums + np.diag(steps)])
-    times = problem.compute_ms(points).astype(np.float64)
+    times = problem.compute_ms(points)
     slopes: FloatArray = (times[1:] - times[0]) / steps[:, None]
     if problem.host_tables is not None:
-        slopes[-2:] = np.eye(2)  # they are milliseconds, and the difference is too small for single precision
+        slopes[-2:] = np.eye(2)  # they are milliseconds
     # Tiny tables vanish beside a call's launch; a floor keeps their loads apart and above zero.
     return np.maximum(slopes, _LEAST_SLOPE)
 

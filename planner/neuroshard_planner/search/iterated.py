@@ -93,7 +93,7 @@ class IteratedSearch:
         begin = problem.work
         self._problem = problem
         self._starts = starts
-        mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
+        mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices
         self._slopes = tangent(problem, mean_sums)
         self._courses = courses_of(problem)
         self._published: list[Placement] = []

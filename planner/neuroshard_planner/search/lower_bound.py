@@ -23,7 +23,6 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.sharding.kinds import Family, num_row_parts
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Problem
@@ -146,7 +145,7 @@ class _Least(NamedTuple):
     """[g]"""
     family: IndexArray
     """[g]"""
-    total: Float32Array
+    total: FloatArray
     """[g, r] representation per column, summed over all devices."""
     single: FloatArray
     """[g, 2] levels of some shard of the unit alone."""
@@ -177,10 +176,10 @@ class _Options:
         alone = problem.pass_levels(representation)
         # What shards of one width bring over all devices, if they make up the whole unit.
         num_placed = np.array([_num_placed(each, problem) for each in FAMILIES])[family]
-        total = representation / width[:, None].astype(np.float32)
+        total = representation / width[:, None]
         if num_placed.max() > 1:
-            total *= num_placed[:, None].astype(np.float32)
-        self._total: Float32Array = np.asarray(total, dtype=np.float32)
+            total *= num_placed[:, None]
+        self._total: FloatArray = total
         # Some shard of each unit has at least its columns divided by the most shards.
         pieces = np.array(
             [
@@ -209,7 +208,7 @@ class _Options:
         """Return the least that units bring in shards that alone cost at most the limit; infinite where none does."""
         if self._known is None or self._known[0] != limit_ms:
             too_slow = (self._too_dear_ms > limit_ms)[:, None]
-            total = np.minimum.reduceat(np.where(too_slow, np.float32(np.inf), self._total), self._starts, axis=0)
+            total = np.minimum.reduceat(np.where(too_slow, np.inf, self._total), self._starts, axis=0)
             single = np.minimum.reduceat(np.where(too_slow, np.inf, self._wide), self._starts, axis=0)
             self._known = limit_ms, _Least(np.arange(len(self._unit)), self._unit, self._family, total, single)
         return self._known[1]
@@ -220,7 +219,7 @@ class _Options:
         starts = least.starts
         of_unit = np.minimum.reduceat(least.total, starts, axis=0)
         average = (of_unit * self._columns[:, None]).sum(axis=0) / self._devices
-        spread = problem.least_ms(average[None, :].astype(np.float32))[0].astype(np.float64)
+        spread = problem.least_ms(average[None, :])[0]
         if step_cost.joins_passes:
             # A sum of functions that are convex up to a rescaling need not be: the larger of the two always bounds it.
             spread = step_cost.passes(spread) if problem.costs.is_convex else np.array([spread.max(), 0.0])

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_api.sharding.placement_rules import CUT_BY_COLUMNS
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.shards import COLUMNS, FAMILIES, GRADIENT_BYTES, NODE_ROWS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -139,7 +138,7 @@ class Forms:
         """Return the forms of a unit, in the order of ShardingType and of their pieces."""
         return self._of_unit[unit]
 
-    def mean_sums(self) -> Float32Array:
+    def mean_sums(self) -> FloatArray:
         """Return [r] the sums of a device that has an even share of each unit in each of its forms.
 
         It makes the calls of all families, so that a slope at it holds no call.
@@ -151,7 +150,7 @@ class Forms:
             forms = self.of(unit)
             for form in forms:
                 np.add.at(weight, form.pieces, form.num_placed / len(forms) / problem.num_devices)
-        return (weight @ representation).astype(np.float32)
+        return weight @ representation
 
     def placed(self, unit: int, form: Form, load: FloatArray, room: FloatArray | IndexArray) -> Iterator[PlacedOption]:
         """Yield placements of a form that fit.

@@ -31,7 +31,7 @@ def promised_ms(problem: Problem, placements: Sequence[Placement]) -> FloatArray
     ends = np.cumsum([len(each.kinds) for each in placements])
     largest = np.array([alone[own].max(axis=0) for own in np.split(row, ends[:-1])])
     even = np.empty_like(largest)
-    sums = np.array([representation[each.kinds].sum(axis=0) for each in placements], dtype=np.float32)
-    even[:, TIMES] = problem.pass_levels(sums / np.float32(problem.num_devices))
+    sums = np.array([representation[each.kinds].sum(axis=0) for each in placements])
+    even[:, TIMES] = problem.pass_levels(sums / problem.num_devices)
     even[:, TRAFFIC] = np.array([traffic[each.kinds].sum(axis=0) for each in placements]) / problem.num_devices
     return problem.step_cost.total_ms(np.maximum(even, largest))

@@ -114,10 +114,13 @@ def test_numpy_computes_what_torch_computes() -> None:
     sums = np.add.reduceat(network.demands(features)[members], np.searchsorted(set_index, np.arange(PARITY_SETS)))
     with torch.no_grad():
         expected = model(
-            torch.from_numpy(features[members]), torch.from_numpy(set_index), PARITY_SETS, torch.from_numpy(share)
+            torch.from_numpy(features[members].astype(np.float32)),
+            torch.from_numpy(set_index),
+            PARITY_SETS,
+            torch.from_numpy(share),
         ).numpy()
 
-    found = network.times_ms(sums, share).astype(np.float64)
+    found = network.times_ms(sums, share)
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 

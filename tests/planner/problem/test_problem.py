@@ -103,7 +103,7 @@ def test_work_counts_evaluations_and_probes() -> None:
     problem = problem_of(request())
     before = problem.work
 
-    problem.compute_ms(np.zeros((3, 4, problem.kinds.representation.shape[1]), dtype=np.float32))
+    problem.compute_ms(np.zeros((3, 4, problem.kinds.representation.shape[1])))
     problem.greedy_probes += 2048
 
     assert problem.work - before == 14

@@ -24,7 +24,7 @@ WHOLE = Constraints(max_shards_per_table=1)
 
 def local_search(problem: Problem, *, work_budget: int = UNLIMITED) -> LocalSearch:
     """Return a local search with the slopes that the planner would use."""
-    sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
+    sums = problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices
     return LocalSearch(problem, slopes=tangent(problem, sums), work_budget=work_budget)
 
 

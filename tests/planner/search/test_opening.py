@@ -17,7 +17,7 @@ def opening(
     problem: Problem, *starts: Placement, work_budget: int = UNLIMITED, whole_budget: int = UNLIMITED
 ) -> list[Placement]:
     """Return the opening's placements with the slopes and options that the planner would use."""
-    slopes = tangent(problem, problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices))
+    slopes = tangent(problem, problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices)
     options = OptionTable(problem)
     loads = (problem.kinds.representation @ slopes).sum(axis=1)
     splits = SplitSearch(problem, options, loads=loads, work_budget=work_budget)

@@ -18,7 +18,7 @@ from neuroshard_api.documents.topology import DeviceType
 from neuroshard_costs.bundle import NETWORK_FEATURES
 from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.exchanges import Exchange, Reduction
-from neuroshard_costs.features import FEATURE_VERSION, Float32Array
+from neuroshard_costs.features import FEATURE_VERSION
 from neuroshard_costs.host import HostTimes, HostWork
 from neuroshard_costs.shards import NUM_CALLS, FloatArray, ShardArrays
 from neuroshard_costs.simulator.compute import (
@@ -67,16 +67,16 @@ class ExactCosts:
             weights_sha256="0" * 64,
         )
 
-    def represent(self, shards: ShardArrays) -> Float32Array:
+    def represent(self, shards: ShardArrays) -> FloatArray:
         """Return [n, 160]: per call 7 resources' busy milliseconds, the shards, those above 32 and 64 columns."""
         demands = demand_seconds(self.device, shards) * MS_PER_SECOND
         above = shards.num_columns[:, None] > np.array(SUB_WARP_COLUMNS, dtype=np.float64)
         own = np.concatenate((demands, np.ones((len(shards), 1)), above), axis=1)
         is_call = np.arange(NUM_CALLS) == shards.call[:, None]
         per_call: FloatArray = is_call[:, :, None] * own[:, None, :]
-        return per_call.reshape(len(shards), -1).astype(np.float32)
+        return per_call.reshape(len(shards), -1)
 
-    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+    def compute_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return [..., 2] the simulator's forward and backward times; 0 without shards."""
         calls = sums.reshape(-1, NUM_DEMANDS + 3).astype(np.float64)
         occupied, above_32, above_64 = calls[:, NUM_DEMANDS:].T > 0
@@ -84,7 +84,7 @@ class ExactCosts:
         kernels = combined_seconds(calls[:, :NUM_DEMANDS] / MS_PER_SECOND, share) + DEVICE_SECONDS
         return self._step_ms((kernels * occupied[:, None]), occupied, sums, pipeline)
 
-    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:
+    def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return [..., 2] the times of one call in the fewest lanes."""
         demands = sums.reshape(-1, NUM_CALLS, NUM_DEMANDS + 3)[:, :, :NUM_DEMANDS].astype(np.float64).sum(axis=1)
         kernels = combined_seconds(demands / MS_PER_SECOND, np.full(len(demands), 0.25)) + DEVICE_SECONDS
@@ -95,14 +95,14 @@ class ExactCosts:
         return self._step_ms(spread, occupied, sums, pipeline)
 
     def _step_ms(
-        self, kernels: FloatArray, occupied: NDArray[np.bool_], sums: Float32Array, pipeline: Pipeline
-    ) -> Float32Array:
+        self, kernels: FloatArray, occupied: NDArray[np.bool_], sums: FloatArray, pipeline: Pipeline
+    ) -> FloatArray:
         """Return [..., 2] the times of a device's calls one after another, as simulator.compute.set_seconds does."""
         device: FloatArray = kernels.reshape(-1, NUM_CALLS, 2).sum(axis=1)
         if pipeline is Pipeline.NONE:
             calls = occupied.reshape(-1, NUM_CALLS).sum(axis=1)
             device = overlapped(np.stack([device, calls[:, None] * HOST_SECONDS]))
-        return (device * MS_PER_SECOND).reshape(*sums.shape[:-1], 2).astype(np.float32)
+        return (device * MS_PER_SECOND).reshape(*sums.shape[:-1], 2)
 
     @property
     def is_convex(self) -> bool:

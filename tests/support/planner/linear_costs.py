@@ -5,7 +5,6 @@ from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_costs.exchanges import Exchange, Reduction
-from neuroshard_costs.features import Float32Array
 from neuroshard_costs.host import HostTimes, HostWork
 from neuroshard_costs.shards import FloatArray, ShardArrays
 from support.builders import topology
@@ -23,18 +22,18 @@ class LinearCosts:
     shard_ms = 0.01
     transfer_ms_per_element = 1e-6
 
-    def represent(self, shards: ShardArrays) -> Float32Array:
+    def represent(self, shards: ShardArrays) -> FloatArray:
         """Return [n, 2] forward and backward milliseconds."""
         elements = shards.lookups * shards.num_columns
         forward = self.shard_ms + self.forward_ms_per_element * elements
         backward = self.shard_ms + self.backward_ms_per_element * (elements + shards.unique_rows)
-        return np.stack([forward, backward], axis=1).astype(np.float32)
+        return np.stack([forward, backward], axis=1)
 
-    def compute_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:  # noqa: ARG002
+    def compute_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:  # noqa: ARG002
         """Return the sums."""
         return sums
 
-    def least_ms(self, sums: Float32Array, *, pipeline: Pipeline) -> Float32Array:  # noqa: ARG002
+    def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:  # noqa: ARG002
         """Return the sums."""
         return sums
 

@@ -224,6 +224,6 @@ def search_requests(draw: st.DrawFn, *, types: tuple[ShardingType, ...] | None =
 
 def perturbation(problem: Problem, seed: int) -> Perturbation:
     """Return the perturbation of a problem, drawn by a generator of this seed."""
-    sums = problem.kinds.representation[problem.whole].sum(axis=0) / np.float32(problem.num_devices)
+    sums = problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices
     generator = np.random.default_rng(seed)
     return Perturbation(problem, OptionTable(problem), slopes=tangent(problem, sums), generator=generator)
