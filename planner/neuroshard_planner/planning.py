@@ -22,6 +22,7 @@ from neuroshard_planner.problem.deduplication import repeating_groups
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, default_types, is_too_large
+from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.host_search import hosted
 from neuroshard_planner.search.infeasible import infeasible, require_room
 from neuroshard_planner.search.iterated import Found, IteratedSearch
@@ -43,7 +44,6 @@ MOST_LEAST_WORK = 160_000
 MIGRATION_SHARE = 0.25  # of the work, on top of it, for a plan near the incumbent
 LABEL_ROWS = 2  # of a table of labels: clicked or not
 HASHED_LABEL_ROWS = 4  # of the same as texts: `neuroshard stats` gives each two rows
-MOST_ROUNDS = 6  # of perturbations beyond the budget of small sets (see iterated.ROUND_SHARE); a last one gains nothing
 
 
 class Bundle(CostModel, Protocol):
@@ -57,13 +57,16 @@ Attempts = Mapping[Algorithm, Placement | ExpectedError]
 """What each baseline found, or why it found nothing."""
 
 
-def searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
+def searched(
+    request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, *, tuning: SearchTuning | None = None
+) -> Plan:
     """Return the plan of a request that leaves nothing to choose but shards and devices.
 
     Args:
         request: what is planned.
         bundle: prices placements.
         incumbent: the plan in force, which the search starts from too and stays near.
+        tuning: of the search. None: the default.
 
     Raises:
         RequestError, InfeasibleError, MissingPackageError: as `pipeline.plan`.
@@ -71,11 +74,11 @@ def searched(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) 
     blocks = column_blocks(request)
     if request.algorithm is Algorithm.NEUROSHARD:
         require_room(request, default_types(request, bundle.manifest))
-    problem = Problem(request, bundle)
+    problem = Problem(request, bundle, tuning=tuning)
     migration = None if incumbent is None else Migration(problem, incumbent)
     if blocks is not None:
         before = None if incumbent is None else blocks.incumbent(incumbent)
-        found = searched(blocks.request, bundle, before)
+        found = searched(blocks.request, bundle, before, tuning=tuning)
         return _joined(found, problem, bundle, tables=blocks.joined(found.tables), migration=migration)
     if problem.memory.shard_capacity_bytes <= 0:
         raise _infeasible(problem, has_further_types=problem.has_further_types)
@@ -194,7 +197,8 @@ def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts:
     if not any(choice.is_bound for choice in problem.host_choices):
         # The search by columns starts from whole tables, also of those that may not be.
         whole = attempts(problem, is_bound=False) if bound_to_convert(problem) else baselines
-        result = _in_device_memory(problem, starts=[*_placed(whole).values(), *starts], bounds=bounds)
+        known = [*_placed(whole).values(), *starts] if problem.tuning.has_baseline_starts else list(starts)
+        result = _in_device_memory(problem, starts=known, bounds=bounds)
     if any(choice.kernels for choice in problem.host_choices):
         budget = request.search.work_budget or _default_budget(problem)
         result = hosted(problem, result, solve=_in_device_memory, work_budget=budget)
@@ -231,8 +235,8 @@ def _by_columns(problem: Problem, starts: Sequence[Placement]) -> IteratedSearch
         problem,
         starts,
         work_budget=named or _default_budget(problem),
-        published_work=0 if named else published_work(problem),
-        most_rounds=MOST_ROUNDS if not named and _is_small(problem) else 0,
+        published_work=0 if named or not problem.tuning.has_published_beam else published_work(problem),
+        most_rounds=problem.tuning.most_rounds if not named and _is_small(problem) else 0,
     )
 
 

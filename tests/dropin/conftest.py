@@ -14,10 +14,12 @@ collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]
 def quick_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Search with a small budget: no test here judges a plan, and the drop-in has no setting for it."""
     from neuroshard_planner import planning
+    from neuroshard_planner.problem import problem
+    from neuroshard_planner.problem.tuning import SearchTuning
 
     monkeypatch.setattr(planning, "LEAST_WORK", 1000)
     monkeypatch.setattr(planning, "LEAST_WORK_PER_DEVICE", 0)
-    monkeypatch.setattr(planning, "MOST_ROUNDS", 0)
+    monkeypatch.setattr(problem, "DEFAULT", SearchTuning(most_rounds=0))
     monkeypatch.setattr(planning, "published_work", lambda _: 0)
 
 

@@ -24,11 +24,13 @@ from neuroshard_planner.problem.step_cost import (
     Collective,
     StepCost,
 )
+from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, placed_units, resolve_units
 
 PROBES_PER_EVALUATION = (
     1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
 )
+DEFAULT = SearchTuning()
 BULK_PER_EVALUATION = 4  # contents of devices (see device_contents) that take as long as one evaluation in a local step
 
 
@@ -43,9 +45,11 @@ class Placement:
 class Problem:
     """Everything that decides a placement's cost and whether it fits."""
 
-    def __init__(self, request: PlanRequest, costs: CostModel) -> None:
+    def __init__(self, request: PlanRequest, costs: CostModel, *, tuning: SearchTuning | None = None) -> None:
+        """``tuning`` is of the searches of the problem; if unset: the default."""
         self.request = request
         self.costs = costs
+        self.tuning = tuning or DEFAULT
         self.num_devices = request.topology.num_devices
         units = resolve_units(request)
         self.allowed = allowed_devices(request, units)

@@ -23,13 +23,11 @@ from neuroshard_planner.search.placed_options import Form, Forms
 from neuroshard_planner.search.price_bound import first_least
 from neuroshard_planner.search.sharding_options import OptionTable
 
-POWERS = (2, 4, 8, 16)
 LONGEST = (4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8, 0.6, 0.4)  # times of the longest shard, as shares of a device's mean load
 NUM_STARTS = 3  # of each power, with units by columns and without
 MOST_PASSES = 6  # over all units
 MOST_STEPS = 1200  # changes of one unit that are tried; a set of more units is left to conversions
 LEAST_GAIN = 1e-4  # of a pass, for another one to follow
-NUM_CHANGED = (1, 2, 4)  # units that a neighbor of the best has in forms, or by columns, other than that
 
 
 class Assignment(NamedTuple):
@@ -72,6 +70,7 @@ class Assignments:
             bound: units that may not be by columns.
         """
         self._problem, self._traits = problem, traits
+        self._powers = problem.tuning.powers
         ways: list[tuple[int, Form | None, IndexArray, int]] = []
         of_ways: list[int] = []
         for unit in range(len(problem.units)):
@@ -133,7 +132,7 @@ class Assignments:
         values, ways = self._descended(begin, usable & (has_columns[:, None] | (self._family != COLUMNS)), powers)
         found: dict[bytes, IndexArray] = {}
         by_columns = np.full(len(self._starts), -1).tobytes()
-        for power, wanted in product(POWERS, (True, False)):
+        for power, wanted in product(self._powers, (True, False)):
             own = np.flatnonzero((powers == power) & (has_columns == wanted))
             contents = self._by_content(ways[own[np.argsort(values[own], kind="stable")]])
             fresh = [each for each in contents if each not in found and each != by_columns]
@@ -183,14 +182,14 @@ class Assignments:
         levels = self._traits[kinds].sum(axis=0) / problem.num_devices
         longest = np.zeros((len(problem.units), levels.size))
         np.maximum.at(longest, problem.kinds.unit[kinds], self._traits[kinds])
-        of_longest = ((longest / self._scale) ** POWERS[-1]).sum(axis=0)
-        return float(self._promised_ms(sums, levels, levels, of_longest, np.array([POWERS[-1]])))
+        of_longest = ((longest / self._scale) ** self._powers[-1]).sum(axis=0)
+        return float(self._promised_ms(sums, levels, levels, of_longest, np.array([self._powers[-1]])))
 
     def _starting(self, every: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Return the rows [s] of ``every`` [n, units] from which descents start, and their powers [s]."""
         in_use = [np.bincount(self._family[ways]).astype(np.bool_) for ways in every]
         found: list[tuple[int, int]] = []
-        for power in POWERS:
+        for power in self._powers:
             of_families: dict[bytes, int] = {}
             for row in np.argsort(self._values(every, np.full(len(every), power)), kind="stable").tolist():
                 of_families.setdefault(in_use[row].tobytes(), row)
@@ -206,7 +205,7 @@ class Assignments:
         may_change = usable & ((self._family == COLUMNS) == has_form[self._unit])
         # What fits no mean device promises infinity; it comes last, but is a way.
         dearest = np.finfo(np.float64).max
-        values = np.where(may_change, np.minimum(self._changed_ms(ways, POWERS[-1]), dearest), np.inf)
+        values = np.where(may_change, np.minimum(self._changed_ms(ways, self._powers[-1]), dearest), np.inf)
         least = first_least(values, self._starts)
         others = [
             (unit, way)
@@ -215,7 +214,7 @@ class Assignments:
         ]
         for wanted in (True, False):
             own = [(unit, way) for unit, way in others if has_form[unit] == wanted]
-            for count in NUM_CHANGED:
+            for count in self._problem.tuning.num_changed:
                 if count <= len(own):
                     changed = ways.copy()
                     units, chosen = zip(*own[:count], strict=True)
@@ -239,7 +238,7 @@ class Assignments:
 
     def _last_values(self, ways: IndexArray) -> FloatArray:
         """Return [c] milliseconds that assignments of ways [c, units] promise with the highest power."""
-        return self._values(ways, np.full(len(ways), POWERS[-1]))
+        return self._values(ways, np.full(len(ways), self._powers[-1]))
 
     def _values(self, ways: IndexArray, powers: IndexArray) -> FloatArray:
         """Return [c] what assignments of ways [c, units] promise with these powers [c]."""

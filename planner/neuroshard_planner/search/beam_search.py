@@ -20,15 +20,9 @@ from neuroshard_planner.search.local_search import joined
 from neuroshard_planner.search.sharding_options import OptionTable
 
 LOAD_SHARES = (np.inf, 1.0, 0.7, 0.5, 0.35, 0.2)  # proposals: largest shard as a share of a device's mean load
-COLUMNS_SHARES = (2.0, 1.0)  # the same of a device's mean dimension sum; they matter with many devices
-WIDTHS = (64, 32, 16)  # most columns of any shard; even widths suit sets whose tables are much alike
-MEMORY_SHARES = (1.0, 0.5)  # the same of a device's memory
-DIM_LIMITS = (1.0, 1.05, 1.1, 1.2, 1.35, np.inf)  # of the mean dimension sum; the reference's grid is 1.0 to 1.5
-MEMORY_PRICES = (0.0, 1.0)
 NUM_CANDIDATES = 10  # units split per level and criterion, as in the reference
 NUM_JUDGED = 24  # of the states placed together, the cheapest by additive loads are judged by the networks
 PATIENCE = 3  # levels without a lower smooth cost before the beam search ends
-NUM_SHUFFLED_STATES = 12
 NUM_SHUFFLES = 64  # of each state
 NUM_JUDGED_SHUFFLES = 16
 MOST_SHUFFLE = 0.2  # standard deviation of the logarithm of the factors that shuffle the order
@@ -98,11 +92,11 @@ class SplitSearch:
         They are worth refining by local search: the cheapest, and those that could be once they are evened out.
         Empty if no greedy pass found room for every shard.
         """
-        settings = self._problem.request.search
-        grid = [(limit, price) for limit in DIM_LIMITS for price in MEMORY_PRICES]
+        settings, tuning = self._problem.request.search, self._problem.tuning
+        grid = [(limit, price) for limit in tuning.dim_limits for price in tuning.memory_prices]
         beam = self._best(((state, grid) for state in self._proposals()), settings.beam_width)
         waited = 0
-        while beam and waited < PATIENCE and self.levels < settings.max_levels:
+        while tuning.has_beam_levels and beam and waited < PATIENCE and self.levels < settings.max_levels:
             if self._problem.work >= self._work_budget:
                 break
             self.levels += 1
@@ -117,8 +111,12 @@ class SplitSearch:
             beam = _smoothest([*beam, *found], settings.beam_width)
             if not found:
                 break
-        promising = self._promising(self._judged, NUM_SHUFFLED_STATES)
-        shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
+        promising = self._promising(self._judged, 12)
+        shuffled = [
+            self._shuffled(candidate)
+            for candidate in promising[: tuning.num_shuffled_states]
+            if self._problem.work < self._work_budget
+        ]
         return self._promising([*shuffled, *promising], 2 * settings.beam_width)
 
     def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[BeamState]:
@@ -127,14 +125,14 @@ class SplitSearch:
 
     def _proposals(self) -> list[IndexArray]:
         """Return states in which no shard exceeds a share of a device's load, columns and memory."""
-        options, kinds = self._options, self._problem.kinds
+        options, kinds, tuning = self._options, self._problem.kinds, self._problem.tuning
         largest = options.kinds[options.start]
         capacity = self._problem.memory.shard_capacity_bytes
         states = []
         pooled = kinds.traffic[largest, Collective.POOLED_EMBEDDINGS]
-        is_narrow = [kinds.num_columns[largest] <= width for width in (np.inf, *WIDTHS)]
-        is_narrow += [pooled <= share * self._mean_dim_sum for share in COLUMNS_SHARES]
-        for memory_share, narrow, load_share in product(MEMORY_SHARES, is_narrow, LOAD_SHARES):
+        is_narrow = [kinds.num_columns[largest] <= width for width in (np.inf, *tuning.widths)]
+        is_narrow += [pooled <= share * self._mean_dim_sum for share in tuning.columns_shares]
+        for memory_share, narrow, load_share in product(tuning.memory_shares, is_narrow, LOAD_SHARES):
             small = (
                 (self._loads[largest] <= load_share * self._mean_load)
                 & narrow

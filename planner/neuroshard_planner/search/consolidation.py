@@ -50,7 +50,7 @@ def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, wor
         work_budget: ``problem.work`` at which the search for merges ends.
     """
     current = merged(problem, placement)
-    while True:
+    while problem.tuning.has_consolidation:
         before = len(current.kinds)
         by_columns = current.kinds[problem.is_cut_by_columns(current)]
         counts = np.bincount(problem.kinds.unit[by_columns], minlength=len(problem.units))
@@ -60,6 +60,7 @@ def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, wor
             current = _merge(problem, current, unit, limit_ms)
         if len(current.kinds) == before:
             return current
+    return current
 
 
 def _merge(problem: Problem, placement: Placement, unit: int, limit_ms: float) -> Placement:

@@ -31,7 +31,6 @@ from neuroshard_planner.search.local_search import MEMORY, LocalSearch
 from neuroshard_planner.search.placed_options import Form, Forms, PlacedOption
 from neuroshard_planner.search.residual import completed, units_alone
 
-MOST_TRIED = 4  # assignments that the tables in device memory are searched for
 MOST_TRIED_WHERE_ALL_FITS = 2  # where host memory is not needed, and rarely helps
 MOST_ATTEMPTS = 12  # assignments that may turn out not to fit
 PRICES = np.concatenate(([0.0], np.geomspace(1 / 64, 4096, 25)))
@@ -81,7 +80,7 @@ def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budg
         work_budget: device evaluations and their like for steps of the whole plan.
     """
     search = _HostSearch(problem, solve)
-    most = MOST_TRIED if in_memory is None else MOST_TRIED_WHERE_ALL_FITS
+    most = problem.tuning.most_tried if in_memory is None else min(problem.tuning.most_tried, MOST_TRIED_WHERE_ALL_FITS)
     share = int(DESCENT_SHARE * work_budget / most)
     best: Found | None = None
     tried = 0
@@ -94,7 +93,7 @@ def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budg
             best = search.cheaper(best, search.descended(found, share))
     if best is not None:
         best = search.settled(best, share)
-        for found in search.returns(best):
+        for found in search.returns(best) if problem.tuning.has_host_returns else ():
             best = search.cheaper(best, search.settled(search.descended(found, share), share))
     return search.cheaper(in_memory, best)
 
@@ -144,7 +143,7 @@ class _HostSearch:
     def settled(self, found: Found, work: int) -> Found:
         """Return a plan of which no neighbor is cheaper, or that was improved in the last round that is permitted."""
         problem = self._problem
-        for _ in range(MOST_ROUNDS):
+        for _ in range(MOST_ROUNDS if problem.tuning.has_host_neighbors else 0):
             neighbors = [each for each in self._neighbors(found.placement) if problem.fits(each)]
             costs = problem.total_ms([found.placement, *neighbors])
             least = int(costs.argmin())

@@ -28,7 +28,6 @@ from neuroshard_planner.search.sharding_options import OptionTable
 
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
 CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
-FEW_SHARDS = (2, 4)  # most of a table in the first courses; the last has no such limit
 MOST_CAPPED_UNITS = 100  # above it there is one course: descents take long, and few units have many shards
 MOST_OPENED_UNITS = 2000  # above it the course takes the whole time: no descent comes to an end
 OPENING_SHARE = 0.2  # of the work; what is left is divided among the courses
@@ -118,7 +117,7 @@ class IteratedSearch:
 
     def _open(self) -> None:
         """Descend from the most promising proposals, once."""
-        if not self._is_open and len(self._problem.units) <= MOST_OPENED_UNITS:
+        if not self._is_open and self._problem.tuning.has_opening and len(self._problem.units) <= MOST_OPENED_UNITS:
             before, least = self._problem.work, min(self._budget, opening_work(self._problem))
             until = before + max(int(OPENING_SHARE * self._budget), least)
             self.open(self._courses[-1], until=until, whole_until=max(until, before + self._budget))
@@ -130,12 +129,12 @@ class IteratedSearch:
         self._open()
         problem, courses = self._problem, self._courses
         self.end = problem.work + self._left
-        if not self.is_within(bound_ms * (1 + ROUNDING)):
+        if problem.tuning.has_published_beam and not self.is_within(bound_ms * (1 + ROUNDING)):
             self.follow_published(extra_work=self._published_work)
-        is_near = is_large(problem) and self.is_within(bound_ms * NEAR)
+        is_near = problem.tuning.ends_near_bound and is_large(problem) and self.is_within(bound_ms * NEAR)
         if is_near:
             self.end = min(self.end, problem.work + int(NEAR_SHARE * self._budget))
-        elif not self.may_end(bound_ms):
+        elif not self.may_end(bound_ms) and (problem.tuning.has_course or not self.found):
             begin, share = problem.work, (self.end - problem.work) / len(courses)
             for position, course in enumerate(courses):
                 self.follow(course, *(begin + int((position + part) * share) for part in (SPLIT_SHARE, 1.0)))
@@ -206,7 +205,12 @@ class IteratedSearch:
         best, best_ms = self.found[int(problem.total_ms(self.found).argmin())], self.least_ms()
         slopes, generator = self._slopes, self._generator
         perturbations = [Perturbation(problem, each.options, slopes=slopes, generator=generator) for each in courses]
-        while problem.work < self.end and best_ms > bound_ms * (1 + CLOSE_ENOUGH) and self._stalled < MOST_STALLED:
+        while (
+            problem.tuning.has_perturbation
+            and problem.work < self.end
+            and best_ms > bound_ms * (1 + CLOSE_ENOUGH)
+            and self._stalled < MOST_STALLED
+        ):
             self._turn = (self._turn + 1) % len(courses)
             perturbed = perturbations[self._turn].perturbed(best)
             perturbed = local.improve(perturbed, max_shards=courses[self._turn].max_shards)
@@ -251,7 +255,7 @@ def is_large(problem: Problem) -> bool:
 
 def courses_of(problem: Problem) -> list[Course]:
     """Return the courses of a search, each with another limit on the shards of a table; the last has none."""
-    caps = [cap for cap in FEW_SHARDS if not is_large(problem) and cap < problem.max_shards.max()]
+    caps = [cap for cap in problem.tuning.few_shards if not is_large(problem) and cap < problem.max_shards.max()]
     options = OptionTable(problem)
     capped = [Course(options=options.capped(cap), max_shards=np.minimum(problem.max_shards, cap)) for cap in caps]
     return [*capped, Course(options=options, max_shards=problem.max_shards)]
@@ -262,7 +266,9 @@ def _packed(problem: Problem, *, is_needed: bool) -> list[Placement]:
 
     Greedy placement goes by loads first; where memory binds, a packing often leads to a better plan.
     """
-    packing = Packing(problem.request, problem.units, problem.allowed)
+    packing = Packing(problem.request, problem.units, problem.allowed, is_exact=problem.tuning.has_exact_packing)
+    if not is_needed and not problem.tuning.has_packing_start:
+        return []
     if not is_needed and sum(packing.whole_bytes) <= TIGHT * packing.num_usable_devices * packing.capacity_bytes:
         return []
     pieces = packing.pack(packing.capacity_bytes)

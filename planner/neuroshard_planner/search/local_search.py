@@ -186,7 +186,9 @@ class LocalSearch:
         ]
         room = self._problem.memory.shard_capacity_bytes - state.levels[targets, MEMORY]
         memory = self._traits()[state.kinds, MEMORY]
-        if room.min() < memory[some].max():  # memory may forbid the best by load: look for swaps that fit as well
+        if (
+            self._problem.tuning.has_moves_by_memory and room.min() < memory[some].max()
+        ):  # memory may forbid the best by load: look for swaps that fit as well
             differences = np.stack((room, np.zeros_like(room)))
             kinds.append(swaps(self._problem, state, some, targets, size=memory, wanted=differences))
         kinds += self._by_traffic(state, source, some)
@@ -204,7 +206,7 @@ class LocalSearch:
         """
         levels = state.levels[:, :NUM_LEVELS]
         level = int((levels[source] >= levels.max(axis=0)).argmax())
-        if level < TRAFFIC.start:
+        if level < TRAFFIC.start or not self._problem.tuning.has_moves_by_traffic:
             return []
         targets = np.argsort(levels[:, level], kind="stable")
         targets = targets[targets != source][:NUM_TARGETS]

@@ -37,8 +37,7 @@ from neuroshard_planner.search.sharding_options import OptionTable
 
 NUM_ASSIGNMENTS = 2  # of each power, that are dealt out
 NUM_PACKED = 5  # packings that are kept
-NUM_STARTS, NUM_BEST = 10, 3  # of placements that descend a little, and of those that go on
-NUM_WHOLE = 3  # of placements of a large set that descend to their end
+NUM_BEST = 3  # of placements that go on
 MOST_DEARER = 1.5  # times the cheapest, of placements that descents start from
 DEALING_SHARE = 0.25  # of the work, for dealing out assignments
 LEAST_DEALING = 100  # work that an assignment is dealt out with; small budgets deal out fewer of them
@@ -49,8 +48,6 @@ WHOLE_DESCENT_SHARES = (0.8, 0.3)  # for longer descents of both, where the work
 ROUND_DEALING_SHARE = 0.1  # in a round, for dealing out the best, and as much for the descents that follow
 PERTURBING_SHARE = 0.05  # in a round
 WHOLE_ROUND = 3  # times the work of a round, where that of the search by columns is saved
-COLUMNS_GAIN = 0.1  # of what the opening by columns costs, that the whole search by columns may gain
-MOST_ROUNDS = 6
 LEAST_PROMISE = 0.01  # share by which what a proposal promises has to be below the known cost
 LEAST_ROUND_GAIN = 0.001  # of the cost, in a round, for another one to follow
 MOST_STALLED = 60  # random changes in a row that improve nothing
@@ -74,14 +71,14 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
         opening = None if by_columns is None else by_columns.placement
     may_be_by_columns = opening is not None and not bound_to_convert(problem)
     known_ms = float(problem.total_ms([opening])[0]) if opening is not None and may_be_by_columns else np.inf
-    is_near = is_large(problem) and known_ms <= NEAR * bounds.least_ms
+    is_near = problem.tuning.ends_near_bound and is_large(problem) and known_ms <= NEAR * bounds.least_ms
     sets = [] if is_near else bounds.promising(known_ms)
     if is_near or (may_be_by_columns and set(sets) <= {(COLUMNS,)}):
         return by_columns or columns.run(bound_ms=bound_ms)
     search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
     placements = search.begun(opening, sets, limit_ms=known_ms)
     least_ms = float(problem.total_ms(placements).min(initial=np.inf))
-    if may_be_by_columns and least_ms > max(bounds.by_columns_ms, known_ms * (1 - COLUMNS_GAIN)):
+    if may_be_by_columns and least_ms > max(bounds.by_columns_ms, known_ms * (1 - problem.tuning.columns_gain)):
         by_columns = by_columns or columns.run(bound_ms=bound_ms)
         assert by_columns is not None, "the opening found a placement"
         known_ms = float(problem.total_ms([by_columns.placement])[0])
@@ -153,7 +150,7 @@ class MixedSearch:
             found.append(start)
         if self._is_large:
             return found + self._descended_whole(found, start)
-        starts = self._starts(found, NUM_STARTS)
+        starts = self._starts(found, problem.tuning.num_starts)
         work = int(DESCENT_SHARE * self._work) // len(starts)
         return found + [self._descended(placement, problem.work + work) for placement in starts]
 
@@ -164,21 +161,21 @@ class MixedSearch:
         ``is_whole``: there was no search by columns, whose work counts here.
         """
         problem, made = self._problem, list[Placement]()
-        if is_whole and not self._is_large:
-            for count, share in zip((NUM_STARTS, NUM_BEST), WHOLE_DESCENT_SHARES, strict=True):
+        if is_whole and not self._is_large and problem.tuning.has_longer_descents:
+            for count, share in zip((problem.tuning.num_starts, NUM_BEST), WHOLE_DESCENT_SHARES, strict=True):
                 starts = self._starts([*found, *made], count)
                 work = int(share * self._work) // len(starts)
                 made += [self._descended(placement, problem.work + work) for placement in starts]
         factor = WHOLE_ROUND if is_whole else 1
         dealt: set[int] = set()
-        for _ in range(MOST_ROUNDS):
+        for _ in range(problem.tuning.most_mixed_rounds):
             known = [*found, *made]
             before_ms = float(problem.total_ms(known).min())
             work = int(factor * ROUND_DEALING_SHARE * self._work)
             if not self._is_large:
                 starts = [each for each in self._starts(known, NUM_BEST) if id(each) not in dealt]
                 dealt.update(map(id, starts))
-                for placement in list(self._dealt_out(starts, work, refines=True)):
+                for placement in list(self._dealt_out(starts, work, refines=problem.tuning.refines_dealing)):
                     made.append(self._descended(placement, problem.work + work // NUM_BEST))
             best = self._cheapest([*found, *made])
             made.append(self._perturbed(best, problem.work + int(factor * PERTURBING_SHARE * self._work)))
@@ -205,7 +202,7 @@ class MixedSearch:
             return []
         ranked = np.argsort(problem.total_ms(others) + promised_ms(problem, others), kind="stable")
         until = problem.work + self._work
-        return [self._descended(others[position], until) for position in ranked[:NUM_WHOLE].tolist()]
+        return [self._descended(others[position], until) for position in ranked[: problem.tuning.num_whole].tolist()]
 
     def _cheapest(self, found: Sequence[Placement]) -> Placement:
         return found[int(self._problem.total_ms(found).argmin())]
@@ -254,7 +251,9 @@ class MixedSearch:
         fitting = [placement for placement in placed if problem.fits(placement)]
         work = int(DEALING_SHARE * self._work)
         count = max(1, work // LEAST_DEALING)
-        refines = work >= REFINED_DEALING * len(placed)
+        refines = work >= REFINED_DEALING * len(placed) and problem.tuning.refines_dealing
+        if not problem.tuning.has_dealing:
+            return fitting
         return [*fitting, *self._dealt_out(placed[:count], work, refines=refines, cuts=cuts[:count])]
 
     def _packed(self, further: Sequence[Families], chosen: Sequence[Assignment]) -> list[Placement]:
@@ -294,7 +293,9 @@ class MixedSearch:
         conversions = Conversions(problem, self._forms, slopes=self._slopes, work_budget=until)
         while problem.work < until:
             before = conversions.improvements
-            placement = conversions.improve(local.improve(placement))
+            placement = local.improve(placement)
+            if problem.tuning.has_conversions:
+                placement = conversions.improve(placement)
             if conversions.improvements == before:
                 break
         self.improvements += local.improvements + conversions.improvements

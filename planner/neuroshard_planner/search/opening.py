@@ -47,7 +47,7 @@ def opened(
     found = []
     for candidate in splits.proposed(GRID, NUM_PROMISING):
         placements = [candidate.placement]
-        if marginal.most_work(len(candidate.lane.kinds)) <= most_work:
+        if problem.tuning.has_marginal_placement and marginal.most_work(len(candidate.lane.kinds)) <= most_work:
             (placed,) = marginal.cheapest([candidate.lane.kinds])
             placements.append(placed.placement or candidate.placement)
         found.append(placements[int(problem.total_ms(placements).argmin())])

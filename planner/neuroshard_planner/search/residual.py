@@ -42,7 +42,7 @@ def completed(
     room_bytes = problem.memory.shard_capacity_bytes - int(used.max(initial=0))
     if room_bytes <= 0:
         return None
-    part = Problem(_with_room(request_of(left.tolist()), room_bytes), problem.costs)
+    part = Problem(_with_room(request_of(left.tolist()), room_bytes), problem.costs, tuning=problem.tuning)
     before = part.work
     found = search(part)
     problem.evaluations += part.work - before

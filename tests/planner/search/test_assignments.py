@@ -93,7 +93,7 @@ def test_the_best_assignment_promises_about_the_least_of_all(poolings: list[floa
     found = assignments_of(asked)
     ways = np.array(list(product(*(range(*ends) for ends in zip(found._starts, found._ends, strict=True)))))
     ways = ways[(found._family[ways] != COLUMNS).any(axis=1)]
-    least_ms = found._values(ways, np.full(len(ways), assignments.POWERS[-1])).min()
+    least_ms = found._values(ways, np.full(len(ways), asked.tuning.powers[-1])).min()
 
     best = found.promising(FamilyBounds(asked).sets, count=2)[0]
 

@@ -23,7 +23,7 @@ from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search import iterated
 from neuroshard_planner.search.iterated import IteratedSearch
 from neuroshard_planner.search.lower_bound import FamilyBounds
-from neuroshard_planner.search.mixed_search import NUM_WHOLE, MixedSearch
+from neuroshard_planner.search.mixed_search import MixedSearch
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
@@ -296,7 +296,7 @@ def test_placements_of_a_large_set_descend_to_their_end(seed: int, monkeypatch: 
     found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)[-len(descended) :]
 
     contents = [sorted(zip(each.kinds.tolist(), each.devices.tolist(), strict=True)) for each in descended]
-    assert 1 <= len(descended) <= NUM_WHOLE
+    assert 1 <= len(descended) <= problem.tuning.num_whole
     assert all(contents.count(each) == 1 for each in contents)
     made = search.improvements
     assert made
@@ -316,7 +316,7 @@ def test_a_small_budget_of_a_large_set_is_divided_among_descents(monkeypatch: py
     found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)
 
     position = next(row for row, each in enumerate(found) if each is opening)
-    assert len(found) - position - 1 > NUM_WHOLE
+    assert len(found) - position - 1 > problem.tuning.num_whole
 
 
 @pytest.mark.parametrize("types", [(TW, DP), (TW,)], ids=["others may be copied", "others whole"])

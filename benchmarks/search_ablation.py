@@ -1,0 +1,304 @@
+"""Leaves out one part of the search after the other: what each brings, and what it takes.
+
+    OMP_NUM_THREADS=1 python -m benchmarks.search_ablation --records FILE [--tasks 200] [--parts PART ...]
+        [--most-pairs N] [--seconds S] [--report]
+
+Tasks have 4 to 1,000 tables on 4 to 512 devices of 1 to 64 nodes, log-uniform; every eighth is drawn from all of these
+sizes, the others up to 120 tables and 64 devices. Half have tables of the pool of the task distribution, half random
+ones (100 to 40 million rows, widths 16 to 128). Memory is tight in a third, a sixth is by columns alone, an eighth may
+use host memory. The file of records takes up each plan as it ends, and the same command goes on after the last of them;
+--seconds ends it, and --most-pairs leaves tasks of more tables times devices for later. --report writes
+benchmarks/results/search-ablation_<hardware>_<date>.md from the records.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.tables import Table, TableSet
+from neuroshard_api.documents.topology import HostMemory
+from neuroshard_api.sharding.kinds import ComputeKernel
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.planning import searched
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.tuning import SearchTuning
+
+from benchmarks.results_file import write_result
+from benchmarks.tasks import DEVICE_TYPE, by_columns, draw_pool, sampled_tables
+
+FIRST_SEED = 40_260_000
+"""Of the tasks; other benchmarks have others."""
+FEWEST_TABLES, MOST_TABLES, MOST_TABLES_OFTEN = 4, 1_000, 120
+FEWEST_DEVICES, MOST_DEVICES, MOST_DEVICES_OFTEN = 4, 512, 64
+WIDTHS = (16, 32, 64, 128)
+LEAST_LOG_ROWS, MOST_LOG_ROWS = 2.0, 7.6
+TIGHT_ROOM = 1.12
+"""Memory of a device over an even share of what the tables need, where it is tight."""
+MOST_FILLED = 0.6
+"""Share of all device memory that random tables take at the most; they have fewer rows beyond it."""
+WHOLE, SEED = "whole search", "another seed"
+COLUMNS = (
+    *("without", "tasks", "cost (geometric mean)", "spread (standard deviation)", "dearer by 0.3 %"),
+    *("cheaper by 0.3 %", "worst", "best", "no plan", "shards", "time"),
+)
+PARTS: Mapping[str, Mapping[str, Any]] = {
+    WHOLE: {},
+    SEED: {},
+    "published beam": {"has_published_beam": False},
+    "placement by the networks": {"has_marginal_placement": False},
+    "opening": {"has_opening": False},
+    "baselines as starts": {"has_baseline_starts": False},
+    "courses": {"has_course": False},
+    "courses of few shards": {"few_shards": ()},
+    "levels of the beam": {"has_beam_levels": False},
+    "shuffled orders": {"num_shuffled_states": 0},
+    "proposals by width": {"widths": ()},
+    "proposals by columns": {"columns_shares": ()},
+    "proposals by memory": {"memory_shares": (1.0,)},
+    "price of memory": {"memory_prices": (0.0,)},
+    "limits on columns": {"dim_limits": (1.1, float("inf"))},
+    "perturbations": {"has_perturbation": False},
+    "rounds of perturbations": {"most_rounds": 0},
+    "packing as a start": {"has_packing_start": False},
+    "exact packing": {"has_exact_packing": False},
+    "merges to fewer shards": {"has_consolidation": False},
+    "moves by traffic": {"has_moves_by_traffic": False},
+    "moves by memory": {"has_moves_by_memory": False},
+    "end near the bound": {"ends_near_bound": False},
+}
+MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {
+    "assignments of 4 powers, not 2": {"powers": (4, 16)},
+    "assignments of 4 powers, not 1": {"powers": (8,)},
+    "neighbors of assignments": {"num_changed": ()},
+    "dealing": {"has_dealing": False},
+    "refined dealing": {"refines_dealing": False},
+    "conversions": {"has_conversions": False},
+    "10 starts, not 4": {"num_starts": 4},
+    "longer descents": {"has_longer_descents": False},
+    "rounds of all types": {"most_mixed_rounds": 0},
+    "search by columns where rows win": {"columns_gain": 0.0},
+    "3 whole descents, not 1": {"num_whole": 1},
+}
+HOST_PARTS: Mapping[str, Mapping[str, Any]] = {
+    "neighbors in host memory": {"has_host_neighbors": False},
+    "returns from host memory": {"has_host_returns": False},
+    "4 host assignments, not 1": {"most_tried": 1},
+}
+
+
+class Task(NamedTuple):
+    """A request and the parts that its search has."""
+
+    request: PlanRequest
+    parts: Mapping[str, Mapping[str, Any]]
+
+
+class Record(NamedTuple):
+    """A plan of one task without one part."""
+
+    task: int
+    part: str
+    ms: float | None
+    """None: no plan was found."""
+    gap: float
+    num_shards: int
+    evaluations: int
+    seconds: float
+    """Processor time."""
+    num_tables: int
+    num_devices: int
+
+
+def drawn(task: int) -> Task:
+    """Return the task of a number."""
+    generator = np.random.default_rng(FIRST_SEED + task)
+    is_any_size = task % 8 == 7  # noqa: PLR2004 - see the module's docstring
+    most_tables = MOST_TABLES if is_any_size else MOST_TABLES_OFTEN
+    most_devices = MOST_DEVICES if is_any_size else MOST_DEVICES_OFTEN
+    num_tables = int(np.exp(generator.uniform(np.log(FEWEST_TABLES), np.log(most_tables))))
+    num_devices = 2 ** int(generator.integers(np.log2(FEWEST_DEVICES), np.log2(most_devices) + 1))
+    per_node = min(num_devices, 8 if num_devices > 64 else int(generator.choice([4, 8])))  # noqa: PLR2004 - 64 nodes
+    name = f"task {task}"
+    of_pool = generator.random() < 1 / 2
+    tables = (
+        sampled_tables(draw_pool(), num_tables, generator, name=name)
+        if of_pool
+        else _random_tables(num_tables, generator, name=name, most_bytes=MOST_FILLED * num_devices * 80e9)
+    )
+    request = PlanRequest(
+        tables=tables,
+        topology=preset(DEVICE_TYPE).topology(num_nodes=num_devices // per_node, devices_per_node=per_node),
+        batch_size_per_device=max(512, 65_536 // num_devices) if generator.random() < 1 / 2 else 8_192,
+    )
+    is_on_host, is_tight = task % 8 == 3, task % 3 == 1  # noqa: PLR2004 - see the module's docstring
+    if is_tight:
+        request = request.model_copy(update={"constraints": Constraints(max_memory_bytes_per_device=_tight(request))})
+    if is_on_host:
+        return Task(_on_host(request), {WHOLE: {}, SEED: {}, **HOST_PARTS})
+    if task % 6 == 5:  # noqa: PLR2004 - see the module's docstring
+        return Task(by_columns(request), PARTS)
+    return Task(request, {**PARTS, **MIXED_PARTS})
+
+
+def _random_tables(num_tables: int, generator: np.random.Generator, *, name: str, most_bytes: float) -> TableSet:
+    rows = 10 ** generator.uniform(LEAST_LOG_ROWS, MOST_LOG_ROWS, num_tables)
+    widths = generator.choice(WIDTHS, num_tables)
+    rows *= min(1.0, most_bytes / float(4 * (rows * widths).sum()))
+    pooling, exponents = generator.lognormal(1.0, 1.2, num_tables), generator.uniform(0.0, 1.3, num_tables)
+    return TableSet(
+        name=name,
+        tables=tuple(
+            Table(
+                name=f"t{position}",
+                num_embeddings=max(1, int(rows[position])),
+                embedding_dim=int(widths[position]),
+                pooling_factor=float(min(pooling[position], 200.0)),
+                zipf_exponent=float(exponents[position]),
+            )
+            for position in range(num_tables)
+        ),
+    )
+
+
+def _tight(request: PlanRequest, *, room: float = TIGHT_ROOM) -> int:
+    """Return the memory of a device that leaves shards this many times an even share."""
+    ledger, tables = MemoryLedger(request), request.tables.tables
+    rows = np.array([table.num_embeddings for table in tables])
+    columns = np.array([table.embedding_dim for table in tables])
+    share = int(ledger.shard_bytes(np.arange(len(rows)), rows, columns).sum()) // request.topology.num_devices
+    other_bytes = ledger.fixed_bytes - ledger.reserve_bytes
+    limit = int((room * share + other_bytes) / (1 - request.memory.reserve_fraction))
+    return min(limit, request.topology.device.memory_bytes)
+
+
+def _on_host(request: PlanRequest) -> PlanRequest:
+    """Return the request on devices with room for two thirds of the tables, and host memory for all."""
+    host = HostMemory(bytes_per_node=2 * 10**12, link=preset(DEVICE_TYPE).host_link)
+    topology = request.topology.model_copy(update={"host_memory": host})
+    constraints = Constraints(
+        max_memory_bytes_per_device=_tight(request, room=2 / 3), compute_kernels=tuple(ComputeKernel)
+    )
+    return request.model_copy(update={"topology": topology, "constraints": constraints})
+
+
+def measured(number: int, task: Task, part: str) -> Record:
+    """Plan a task without one part."""
+    tuning = replace(SearchTuning(), **task.parts[part])
+    request = task.request
+    if part == SEED:
+        request = request.model_copy(update={"search": request.search.model_copy(update={"seed": 1})})
+    begin = time.process_time()
+    ms, gap, num_shards, evaluations = None, 0.0, 0, 0
+    try:
+        found = searched(request, bundled_bundle(DEVICE_TYPE), None, tuning=tuning)
+    except InfeasibleError:
+        pass
+    else:
+        ms, gap, evaluations = found.predicted.total_ms, found.gap, found.search.evaluations
+        num_shards = sum(len(table.shards) for table in found.tables)
+    spent = round(time.process_time() - begin, 3)
+    num_tables, num_devices = len(request.tables.tables), request.topology.num_devices
+    return Record(number, part, ms, gap, num_shards, evaluations, spent, num_tables, num_devices)
+
+
+def recorded(path: Path) -> list[Record]:
+    """Return the plans in a file of records, one a line as JSON; none where there is no file."""
+    if not path.exists():
+        return []
+    return [Record(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def measured_all(path: Path, num_tasks: int, *, parts: Sequence[str], most_pairs: int, seconds: float) -> None:
+    """Add the plans that the file lacks, in ``seconds`` of processor time.
+
+    Args:
+        path: of the records.
+        num_tasks: of all sizes.
+        parts: that are left out; empty: all.
+        most_pairs: of tables and devices; larger tasks are left for later.
+        seconds: after which no further plan is begun.
+    """
+    known = {(record.task, record.part) for record in recorded(path)}
+    with path.open("a", encoding="utf-8") as file:
+        for number in range(num_tasks):
+            task = drawn(number)
+            if len(task.request.tables.tables) * task.request.topology.num_devices > most_pairs:
+                continue
+            for part in task.parts:
+                if (number, part) in known or (parts and part not in parts):
+                    continue
+                if time.process_time() > seconds:
+                    return
+                record = measured(number, task, part)
+                file.write(json.dumps(record._asdict()) + "\n")
+                file.flush()
+                sys.stderr.write(f"{record}\n")
+
+
+def report(records: Sequence[Record]) -> list[str]:
+    """Return the gain of each part as lines of Markdown."""
+    whole = {record.task: record for record in records if record.part == WHOLE}
+    warm = {record.task: record for record in records if record.part == SEED}
+    gaps = [record.gap for record in whole.values() if record.ms is not None]
+    seconds = sum(record.seconds for record in whole.values())
+    return [
+        "# What each part of the search brings",
+        "",
+        f"{len(whole)} tasks of the sizes that `benchmarks/search_ablation.py` names; median gap {median(gaps):.1%},",
+        f"{seconds:.0f} s of processor time in all. A row is of the tasks whose search has the part: cost, shards, and",
+        "time of the search without it, over those of the whole search; time over that with another seed, since the",
+        "first plan of a task also counts its tables' hits. A part pays above 0 % of cost.",
+        f"`{SEED}` leaves out nothing: what chance does.",
+        "",
+        "| " + " | ".join(COLUMNS) + " |",
+        "|" + "---|" * len(COLUMNS),
+        *_rows(records, whole, warm),
+    ]
+
+
+def _rows(records: Sequence[Record], whole: Mapping[int, Record], warm: Mapping[int, Record]) -> Iterator[str]:
+    for part in dict.fromkeys(record.part for record in records):
+        pairs = [(record, whole[record.task]) for record in records if record.part == part and record.task in whole]
+        both = [(one, other) for one, other in pairs if one.ms is not None and other.ms is not None]
+        if part == WHOLE or not both:
+            continue
+        logs = np.array([np.log(one.ms / other.ms) for one, other in both if one.ms and other.ms])
+        lost = sum(one.ms is None and other.ms is not None for one, other in pairs)
+        shards = sum(one.num_shards for one, _ in both) / sum(other.num_shards for _, other in both)
+        seconds = sum(one.seconds for one, _ in pairs) / sum(warm[other.task].seconds for _, other in pairs)
+        yield (
+            f"| {part} | {len(pairs)} | {np.expm1(logs.mean()):+.2%} | {logs.std():.2%} | {(logs > 0.003).sum()} "  # noqa: PLR2004 - the heading
+            f"| {(logs < -0.003).sum()} | {np.expm1(logs.max()):+.2%} | {np.expm1(logs.min()):+.2%} | {lost} "  # noqa: PLR2004 - the heading
+            f"| {shards - 1:+.1%} | {seconds - 1:+.0%} |"
+        )
+
+
+def main() -> None:
+    """Plan what the records lack, or write the result."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--records", type=Path, required=True, help="file that takes up each plan as it ends")
+    parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--parts", nargs="+", default=(), help="that are left out, by their names in the result")
+    parser.add_argument("--most-pairs", type=int, default=10**9, help="of tables and devices of a task")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="processor time after which to end")
+    parser.add_argument("--report", action="store_true", help="write the result of the records")
+    arguments = parser.parse_args()
+    if arguments.report:
+        print(write_result("search-ablation", report(recorded(arguments.records))))
+    else:
+        limits = {"most_pairs": arguments.most_pairs, "seconds": arguments.seconds}
+        measured_all(arguments.records, arguments.tasks, parts=arguments.parts, **limits)
+
+
+if __name__ == "__main__":
+    main()
