@@ -30,8 +30,8 @@ ROWS_AT_A_TIME = 4096
 SCHEMA = "exported-model/v2"
 """Of the ``model.json`` that this file reads."""
 _LARGEST = np.uint64(2**63 - 1)
-# Of xxh64, whose steps are below for whole arrays of texts of fewer than 32 bytes; an integer is one lane of 8.
-_PRIMES = tuple(
+# Of xxh64, whose steps for an integer, which is one lane of 8 bytes, are below for whole arrays.
+PRIMES = tuple(
     np.uint64(prime)
     for prime in (
         0x9E3779B185EBCA87,
@@ -91,43 +91,35 @@ def hash_rows(hashes: NDArray[np.uint64], num_rows: int) -> NDArray[np.int64]:
 def integer_hashes(ids: NDArray[Any]) -> NDArray[np.uint64]:
     """Return xxh64 with seed 0 of the 8 bytes of each integer, in little-endian order and two's complement."""
     words: NDArray[np.uint64] = ids.astype(np.uint64)
-    return finished_hashes(with_lane(begun_hashes(np.full(words.shape, 8)), words))
+    return finished_hashes(with_lane(begun_hashes(8, len(words)), words))
 
 
-def begun_hashes(lengths: NDArray[np.integer]) -> NDArray[np.uint64]:
-    """Return the state of xxh64, seed 0, before the first byte of texts of fewer than 32 bytes, by their lengths."""
-    return lengths.astype(np.uint64) + _PRIMES[4]
+def begun_hashes(length: int, count: int) -> NDArray[np.uint64]:
+    """Return the states of xxh64, seed 0, before the first byte of texts of one length of fewer than 32 bytes."""
+    return np.full(count, np.uint64(length) + PRIMES[4], dtype=np.uint64)
 
 
 def with_lane(states: NDArray[np.uint64], lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return states after 8 further bytes."""
-    states = _rotated(states ^ (_rotated(lanes * _PRIMES[1], 31) * _PRIMES[0]), 27)
-    states *= _PRIMES[0]
-    states += _PRIMES[3]
+    states = rotated(states ^ mixed_lanes(lanes), 27)
+    states *= PRIMES[0]
+    states += PRIMES[3]
     return states
 
 
-def with_half_lane(states: NDArray[np.uint64], lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return states after 4 further bytes, where fewer than 8 are left."""
-    states = _rotated(states ^ (lanes * _PRIMES[0]), 23)
-    states *= _PRIMES[1]
-    states += _PRIMES[2]
-    return states
-
-
-def with_byte(states: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return states after one further byte, where fewer than 4 are left."""
-    states = _rotated(states ^ (values * _PRIMES[4]), 11)
-    states *= _PRIMES[0]
-    return states
+def mixed_lanes(lanes: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return 8 bytes as they are put into a state."""
+    mixed = rotated(lanes * PRIMES[1], 31)
+    mixed *= PRIMES[0]
+    return mixed
 
 
 def finished_hashes(states: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return the hashes of states after the last byte; the states are used up."""
     states ^= states >> np.uint64(33)
-    states *= _PRIMES[1]
+    states *= PRIMES[1]
     states ^= states >> np.uint64(29)
-    states *= _PRIMES[2]
+    states *= PRIMES[2]
     states ^= states >> np.uint64(32)
     return states
 
@@ -139,8 +131,11 @@ def text_hashes(texts: Sequence[bytes | memoryview]) -> NDArray[np.uint64]:
     return np.fromiter(map(xxh64_intdigest, texts), dtype=np.uint64, count=len(texts))
 
 
-def _rotated(words: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
-    return (words << np.uint64(bits)) | (words >> np.uint64(64 - bits))
+def rotated(words: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    """Return words with their bits moved to the left, those that leave on the right."""
+    moved: NDArray[np.uint64] = words << np.uint64(bits)
+    moved |= words >> np.uint64(64 - bits)
+    return moved
 
 
 def _remainders(numbers: NDArray[Any], num_rows: int) -> NDArray[np.int64]:

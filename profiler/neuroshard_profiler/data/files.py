@@ -182,8 +182,8 @@ class ParquetFile:
         try:
             metadata = parquet.read_metadata(path.path or path.open())
             names = metadata.schema.to_arrow_schema().names
-            encoded = repeated_texts(metadata, [name for name in names if names.count(name) == 1])
-            self._file = parquet.ParquetFile(path.path or path.open(), metadata=metadata, read_dictionary=encoded)
+            encoded = repeated_texts(metadata, [name for name in names if names.count(name) == 1]).values()
+            self._file = parquet.ParquetFile(path.path or path.open(), metadata=metadata, read_dictionary=list(encoded))
         except (pa.ArrowException, OSError) as error:
             raise DataError(
                 f"{path}: is not a Parquet file that can be read ({one_line(error)})"

@@ -141,8 +141,8 @@ def test_texts_that_repeat_are_read_as_dictionaries(tmp_path: Path) -> None:
 
     found = [repeated_texts(pq.read_metadata(tmp_path / f"{name}.parquet"), list(columns)) for name in "ab"]
 
-    assert found[0] == ["repeated", "list.list.element"]
-    assert found[1] == ["distinct", "repeated", "list.list.element"]
+    assert found[0] == {"repeated": "repeated", "list": "list.list.element"}
+    assert found[1] == {"distinct": "distinct", **found[0]}
 
 
 def test_a_column_that_is_there_twice_is_named(tmp_path: Path) -> None:

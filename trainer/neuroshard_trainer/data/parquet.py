@@ -61,6 +61,7 @@ class ParquetSource(FilledBlocks):
         self._label_column = label_column
         self._rules = {feature.name: id_rule_of(feature.table, DataFormat.PARQUET) for feature in features}
         self._metadata = Recent(_metadata, capacity=_KEPT_FILES)
+        self._repeated = Recent(self._repeated_texts, capacity=_KEPT_FILES)
         self._blocks: list[tuple[DataFile, int, int]] = []  # file, row group, first row
         sizes: list[int] = []
         kinds: dict[str, tuple[str, DataFile]] = {}
@@ -137,14 +138,19 @@ class ParquetSource(FilledBlocks):
     def _columns(self, block: int, names: Sequence[str]) -> pa.Table:
         file, group, _ = self._blocks[block]
         try:
-            metadata = self._metadata(file)
-            encoded = repeated_texts(metadata, names)
+            metadata, repeated = self._metadata(file), self._repeated(file)
+            encoded = [repeated[name] for name in names if name in repeated]
             with pq.ParquetFile(_readable(file), metadata=metadata, read_dictionary=encoded) as opened:
                 return opened.read_row_group(group, columns=list(names), use_threads=False)
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: row group {group} cannot be read ({one_line(error)}); hint: write the file again"
             ) from error
+
+    def _repeated_texts(self, file: DataFile) -> Mapping[str, str]:
+        """Return the columns of ids and sessions of a file that are read as dictionaries."""
+        sessions = [] if self._session_column is None else [self._session_column]
+        return repeated_texts(self._metadata(file), [*(feature.name for feature in self._features), *sessions])
 
     def _require_no_null(self, table: pa.Table, name: str, block: int, *, num_nulls: int | None = None) -> None:
         """Do nothing if a column of a row group has no null; ``num_nulls`` are those of the file, if it tells them."""
