@@ -6,10 +6,7 @@ average, since a pipe would copy them in the process that launches the calls.
 """
 
 import logging
-import multiprocessing
-import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +16,7 @@ from typing import Protocol
 
 import numpy as np
 from neuroshard_api.documents.records import ComputeSample
+from neuroshard_api.process.parent import end_with_parent
 
 from neuroshard_profiler.backends.lookups import NUM_BATCHES, Batches, TableLookups, draw_batches
 
@@ -51,19 +49,7 @@ def drawing_processes(*, num_cores: int, num_devices: int) -> int:
 
 def _processes(count: int) -> Executor:
     # Programs of their own: a process that drives a GPU must not fork.
-    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_watch_parent)
-
-
-def _watch_parent() -> None:
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """End this process once the one that measures is gone: a killed one ends nothing."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(0)
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=end_with_parent)
 
 
 @contextmanager

@@ -3,13 +3,11 @@
 It starts within the time of a plain import of torch, while its rank imports the rest. So it never imports TorchRec.
 """
 
-import multiprocessing
-import os
 import signal
-import threading
 
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.host_memory import keep_freed_memory
+from neuroshard_api.process.parent import end_with_parent
 from torch.utils.data import Dataset
 
 from neuroshard_trainer.data.collation import HostBatch, Make
@@ -33,13 +31,5 @@ def begin(_worker: int) -> None:
     """Set up this reader process."""
     for number in (signal.SIGINT, signal.SIGTERM):  # DataLoader gave them handlers
         signal.signal(number, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     keep_freed_memory()
-
-
-def _end_with_parent() -> None:
-    """End this reader once the rank is gone: the server, its parent by number, lives as long as a reader does."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(0)
