@@ -26,11 +26,14 @@ PODS = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "res
 
 
 SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
-FIXED: Object = {
-    "securityContext": {"runAsUser": 65532, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-    "containers": [{"name": "any", "image": "any", "securityContext": SECURITY}],
-}
-"""A pod that Pod Security takes and the cluster does not."""
+
+
+def pod_with(**user: int) -> Object:
+    """Return a pod that Pod Security takes, with a user or none."""
+    context = {**user, "runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    containers = [{"name": "any", "image": "any", "securityContext": SECURITY}]
+    spec = {"securityContext": context, "containers": containers}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "any"}, "spec": spec}
 
 
 def policies(*namespaces: str) -> list[Object]:
@@ -79,17 +82,22 @@ def assigned(release: Release, cluster: Cluster, namespace: Namespace) -> Iterat
     """The operator with `fixedUser=false`, and policies that assign users in its namespace and the test's."""
     kinds = [each["kind"].lower() for each in policies()]
     cluster.kubectl.apply(*policies(namespace.name, NAMESPACE))
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fixed"}, "spec": FIXED}
+    create = ("create", "--dry-run=server", "--output=json", "--filename=-")
 
     def refuses() -> bool:
         try:
-            namespace.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(pod))
+            namespace.kubectl(*create, stdin=json.dumps(pod_with(runAsUser=65532)))
         except CommandError as error:
             return "the cluster's choice" in str(error)
         return False
 
+    def assigns() -> bool:
+        made = json.loads(namespace.kubectl(*create, stdin=json.dumps(pod_with())))
+        return bool(made["spec"]["securityContext"].get("runAsUser") == USER)
+
     try:
         eventually("another user is refused", refuses)
+        eventually("a user is assigned", assigns)  # by another policy, which may come into force later
         release.install(fixedUser=False)
         yield release
     finally:
