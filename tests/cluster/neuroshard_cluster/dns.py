@@ -9,8 +9,6 @@ from neuroshard_cluster.network import DNS_SERVICE_IP
 from neuroshard_cluster.tiny_images import image_name
 from neuroshard_cluster.waiting import eventually
 
-READY_WITHIN_S = 120.0
-
 
 def install_dns(kubectl: Kubectl) -> None:
     """Deploy CoreDNS behind the address that every kubelet tells its pods."""
@@ -29,4 +27,4 @@ def await_dns(kubectl: Kubectl) -> None:
         deployment = kubectl.in_namespace("kube-system").get("deployment", "coredns")
         return int(deployment["status"].get("readyReplicas", 0))
 
-    eventually("cluster DNS is ready", ready_pods, within_s=READY_WITHIN_S)
+    eventually("cluster DNS is ready", ready_pods)

@@ -14,11 +14,11 @@ from neuroshard_cluster.commands import BOUND_TO_CALLER, contained, python_modul
 from neuroshard_cluster.components import search_path
 from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.folders import Home
+from neuroshard_cluster.waiting import WITHIN_S
 
 CTR = ("ctr", "--namespace", "k8s.io")
 # Layers are kept unpacked only: a large image is on disk once, not twice.
 IMPORT = (*CTR, "images", "import", "--local", "--discard-unpacked-layers")
-STARTS_WITHIN_S = 20.0
 CONFIG = """
 version = 3
 root = "{store}"
@@ -85,7 +85,7 @@ def import_into(root: Path, archives: list[str]) -> None:
     config.write_text(CONFIG.format(store=root))
     log = Path("/run/log").open("w")  # noqa: SIM115 - as long as containerd
     server = subprocess.Popen(["containerd", "-c", str(config)], stdout=log, stderr=log)
-    deadline = time.monotonic() + STARTS_WITHIN_S
+    deadline = time.monotonic() + WITHIN_S
     while subprocess.run([*CTR, "version"], capture_output=True, check=False).returncode:
         if time.monotonic() > deadline or server.poll() is not None:
             raise CommandError(f"containerd did not start: {Path('/run/log').read_text()[-1000:]}")

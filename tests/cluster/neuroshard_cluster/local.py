@@ -35,7 +35,6 @@ from neuroshard_cluster.waiting import eventually
 
 CONTEXT_PREFIX = "neuroshard-local-"
 NAME = "[a-z][a-z0-9-]{0,10}[a-z0-9]"  # the link to it is named after it, and the kernel takes 15 characters
-READY_WITHIN_S = 120.0
 Say = Callable[[str], None]
 
 
@@ -264,7 +263,7 @@ class LocalCluster:
             conditions = self.kubectl.get("node", node)["status"].get("conditions", [])
             return any(item["type"] == "Ready" and item["status"] == "True" for item in conditions)
 
-        eventually(f"node {node} is Ready", is_ready, within_s=READY_WITHIN_S)
+        eventually(f"node {node} is Ready", is_ready)
         if pool.gpus:
             self.kubectl.patch("node", node, pool.status_patch(), subresource="status")
 
@@ -355,4 +354,4 @@ class LocalCluster:
         return succeeds([*kubectl.prefix, "--request-timeout=5s", "get", "--raw=/readyz"])
 
     def _await_api(self) -> None:
-        eventually("the API server is ready", self._api_is_ready, within_s=READY_WITHIN_S)
+        eventually("the API server is ready", self._api_is_ready)
