@@ -54,8 +54,8 @@ HEAD = """# Reading rates
 Machine: {machine}, two cores; load average during the run: {load:.1f}, so processor time of one thread is given, which
 other work disturbs through shared caches and hardware threads alone. {samples:,} samples of 26 one-hot features (5 % of
 the hashes missing in CriteoTSV) and 13 dense ones, texts of 8 characters (hashed; Zipf-distributed with exponent
-{zipf} unless they do not repeat), files in the page cache; one of {ranks} ranks makes its batches in the shuffled order with nothing held out,
-from reading to collated tensors; medians of {repeats} passes, least and most in brackets."""
+{zipf} unless they do not repeat), files in the page cache; one of {ranks} ranks makes its batches in the shuffled order
+with nothing held out, from reading to collated tensors; medians of {repeats} passes, least and most in brackets."""
 
 
 @dataclass(frozen=True)
