@@ -181,6 +181,11 @@ class CommunicationPlan(Value):
     reason: str | None = None
     """Why nothing is encoded. If unset: something is."""
 
+    def step_ms(self, alternative: WireAlternative) -> float | None:
+        """Return the predicted cost of a step with a pair of types. None: it has no price."""
+        has_price = self.exact_ms is not None and alternative.saved_ms is not None
+        return (self.exact_ms or 0.0) - (alternative.saved_ms or 0.0) if has_price else None
+
     @model_validator(mode="after")
     def _reasoned(self) -> Self:
         if self.chosen.is_exact == (self.reason is None):

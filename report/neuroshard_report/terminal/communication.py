@@ -24,11 +24,14 @@ def narrow_tables(
 
 
 def communication_table(decided: CommunicationPlan) -> RenderableType:
-    """Return the table of the best exact plan's prices in each permitted pair."""
+    """Return the table of the prices of a step in each permitted pair, on the best placement that is known for it.
+
+    Exchange and rest are the step. The rest differs where the placement is another than that of the exact plan.
+    """
     table = TextTable(
-        columns=("all-to-all in", "exchange ms", "codecs ms", "saves ms", "decision"),
-        rows=(_exact(decided), *map(_row, decided.alternatives)),
-        text_columns=(0, 4),
+        columns=("all-to-all in", "exchange ms", "of it codecs ms", "rest ms", "step ms", "saves ms", "decision"),
+        rows=(_exact(decided), *(_row(decided, each) for each in decided.alternatives)),
+        text_columns=(0, 6),
     )
     return table if decided.reason is None else Group(table, Text(f"not encoded: {decided.reason}"))
 
@@ -52,10 +55,17 @@ def _gradient_row(each: GradientAlternative) -> tuple[str, ...]:
 
 
 def _exact(decided: CommunicationPlan) -> tuple[str, ...]:
-    exchange = "-" if decided.exact_exchange_ms is None else format_ms(decided.exact_exchange_ms)
-    return (WireTypes().text, exchange, format_ms(0.0), format_ms(0.0), "" if decided.reason is None else "chosen")
+    numbers = _of_step(decided.exact_exchange_ms, 0.0, decided.exact_ms)
+    return (WireTypes().text, *numbers, format_ms(0.0), "" if decided.reason is None else "chosen")
 
 
-def _row(each: WireAlternative) -> tuple[str, ...]:
-    numbers = (each.exchange_ms, each.codec_ms, each.saved_ms)
-    return (each.text, *("-" if ms is None else format_ms(ms) for ms in numbers), each.refusal or "chosen")
+def _row(decided: CommunicationPlan, each: WireAlternative) -> tuple[str, ...]:
+    numbers = _of_step(each.exchange_ms, each.codec_ms, decided.step_ms(each))
+    saved = "-" if each.saved_ms is None else format_ms(each.saved_ms)
+    return (each.text, *numbers, saved, each.refusal or "chosen")
+
+
+def _of_step(exchange_ms: float | None, codec_ms: float | None, step_ms: float | None) -> tuple[str, ...]:
+    """Return exchange, codecs, the rest of the step, and the step; a dash for what is not known."""
+    rest_ms = None if exchange_ms is None or step_ms is None else step_ms - exchange_ms
+    return tuple("-" if ms is None else format_ms(ms) for ms in (exchange_ms, codec_ms, rest_ms, step_ms))

@@ -1,67 +1,40 @@
-"""What the terminal says of narrow types."""
+"""The table of narrow types on the wire, as `neuroshard plan` shows it."""
 
-from neuroshard_api.documents.communication import CommunicationPlan, WireAlternative, WireType, WireTypes
-from neuroshard_api.documents.gradient_exchange import GradientAlternative, GradientDecision, GradientType
-from neuroshard_report.communication import communication_line
-from neuroshard_report.terminal.communication import narrow_tables
-from rich.console import Console, Group
+import re
 
-INT8 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
-PRICED = WireAlternative(**INT8.model_dump(), exchange_ms=1.5, codec_ms=0.1, saved_ms=0.87)
-REFUSED = WireAlternative(forward=WireType.FP8, refusal="forward: TorchRec has no FP8 codec for CPUs")
-REASON = "the all-to-alls take 0.040 ms, 4.0 % of the step"
+import pytest
+from neuroshard_api.documents.communication import CommunicationChoices, WireType
+from neuroshard_report.html.page import render_html
+from neuroshard_report.terminal.communication import communication_table
+from rich.console import Console
+from support import builders
+from support.planner.searches import planned
 
-
-def shown(decided: CommunicationPlan | None, gradients: GradientDecision | None = None) -> list[str]:
-    """Return the lines of the tables."""
-    console = Console(width=200, force_terminal=False)
-    with console.capture() as capture:
-        console.print(Group(*narrow_tables(decided, gradients)))
-    return [line.rstrip() for line in capture.get().splitlines()]
+CHOICES = CommunicationChoices(forward=(WireType.FP16, WireType.INT8), backward=(WireType.FP16,))
+ROUNDED = 0.011
+"""Milliseconds: three digits of each number are shown."""
 
 
-def test_chosen_types_are_shown_with_what_they_give() -> None:
-    """Before and after, the codecs' part, and what nobody predicted."""
-    decided = CommunicationPlan(chosen=INT8, exact_ms=3.37, exact_exchange_ms=2.0, alternatives=(PRICED,))
-
-    assert communication_line(INT8, decided, 2.5) == (
-        "all-to-all INT8 forward, FP16 backward: 3.37 -> 2.50 ms, of it codecs 0.100; accuracy is not predicted, the "
-        "trainer's guard watches it"
+def test_every_row_of_the_table_of_narrow_types_adds_up() -> None:
+    """All-to-alls and the rest are the step, and the step is that of exact exchange less the saving."""
+    plan = planned(
+        builders.request(
+            *builders.tables(16, embedding_dim=128),
+            topology=builders.topology(16, num_nodes=2),
+            communication=CHOICES,
+            search=builders.QUICK,
+        )
     )
-    assert shown(decided)[-1].split() == ["INT8", "forward,", "FP16", "backward", "1.50", "0.100", "0.870", "chosen"]
+    assert plan.communication is not None
+    console = Console(width=300, record=True)
+    console.print(communication_table(plan.communication))
 
-
-def test_refused_types_are_shown_with_the_reason() -> None:
-    """Each alternative has its own, and the decision one."""
-    refused = PRICED.model_copy(update={"refusal": "saves 0.010 ms (1.0 %), below 2 %"})
-    decided = CommunicationPlan(chosen=WireTypes(), exact_ms=1.0, alternatives=(refused, REFUSED), reason=REASON)
-
-    assert communication_line(None, decided, 1.0) == f"exact: {REASON}"
-    lines = shown(decided)
-    assert lines[-3].endswith("saves 0.010 ms (1.0 %), below 2 %")
-    assert lines[-2].endswith("-  forward: TorchRec has no FP8 codec for CPUs")
-    assert lines[-1].strip() == f"not encoded: {REASON}"
-
-
-def test_types_of_gradients_are_shown_with_price_and_decision() -> None:
-    """A row for each, exact ones first; without alternatives there is no table."""
-    decided = GradientDecision(
-        chosen=GradientType.BF16,
-        exact_exposed_ms=3.0,
-        alternatives=(
-            GradientAlternative(type=GradientType.BF16, exposed_ms=1.5, codec_ms=0.1, saved_ms=1.4),
-            GradientAlternative(type=GradientType.THRESHOLD, refusal="keep at most 1.6 %"),
-        ),
-    )
-    header, exact, chosen, refused = shown(None, decided)[1:]
-
-    assert header.split()[:2] == ["gradients", "in"]
-    assert exact.split() == ["FP32", "3.00", "0.000", "0.000"]
-    assert chosen.split() == ["BF16", "1.50", "0.100", "1.40", "chosen"]
-    assert refused.split() == ["Threshold", "-", "-", "-", "keep", "at", "most", "1.6", "%"]
-    assert not narrow_tables(None, decided.model_copy(update={"alternatives": ()}))
-
-
-def test_types_that_were_asked_for_have_no_choice_to_show() -> None:
-    """The line says so."""
-    assert communication_line(INT8, None, 2.0).startswith("all-to-all INT8 forward, FP16 backward, as asked for")
+    rows = [re.split(r"  +", line.strip()) for line in console.export_text().splitlines() if " backward" in line]
+    assert len(rows) == 1 + len(CHOICES.pairs)
+    exact_ms = float(rows[0][4])
+    for _, exchange_ms, codec_ms, rest_ms, step_ms, saved_ms, *_ in rows:
+        assert float(exchange_ms) + float(rest_ms) == pytest.approx(float(step_ms), abs=ROUNDED)
+        assert float(step_ms) + float(saved_ms) == pytest.approx(exact_ms, abs=ROUNDED)
+        assert float(codec_ms) <= float(exchange_ms)
+    page = render_html(plan)
+    assert all(f"<td>{row[3]}</td><td>{row[4]}</td>" in page for row in rows[1:])
