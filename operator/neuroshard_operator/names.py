@@ -19,6 +19,8 @@ RESUMED_LABEL = f"{GROUP}/resumed"
 """On a worker Job that somebody suspended and the operator resumed; it does so once."""
 RESULT_LABEL = f"{GROUP}/result"
 """Hash of the name of the ConfigMap that a Role lets pods write; each plan has another."""
+MADE_LABELS = frozenset((MANAGED_BY_LABEL, JOB_LABEL, ROLE_LABEL, ATTEMPT_LABEL, INPUTS_HASH_LABEL, PROFILE_KEY_LABEL))
+"""Labels that a Job is made with, and its pods."""
 KUEUE_LABEL_PREFIX = "kueue.x-k8s.io/"
 QUEUE_LABEL = f"{KUEUE_LABEL_PREFIX}queue-name"
 POD_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"

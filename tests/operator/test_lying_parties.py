@@ -116,6 +116,21 @@ def test_a_status_that_was_wiped_costs_no_workers() -> None:
     assert len(story.world.created) == made
 
 
+def test_a_start_that_no_pause_explains_is_not_waited_for() -> None:
+    """As after an operator whose clock was ahead: the next attempt would wait for as long."""
+    story = Story(failurePolicy={"maxRestarts": 9}).running()
+    story.fail(names.WORKER, 1)
+    story.start_workers()
+    story.fail(names.WORKER, 1)
+    assert story.seen == ("Launching", "WaitingToRestart")
+    story.world.training_job(JOB)["status"]["nextStartTime"] = "2999-12-31T23:59:59Z"
+    story.world.touch(story.world.training_job(JOB))
+    story.settle()
+    story.start_workers()
+
+    assert story.seen == ("Running", "AllWorkersReady")
+
+
 def test_a_node_that_cannot_be_read_is_none() -> None:
     """The kind of GPU is chosen among the others."""
     story = Story(suspend=True)

@@ -30,6 +30,22 @@ def test_labels_of_the_user_are_not_missed() -> None:
     assert "ChildRepaired" not in story.reasons()
 
 
+def test_labels_of_the_operator_that_a_user_chooses_are_not_taken_for_its_own() -> None:
+    """The pods of each stage have those that the stage gave them; no edit is reported that there was not."""
+    lies = dict.fromkeys(names.MADE_LABELS, "7")
+    said = {"labels": {**lies, "team": "ads"}}
+    story = Story(
+        podTemplate={"metadata": said}, planner={"podMetadata": said}, profiler={"podMetadata": said}
+    ).running()
+
+    assert "ChildRepaired" not in story.reasons()
+    for role in (names.PROFILER, names.PLANNER, names.WORKER):
+        for job in story.world.of_kind("Job", role):
+            found = job["spec"]["template"]["metadata"]["labels"]
+            assert found["team"] == "ads"
+            assert "7" not in {found.get(label) for label in names.MADE_LABELS}
+
+
 def test_a_widened_role_is_narrowed_again() -> None:
     """An edit by hand is restored, and an event reports it."""
     story = Story()

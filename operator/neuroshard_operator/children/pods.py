@@ -99,10 +99,14 @@ def dns_of(template: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_metadata(template: Mapping[str, Any], said: PodTemplateMetadata) -> dict[str, Any]:
-    """Return a pod template with the job's labels and annotations; those of the operator win."""
+    """Return a pod template with the job's labels and annotations; those of the operator win.
+
+    By the labels that the operator has names for, it later knows what a Job was made with: none of them is the user's.
+    """
     ours = template["metadata"]
     annotations = {**said.annotations, **ours.get("annotations", {})}
-    metadata = {"labels": {**said.labels, **ours["labels"]}, **({"annotations": annotations} if annotations else {})}
+    added = {key: value for key, value in said.labels.items() if key not in names.MADE_LABELS}
+    metadata = {"labels": {**added, **ours["labels"]}, **({"annotations": annotations} if annotations else {})}
     return {**template, "metadata": metadata}
 
 

@@ -42,14 +42,6 @@ _USUAL_WAITING = {"ContainerCreating", "PodInitializing"}
 _LAST = datetime.max.replace(tzinfo=UTC)
 _FIRST, _LAST_USUAL = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 _NONE_LOST: Mapping[str, str] = MappingProxyType({})
-_MADE_LABELS = {
-    names.MANAGED_BY_LABEL,
-    names.JOB_LABEL,
-    names.ROLE_LABEL,
-    names.ATTEMPT_LABEL,
-    names.INPUTS_HASH_LABEL,
-    names.PROFILE_KEY_LABEL,
-}
 _KEPT_LABELS = (f"{GROUP}/", names.KUEUE_LABEL_PREFIX)
 
 
@@ -307,7 +299,7 @@ def _is_controller(owner: object) -> bool:
 def _labels_of_pods(body: Raw) -> dict[str, str]:
     """Return the labels that the operator gave a Job and its pods: its template also has the user's."""
     labels = _map(_map(_map(body, "spec").get("template") or {}, "metadata"), "labels")
-    return {_shared(key): _shared(value) for key, value in labels.items() if key in _MADE_LABELS}
+    return {_shared(key): _shared(value) for key, value in labels.items() if key in names.MADE_LABELS}
 
 
 def _map(body: Raw, key: str) -> Mapping[str, Any]:

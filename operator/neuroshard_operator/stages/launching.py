@@ -1,7 +1,7 @@
 """Launching: the workers' Service, their access, and the Indexed Job of the present attempt."""
 
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from neuroshard_api.job.status import Stage, StageName, StageState
 
@@ -18,6 +18,7 @@ from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.reports import cleared, device_not_reported
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, worker_conditions
+from neuroshard_operator.stages.running import LONGEST_PAUSE_S
 
 REQUEUE_AFTER_S = 10.0
 """While old pods end: a pod on a lost node ends by the clock, and nothing tells when."""
@@ -155,9 +156,14 @@ def _stopped(jobs: list[ChildJob]) -> tuple[Action, ...]:
 
 
 def _pause_until(context: Context) -> datetime | None:
-    """Return the earliest start of the next attempt; None: now."""
+    """Return the earliest start of the next attempt; None: now.
+
+    A start that is later than any pause is none that this clock gave: the operator ran with another clock, or another
+    hand wrote it.
+    """
     until = context.status.next_start_time
-    return until if until is not None and until > context.now else None
+    latest = context.now + timedelta(seconds=LONGEST_PAUSE_S)
+    return until if until is not None and context.now < until <= latest else None
 
 
 def _restarts(context: Context) -> str:
