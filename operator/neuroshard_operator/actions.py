@@ -95,6 +95,8 @@ class EventReason(StrEnum):
     """The plan takes the usual network of the device type; the message has the cause."""
     CHILD_REPAIRED = "ChildRepaired"
     """A child was edited or damaged, a result deleted, or the node of a profiler or planner lost; it is repaired."""
+    VIEW_OUTDATED = "ViewOutdated"
+    """Several passes in a row found that what they had seen changed meanwhile; the message has the object."""
 
 
 _WARNINGS = {
@@ -105,6 +107,7 @@ _WARNINGS = {
     EventReason.SLOW_NODE,
     EventReason.NETWORK_NOT_MEASURED,
     EventReason.CHILD_REPAIRED,
+    EventReason.VIEW_OUTDATED,
 }
 
 

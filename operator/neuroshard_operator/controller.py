@@ -1,6 +1,7 @@
 """The loop: takes a key from the queue, looks, decides, acts, and sets the next pass. Holds no state of jobs."""
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -8,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.cluster.api import Api, ApiError
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
@@ -39,8 +41,8 @@ REST_S = 0.2
 """Between two passes at a job: its children's events come in bursts, our own writes among them."""
 STALE_S, LONGEST_STALE_S = 0.5, 30.0
 """Until the watch has brought what made a pass stale, doubled each time that the next pass is stale too; at most."""
-STALE_AND_LOGGED = 5
-"""Stale passes in a row after which the log has a warning: a watch is late by less."""
+STALE_AND_REPORTED = 5
+"""Stale passes in a row after which an event and the log have the cause: a watch is late by less."""
 
 logger = logging.getLogger(__name__)
 
@@ -194,8 +196,10 @@ class Controller:
                 number = self._stale[key] = self._stale.get(key, 0) + 1
                 pause_s = min(STALE_S * 2.0 ** min(number - 1, 10), LONGEST_STALE_S)
                 self.queue.wake_after(key, pause_s)
-                level = logging.WARNING if number >= STALE_AND_LOGGED else logging.DEBUG
+                level = logging.WARNING if number >= STALE_AND_REPORTED else logging.DEBUG
                 logger.log(level, "%s; again in %.1f s", error, pause_s, extra=self._about(key))
+                if number == STALE_AND_REPORTED:
+                    await self._report_stale(key, error)
             except (ApiError, TimeoutError) as error:
                 pause_s = self.queue.failed(key)
                 problem = str(error) or "the pass took too long"
@@ -235,6 +239,14 @@ class Controller:
         if again_s is not None:
             self.queue.wake_after(key, again_s)
         return "changed" if decision.status is not None or decision.actions else "unchanged"
+
+    async def _report_stale(self, key: JobKey, error: StaleError) -> None:
+        """Write an event: a status that says so would be refused as well, where the job itself keeps changing."""
+        hint = "hint: see which controller or user keeps changing it"
+        message = f"{error}, {STALE_AND_REPORTED} times in a row; nothing is done for the job meanwhile; {hint}"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PASS_TIMEOUT_S):
+                await self._cluster.report(key, Event(reason=EventReason.VIEW_OUTDATED, message=message))
 
     def _about(self, key: JobKey) -> dict[str, Any]:
         job = self._caches.training_job(key)

@@ -5,9 +5,12 @@ from datetime import timedelta
 
 import neuroshard_operator.controller as controller_module
 import pytest
+from neuroshard_operator.actions import Decision
 from neuroshard_operator.cluster import resync
 from neuroshard_operator.cluster.caches import Caches
+from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.controller import Controller
+from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.process.metrics import OperatorMetrics
 from support.operator.operator_process import SETTINGS
 from support.operator.operator_world import NAMESPACE, START, World, stamp
@@ -48,6 +51,40 @@ def test_a_profile_that_comes_or_goes_wakes_a_job(status: dict[str, object], nam
         return len(controller.queue)
 
     assert asyncio.run(wakes()) == woken
+
+
+def test_a_view_that_stays_outdated_is_an_event(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a job that another controller changes all the time: once, and with the object."""
+    monkeypatch.setattr(controller_module, "STALE_S", 0)
+    monkeypatch.setattr(controller_module, "REST_S", 0)
+    world = World()
+    world.submit("job")
+    world.watches.catch_up()
+    passes, enough = 0, asyncio.Event()
+
+    async def changed(_cluster: Cluster, _observed: Observed, _decision: Decision) -> float | None:
+        nonlocal passes
+        passes += 1
+        if passes == 8:
+            enough.set()
+        raise StaleError("job has changed since it was observed")
+
+    monkeypatch.setattr(Cluster, "apply", changed)
+
+    async def story() -> None:
+        caches = Caches(world.watches.brought)
+        controller = Controller(api=world, caches=caches, settings=SETTINGS, metrics=OperatorMetrics())
+        controller.wake((NAMESPACE, "job"))
+        work = asyncio.create_task(controller.run())
+        await enough.wait()
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+
+    asyncio.run(story())
+    [event] = world.events
+
+    assert (event["reason"], event["type"]) == ("ViewOutdated", "Warning")
+    assert event["message"].startswith("job has changed since it was observed, 5 times in a row; ")
 
 
 def test_no_job_is_reconciled_before_the_watches_have_brought_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:

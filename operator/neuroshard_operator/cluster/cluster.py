@@ -14,7 +14,7 @@ from typing import Any
 from neuroshard_api.job.training_job import API_VERSION, KIND
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Patch, Reads, Restore
+from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads, Restore
 from neuroshard_operator.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.documents import Documents
@@ -171,6 +171,12 @@ class Cluster:
                 self._refusals[key] = refused
                 return None if refused == tuple(observed.refusals) else 0.0
         return self._caches.unseen_s(key)
+
+    async def report(self, key: JobKey, event: Event) -> None:
+        """Write an event about a job outside of a decision."""
+        job = self._caches.training_job(key)
+        if job is not None:
+            await self._events.write(job, [event])
 
     def forget_contents(self, key: JobKey) -> None:
         """Drop what was read for a job that has ended: nothing of it is asked for again."""
