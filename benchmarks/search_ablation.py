@@ -54,8 +54,6 @@ COLUMNS = (
 PARTS: Mapping[str, Mapping[str, Any]] = {
     WHOLE: {},
     SEED: {},
-    "published beam": {"has_published_beam": False},
-    "placement by the networks": {"has_marginal_placement": False},
     "opening": {"has_opening": False},
     "baselines as starts": {"has_baseline_starts": False},
     "courses": {"has_course": False},

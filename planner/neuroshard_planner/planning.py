@@ -32,7 +32,6 @@ from neuroshard_planner.search.migration import Incumbent, Migration
 from neuroshard_planner.search.mixed_search import mixed
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.proposals import bound_to_convert
-from neuroshard_planner.search.published_beam import published_work
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
 
@@ -235,7 +234,6 @@ def _by_columns(problem: Problem, starts: Sequence[Placement]) -> IteratedSearch
         problem,
         starts,
         work_budget=named or _default_budget(problem),
-        published_work=0 if named or not problem.tuning.has_published_beam else published_work(problem),
         most_rounds=problem.tuning.most_rounds if not named and _is_small(problem) else 0,
     )
 

@@ -20,7 +20,6 @@ def quick_search(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(planning, "LEAST_WORK", 1000)
     monkeypatch.setattr(planning, "LEAST_WORK_PER_DEVICE", 0)
     monkeypatch.setattr(problem, "DEFAULT", SearchTuning(most_rounds=0))
-    monkeypatch.setattr(planning, "published_work", lambda _: 0)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -31,7 +31,7 @@ PROBES_PER_EVALUATION = (
     1024  # probes of greedy placement that take as long as one evaluation of a device by the networks
 )
 DEFAULT = SearchTuning()
-BULK_PER_EVALUATION = 4  # contents of devices (see device_contents) that take as long as one evaluation in a local step
+BULK_PER_EVALUATION = 4  # evaluations of many devices at once that take as long as one in a local step
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

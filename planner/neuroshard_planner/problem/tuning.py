@@ -7,10 +7,6 @@ from dataclasses import dataclass
 class SearchTuning:
     """What `benchmarks/search_ablation.py` changes, one field after the other."""
 
-    has_published_beam: bool = True
-    """Whether the published algorithm's beam is one more start."""
-    has_marginal_placement: bool = True
-    """Whether the opening places shards by the networks too, and not by additive loads alone."""
     has_opening: bool = True
     """Whether descents from a few proposals come before all else."""
     has_baseline_starts: bool = True

@@ -18,12 +18,10 @@ from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch
-from neuroshard_planner.search.lower_bound import ROUNDING
 from neuroshard_planner.search.opening import opened
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.promise import most_promising
-from neuroshard_planner.search.published_beam import published_beam
 from neuroshard_planner.search.sharding_options import OptionTable
 
 TIGHT = 0.9  # share of all memory in use above which a packing is one more start
@@ -33,7 +31,6 @@ MOST_OPENED_UNITS = 2000  # above it the course takes the whole time: no descent
 OPENING_SHARE = 0.2  # of the work; what is left is divided among the courses
 LEAST_OPENING_WORK_PER_DEVICE = 1000  # smaller budgets are the opening's alone: a course needs more to come to an end
 MOST_LEAST_OPENING_WORK = 16_000  # on many devices the budget grows less than with the devices
-PUBLISHED_SHARE = 0.5  # of the work after the opening for the published beam where it has none of its own
 SPLIT_SHARE = 2 / 3  # of a course's work that splitting and placing may take
 MOST_STALLED = 100  # perturbations in a row that improve nothing before the search ends
 ROUND_SHARE = 0.25  # of the work budget; what a round of perturbations adds to it
@@ -77,7 +74,6 @@ class IteratedSearch:
         starts: Sequence[Placement],
         *,
         work_budget: int,
-        published_work: int = 0,
         most_rounds: int = 0,
     ) -> None:
         """Prepare a search.
@@ -86,7 +82,6 @@ class IteratedSearch:
             problem: whose devices leave a choice.
             starts: placements known already; the cheapest is one more start.
             work_budget: device evaluations and their like, counted from here.
-            published_work: what the published beam may take on top of the budget.
             most_rounds: rounds of perturbations that may follow on top of the budget, as long as the last one gained.
         """
         begin = problem.work
@@ -95,10 +90,9 @@ class IteratedSearch:
         mean_sums = problem.kinds.representation[problem.whole].sum(axis=0) / problem.num_devices
         self._slopes = tangent(problem, mean_sums)
         self._courses = courses_of(problem)
-        self._published: list[Placement] = []
         self._generator = np.random.default_rng(problem.request.search.seed)
         self._turn = self._stalled = 0
-        self._budget, self._published_work, self._most_rounds = work_budget, published_work, most_rounds
+        self._budget, self._most_rounds = work_budget, most_rounds
         self._is_open = False
         self._left = work_budget - (problem.work - begin)
         self.end = 0
@@ -129,8 +123,6 @@ class IteratedSearch:
         self._open()
         problem, courses = self._problem, self._courses
         self.end = problem.work + self._left
-        if problem.tuning.has_published_beam and not self.is_within(bound_ms * (1 + ROUNDING)):
-            self.follow_published(extra_work=self._published_work)
         is_near = problem.tuning.ends_near_bound and is_large(problem) and self.is_within(bound_ms * NEAR)
         if is_near:
             self.end = min(self.end, problem.work + int(NEAR_SHARE * self._budget))
@@ -175,16 +167,6 @@ class IteratedSearch:
         self._count(splits, local)
         self._count(None, whole)
 
-    def follow_published(self, *, extra_work: int) -> None:
-        """Descend from the results of the published beam, which may take work on top of the budget."""
-        problem, before = self._problem, self._problem.work
-        until = before + max(extra_work, int(PUBLISHED_SHARE * (self.end - before)))
-        self._published = published_beam(problem, work_budget=until)
-        self.end += min(extra_work, problem.work - before)
-        local = self._local(self.end)
-        self.found += [local.improve(start) for start in self._published]
-        self._count(None, local)
-
     def follow(self, course: Course, split_end: int, local_end: int) -> None:
         """Split, place, and descend within the course's limit."""
         splits, local = self._splits(course, split_end), self._local(local_end)
@@ -222,16 +204,8 @@ class IteratedSearch:
         self._count(None, local)
 
     def settled(self, work_budget: int) -> Placement:
-        """Return the placement with the fewest shards within the request's tolerance, its shards merged.
-
-        It is not dearer than the published beam's placements: those that were found before it are not.
-        """
-        least_ms = self.least_ms()
-        limits = [
-            least_ms * (1 + self._problem.request.search.shard_tolerance),
-            *self._problem.total_ms(self._published),
-        ]
-        limit_ms = max(least_ms, float(min(limits)))
+        """Return the placement with the fewest shards within the request's tolerance, its shards merged."""
+        limit_ms = self.least_ms() * (1 + self._problem.request.search.shard_tolerance)
         chosen = fewest_shards(self._problem, self.found, limit_ms=limit_ms)
         return consolidated(self._problem, chosen, limit_ms=limit_ms, work_budget=work_budget)
 

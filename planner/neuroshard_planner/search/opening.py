@@ -1,9 +1,8 @@
 """The opening: descents from the most promising proposals, before any course.
 
-A small budget ends here, with a plan that has been through local search; a larger one has starts for its courses. Each
-promising list of shards is placed twice, by additive loads and by the published algorithm (see marginal_placement):
-neither is better throughout. The cheaper placement of each list is a start. Local search evens out what greedy
-placement left uneven, so that the start that promises most descends to its end, and the others as far as the work goes.
+A small budget ends here, with a plan that has been through local search; a larger one has starts for its courses. Local
+search evens out what greedy placement left uneven, so that the start that promises most descends to its end, and the
+others as far as the work goes.
 """
 
 from collections.abc import Sequence
@@ -13,12 +12,10 @@ import numpy as np
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.local_search import LocalSearch
-from neuroshard_planner.search.marginal_placement import MarginalPlacement
 from neuroshard_planner.search.promise import most_promising
 
 NUM_PROMISING = 3
 GRID = ((1.0, 0.0), (1.1, 0.0), (1.35, 0.0), (np.inf, 0.0), (1.1, 1.0))  # limits on columns, prices of memory
-MOST_MARGINAL = 0.1  # share of the opening's work for a placement by the networks; more leaves too little for descents
 
 
 def opened(
@@ -42,15 +39,7 @@ def opened(
         starts: placements known already; the cheapest is one start.
         work_budget: ``problem.work`` at which the opening ends.
     """
-    most_work = MOST_MARGINAL * (work_budget - problem.work)
-    marginal = MarginalPlacement(problem)
-    found = []
-    for candidate in splits.proposed(GRID, NUM_PROMISING):
-        placements = [candidate.placement]
-        if problem.tuning.has_marginal_placement and marginal.most_work(len(candidate.lane.kinds)) <= most_work:
-            (placed,) = marginal.cheapest([candidate.lane.kinds])
-            placements.append(placed.placement or candidate.placement)
-        found.append(placements[int(problem.total_ms(placements).argmin())])
+    found = [candidate.placement for candidate in splits.proposed(GRID, NUM_PROMISING)]
     if starts:
         found.append(starts[int(problem.total_ms(starts).argmin())])
     improved: list[Placement] = []

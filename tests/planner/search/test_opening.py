@@ -8,7 +8,7 @@ from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.opening import opened
 from neuroshard_planner.search.sharding_options import OptionTable
 from support.builders import request, table, tables, topology
-from support.planner.searches import marginal_placement, placed, problem_of
+from support.planner.searches import placed, problem_of
 
 UNLIMITED = 10**9
 
@@ -24,17 +24,6 @@ def opening(
     local = LocalSearch(problem, slopes=slopes, work_budget=work_budget)
     whole = LocalSearch(problem, slopes=slopes, work_budget=whole_budget)
     return opened(problem, splits, local, whole, starts=starts, work_budget=work_budget)
-
-
-def test_no_opening_is_dearer_than_the_published_placement_of_whole_tables() -> None:
-    """Proposals hold the whole tables, which are placed as published, and local search never raises a cost."""
-    problem = problem_of(request(*(table(f"t{n}", embedding_dim=16 * n, pooling_factor=40.0 / n) for n in range(1, 9))))
-    published = marginal_placement(problem, problem.whole)
-    assert published is not None
-
-    found = opening(problem)
-
-    assert problem.total_ms(found).min() <= problem.total_ms([published])[0]
 
 
 def test_the_cheapest_placement_that_is_known_is_one_start() -> None:

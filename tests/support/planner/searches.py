@@ -19,13 +19,11 @@ from neuroshard_api.documents.request import (
 from neuroshard_api.documents.tables import Optimizer, Table
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.shards import IndexArray
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.marginal_placement import DIM_FACTORS, MarginalPlacement
 from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.sharding_options import OptionTable
 from support import builders
@@ -35,14 +33,6 @@ from support.planner.exact_costs import ExactCosts
 MIB = 2**20
 DEEP = SearchSettings() if depth(0, 1) else builders.QUICK
 """For tests that judge a plan: quick in `make test`, the default settings in `make test-long`."""
-
-
-def marginal_placement(
-    problem: Problem, kinds: IndexArray, *, dim_factors: Sequence[float] = DIM_FACTORS
-) -> Placement | None:
-    """Return the published algorithm's cheapest placement of a list of shards. None: no limit leaves room for all."""
-    (found,) = MarginalPlacement(problem, dim_factors=dim_factors).cheapest([kinds])
-    return found.placement
 
 
 def problem_of(request: PlanRequest) -> Problem:
