@@ -57,7 +57,7 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "opening": {"has_opening": False},
     "baselines as starts": {"has_baseline_starts": False},
     "courses": {"has_course": False},
-    "courses of few shards": {"few_shards": ()},
+    "course of few shards": {"few_shards": 0},
     "levels of the beam": {"has_beam_levels": False},
     "shuffled orders": {"num_shuffled_states": 0},
     "proposals by width": {"widths": ()},

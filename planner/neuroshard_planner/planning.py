@@ -35,12 +35,6 @@ from neuroshard_planner.search.proposals import bound_to_convert
 from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
 
-WORK_PER_UNIT = 50  # device evaluations, times the square root of the devices: one to two milliseconds per table
-MOST_WORK_PER_UNIT = 120  # 10,000 tables on 1,024 devices take three quarters of a minute
-LEAST_WORK = 30_000  # with the next two: a third of a second for small sets on a node, which are cheap to search well
-LEAST_WORK_PER_DEVICE = 2_000
-MOST_LEAST_WORK = 160_000
-MIGRATION_SHARE = 0.25  # of the work, on top of it, for a plan near the incumbent
 LABEL_ROWS = 2  # of a table of labels: clicked or not
 HASHED_LABEL_ROWS = 4  # of the same as texts: `neuroshard stats` gives each two rows
 
@@ -86,7 +80,7 @@ def searched(
     bound_ms = bounds.least_ms
     result = find(problem, baselines=baselines, bounds=bounds, starts=() if migration is None else migration.start)
     if migration is not None and request.algorithm is Algorithm.NEUROSHARD:
-        work = int(MIGRATION_SHARE * (request.search.work_budget or _default_budget(problem)))
+        work = int(problem.tuning.migration_share * (request.search.work_budget or _default_budget(problem)))
         result = replace(result, placement=migration.nearest(result.placement, work_budget=work))
     if problem.kinds.family[result.placement.kinds].any():
         single_ms = single_unit_bound_ms(problem)
@@ -263,11 +257,17 @@ def _is_small(problem: Problem) -> bool:
 
 
 def _least_budget(problem: Problem) -> int:
-    return min(max(LEAST_WORK, LEAST_WORK_PER_DEVICE * problem.num_devices), MOST_LEAST_WORK)
+    return min(
+        max(problem.tuning.least_work, problem.tuning.least_work_per_device * problem.num_devices),
+        problem.tuning.most_least_work,
+    )
 
 
 def _budget_by_units(problem: Problem) -> int:
-    return int(min(MOST_WORK_PER_UNIT, WORK_PER_UNIT * problem.num_devices**0.5) * len(problem.units))
+    return int(
+        min(problem.tuning.most_work_per_unit, problem.tuning.work_per_unit * problem.num_devices**0.5)
+        * len(problem.units)
+    )
 
 
 def _require_by_columns(problem: Problem) -> None:

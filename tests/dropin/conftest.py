@@ -13,13 +13,11 @@ collect_ignore_glob = [] if HAS_TORCHREC else ["*.py"]
 @pytest.fixture(autouse=True)
 def quick_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Search with a small budget: no test here judges a plan, and the drop-in has no setting for it."""
-    from neuroshard_planner import planning
     from neuroshard_planner.problem import problem
     from neuroshard_planner.problem.tuning import SearchTuning
 
-    monkeypatch.setattr(planning, "LEAST_WORK", 1000)
-    monkeypatch.setattr(planning, "LEAST_WORK_PER_DEVICE", 0)
-    monkeypatch.setattr(problem, "DEFAULT", SearchTuning(most_rounds=0))
+    quick = SearchTuning(most_rounds=0, least_work=1000, least_work_per_device=0)
+    monkeypatch.setattr(problem, "DEFAULT", quick)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -23,12 +23,6 @@ from neuroshard_planner.search.placed_options import Form, Forms
 from neuroshard_planner.search.price_bound import first_least
 from neuroshard_planner.search.sharding_options import OptionTable
 
-LONGEST = (4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8, 0.6, 0.4)  # times of the longest shard, as shares of a device's mean load
-NUM_STARTS = 3  # of each power, with units by columns and without
-MOST_PASSES = 6  # over all units
-MOST_STEPS = 1200  # changes of one unit that are tried; a set of more units is left to conversions
-LEAST_GAIN = 1e-4  # of a pass, for another one to follow
-
 
 class Assignment(NamedTuple):
     """A way for each unit."""
@@ -121,7 +115,7 @@ class Assignments:
         Best first. Each differs from the others in its forms, and has some. ``sets`` are the sets of families that
         they may use.
         """
-        if len(self._starts) > MOST_STEPS:
+        if len(self._starts) > self._problem.tuning.most_assigned_units:
             return []
         begun = self._begun(sets)
         if begun is None:
@@ -195,7 +189,7 @@ class Assignments:
                 of_families.setdefault(in_use[row].tobytes(), row)
             for wanted in (True, False):
                 rows = [row for row in of_families.values() if bool(in_use[row][COLUMNS]) == wanted]
-                found += [(row, power) for row in rows[:NUM_STARTS]]
+                found += [(row, power) for row in rows[: self._problem.tuning.num_best]]
         rows, powers = np.array(found, dtype=np.int64).T
         return rows, powers
 
@@ -225,7 +219,7 @@ class Assignments:
         """Yield [units] the ways that cost least by price of those whose longest shard is short."""
         mean = float(self._levels[self._starts][:, TIMES].sum())
         shortest = np.minimum.reduceat(np.where(usable, self._load, np.inf), self._starts)[self._unit]
-        for share in LONGEST:
+        for share in self._problem.tuning.longest:
             chosen = self._cheapest(usable & (self._load <= np.maximum(share * mean, shortest)))
             if chosen is not None:
                 yield chosen
@@ -290,7 +284,7 @@ class Assignments:
         parts = self._sums, self._levels, self._uneven
         least_ms = self._values(ways, powers)
         order = np.argsort(-self._cost[self._starts], kind="stable").tolist()
-        for _ in range(min(MOST_PASSES, MOST_STEPS // len(order))):
+        for _ in range(min(self._problem.tuning.most_passes, self._problem.tuning.most_assigned_units // len(order))):
             before_ms = least_ms.copy()
             state = [values[ways].sum(axis=1) for values in parts]
             longest = of_longest[every[:, None], ways].sum(axis=1)
@@ -311,6 +305,6 @@ class Assignments:
                     least_ms[better] = total[better, chosen]
                     for value, of_candidates in zip((*state, longest), (sums, levels, uneven, powers_of), strict=True):
                         value[better] = of_candidates[better, chosen]
-            if (least_ms > before_ms * (1 - LEAST_GAIN)).all():
+            if (least_ms > before_ms * (1 - self._problem.tuning.least_gain)).all():
                 break
         return least_ms, ways

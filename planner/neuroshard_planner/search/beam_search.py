@@ -19,14 +19,6 @@ from neuroshard_planner.search.greedy_placement import GreedyPass, place
 from neuroshard_planner.search.local_search import joined
 from neuroshard_planner.search.sharding_options import OptionTable
 
-LOAD_SHARES = (np.inf, 1.0, 0.7, 0.5, 0.35, 0.2)  # proposals: largest shard as a share of a device's mean load
-NUM_CANDIDATES = 10  # units split per level and criterion, as in the reference
-NUM_JUDGED = 24  # of the states placed together, the cheapest by additive loads are judged by the networks
-PATIENCE = 3  # levels without a lower smooth cost before the beam search ends
-NUM_SHUFFLES = 64  # of each state
-NUM_JUDGED_SHUFFLES = 16
-MOST_SHUFFLE = 0.2  # standard deviation of the logarithm of the factors that shuffle the order
-SHUFFLED_DIM_LIMITS = (1.0, 1.02, 1.05, 1.08, 1.1, 1.15, 1.2, 1.35, np.inf)
 LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor's cache
 
 
@@ -96,7 +88,12 @@ class SplitSearch:
         grid = [(limit, price) for limit in tuning.dim_limits for price in tuning.memory_prices]
         beam = self._best(((state, grid) for state in self._proposals()), settings.beam_width)
         waited = 0
-        while tuning.has_beam_levels and beam and waited < PATIENCE and self.levels < settings.max_levels:
+        while (
+            tuning.has_beam_levels
+            and beam
+            and waited < self._problem.tuning.patience
+            and self.levels < settings.max_levels
+        ):
             if self._problem.work >= self._work_budget:
                 break
             self.levels += 1
@@ -121,7 +118,10 @@ class SplitSearch:
 
     def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[BeamState]:
         """Return up to ``count`` proposals worth refining, each placed with every setting of a grid; no beam search."""
-        return self._promising(self._best(((state, grid) for state in self._proposals()), NUM_JUDGED), count)
+        return self._promising(
+            self._best(((state, grid) for state in self._proposals()), self._problem.tuning.num_judged_placements),
+            count,
+        )
 
     def _proposals(self) -> list[IndexArray]:
         """Return states in which no shard exceeds a share of a device's load, columns and memory."""
@@ -132,7 +132,9 @@ class SplitSearch:
         pooled = kinds.traffic[largest, Collective.POOLED_EMBEDDINGS]
         is_narrow = [kinds.num_columns[largest] <= width for width in (np.inf, *tuning.widths)]
         is_narrow += [pooled <= share * self._mean_dim_sum for share in tuning.columns_shares]
-        for memory_share, narrow, load_share in product(tuning.memory_shares, is_narrow, LOAD_SHARES):
+        for memory_share, narrow, load_share in product(
+            tuning.memory_shares, is_narrow, self._problem.tuning.load_shares
+        ):
             small = (
                 (self._loads[largest] <= load_share * self._mean_load)
                 & narrow
@@ -151,7 +153,7 @@ class SplitSearch:
         chosen: dict[int, None] = {}
         for criterion in (self._loads[largest], self._problem.kinds.memory_bytes[largest]):
             order = splittable[np.argsort(-criterion[splittable], kind="stable")]
-            chosen.update(dict.fromkeys(order[:NUM_CANDIDATES].tolist()))
+            chosen.update(dict.fromkeys(order[: self._problem.tuning.num_split_units].tolist()))
         children = []
         for unit in chosen:
             child = state.copy()
@@ -178,7 +180,9 @@ class SplitSearch:
             by_state: dict[bytes, int] = {}
             for row, (state, _, _) in enumerate(fitting):
                 by_state.setdefault(state.tobytes(), row)
-            found += self._judge([fitting[row] for row in list(by_state.values())[:NUM_JUDGED]])
+            found += self._judge(
+                [fitting[row] for row in list(by_state.values())[: self._problem.tuning.num_judged_placements]]
+            )
         self._judged += found
         return _smoothest(found, count)
 
@@ -188,17 +192,17 @@ class SplitSearch:
         lanes = [
             GreedyPass(
                 kinds=lane.kinds,
-                dim_limit=float(self._generator.choice(SHUFFLED_DIM_LIMITS)) * self._mean_dim_sum,
+                dim_limit=float(self._generator.choice(self._problem.tuning.shuffled_dim_limits)) * self._mean_dim_sum,
                 memory_price=lane.memory_price,
                 shuffle=self._generator.lognormal(
-                    sigma=self._generator.uniform(0.0, MOST_SHUFFLE), size=len(lane.kinds)
+                    sigma=self._generator.uniform(0.0, self._problem.tuning.most_shuffle), size=len(lane.kinds)
                 ),
             )
-            for _ in range(min(NUM_SHUFFLES, self._affordable(len(lane.kinds))))
+            for _ in range(min(self._problem.tuning.num_shuffles, self._affordable(len(lane.kinds))))
         ]
         if not lanes:
             return candidate
-        likely = self._placed([(candidate.state, lane) for lane in lanes])[:NUM_JUDGED_SHUFFLES]
+        likely = self._placed([(candidate.state, lane) for lane in lanes])[: self._problem.tuning.num_judged_shuffles]
         return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
 
     def _affordable(self, num_shards: int) -> int:

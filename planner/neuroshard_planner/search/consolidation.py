@@ -14,8 +14,6 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.search.local_search import merged
 
-MOST_MERGES = 64  # of one unit that are judged per round, the narrowest shards first
-
 
 def fewest_shards(problem: Problem, placements: Sequence[Placement], *, limit_ms: float) -> Placement:
     """Return the placement with the fewest shards among those that cost at most the limit; the cheapest of equals.
@@ -67,7 +65,9 @@ def _merge(problem: Problem, placement: Placement, unit: int, limit_ms: float) -
     """Return the placement after the cheapest merge of two of the unit's shards, if it costs at most the limit."""
     own = np.flatnonzero(problem.kinds.unit[placement.kinds] == unit)
     own = own[np.argsort(problem.kinds.num_columns[placement.kinds[own]], kind="stable")]
-    pairs = [(leaves, grows) for leaves in own.tolist() for grows in own.tolist() if leaves != grows][:MOST_MERGES]
+    pairs = [(leaves, grows) for leaves in own.tolist() for grows in own.tolist() if leaves != grows][
+        : problem.tuning.most_merges
+    ]
     options = [_after(problem, placement, leaves, grows) for leaves, grows in pairs]
     options = [option for option in options if problem.fits(option)]
     if not options:

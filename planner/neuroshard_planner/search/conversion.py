@@ -14,11 +14,8 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
-from neuroshard_planner.search.local_search import LEAST_GAIN, MEMORY, State, bounding_devices
+from neuroshard_planner.search.local_search import MEMORY, State, bounding_devices
 from neuroshard_planner.search.placed_options import Forms, PlacedOption, with_options
-
-NUM_UNITS = 32  # tried per step: those that the bounding devices spend most on
-NUM_JUDGED = 32  # candidates per step that the networks judge
 
 
 class Conversions:
@@ -79,7 +76,7 @@ class Conversions:
         peaks = levels.max(axis=1)
         likely = np.flatnonzero(peaks[:, MEMORY] <= problem.memory.shard_capacity_bytes)
         totals = problem.step_cost.total_ms(peaks[likely][:, :NUM_LEVELS])
-        likely = likely[np.argsort(totals, kind="stable")[:NUM_JUDGED]]
+        likely = likely[np.argsort(totals, kind="stable")[: problem.tuning.num_judged]]
         if not len(likely):
             return None
         judged = levels[likely][:, :, :NUM_LEVELS]
@@ -87,8 +84,8 @@ class Conversions:
         judged[:, :, TIMES] = problem.pass_levels(np.maximum(sums, 0.0), in_bulk=True)
         totals, smooth = problem.step_cost.total_ms(judged.max(axis=1)), problem.step_cost.smooth_ms(judged)
         (smooth_now,) = problem.step_cost.smooth_ms(state.levels[None, :, :NUM_LEVELS])
-        better = (totals < state.total_ms * (1 - LEAST_GAIN)) | (
-            (totals <= state.total_ms) & (smooth < smooth_now * (1 - LEAST_GAIN))
+        better = (totals < state.total_ms * (1 - problem.tuning.least_gain)) | (
+            (totals <= state.total_ms) & (smooth < smooth_now * (1 - problem.tuning.least_gain))
         )
         if not better.any():
             return None
@@ -112,7 +109,7 @@ class Conversions:
             here = placement.kinds[placement.devices == device]
             ranked = here[np.argsort(-cost[here], kind="stable")]
             found.update(dict.fromkeys(self._problem.kinds.unit[ranked].tolist()))
-        return list(found)[:NUM_UNITS]
+        return list(found)[: self._problem.tuning.num_judged]
 
 
 class _Candidates:

@@ -12,12 +12,8 @@ from neuroshard_planner.problem.step_cost import TRAFFIC, Collective
 from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.local_search import LocalSearch, joined
-from neuroshard_planner.search.opening import GRID
 from neuroshard_planner.search.placed_options import DevicePlaces
 from neuroshard_planner.search.sharding_options import OptionTable
-
-SPLIT_SHARE = 0.8  # of the work, for splits and placing; descents have the rest
-NUM_DESCENTS = 3
 
 
 class Dealing:
@@ -49,12 +45,16 @@ class Dealing:
         by_columns = np.flatnonzero(np.bincount(kinds.unit[fixed.kinds], minlength=len(problem.units)) == 0)
         if not len(by_columns):
             return fixed if problem.fits(fixed) else None
-        until = problem.work + int(SPLIT_SHARE * (work_budget - problem.work))
+        until = problem.work + int(problem.tuning.dealing_split_share * (work_budget - problem.work))
         options = self._options.only(by_columns)
         known = [] if cuts is None else [self._known(options, by_columns, placement, cuts)]
         splits = SplitSearch(problem, options, loads=loads, work_budget=until, fixed=fixed, known=known)
         local = LocalSearch(problem, slopes=self._slopes, work_budget=work_budget)
-        candidates = splits.run()[:NUM_DESCENTS] if refines else splits.proposed(GRID, NUM_DESCENTS)
+        candidates = (
+            splits.run()[: problem.tuning.num_best]
+            if refines
+            else splits.proposed(problem.tuning.opening_grid, problem.tuning.num_best)
+        )
         found = [local.improve(candidate.placement) for candidate in candidates]
         found = [each for each in found if problem.fits(each)]
         return found[int(problem.total_ms(found).argmin())] if found else None

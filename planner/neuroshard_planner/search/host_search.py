@@ -31,19 +31,6 @@ from neuroshard_planner.search.local_search import MEMORY, LocalSearch
 from neuroshard_planner.search.placed_options import Form, Forms, PlacedOption
 from neuroshard_planner.search.residual import completed, units_alone
 
-MOST_TRIED_WHERE_ALL_FITS = 2  # where host memory is not needed, and rarely helps
-MOST_ATTEMPTS = 12  # assignments that may turn out not to fit
-PRICES = np.concatenate(([0.0], np.geomspace(1 / 64, 4096, 25)))
-"""Price of all device memory, as multiples of the mean cost of a device: from that at which only tables leave that are
-hardly looked up, to that at which time hardly counts."""
-MOST_ALONE = np.array([1.0, 1.5, 2.0, 4.0, 8.0, np.inf])
-"""Limits on the time of a shard, as multiples of the mean cost of a device: a shard above it makes all others wait."""
-DESCENT_SHARE = 0.2  # of the work, for steps of the whole after each search
-MOST_ROUNDS = 8  # of neighbors, each round from the best of the last
-MOST_LEAVING = 8  # units in device memory that may leave it in a neighbor, those with most bytes
-MOST_FORMS_SWAPPED = 4  # of a unit that leaves where another comes back, those of least additive cost
-MOST_COMING_BACK = 2  # units in host memory whose return is worth another search of all others
-
 Solve = Callable[[Problem], Found | None]
 """Searches plans of a problem in device memory alone."""
 
@@ -80,12 +67,16 @@ def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budg
         work_budget: device evaluations and their like for steps of the whole plan.
     """
     search = _HostSearch(problem, solve)
-    most = problem.tuning.most_tried if in_memory is None else min(problem.tuning.most_tried, MOST_TRIED_WHERE_ALL_FITS)
-    share = int(DESCENT_SHARE * work_budget / most)
+    most = (
+        problem.tuning.most_tried
+        if in_memory is None
+        else min(problem.tuning.most_tried, problem.tuning.most_tried_where_all_fits)
+    )
+    share = int(problem.tuning.host_descent_share * work_budget / most)
     best: Found | None = None
     tried = 0
     for attempt, assignment in enumerate(search.assignments()):
-        if tried == most or attempt == MOST_ATTEMPTS:
+        if tried == most or attempt == problem.tuning.most_attempts:
             break
         found = search.around(assignment)
         if found is not None:
@@ -143,7 +134,7 @@ class _HostSearch:
     def settled(self, found: Found, work: int) -> Found:
         """Return a plan of which no neighbor is cheaper, or that was improved in the last round that is permitted."""
         problem = self._problem
-        for _ in range(MOST_ROUNDS if problem.tuning.has_host_neighbors else 0):
+        for _ in range(problem.tuning.most_host_rounds if problem.tuning.has_host_neighbors else 0):
             neighbors = [each for each in self._neighbors(found.placement) if problem.fits(each)]
             costs = problem.total_ms([found.placement, *neighbors])
             least = int(costs.argmin())
@@ -158,7 +149,7 @@ class _HostSearch:
         on_host = np.unique(kinds.unit[placement.kinds][kinds.host_bytes[placement.kinds] > 0])
         bound = [unit for unit in on_host.tolist() if self._problem.host_choices[unit].is_bound]
         free = sorted(set(on_host.tolist()) - set(bound), key=lambda unit: (self._host_bytes(unit, placement), unit))
-        for unit in free[:MOST_COMING_BACK]:
+        for unit in free[: self._problem.tuning.most_coming_back]:
             stays = np.isin(kinds.unit[placement.kinds], [each for each in on_host if each != unit])
             again = self._completed(Placement(kinds=placement.kinds[stays], devices=placement.devices[stays]))
             if again is not None:
@@ -178,7 +169,7 @@ class _HostSearch:
             unit for unit in range(len(problem.units)) if problem.host_choices[unit].kernels and unit not in on_host
         ]
         device_bytes = np.bincount(units, weights=kinds.memory_bytes[placement.kinds], minlength=len(problem.units))
-        leaving = sorted(leaving, key=lambda unit: (-device_bytes[unit], unit))[:MOST_LEAVING]
+        leaving = sorted(leaving, key=lambda unit: (-device_bytes[unit], unit))[: problem.tuning.most_leaving]
         host_forms = {
             unit: sorted(
                 (each for size in sizes for each in self._on_host(unit, size)), key=lambda variant: variant.cost_ms
@@ -194,7 +185,7 @@ class _HostSearch:
         for back in on_host:
             for form in device_forms[back]:
                 for unit in leaving:
-                    for other in host_forms[unit][:MOST_FORMS_SWAPPED]:
+                    for other in host_forms[unit][: problem.tuning.most_forms_swapped]:
                         yield from self._with_forms(placement, {back: form, unit: other.form})
 
     def _resized(self, placement: Placement) -> Iterator[Placement]:
@@ -222,7 +213,7 @@ class _HostSearch:
         ours, theirs = (np.flatnonzero(np.isin(units, each) & movable).tolist() for each in (on_host, others))
         for shard in ours:
             taken = set(placement.devices[units == units[shard]].tolist())
-            for device in sorted(set(range(problem.num_devices)) - taken)[:MOST_LEAVING]:
+            for device in sorted(set(range(problem.num_devices)) - taken)[: problem.tuning.most_leaving]:
                 if not self._may(int(units[shard]), device):
                     continue
                 devices = placement.devices.copy()
@@ -284,10 +275,10 @@ class _HostSearch:
         room_bytes = float(num_devices * ledger.shard_capacity_bytes)
         host_room = problem.request.topology.num_nodes * ledger.host_capacity_bytes
         even_ms = float(cost.min(axis=1).sum()) / num_devices
-        for limit_ms in (even_ms * MOST_ALONE).tolist():
+        for limit_ms in (even_ms * np.array(problem.tuning.most_alone)).tolist():
             is_short = alone <= np.maximum(limit_ms, alone.min(axis=1, keepdims=True))
             allowed = np.where(is_short, cost, np.inf)
-            for price in (PRICES * even_ms * num_devices / room_bytes).tolist():
+            for price in (np.array(problem.tuning.memory_price_steps) * even_ms * num_devices / room_bytes).tolist():
                 picks = (allowed + price * size).argmin(axis=1)
                 chosen = [own[pick] for own, pick in zip(variants, picks.tolist(), strict=True)]
                 on_host = {unit: each.form for unit, each in enumerate(chosen) if each.is_on_host}

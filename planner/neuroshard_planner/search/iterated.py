@@ -24,21 +24,6 @@ from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.promise import most_promising
 from neuroshard_planner.search.sharding_options import OptionTable
 
-TIGHT = 0.9  # share of all memory in use above which a packing is one more start
-CLOSE_ENOUGH = 0.001  # gap to the lower bound at which nothing is left to gain
-MOST_CAPPED_UNITS = 100  # above it there is one course: descents take long, and few units have many shards
-MOST_OPENED_UNITS = 2000  # above it the course takes the whole time: no descent comes to an end
-OPENING_SHARE = 0.2  # of the work; what is left is divided among the courses
-LEAST_OPENING_WORK_PER_DEVICE = 1000  # smaller budgets are the opening's alone: a course needs more to come to an end
-MOST_LEAST_OPENING_WORK = 16_000  # on many devices the budget grows less than with the devices
-SPLIT_SHARE = 2 / 3  # of a course's work that splitting and placing may take
-MOST_STALLED = 100  # perturbations in a row that improve nothing before the search ends
-ROUND_SHARE = 0.25  # of the work budget; what a round of perturbations adds to it
-LEAST_ROUND_GAIN = 0.002  # of the cost, in a round, for another one to follow
-NEAR = 1.05  # times the lower bound, below which a short search of a large set follows the opening
-NEAR_SHARE = 0.1  # of the work, for that search
-CONSOLIDATION_SHARE = 0.1  # of the work budget, on top of it
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Found:
@@ -62,7 +47,7 @@ class Course:
 
 def opening_work(problem: Problem) -> int:
     """Return the least work that the opening has, if the budget allows."""
-    return min(LEAST_OPENING_WORK_PER_DEVICE * problem.num_devices, MOST_LEAST_OPENING_WORK)
+    return min(problem.tuning.opening_work_per_device * problem.num_devices, problem.tuning.most_opening_work)
 
 
 class IteratedSearch:
@@ -111,9 +96,13 @@ class IteratedSearch:
 
     def _open(self) -> None:
         """Descend from the most promising proposals, once."""
-        if not self._is_open and self._problem.tuning.has_opening and len(self._problem.units) <= MOST_OPENED_UNITS:
+        if (
+            not self._is_open
+            and self._problem.tuning.has_opening
+            and len(self._problem.units) <= self._problem.tuning.most_opened_units
+        ):
             before, least = self._problem.work, min(self._budget, opening_work(self._problem))
-            until = before + max(int(OPENING_SHARE * self._budget), least)
+            until = before + max(int(self._problem.tuning.opening_share * self._budget), least)
             self.open(self._courses[-1], until=until, whole_until=max(until, before + self._budget))
             self._left -= self._problem.work - before
         self._is_open = True
@@ -123,25 +112,28 @@ class IteratedSearch:
         self._open()
         problem, courses = self._problem, self._courses
         self.end = problem.work + self._left
-        is_near = problem.tuning.ends_near_bound and is_large(problem) and self.is_within(bound_ms * NEAR)
+        is_near = (
+            problem.tuning.ends_near_bound and is_large(problem) and self.is_within(bound_ms * problem.tuning.near)
+        )
         if is_near:
-            self.end = min(self.end, problem.work + int(NEAR_SHARE * self._budget))
+            self.end = min(self.end, problem.work + int(problem.tuning.near_share * self._budget))
         elif not self.may_end(bound_ms) and (problem.tuning.has_course or not self.found):
             begin, share = problem.work, (self.end - problem.work) / len(courses)
             for position, course in enumerate(courses):
-                self.follow(course, *(begin + int((position + part) * share) for part in (SPLIT_SHARE, 1.0)))
+                ends = (begin + int((position + part) * share) for part in (problem.tuning.split_share, 1.0))
+                self.follow(course, *ends)
         if not self.found:
             return None
         self.perturb(courses, bound_ms=bound_ms)
         for _ in range(0 if is_near else self._most_rounds):
             before_ms = self.least_ms()
-            self.end = max(self.end, problem.work + int(ROUND_SHARE * self._budget))
+            self.end = max(self.end, problem.work + int(problem.tuning.round_share * self._budget))
             self.perturb(courses, bound_ms=bound_ms)
-            if self.least_ms() > before_ms * (1 - LEAST_ROUND_GAIN):
+            if self.least_ms() > before_ms * (1 - problem.tuning.least_round_gain):
                 break
         is_exhausted = problem.work >= self.end
         return Found(
-            placement=self.settled(problem.work + int(CONSOLIDATION_SHARE * self._budget)),
+            placement=self.settled(problem.work + int(problem.tuning.consolidation_share * self._budget)),
             placements=self.placements,
             levels=self.levels,
             improvements=self.improvements,
@@ -150,7 +142,9 @@ class IteratedSearch:
 
     def may_end(self, bound_ms: float) -> bool:
         """Return whether something was found and no work or nothing to gain is left."""
-        return bool(self.found) and (self._problem.work >= self.end or self.is_within(bound_ms * (1 + CLOSE_ENOUGH)))
+        return bool(self.found) and (
+            self._problem.work >= self.end or self.is_within(bound_ms * (1 + self._problem.tuning.close_enough))
+        )
 
     def is_within(self, limit_ms: float) -> bool:
         """Return whether a placement that costs at most the limit was found."""
@@ -190,8 +184,8 @@ class IteratedSearch:
         while (
             problem.tuning.has_perturbation
             and problem.work < self.end
-            and best_ms > bound_ms * (1 + CLOSE_ENOUGH)
-            and self._stalled < MOST_STALLED
+            and best_ms > bound_ms * (1 + problem.tuning.close_enough)
+            and self._stalled < problem.tuning.most_stalled
         ):
             self._turn = (self._turn + 1) % len(courses)
             perturbed = perturbations[self._turn].perturbed(best)
@@ -223,16 +217,17 @@ class IteratedSearch:
 
 
 def is_large(problem: Problem) -> bool:
-    """Return whether a problem has more units than several courses are made for: descents take long."""
-    return len(problem.units) > MOST_CAPPED_UNITS
+    """Return whether a problem has that many units that descents take long."""
+    return len(problem.units) > problem.tuning.most_small_units
 
 
 def courses_of(problem: Problem) -> list[Course]:
-    """Return the courses of a search, each with another limit on the shards of a table; the last has none."""
-    caps = [cap for cap in problem.tuning.few_shards if not is_large(problem) and cap < problem.max_shards.max()]
-    options = OptionTable(problem)
-    capped = [Course(options=options.capped(cap), max_shards=np.minimum(problem.max_shards, cap)) for cap in caps]
-    return [*capped, Course(options=options, max_shards=problem.max_shards)]
+    """Return the courses of a search, with a limit on the shards of a table where that leaves some out, and without."""
+    options, cap = OptionTable(problem), problem.tuning.few_shards
+    free = Course(options=options, max_shards=problem.max_shards)
+    if not cap or is_large(problem) or cap >= problem.max_shards.max():
+        return [free]
+    return [Course(options=options.capped(cap), max_shards=np.minimum(problem.max_shards, cap)), free]
 
 
 def _packed(problem: Problem, *, is_needed: bool) -> list[Placement]:
@@ -243,7 +238,10 @@ def _packed(problem: Problem, *, is_needed: bool) -> list[Placement]:
     packing = Packing(problem.request, problem.units, problem.allowed, is_exact=problem.tuning.has_exact_packing)
     if not is_needed and not problem.tuning.has_packing_start:
         return []
-    if not is_needed and sum(packing.whole_bytes) <= TIGHT * packing.num_usable_devices * packing.capacity_bytes:
+    if (
+        not is_needed
+        and sum(packing.whole_bytes) <= problem.tuning.tight * packing.num_usable_devices * packing.capacity_bytes
+    ):
         return []
     pieces = packing.pack(packing.capacity_bytes)
     if pieces is None:

@@ -18,13 +18,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
 from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, splits, swaps
 
-NUM_TARGETS = 16  # least loaded devices that a move may use; more find little on the public workloads
-NUM_SOURCE_SHARDS = 64  # shards of the source tried per move, spread evenly over its loads
-NUM_SPLIT_SHARDS = 16  # largest shards of the source; a split makes new shards, which the networks must represent
-NUM_SPLIT_TARGETS = 8
-NUM_JUDGED = 32  # candidates per move that the networks judge
 EVENNESS_SQUARINGS = 4  # to the power 16: high enough that the potential follows the most loaded devices
-LEAST_GAIN = 1e-4  # relative; smaller moves double the time and lower the cost by less than a thousandth
 
 
 MEMORY = NUM_LEVELS
@@ -177,9 +171,9 @@ class LocalSearch:
         load, loaded = loads.of_shards, loads.of_devices_ms
         shards = shards[np.argsort(load[shards], kind="stable")]
         targets = np.argsort(loaded, kind="stable")
-        targets = targets[targets != source][:NUM_TARGETS]
+        targets = targets[targets != source][: self._problem.tuning.num_targets]
         wanted = (loaded[source] - loaded[targets]) / 2
-        some = _spread(shards, NUM_SOURCE_SHARDS)
+        some = _spread(shards, self._problem.tuning.num_source_shards)
         kinds = [
             relocations(self._problem, state, some, targets),
             swaps(self._problem, state, some, targets, size=load, wanted=wanted[None]),
@@ -194,7 +188,7 @@ class LocalSearch:
         kinds += self._by_traffic(state, source, some)
         if self._take_best(state, view, CandidateMoves.concatenated(kinds)):
             return True
-        largest, near = shards[-NUM_SPLIT_SHARDS:], slice(NUM_SPLIT_TARGETS)
+        largest, near = shards[-self._problem.tuning.num_split_shards :], slice(self._problem.tuning.num_split_targets)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
         return self._take_best(state, view, parts)
 
@@ -209,7 +203,7 @@ class LocalSearch:
         if level < TRAFFIC.start or not self._problem.tuning.has_moves_by_traffic:
             return []
         targets = np.argsort(levels[:, level], kind="stable")
-        targets = targets[targets != source][:NUM_TARGETS]
+        targets = targets[targets != source][: self._problem.tuning.num_targets]
         wanted = (levels[source, level] - levels[targets, level]) / 2
         size = self._traits()[state.kinds, level]
         return [
@@ -227,16 +221,16 @@ class LocalSearch:
             moves, levels = moves.take(moves_fit), levels[:, moves_fit]
             if not len(moves.target):
                 return False
-        if len(moves.target) > NUM_JUDGED:
-            likely = _least(*self._outcome(view, moves, levels), NUM_JUDGED)
+        if len(moves.target) > self._problem.tuning.num_judged:
+            likely = _least(*self._outcome(view, moves, levels), self._problem.tuning.num_judged)
             moves, levels = moves.take(likely), levels[:, likely]
         sums = _after(self._problem.kinds.representation, state.kinds, state.sums, view.source, moves)
         levels[:, :, TIMES] = self._problem.pass_levels(np.maximum(sums, 0.0))
         total, unevenness = self._outcome(view, moves, levels)
         # Unevenness sums shares of the plan's cost to a power; the source's own share puts a gain in proportion.
         staying = view.loads.unevenness[view.source]
-        better = (total < state.total_ms * (1 - LEAST_GAIN)) | (
-            (total <= state.total_ms) & (unevenness < -LEAST_GAIN * staying)
+        better = (total < state.total_ms * (1 - self._problem.tuning.least_gain)) | (
+            (total <= state.total_ms) & (unevenness < -self._problem.tuning.least_gain * staying)
         )
         if not better.any():
             return False

@@ -21,9 +21,6 @@ from neuroshard_planner.problem.units import BoolArray
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.local_search import LocalSearch
 
-MOST_PASSES = 3
-"""Over all units; what goes back in one pass may let another unit go back in the next."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Incumbent:
@@ -122,7 +119,7 @@ class Migration:
         left = [unit for unit in np.flatnonzero(moved).tolist() if self._may_stay[unit]]
         stays_away = any(not may_stay for may_stay in self._may_stay)
         total = float(moved.sum())
-        for _ in range(MOST_PASSES):
+        for _ in range(self._problem.tuning.most_returning_passes):
             stays: list[int] = []
             for unit in sorted(left, key=lambda each: (-moved[each], each)):
                 option = self._with_unit(placement, unit)

@@ -20,7 +20,7 @@ from neuroshard_planner.search.consolidation import consolidated, fewest_shards
 from neuroshard_planner.search.conversion import Conversions, additive_traits
 from neuroshard_planner.search.dealing import Dealing
 from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.iterated import CONSOLIDATION_SHARE, NEAR, Found, IteratedSearch, is_large, opening_work
+from neuroshard_planner.search.iterated import Found, IteratedSearch, is_large, opening_work
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.lower_bound import Families, FamilyBounds
 from neuroshard_planner.search.perturbation import Perturbation
@@ -34,24 +34,6 @@ from neuroshard_planner.search.proposals import (
     reference_prices,
 )
 from neuroshard_planner.search.sharding_options import OptionTable
-
-NUM_ASSIGNMENTS = 2  # of each power, that are dealt out
-NUM_PACKED = 5  # packings that are kept
-NUM_BEST = 3  # of placements that go on
-MOST_DEARER = 1.5  # times the cheapest, of placements that descents start from
-DEALING_SHARE = 0.25  # of the work, for dealing out assignments
-LEAST_DEALING = 100  # work that an assignment is dealt out with; small budgets deal out fewer of them
-REFINED_DEALING = 2_000  # work of each from which a beam search refines the cuts
-DESCENT_SHARE = 0.15  # for the descents from them
-REFINED_SHARE = 0.05  # for conversions of the plan by columns
-WHOLE_DESCENT_SHARES = (0.8, 0.3)  # for longer descents of both, where the work of the search by columns is saved
-ROUND_DEALING_SHARE = 0.1  # in a round, for dealing out the best, and as much for the descents that follow
-PERTURBING_SHARE = 0.05  # in a round
-WHOLE_ROUND = 3  # times the work of a round, where that of the search by columns is saved
-LEAST_PROMISE = 0.01  # share by which what a proposal promises has to be below the known cost
-LEAST_ROUND_GAIN = 0.001  # of the cost, in a round, for another one to follow
-MOST_STALLED = 60  # random changes in a row that improve nothing
-CONVERTED_SHARE = 1 / 2  # of random changes; the others change shards by columns
 
 
 def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, work_budget: int) -> Found | None:
@@ -71,7 +53,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
         opening = None if by_columns is None else by_columns.placement
     may_be_by_columns = opening is not None and not bound_to_convert(problem)
     known_ms = float(problem.total_ms([opening])[0]) if opening is not None and may_be_by_columns else np.inf
-    is_near = problem.tuning.ends_near_bound and is_large(problem) and known_ms <= NEAR * bounds.least_ms
+    is_near = problem.tuning.ends_near_bound and is_large(problem) and known_ms <= problem.tuning.near * bounds.least_ms
     sets = [] if is_near else bounds.promising(known_ms)
     if is_near or (may_be_by_columns and set(sets) <= {(COLUMNS,)}):
         return by_columns or columns.run(bound_ms=bound_ms)
@@ -93,7 +75,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     limit_ms = max(least_ms, min(known_ms, least_ms * (1 + problem.request.search.shard_tolerance)))
     chosen = fewest_shards(problem, placements, limit_ms=limit_ms)
     before = by_columns or Found(placement=chosen, placements=columns.placements, improvements=columns.improvements)
-    until = problem.work + int(CONSOLIDATION_SHARE * work_budget)
+    until = problem.work + int(problem.tuning.consolidation_share * work_budget)
     return replace(
         before,
         placement=consolidated(problem, chosen, limit_ms=limit_ms, work_budget=until),
@@ -151,7 +133,7 @@ class MixedSearch:
         if self._is_large:
             return found + self._descended_whole(found, start)
         starts = self._starts(found, problem.tuning.num_starts)
-        work = int(DESCENT_SHARE * self._work) // len(starts)
+        work = int(problem.tuning.descent_share * self._work) // len(starts)
         return found + [self._descended(placement, problem.work + work) for placement in starts]
 
     def deepened(self, found: Sequence[Placement], *, is_whole: bool) -> list[Placement]:
@@ -162,30 +144,34 @@ class MixedSearch:
         """
         problem, made = self._problem, list[Placement]()
         if is_whole and not self._is_large and problem.tuning.has_longer_descents:
-            for count, share in zip((problem.tuning.num_starts, NUM_BEST), WHOLE_DESCENT_SHARES, strict=True):
+            for count, share in zip(
+                (problem.tuning.num_starts, problem.tuning.num_best), problem.tuning.whole_descent_shares, strict=True
+            ):
                 starts = self._starts([*found, *made], count)
                 work = int(share * self._work) // len(starts)
                 made += [self._descended(placement, problem.work + work) for placement in starts]
-        factor = WHOLE_ROUND if is_whole else 1
+        factor = problem.tuning.whole_round if is_whole else 1
         dealt: set[int] = set()
         for _ in range(problem.tuning.most_mixed_rounds):
             known = [*found, *made]
             before_ms = float(problem.total_ms(known).min())
-            work = int(factor * ROUND_DEALING_SHARE * self._work)
+            work = int(factor * problem.tuning.round_dealing_share * self._work)
             if not self._is_large:
-                starts = [each for each in self._starts(known, NUM_BEST) if id(each) not in dealt]
+                starts = [each for each in self._starts(known, problem.tuning.num_best) if id(each) not in dealt]
                 dealt.update(map(id, starts))
                 for placement in list(self._dealt_out(starts, work, refines=problem.tuning.refines_dealing)):
-                    made.append(self._descended(placement, problem.work + work // NUM_BEST))
+                    made.append(self._descended(placement, problem.work + work // problem.tuning.num_best))
             best = self._cheapest([*found, *made])
-            made.append(self._perturbed(best, problem.work + int(factor * PERTURBING_SHARE * self._work)))
-            if float(problem.total_ms(made).min()) > before_ms * (1 - LEAST_ROUND_GAIN):
+            made.append(
+                self._perturbed(best, problem.work + int(factor * problem.tuning.perturbing_share * self._work))
+            )
+            if float(problem.total_ms(made).min()) > before_ms * (1 - problem.tuning.least_mixed_round_gain):
                 break
         return made
 
     def refined(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much, after steps and conversions."""
-        return self._descended(placement, self._problem.work + int(REFINED_SHARE * self._work))
+        return self._descended(placement, self._problem.work + int(self._problem.tuning.refined_share * self._work))
 
     def _descended_whole(self, found: Sequence[Placement], start: Placement | None) -> list[Placement]:
         """Return the most promising of these, but the start, at the end of their descents.
@@ -219,7 +205,7 @@ class MixedSearch:
         for row in np.argsort(totals, kind="stable").tolist():
             families = np.zeros(len(problem.units), dtype=np.int8)
             families[kinds.unit[found[row].kinds]] = kinds.family[found[row].kinds]
-            if families.tobytes() in known or totals[row] > MOST_DEARER * totals.min():
+            if families.tobytes() in known or totals[row] > problem.tuning.most_dearer * totals.min():
                 continue
             known.add(families.tobytes())
             in_use = np.bincount(families, minlength=len(FAMILIES)).astype(np.bool_).tobytes()
@@ -234,11 +220,11 @@ class MixedSearch:
         assignments = Assignments(
             problem, self._forms, self._options, traits=self._traits, prices=prices, bound=self._bound
         )
-        chosen = assignments.promising(sets, count=NUM_ASSIGNMENTS)
+        chosen = assignments.promising(sets, count=problem.tuning.num_assignments)
         if start is not None and not self._bound and self._is_large:
             # Descents of large sets end about as far above what they promise, by columns or not.
             limit_ms = min(limit_ms, assignments.promised_of(start))
-        return [each for each in chosen if each.promised_ms < limit_ms * (1 - LEAST_PROMISE)]
+        return [each for each in chosen if each.promised_ms < limit_ms * (1 - problem.tuning.least_promise)]
 
     def _proposed(self, start: Placement, chosen: Sequence[Assignment]) -> list[Placement]:
         """Return assignments put into a start as they are, where they fit, and the first of them dealt out."""
@@ -249,9 +235,9 @@ class MixedSearch:
         placed = [each for each in found if each is not None]
         cuts = [each.cuts for each, placement in zip(chosen, found, strict=True) if placement is not None]
         fitting = [placement for placement in placed if problem.fits(placement)]
-        work = int(DEALING_SHARE * self._work)
-        count = max(1, work // LEAST_DEALING)
-        refines = work >= REFINED_DEALING * len(placed) and problem.tuning.refines_dealing
+        work = int(problem.tuning.dealing_share * self._work)
+        count = max(1, work // problem.tuning.least_dealing)
+        refines = work >= problem.tuning.refined_dealing * len(placed) and problem.tuning.refines_dealing
         if not problem.tuning.has_dealing:
             return fitting
         return [*fitting, *self._dealt_out(placed[:count], work, refines=refines, cuts=cuts[:count])]
@@ -267,9 +253,9 @@ class MixedSearch:
             self.placements += 1
             cheapest.append((float(problem.total_ms([placement])[0]), placement))
             # Placements of large sets have millions of shards, so that only those are kept which may be used.
-            cheapest = sorted(cheapest, key=lambda each: each[0])[:NUM_PACKED]
+            cheapest = sorted(cheapest, key=lambda each: each[0])[: problem.tuning.num_packed]
         found = [placement for _, placement in cheapest if problem.fits(placement)]
-        return [*found, *self._dealt_out(found, int(DEALING_SHARE * self._work))]
+        return [*found, *self._dealt_out(found, int(problem.tuning.dealing_share * self._work))]
 
     def _dealt_out(
         self,
@@ -309,8 +295,8 @@ class MixedSearch:
         conversions = Conversions(problem, self._forms, slopes=self._slopes, work_budget=end)
         (best_ms,) = problem.total_ms([best])
         stalled = 0
-        while problem.work < end and stalled < MOST_STALLED:
-            converts = generator.random() < CONVERTED_SHARE or not problem.is_cut_by_columns(best).any()
+        while problem.work < end and stalled < problem.tuning.most_mixed_stalled:
+            converts = generator.random() < problem.tuning.converted_share or not problem.is_cut_by_columns(best).any()
             changed = conversions.converted(best, generator) if converts else perturbation.perturbed(best)
             found = self._descended(changed, end)
             (found_ms,) = problem.total_ms([found])

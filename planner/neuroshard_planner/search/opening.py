@@ -7,15 +7,10 @@ others as far as the work goes.
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.promise import most_promising
-
-NUM_PROMISING = 3
-GRID = ((1.0, 0.0), (1.1, 0.0), (1.35, 0.0), (np.inf, 0.0), (1.1, 1.0))  # limits on columns, prices of memory
 
 
 def opened(
@@ -39,7 +34,7 @@ def opened(
         starts: placements known already; the cheapest is one start.
         work_budget: ``problem.work`` at which the opening ends.
     """
-    found = [candidate.placement for candidate in splits.proposed(GRID, NUM_PROMISING)]
+    found = [candidate.placement for candidate in splits.proposed(problem.tuning.opening_grid, problem.tuning.num_best)]
     if starts:
         found.append(starts[int(problem.total_ms(starts).argmin())])
     improved: list[Placement] = []

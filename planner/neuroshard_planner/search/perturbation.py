@@ -11,8 +11,6 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.local_search import State, bounding_devices
 from neuroshard_planner.search.sharding_options import OptionTable
 
-NUM_MOVES = 3  # more forget what the last descent found
-
 
 class Perturbation:
     """Random changes to placements of one problem; equal generators give equal changes."""
@@ -37,7 +35,7 @@ class Perturbation:
         devices = placement.devices.copy()
         moved = Placement(kinds=placement.kinds, devices=devices)
         is_movable = self._problem.is_cut_by_columns(placement)
-        for turn in range(NUM_MOVES):
+        for turn in range(self._problem.tuning.num_random_moves):
             held = np.flatnonzero(is_movable & (devices == bounding) if turn % 2 == 0 else is_movable)
             if not len(held):
                 continue

@@ -18,13 +18,6 @@ from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import whole_nodes
 from neuroshard_planner.search.sharding_options import even_widths
 
-MOST_REPLICATED_BYTES = 64 * 2**20
-"""Largest gradient of a data_parallel table that is tried: every device sends and receives twice as much in a step."""
-GRID_BLOCKS = (2, 4, 8)
-COLUMN_SHARDS = (2, 4, 8, 16, 32)
-NUM_NODES_TRIED = 2
-"""Least loaded nodes that a table_row_wise table is tried on."""
-
 
 class PlacedOption(NamedTuple):
     """A unit's shards and where they are."""
@@ -177,7 +170,7 @@ class Forms:
                 yield PlacedOption(unit, form.kinds, devices[:count])
         elif form.family == NODE_ROWS:
             nodes = places.nodes(form.needed_bytes)
-            for first in range(min(NUM_NODES_TRIED, len(nodes) - count + 1)):
+            for first in range(min(self._problem.tuning.num_nodes_tried, len(nodes) - count + 1)):
                 chosen = nodes[first : first + count]
                 yield PlacedOption(unit, form.kinds, (chosen[:, None] * size + self._every[:size]).ravel())
         elif places.least_room_bytes >= form.needed_bytes:
@@ -191,13 +184,17 @@ class Forms:
         counts: tuple[int, ...]
         match kind:
             case ShardingType.COLUMN_WISE:
-                counts, most = COLUMN_SHARDS, min(definition.max_shards, problem.num_devices)
+                counts, most = problem.tuning.column_shards, min(definition.max_shards, problem.num_devices)
             case ShardingType.GRID:
-                counts, most = GRID_BLOCKS, min(definition.max_blocks, num_nodes)
+                counts, most = problem.tuning.grid_blocks, min(definition.max_blocks, num_nodes)
             case _:
                 counts, most = (1,), 1
         gradient_bytes = GRADIENT_BYTES * definition.num_rows * definition.num_columns
-        if kind is ShardingType.DATA_PARALLEL and len(types) > 1 and gradient_bytes > MOST_REPLICATED_BYTES:
+        if (
+            kind is ShardingType.DATA_PARALLEL
+            and len(types) > 1
+            and gradient_bytes > problem.tuning.most_replicated_bytes
+        ):
             return
         for widths in self._widths(unit, counts, most):
             if kind in CUT_BY_COLUMNS and widths[0] > definition.max_shard_width:

@@ -11,7 +11,7 @@ from neuroshard_api.documents.request import Constraints, MemorySettings, TableC
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, ROWS
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search import assignments
+from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.assignments import Assignment, Assignments
 from neuroshard_planner.search.conversion import additive_traits
 from neuroshard_planner.search.greedy_placement import tangent
@@ -158,11 +158,13 @@ def test_what_fits_no_mean_device_is_followed_nowhere(memory_gib: float, *, fits
     assert np.isfinite(promised).all() == fits
 
 
-def test_a_set_of_too_many_units_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_set_of_too_many_units_has_none() -> None:
     """Descents that cannot try every unit once are not begun."""
-    monkeypatch.setattr(assignments, "MOST_STEPS", 2)
+    asked = problem(1.0, 2.0, 3.0)
+    few = problem_of(asked.request, tuning=SearchTuning(most_assigned_units=2))
 
-    assert assignments_of(problem(1.0, 2.0, 3.0)).promising(EVERY_FAMILY, count=2) == []
+    assert assignments_of(asked).promising(EVERY_FAMILY, count=2)
+    assert assignments_of(few).promising(EVERY_FAMILY, count=2) == []
 
 
 def test_blocks_go_to_the_least_loaded_nodes() -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Problem
-from neuroshard_planner.search.beam_search import PATIENCE, SplitSearch
+from neuroshard_planner.search.beam_search import SplitSearch
 from neuroshard_planner.search.sharding_options import OptionTable
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of
@@ -56,11 +56,11 @@ def test_levels_end_at_their_limit() -> None:
 
 def test_levels_without_a_better_plan_end_the_search() -> None:
     """Equal whole tables, one per device, leave nothing to split."""
-    _, options, search = search_of(request(*tables(4)))
+    problem, options, search = search_of(request(*tables(4)))
 
     best = search.run()[0]
 
-    assert search.levels <= PATIENCE
+    assert search.levels <= problem.tuning.patience
     assert options.count[best.state].tolist() == [1] * 4
 
 

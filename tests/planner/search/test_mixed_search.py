@@ -20,7 +20,7 @@ from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search import iterated
+from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.iterated import IteratedSearch
 from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.search.mixed_search import MixedSearch
@@ -38,6 +38,9 @@ ALL = tuple(ShardingType)
 SEEDS_PER_TEST = 6
 TW, CW, RW, TWRW, GRID, DP = ALL
 WAYS = ((TW,), (TW, CW), (RW,), (TWRW,), (TWRW, GRID), (DP,))
+
+OF_LARGE_SETS = SearchTuning(most_small_units=1)
+"""Two units are many."""
 
 
 def random_request(seed: int) -> PlanRequest:
@@ -237,7 +240,7 @@ def test_every_plan_keeps_its_promises(asked: PlanRequest) -> None:
 def test_so_does_every_plan_that_is_searched_as_those_of_large_sets_are(asked: PlanRequest) -> None:
     """Two tables are many enough."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(iterated, "MOST_CAPPED_UNITS", 1)
+        patch.setattr("neuroshard_planner.problem.problem.DEFAULT", OF_LARGE_SETS)
         check_promises(asked)
 
 
@@ -278,8 +281,7 @@ def test_proposals_that_promise_no_gain_are_not_followed() -> None:
 @pytest.mark.parametrize("seed", [1, 2, 10])
 def test_placements_of_a_large_set_descend_to_their_end(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """No two of them are equal before, and nothing that a descent tries betters them after it."""
-    monkeypatch.setattr(iterated, "MOST_CAPPED_UNITS", 1)
-    problem = problem_of(random_request(seed))
+    problem = problem_of(random_request(seed), tuning=OF_LARGE_SETS)
     columns = IteratedSearch(problem, [], work_budget=4000)
     opening = columns.opening()
     assert opening is not None
@@ -304,10 +306,9 @@ def test_placements_of_a_large_set_descend_to_their_end(seed: int, monkeypatch: 
     assert search.improvements == made
 
 
-def test_a_small_budget_of_a_large_set_is_divided_among_descents(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_budget_of_a_large_set_is_divided_among_descents() -> None:
     """One that the opening alone may take would end the first whole descent."""
-    monkeypatch.setattr(iterated, "MOST_CAPPED_UNITS", 1)
-    problem = problem_of(random_request(2))
+    problem = problem_of(random_request(2), tuning=OF_LARGE_SETS)
     columns = IteratedSearch(problem, [], work_budget=3999)
     opening = columns.opening()
     assert opening is not None

@@ -23,6 +23,7 @@ from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.greedy_placement import tangent
 from neuroshard_planner.search.perturbation import Perturbation
 from neuroshard_planner.search.sharding_options import OptionTable
@@ -35,9 +36,9 @@ DEEP = SearchSettings() if depth(0, 1) else builders.QUICK
 """For tests that judge a plan: quick in `make test`, the default settings in `make test-long`."""
 
 
-def problem_of(request: PlanRequest) -> Problem:
-    """Return the request as arrays."""
-    return Problem(request, ExactCosts(request.topology.device))
+def problem_of(request: PlanRequest, *, tuning: SearchTuning | None = None) -> Problem:
+    """Return the request as arrays; see Problem for ``tuning``."""
+    return Problem(request, ExactCosts(request.topology.device), tuning=tuning)
 
 
 def planned(request: PlanRequest) -> Plan:
