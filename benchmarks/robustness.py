@@ -17,7 +17,7 @@ from neuroshard_planner.explain.robustness import DEVIATION, other_traffic, tota
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.lower_bound import FamilyBounds
+from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.workload_store import read_workload
 
 from benchmarks.results_file import write_result

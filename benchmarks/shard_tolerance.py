@@ -20,7 +20,7 @@ from neuroshard_planner.explain.robustness import DEVIATION, costs_under_other_t
 from neuroshard_planner.planning import attempts, find
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.lower_bound import FamilyBounds
+from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.workload_store import read_workload
 
 from benchmarks.results_file import write_result

@@ -23,16 +23,15 @@ from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import MOST_MIXED, default_types, is_too_large
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.host_search import hosted
+from neuroshard_planner.search.all_families import mixed
+from neuroshard_planner.search.assignments import bound_to_convert
+from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds, single_unit_bound_ms
+from neuroshard_planner.search.by_columns import Found, IteratedSearch
+from neuroshard_planner.search.host_memory import hosted
 from neuroshard_planner.search.infeasible import infeasible, require_room
-from neuroshard_planner.search.iterated import Found, IteratedSearch
 from neuroshard_planner.search.local_search import merged
-from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
 from neuroshard_planner.search.migration import Incumbent, Migration
-from neuroshard_planner.search.mixed_search import mixed
 from neuroshard_planner.search.packing import Packing
-from neuroshard_planner.search.proposals import bound_to_convert
-from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
 from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
 
 LABEL_ROWS = 2  # of a table of labels: clicked or not

@@ -18,7 +18,7 @@ from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_o
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.problem.units import most_shards
 from neuroshard_planner.search.migration import Incumbent
-from neuroshard_planner.search.sharding_options import even_widths
+from neuroshard_planner.search.options import even_widths
 
 BY_COLUMNS = (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
 _NAME_CHARACTERS = 100

@@ -13,10 +13,10 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.greedy_placement import GreedyPass, place
+from neuroshard_planner.search.assignments import bound_to_convert
 from neuroshard_planner.search.local_search import joined
-from neuroshard_planner.search.placed_options import Forms
-from neuroshard_planner.search.proposals import bound_to_convert
+from neuroshard_planner.search.options import Forms
+from neuroshard_planner.search.partitioner import GreedyPass, place
 
 
 class Baseline(Protocol):

@@ -22,8 +22,7 @@ from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import default_types
-from neuroshard_planner.search.lower_bound import FamilyBounds
-from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
+from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.searches import Search
 
 MOST_CHOSEN = 4

@@ -10,8 +10,7 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import TIMES, TRAFFIC
 from neuroshard_planner.problem.units import BoolArray
-from neuroshard_planner.search.placed_options import Forms, PlacedOption
-from neuroshard_planner.search.sharding_options import even_widths
+from neuroshard_planner.search.options import Forms, PlacedOption, even_widths
 
 
 class PlacementWithoutUnit:

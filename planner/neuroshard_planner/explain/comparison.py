@@ -16,9 +16,9 @@ from neuroshard_planner.plans.tables import placement_of, table_placements, tabl
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import default_types
+from neuroshard_planner.search.bounds import FamilyBounds
+from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.search.infeasible import require_room
-from neuroshard_planner.search.iterated import Found
-from neuroshard_planner.search.lower_bound import FamilyBounds
 from neuroshard_planner.whole_step import whole_step
 from neuroshard_planner.wide_tables import column_blocks
 

@@ -13,7 +13,7 @@ from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
 from neuroshard_planner.explain.table import NEGLIGIBLE, is_too_wide, rebuilt, split_obstacle
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.sharding_options import even_widths
+from neuroshard_planner.search.options import even_widths
 
 NUM_MOVES = 3
 SPLITS = (2, 4, 8)

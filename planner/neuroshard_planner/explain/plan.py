@@ -27,7 +27,7 @@ from neuroshard_planner.plans.tables import is_searched
 from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.search.lower_bound import FamilyBounds
+from neuroshard_planner.search.bounds import FamilyBounds
 
 NUM_DOMINANT = 5  # tables named as dominating a device
 SMALL_GAP = 0.02  # below it the search is as good as done

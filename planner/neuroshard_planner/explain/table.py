@@ -21,7 +21,7 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import Unit
 from neuroshard_planner.quantities import gib
-from neuroshard_planner.search.sharding_options import even_widths
+from neuroshard_planner.search.options import even_widths
 
 NEGLIGIBLE = 5e-4  # of a step; smaller differences are not told apart
 

@@ -10,9 +10,8 @@ from neuroshard_planner.planning import Bundle, attempts, document
 from neuroshard_planner.plans.checks import plan_problems, require_none, require_sound, table_problems
 from neuroshard_planner.plans.tables import is_searched, placement_of
 from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.search.iterated import Found
-from neuroshard_planner.search.lower_bound import FamilyBounds
-from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
+from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
+from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.whole_step import with_whole_step
 
 

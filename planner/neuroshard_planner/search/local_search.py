@@ -1,6 +1,6 @@
 """Local search: moves that take load off the most loaded device, until nothing helps.
 
-A move touches two devices. Candidates are ranked by additive loads (see placement.py); the best few are judged by
+A move touches two devices. Candidates are ranked by additive loads (see estimator); the best few are judged by
 the cost networks. A move is taken if it lowers the plan's cost, or keeps it and evens out the devices, level by level,
 since each level has a peak of its own. How even they are is judged by what each peak costs in the state before the
 move, which may be otherwise after it: so two states of equal cost can each look better from the other, and a state that
@@ -16,13 +16,10 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
+from neuroshard_planner.search.estimator import MEMORY
 from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, splits, swaps
 
 EVENNESS_SQUARINGS = 4  # to the power 16: high enough that the potential follows the most loaded devices
-
-
-MEMORY = NUM_LEVELS
-"""Behind the levels that cost time, the bytes of a device or of a kind."""
 
 
 class State:

@@ -18,7 +18,7 @@ from neuroshard_planner.plans.moved_bytes import move_price_ms, moved_bytes
 from neuroshard_planner.plans.tables import placement_of, table_placements
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import BoolArray
-from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.estimator import tangent
 from neuroshard_planner.search.local_search import LocalSearch
 
 

@@ -13,7 +13,7 @@ from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.units import BoolArray, Unit
-from neuroshard_planner.search.sharding_options import even_widths
+from neuroshard_planner.search.options import even_widths
 
 MAX_NODES = 5_000  # of the integer program; random tight cases of 8 tables on 4 devices take up to 400
 

@@ -20,7 +20,7 @@ from neuroshard_planner.explain.terms import step_terms
 from neuroshard_planner.planning import document
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.iterated import Found
+from neuroshard_planner.search.by_columns import Found
 from support.builders import host_memory, request, table, tables, topology
 from support.depth import generated
 from support.planner.exact_costs import ExactCosts

@@ -12,13 +12,10 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, ROWS
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.assignments import Assignment, Assignments
-from neuroshard_planner.search.conversion import additive_traits
-from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.lower_bound import FamilyBounds
-from neuroshard_planner.search.placed_options import Form, Forms
-from neuroshard_planner.search.proposals import bound_to_convert, proposed, reference_prices
-from neuroshard_planner.search.sharding_options import OptionTable
+from neuroshard_planner.search.assignments import Assignment, Assignments, bound_to_convert, proposed
+from neuroshard_planner.search.bounds import FamilyBounds
+from neuroshard_planner.search.estimator import additive_traits, reference_prices, tangent
+from neuroshard_planner.search.options import Form, Forms, OptionTable
 from support.builders import GIB, request, table, topology
 from support.planner.searches import problem_of
 

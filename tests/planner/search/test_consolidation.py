@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from neuroshard_planner.search.consolidation import consolidated, fewest_shards
+from neuroshard_planner.search.by_columns import consolidated, fewest_shards
 from support.builders import request, table, tables
 from support.planner.searches import placed, problem_of, random_placement, shards_of
 

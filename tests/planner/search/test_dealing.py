@@ -8,11 +8,9 @@ from neuroshard_api.documents.request import Constraints, MemorySettings, TableC
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import COLUMNS, NODE_ROWS, FloatArray
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.conversion import additive_traits
-from neuroshard_planner.search.dealing import Dealing, nodes_dealt_out
-from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.placed_options import Forms, with_options
-from neuroshard_planner.search.sharding_options import OptionTable
+from neuroshard_planner.search.all_families import Dealing, nodes_dealt_out
+from neuroshard_planner.search.estimator import additive_traits, tangent
+from neuroshard_planner.search.options import Forms, OptionTable, with_options
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of
 

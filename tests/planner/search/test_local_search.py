@@ -12,7 +12,7 @@ from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest,
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import TRAFFIC, Collective
-from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.estimator import tangent
 from neuroshard_planner.search.local_search import LocalSearch, State, merged
 from support.builders import request, table, tables, topology
 from support.depth import generated

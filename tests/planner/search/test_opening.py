@@ -2,11 +2,10 @@
 
 import numpy as np
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.beam_search import SplitSearch
-from neuroshard_planner.search.greedy_placement import tangent
+from neuroshard_planner.search.estimator import tangent
 from neuroshard_planner.search.local_search import LocalSearch
-from neuroshard_planner.search.opening import opened
-from neuroshard_planner.search.sharding_options import OptionTable
+from neuroshard_planner.search.options import OptionTable
+from neuroshard_planner.search.proposers import SplitSearch, opened
 from support.builders import request, table, tables, topology
 from support.planner.searches import placed, problem_of
 

@@ -9,7 +9,7 @@ from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatA
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.step_cost import Collective
-from neuroshard_planner.search.price_bound import price_bound
+from neuroshard_planner.search.bounds import price_bound
 from support.builders import request, tables, topology
 
 FAMILY_SETS = ((COLUMNS, REPLICATED), (ROWS, NODE_ROWS), (COLUMNS, ROWS, NODE_ROWS, REPLICATED))

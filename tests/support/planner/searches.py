@@ -24,9 +24,9 @@ from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.perturbation import Perturbation
-from neuroshard_planner.search.sharding_options import OptionTable
+from neuroshard_planner.search.estimator import tangent
+from neuroshard_planner.search.options import OptionTable
+from neuroshard_planner.search.proposers import Perturbation
 from support import builders
 from support.depth import depth
 from support.planner.exact_costs import ExactCosts

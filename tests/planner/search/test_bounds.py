@@ -23,7 +23,7 @@ from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.step_cost import Collective
-from neuroshard_planner.search.lower_bound import ROUNDING, FamilyBounds
+from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds
 from support.builders import request, table, tables, topology
 from support.depth import generated
 from support.planner.searches import placed, planned, problem_of, random_placement, search_requests

@@ -13,9 +13,10 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
-from neuroshard_planner.search.local_search import MEMORY, State, bounding_devices
-from neuroshard_planner.search.placed_options import Forms, PlacedOption, with_options
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES
+from neuroshard_planner.search.estimator import MEMORY, additive_traits
+from neuroshard_planner.search.local_search import State, bounding_devices
+from neuroshard_planner.search.options import Forms, PlacedOption, with_options
 
 
 class Conversions:
@@ -180,13 +181,3 @@ def _in_order(kinds: IndexArray, devices: IndexArray) -> IndexArray:
     """Return [n, 2] shards by device and kind."""
     order = np.lexsort((kinds, devices))
     return np.stack((kinds[order], devices[order]), axis=1)
-
-
-def additive_traits(problem: Problem, slopes: FloatArray) -> FloatArray:
-    """Return [kinds, levels + 1] what each kind adds to its device: times to first order, traffic, and memory."""
-    kinds = problem.kinds
-    traits = np.empty((len(kinds), NUM_LEVELS + 1))
-    traits[:, TIMES] = problem.step_cost.passes(kinds.representation @ slopes)
-    traits[:, TRAFFIC] = kinds.traffic
-    traits[:, MEMORY] = kinds.memory_bytes
-    return traits

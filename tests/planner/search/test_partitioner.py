@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.greedy_placement import GreedyPass, place, tangent
+from neuroshard_planner.search.estimator import tangent
+from neuroshard_planner.search.partitioner import GreedyPass, place
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of, random_placement, search_requests, shards_of
 

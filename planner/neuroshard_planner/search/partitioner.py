@@ -1,7 +1,7 @@
-"""Greedy placement of shards on devices, many candidates (lanes) side by side in one array program.
+"""The partitioner: places shards greedily on devices, many candidates (lanes) side by side in one array program.
 
-Loads are additive here: the tangent of the compute networks at the evenly loaded device. The networks themselves
-judge the result, and local search fixes what the tangent got wrong.
+Loads are additive here (see estimator). The networks themselves judge the result, and local search fixes what the
+tangent got wrong.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,6 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import Collective
-
-_LEAST_SLOPE = 1e-12
-_SECANT_STEP = 0.05  # of the coordinate; ReLU heads are piecewise linear, so a step must cross some pieces
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,21 +27,6 @@ class GreedyPass:
     """Weight of a device's share of used memory next to its share of load; 0 places by load alone."""
     shuffle: FloatArray | None = None
     """[n] factors on the sizes that decide the order of placing; none changes nothing."""
-
-
-def tangent(problem: Problem, sums: FloatArray) -> FloatArray:
-    """Return [r, 2] milliseconds of forward and of backward time per unit of representation, at these [r] sums.
-
-    The product with a shard's representation is what the shard adds to such a device, to first order.
-    """
-    steps = _SECANT_STEP * sums + 1e-6 * sums.sum() + 1e-12
-    points = np.vstack([sums, sums + np.diag(steps)])
-    times = problem.compute_ms(points)
-    slopes: FloatArray = (times[1:] - times[0]) / steps[:, None]
-    if problem.host_tables is not None:
-        slopes[-2:] = np.eye(2)  # they are milliseconds
-    # Tiny tables vanish beside a call's launch; a floor keeps their loads apart and above zero.
-    return np.maximum(slopes, _LEAST_SLOPE)
 
 
 def place(

@@ -5,9 +5,9 @@ from neuroshard_api.documents.request import Constraints
 from neuroshard_api.sharding.kinds import Family, ShardingType
 from neuroshard_costs.shards import COLUMNS, FAMILIES
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.search.conversion import Conversions
-from neuroshard_planner.search.greedy_placement import tangent
-from neuroshard_planner.search.placed_options import Forms
+from neuroshard_planner.search.conversions import Conversions
+from neuroshard_planner.search.estimator import tangent
+from neuroshard_planner.search.options import Forms
 from support.builders import request, table, topology
 from support.planner.searches import problem_of
 

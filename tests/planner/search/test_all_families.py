@@ -21,10 +21,9 @@ from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.iterated import IteratedSearch
-from neuroshard_planner.search.lower_bound import FamilyBounds
-from neuroshard_planner.search.mixed_search import MixedSearch
-from neuroshard_planner.search.single_unit_bound import single_unit_bound_ms
+from neuroshard_planner.search.all_families import MixedSearch
+from neuroshard_planner.search.bounds import FamilyBounds, single_unit_bound_ms
+from neuroshard_planner.search.by_columns import IteratedSearch
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
 from support.depth import depth, generated

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_planner.search.promise import most_promising, promised_ms
+from neuroshard_planner.search.estimator import most_promising, promised_ms
 from support.builders import request, table, tables, topology
 from support.depth import generated
 from support.planner.searches import placed, problem_of, random_placement, search_requests

@@ -12,7 +12,7 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.tuning import SearchTuning
-from neuroshard_planner.search.iterated import IteratedSearch, courses_of
+from neuroshard_planner.search.by_columns import IteratedSearch, courses_of
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import planned, problem_of

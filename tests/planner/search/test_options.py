@@ -8,7 +8,7 @@ from neuroshard_api.documents.request import Constraints
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import resolve_units
-from neuroshard_planner.search.sharding_options import OptionTable, column_wise, even_widths, table_wise
+from neuroshard_planner.search.options import OptionTable, column_wise, even_widths, table_wise
 from support.builders import request, table, tables
 from support.planner.searches import problem_of
 

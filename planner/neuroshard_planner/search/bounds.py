@@ -1,4 +1,4 @@
-"""A lower bound on the cost of every plan of a problem under its cost model.
+"""Lower bounds on the cost of every plan of a problem under its cost model.
 
 The compute networks map the sum x of a device's representations to a time f(x) that is non-decreasing and
 quasi-convex, so that max over devices f(x_d) >= f(mean of x_d). A unit's shards add up to at least its number of
@@ -8,11 +8,17 @@ bound the communication. A unit that must keep a wide shard bounds the compute b
 communication by what it brings its device.
 
 Plans are bounded by the set of families in use. Where units have several of them to choose from, prices bound the
-choice (`price_bound`); where the costs have no slopes, the least of all families counts, coordinate by coordinate.
+choice (Frank-Wolfe on the convex hulls of the choices): the slopes of a convex cost at any mean device z are prices,
+and a choice with mean device x costs at least cost(z) + slopes (x - z), which is least where every unit takes its
+cheapest family by price. Steps from z towards that choice raise the bound to the least cost of mixtures of choices.
+Where the costs have no slopes, the least of all families counts, coordinate by coordinate.
 
 A plan of cost c holds no shard that alone costs more than c. Restricting the widths to such shards gives a bound b(c)
 that does not grow with c; no plan costs a c with b(c) > c, so the largest such c is the bound. It sees what splits
 cost: a table that must be cut fine to reach c brings the larger representation of its fine shards.
+
+A bound of plans of any families, also of those that the constraints do not name, is what some one shard of the dearest
+unit costs alone.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +29,13 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.sharding.kinds import Family, num_row_parts
-from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray
+from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import Collective
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.problem.units import Unit
-from neuroshard_planner.search.price_bound import price_bound
 
 ROUNDING = 1e-5  # relative; the networks run in single precision
 PRECISION = 1e-3  # of the largest c with b(c) > c
@@ -320,3 +325,76 @@ def _all_options(problem: Problem) -> tuple[IndexArray, IndexArray]:
     kinds = np.concatenate(parts)
     kinds = kinds[np.lexsort((problem.kinds.family[kinds], problem.kinds.unit[kinds]))]
     return problem.kinds.unit[kinds], kinds
+
+
+MOST_ROUNDS = 24
+LINE_STEPS = 7  # halvings of a step
+CLOSE_ENOUGH = 0.002  # share by which the bound may be below the cost of the best mixture
+
+
+def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, enough_ms: float = np.inf) -> float:
+    """Return milliseconds that no choice of one row for each unit costs less than.
+
+    Args:
+        relaxed: the cost of a mean device.
+        rows: [n, r + collectives] what a choice adds to the mean device, unit by unit.
+        starts: [units] the first row of each unit.
+        enough_ms: a bound as high as that is not raised further, and none is sought where the cost is less.
+    """
+    counts = np.diff(starts, append=len(rows))
+    mean = (rows / np.repeat(counts, counts)[:, None]).sum(axis=0)
+    best_ms = 0.0
+    for _ in range(MOST_ROUNDS):
+        value_ms, slopes = relaxed.tangent(mean)
+        prices = rows @ slopes
+        chosen = first_least(prices, starts)
+        best_ms = max(best_ms, value_ms + float(prices[chosen].sum()) - float(slopes @ mean))
+        if best_ms >= min(enough_ms, value_ms * (1 - CLOSE_ENOUGH)) or value_ms < enough_ms < np.inf:
+            break
+        mean = _along(relaxed, mean, rows[chosen].sum(axis=0))
+    return best_ms
+
+
+def first_least(values: FloatArray, starts: IndexArray) -> IndexArray:
+    """Return [groups] the row of the least of the values [n] of each group, the first of equals.
+
+    ``starts`` [groups] are the first rows of the groups, which follow each other.
+    """
+    least = np.minimum.reduceat(values, starts)
+    is_least = np.flatnonzero(values <= np.repeat(least, np.diff(starts, append=len(values))))
+    rows: IndexArray = is_least[np.searchsorted(is_least, starts)]
+    return rows
+
+
+def _along(relaxed: RelaxedCost, begin: FloatArray, end: FloatArray) -> FloatArray:
+    """Return the cheapest point on a line along which the cost falls at first."""
+    direction = end - begin
+    low, high = 0.0, 1.0
+    if relaxed.tangent(end)[1] @ direction <= 0:
+        return end
+    for _ in range(LINE_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if relaxed.tangent(begin + middle * direction)[1] @ direction < 0 else (low, middle)
+    return begin + (low + high) / 2 * direction
+
+
+def single_unit_bound_ms(problem: Problem) -> float:
+    """Return a cost that no plan of any families goes below."""
+    keys = [(index, size) for index in range(len(problem.units)) for size in _sizes(problem, index)]
+    kinds = problem.kinds_of([index for index, _ in keys], [size for _, size in keys])
+    levels = np.empty((len(kinds), NUM_LEVELS))
+    levels[:, TIMES] = problem.pass_levels(problem.kinds.representation[kinds])
+    levels[:, TRAFFIC] = problem.kinds.traffic[kinds]
+    unit = problem.kinds.unit[kinds]
+    cheapest = np.minimum.reduceat(problem.step_cost.total_ms(levels), np.searchsorted(unit, range(len(problem.units))))
+    return float(cheapest.max())
+
+
+def _sizes(problem: Problem, index: int) -> list[ShardSize]:
+    """Return shards of a unit of which every plan has one at least."""
+    unit = problem.units[index]
+    if len(unit.tables) > 1:
+        return [problem.row_block(index, COLUMNS, unit.num_columns)]
+    widths = range(DIM_MULTIPLE, unit.num_columns + 1, DIM_MULTIPLE)
+    sizes = [problem.row_block(index, family, width) for family in (COLUMNS, NODE_ROWS) for width in widths]
+    return [*sizes, *(problem.row_block(index, family, unit.num_columns) for family in (ROWS, REPLICATED))]

@@ -3,8 +3,8 @@
 import numpy as np
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Problem
-from neuroshard_planner.search.beam_search import SplitSearch
-from neuroshard_planner.search.sharding_options import OptionTable
+from neuroshard_planner.search.options import OptionTable
+from neuroshard_planner.search.proposers import SplitSearch
 from support.builders import GIB, request, table, tables, topology
 from support.planner.searches import problem_of
 

@@ -1,0 +1,84 @@
+"""Estimates: additive loads in place of the cost networks, and what placements promise before they are evened out.
+
+The tangent of the compute networks at the evenly loaded device makes what a shard costs additive, to first order. The
+networks themselves judge the few candidates that these loads rank first.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from neuroshard_costs.shards import FloatArray
+
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
+from neuroshard_planner.search.options import Forms
+
+MEMORY = NUM_LEVELS
+"""Position after the levels that cost time: the bytes of a device or of a kind."""
+_LEAST_SLOPE = 1e-12
+_SECANT_STEP = 0.05  # of the coordinate; ReLU heads are piecewise linear, so a step must cross some pieces
+
+
+def most_promising(problem: Problem, placements: Sequence[Placement]) -> list[int]:
+    """Return the positions of the placements, those that promise least first."""
+    if not placements:
+        return []
+    order: list[int] = np.argsort(promised_ms(problem, placements), kind="stable").tolist()
+    return order
+
+
+def promised_ms(problem: Problem, placements: Sequence[Placement]) -> FloatArray:
+    """Return [p] the cost of a device that has an even share of all levels, or those of the largest shard alone."""
+    representation, traffic = problem.kinds.representation, problem.kinds.traffic
+    every, row = np.unique(np.concatenate([each.kinds for each in placements]), return_inverse=True)
+    alone = np.empty((len(every), NUM_LEVELS))
+    alone[:, TIMES] = problem.pass_levels(representation[every], in_bulk=True)
+    alone[:, TRAFFIC] = traffic[every]
+    ends = np.cumsum([len(each.kinds) for each in placements])
+    largest = np.array([alone[own].max(axis=0) for own in np.split(row, ends[:-1])])
+    even = np.empty_like(largest)
+    sums = np.array([representation[each.kinds].sum(axis=0) for each in placements])
+    even[:, TIMES] = problem.pass_levels(sums / problem.num_devices)
+    even[:, TRAFFIC] = np.array([traffic[each.kinds].sum(axis=0) for each in placements]) / problem.num_devices
+    return problem.step_cost.total_ms(np.maximum(even, largest))
+
+
+def tangent(problem: Problem, sums: FloatArray) -> FloatArray:
+    """Return [r, 2] milliseconds of forward and of backward time per unit of representation, at these [r] sums.
+
+    The product with a shard's representation is what the shard adds to such a device, to first order.
+    """
+    steps = _SECANT_STEP * sums + 1e-6 * sums.sum() + 1e-12
+    points = np.vstack([sums, sums + np.diag(steps)])
+    times = problem.compute_ms(points)
+    slopes: FloatArray = (times[1:] - times[0]) / steps[:, None]
+    if problem.host_tables is not None:
+        slopes[-2:] = np.eye(2)  # they are milliseconds
+    # Tiny tables vanish beside a call's launch; a floor keeps their loads apart and above zero.
+    return np.maximum(slopes, _LEAST_SLOPE)
+
+
+def additive_traits(problem: Problem, slopes: FloatArray) -> FloatArray:
+    """Return [kinds, levels + 1] what each kind adds to its device: times to first order, traffic, and memory."""
+    kinds = problem.kinds
+    traits = np.empty((len(kinds), NUM_LEVELS + 1))
+    traits[:, TIMES] = problem.step_cost.passes(kinds.representation @ slopes)
+    traits[:, TRAFFIC] = kinds.traffic
+    traits[:, MEMORY] = kinds.memory_bytes
+    return traits
+
+
+def reference_prices(problem: Problem, forms: Forms, traits: FloatArray, start: Placement | None) -> FloatArray:
+    """Return [levels + 1] milliseconds of one unit more of each peak where all families are in use.
+
+    Families that the start does not use are taken at half of the traffic that all units would bring them.
+    """
+    peaks = traits[problem.whole].sum(axis=0)[:NUM_LEVELS] / problem.num_devices
+    if start is not None:
+        peaks = problem.device_levels([start])[0].max(axis=0)
+    most = np.zeros(len(Collective))
+    for unit in range(len(problem.units)):
+        traffic = [problem.kinds.traffic[form.pieces].sum(axis=0) * form.num_placed for form in forms.of(unit)]
+        most += np.max(traffic, axis=0) / problem.num_devices
+    peaks[TRAFFIC] = np.where(peaks[TRAFFIC] > 0, peaks[TRAFFIC], most / 2)
+    return np.append(problem.step_cost.prices(peaks), 0.0)
