@@ -236,6 +236,17 @@ def test_tables_with_an_optimizer_that_the_trainer_does_not_give_them_are_refuse
         assert plan_request(builders.job(), tables=tables, topology=builders.topology()).tables == tables
 
 
+def test_tables_with_names_that_cannot_be_trained_are_refused() -> None:
+    """Before anything is measured; a trainer of your own may have them."""
+    tables = builders.table_set(builders.table("user.id"), builders.table("type"), builders.table("user"))
+    topology = builders.request(num_devices=1).topology
+    own = builders.job(trainer={"command": ["python"]})
+
+    with pytest.raises(DocumentError, match=r"table 'user\.id' cannot be trained(.|\n)*table 'type' cannot be trained"):
+        plan_request(builders.job(), tables=tables, topology=topology)
+    assert plan_request(own, tables=tables, topology=topology).tables == tables
+
+
 @pytest.mark.parametrize(
     ("data", "session_run", "found"),
     [

@@ -15,6 +15,7 @@ from neuroshard_api.documents.request import (
 from neuroshard_api.documents.table_files import parse_table_set
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import HostMemory, Topology
+from neuroshard_api.documents.trainable_names import is_trainable_name, why_not_trainable
 from neuroshard_api.job.communication import Communication
 from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.model import Architecture
@@ -32,11 +33,12 @@ def plan_request(
 
     Raises:
         DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known; or
-            a table has an optimizer with which the job's trainer does not train it; or a fixed type on the wire does
-            not go with the batch size or the devices; or a feature is another column of the job's data.
+            a table has a name or an optimizer with which the job's trainer does not train it; or a fixed type on the
+            wire does not go with the batch size or the devices; or a feature is another column of the job's data.
     """
     model, planner = job.spec.model, job.spec.planner
     require_feature_columns(model, job.spec.data, tables, where="job")
+    _require_trainable_names(job, tables)
     _require_one_optimizer(job, tables)
     tables = with_known_repeats(job, tables)
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
@@ -87,6 +89,13 @@ def _require_trainable(narrow: Communication, batch_size_per_device: int, topolo
     problem = narrow.fixed.problem(batch_size_per_device=batch_size_per_device, on_cpu=topology.device.is_cpu)
     if problem is not None:
         raise DocumentError("job", [f"spec.training.communication.embeddings.{problem}"])
+
+
+def _require_trainable_names(job: DLRMTrainingJob, tables: TableSet) -> None:
+    """Do nothing if the job's trainer can have tables of these names. Raises DocumentError."""
+    problems = [why_not_trainable(table.name) for table in tables.tables if not is_trainable_name(table.name)]
+    if problems and not job.spec.trainer.command:
+        raise DocumentError("job", problems)
 
 
 def _require_one_optimizer(job: DLRMTrainingJob, tables: TableSet) -> None:

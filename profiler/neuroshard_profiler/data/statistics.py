@@ -24,6 +24,7 @@ from neuroshard_api.documents.tables import (
     allowed_name,
     is_table_name,
 )
+from neuroshard_api.documents.trainable_names import is_trainable_name
 from neuroshard_api.process.errors import DataError
 from neuroshard_costs.reuse.hit_counts import BIN_EDGES
 from neuroshard_costs.shards import FloatArray, IndexArray
@@ -124,10 +125,11 @@ class DataStatistics:
 
 
 def table_names(features: Sequence[str], *, where: str) -> dict[str, str]:
-    """Return a distinct table name for each feature, as like the feature's as table sets allow. Raises DataError.
+    """Return a distinct table name for each feature, as like the feature's as can be trained. Raises DataError.
 
-    A table has its feature's name where it may. Of others the characters that are not allowed become underscores, and a
-    name that is taken gets a number: columns in another script than Latin differ in nothing else.
+    A table has its feature's name where it may. Of others dots and the characters that are not allowed become
+    underscores, and a name that is taken, or that torch has another use for, gets a number: columns in another script
+    than Latin differ in nothing else.
     """
     for feature in features:
         if not 0 < len(feature) <= _MAX_FEATURE_CHARACTERS:
@@ -135,15 +137,16 @@ def table_names(features: Sequence[str], *, where: str) -> dict[str, str]:
                 f"{where}: column {feature[:40]!r}: no feature can have its name (found {len(feature)} characters)"
                 f"; hint: rename it: 1 to {_MAX_FEATURE_CHARACTERS} characters"
             )
-    names = {feature: feature for feature in features if is_table_name(feature)}
+    names = {feature: feature for feature in features if is_table_name(feature) and is_trainable_name(feature)}
     taken = set(names)
     for feature in features:
         if feature in names:
             continue
-        allowed = allowed_name(feature)
+        allowed = allowed_name(feature).replace(".", "_")
         plain = allowed if is_table_name(allowed) else f"_{allowed}"[:_MAX_FEATURE_CHARACTERS]
         numbered = (f"{plain[: _MAX_FEATURE_CHARACTERS - 8]}_{number}" for number in count(2))
-        names[feature] = next(name for name in chain((plain,), numbered) if name not in taken)
+        free = (name for name in chain((plain,), numbered) if name not in taken and is_trainable_name(name))
+        names[feature] = next(free)
         taken.add(names[feature])
     return names
 

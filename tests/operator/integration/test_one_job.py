@@ -12,7 +12,7 @@ from support.operator.cluster_hands import ROLE, Hands
 pytestmark = [pytest.mark.slow, pytest.mark.api_server, pytest.mark.timeout(900)]
 
 TOLD = {"Profiled", "Planned", "Running", "Succeeded"}
-TABLES = [{"name": name, "numEmbeddings": 1000, "embeddingDim": 16} for name in ("users", "items", "genres")]
+TABLES = [{"name": name, "numEmbeddings": 1000, "embeddingDim": 16} for name in ("users", "films", "genres")]
 
 
 def training_job(name: str, **spec: Any) -> dict[str, Any]:

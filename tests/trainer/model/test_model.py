@@ -6,6 +6,7 @@ import pytest
 import torch
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.documents.trainable_names import is_trainable_name
 from neuroshard_api.job.model import Model
 from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.model.dlrm import RecommendationModel
@@ -128,6 +129,11 @@ def test_a_sequence_is_refused() -> None:
     )
     with pytest.raises(InputError, match="table 'clicks' has pooling NONE, and this trainer joins one vector of each"):
         RecommendationModel(settings, [table])
+
+
+def test_all_names_that_torch_has_other_uses_for_are_known() -> None:
+    """Before a model is built, where there is no torch."""
+    assert [name for name in dir(nn.ModuleDict()) if name[0] != "_" and is_trainable_name(name)] == []
 
 
 @pytest.mark.parametrize("name", ["items", "keys", "training", "user.id"])

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 from neuroshard_api.documents.tables import Pooling, Table
+from neuroshard_api.documents.trainable_names import is_trainable_name, why_not_trainable
 from neuroshard_api.job.model import Architecture, CrossNetwork, Model, WukongLayers
 from neuroshard_api.process.errors import InputError
 from torch import nn
@@ -175,9 +176,8 @@ def bag_collection(tables: Sequence[Table]) -> EmbeddingBagCollection:
 
 
 def _config(table: Table) -> EmbeddingBagConfig:
-    if "." in table.name or hasattr(nn.ModuleDict(), table.name):
-        why = "TorchRec keeps tables in a ModuleDict, whose keys have no dot and are none of its attributes"
-        raise InputError(f"table {table.name!r} cannot be trained under this name: {why}; hint: rename the table")
+    if not is_trainable_name(table.name) or hasattr(nn.ModuleDict(), table.name):
+        raise InputError(why_not_trainable(table.name))
     if table.is_sequence:
         raise InputError(
             f"table {table.name!r} has pooling NONE, and this trainer joins one vector of each feature"
