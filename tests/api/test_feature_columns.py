@@ -79,6 +79,19 @@ def test_the_label_is_not_a_dense_feature() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        ({"sessionColumn": "clicked"}, "spec.data.sessionColumn: 'clicked' is the label, too; hint: name another"),
+        ({"sessionColumn": "visit", "timeColumn": "clicked"}, "spec.data.timeColumn: 'clicked' is the label, too"),
+        ({"sessionColumn": "visit", "timeColumn": "visit"}, "spec.data.timeColumn: 'visit' is the session, too"),
+    ],
+)
+def test_label_session_and_time_are_three_columns(columns: dict[str, str], problem: str) -> None:
+    """None of them can be one of the others."""
+    assert problem in problem_of({"name": "user"}, **{**LOG, "sessionColumn": None, "timeColumn": None, **columns})
+
+
 def test_tables_of_a_config_map_are_checked_before_they_are_planned() -> None:
     """With the field of the table set."""
     reference = {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.json"}}}

@@ -105,13 +105,23 @@ def other_columns(data: Data, *, num_dense: int) -> Mapping[str, str]:
 
 
 def job_column_problems(model: Model, data: Data) -> list[ColumnProblem]:
-    """Return the uses of the label as a dense feature, and of other columns as features of the job's own tables."""
+    """Return columns that are used in two ways: as a dense feature, session, or time, or as a feature of own tables."""
     found = []
     label = data.label_column or DEFAULT_LABEL_COLUMN
     for index, name in enumerate(data.dense_columns or ()):
         if name == label:
             text = f"{name!r} is the label (spec.data.labelColumn), which the model may not read; hint: leave it out"
             found.append(ColumnProblem(path=f"data.denseColumns[{index}]", text=text))
+    uses: dict[str, str] = {label: "the label"}
+    for use, field, column in (
+        ("the session", "sessionColumn", data.session_column),
+        ("the time", "timeColumn", data.time_column),
+    ):
+        if column in uses:
+            text = f"{column!r} is {uses[column]}, too; hint: name another column"
+            found.append(ColumnProblem(path=f"data.{field}", text=text))
+        elif column is not None:
+            uses[column] = use
     others = other_columns(data, num_dense=model.num_dense_features)
     for number, table in enumerate(model.embedding_tables or ()):
         path = f"model.embeddingTables[{number}]"
