@@ -376,11 +376,8 @@ def stats(
         sys.stdout.write(tables.to_json())
     else:
         print_content(render_statistics(sample.statistics, sample.duplication))
-    for note in opened.notes(numbers):
-        _say(note)
-    for each in sample.statistics.features:
-        if each.doubt is not None:
-            _say(each.doubt)
+    for sentence in (*opened.notes(numbers), *sample.doubts):
+        _say(sentence)
 
 
 COMMANDS = (profile, collect_compute, collect_comm, fit, stats)

@@ -50,6 +50,12 @@ def log(name: str = "log.parquet", **columns: Any) -> Path:
     return path
 
 
+def csv_log(*prices: str, header: str = "label,item,price") -> None:
+    """Write a CSV file whose third column takes these cells in turn."""
+    rows = (f"{row % 2},{row % 7},{prices[row % len(prices)]}\n" for row in range(COUNT))
+    Path("log.csv").write_text(f"{header}\n{''.join(rows)}", encoding="utf-8")
+
+
 def changed(values: Any, row: int, value: Any) -> pa.Array:
     """Return values of which one is another one."""
     return pa.array([*values[:row], value, *values[row + 1 :]])
@@ -222,6 +228,49 @@ def test_a_log_of_ids_alone_is_a_job_without_dense_features(neuroshard: Any, col
     assert ("passed over: price: no value" in result.err) is bool(columns)
 
 
+DENSE = "is it a dense feature? write plain numbers, and nothing where one is missing, or give --ignore price"
+QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
+    "null in words": (lambda: csv_log("0.5", "NULL", "1.5"), f"price: has texts such as '0.5' and 'NULL'; {DENSE}"),
+    "percent": (lambda: csv_log("12.5%", "7.25%"), f"price: has texts such as '12.5%'; {DENSE}"),
+    "thousands": (lambda: csv_log('"1,000.5"', "2.5"), f"price: has texts such as '1,000.5'; {DENSE}"),
+    "lists": (lambda: csv_log("a|b", "c|d|e", "f"), "price: has texts such as 'a|b'; is it a column of lists?"),
+    "lists as JSON": (lambda: csv_log('"[1, 2]"', "[3]"), "has texts such as '[1, 2]'; is it a column of lists?"),
+    "times": (lambda: csv_log("2026-01-31 12:00:00", "2026-02-01"), "passed over: price: times"),
+    "no name": (lambda: csv_log("a", "b", header="label,item,"), "passed over: '': no name"),
+    "ids next to nulls": (
+        lambda: log(price=None, shop=[float(row) if row % 3 else None for row in range(COUNT)]),
+        "shop: holds fractions by its type, and all values are whole numbers; is it a column of ids next to nulls",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", QUESTIONS)
+@pytest.mark.usefixtures("folder")
+def test_a_column_that_is_unlike_its_use_is_told(neuroshard: Any, kind: str) -> None:
+    """On stderr, and questions in the job, too; the job is valid as it is."""
+    write, sentence = QUESTIONS[kind]
+    write()
+    result = neuroshard("init", "--data", next(Path().iterdir()), *DIM)
+
+    assert result.code == 0, result.err
+    assert sentence in result.err
+    assert sentence.removeprefix("passed over: ") in result.out
+    job_of(result.out)
+
+
+@pytest.mark.usefixtures("folder")
+def test_every_table_has_a_name_that_can_be_trained(neuroshard: Any) -> None:
+    """Columns are named after attributes of torch's modules, with dots, and in other scripts."""
+    log(**{"type": COLUMNS["item"], "user.id": COLUMNS["item"], "user_id": COLUMNS["item"], "日": COLUMNS["item"]})
+    names = {
+        table.feature_names or (table.name,): table.name
+        for table in job_of(neuroshard("init", "--data", "log.parquet", *DIM).out).tables().tables
+    }
+
+    assert names[("type",)] == "type_2"
+    assert (names["user.id",], names["user_id",], names["日",]) == ("user_id_2", "user_id", "_")
+
+
 @pytest.mark.usefixtures("folder")
 def test_sessions_are_in_the_job(neuroshard: Any) -> None:
     """With the repeats of their lists, which the plan uses."""
@@ -247,6 +296,8 @@ def test_sessions_are_in_the_job(neuroshard: Any) -> None:
         (("--dense", "label"), "column 'label': is the label, which no feature may be; hint: leave --dense label out"),
         (("--dense", "item", "--feature", "item"), "column 'item': is a feature and dense"),
         (("--time", "item"), "--time: orders the samples of a session; hint: give --session too"),
+        (("--session", "label"), "column 'label': is the label; hint: give --session another column"),
+        (("--session", "item", "--time", "item"), "column 'item': is the session; hint: give --time another column"),
         (("--format", "CriteoTSV"), "log.parquet line 1"),
         (("--max-samples", "0"), "Invalid value for '--max-samples'"),
     ],
@@ -350,6 +401,14 @@ BROKEN: dict[str, tuple[Callable[[], Any], str]] = {
     "empty label": (
         lambda: lines("label,item,price\n0,1,.5\n,2,.5\n1,1,.5\n,1,.5\n"),
         "log.csv line 3, column label: is missing, as in 2 of 4 samples, and no model learns from a sample without",
+    ),
+    "spaces next to commas": (
+        lambda: lines("label, item, price\n0, 1, .5\n"),
+        "log.csv line 1: the name ' item' begins or ends with a space; hint: write no spaces next to separators",
+    ),
+    "header of tabs": (
+        lambda: lines("label\titem\n0\t1\n", "log.tsv"),
+        "an empty one is between two tabs; give --format CSV if it is a header",
     ),
     "Latin-1": (lambda: lines("label,item,price\n0,ü,0.5\n", encoding="latin-1"), "log.csv line 2: is not UTF-8"),
     "other header": (

@@ -84,9 +84,8 @@ def init(
     print_document(job_text(log, sample, embedding_dim=embedding_dim, command=["init", *_given(options)]))
     if log.passed_over:
         say(f"passed over: {log.passed_over}")
-    for each in sample.statistics.features:
-        if each.doubt is not None:
-            say(each.doubt)
+    for doubt in sample.doubts:
+        say(doubt)
 
 
 def _given(options: Mapping[str, object]) -> list[str]:

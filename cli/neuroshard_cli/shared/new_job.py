@@ -210,7 +210,7 @@ def _job_lines(log: JobData, sample: "Sample", *, name: str, command: Sequence[s
     num_dense = len(dense) if log.columns.dense else log.num_dense
     is_many = "the hidden layers of MLPerf's DLRM" if count >= MANY_SAMPLES else "few, since the data is small"
     passed_over = f"# Passed over: {_in_comment(log.passed_over)}." if log.passed_over else None
-    doubts = [f"# {_in_comment(each.doubt)}" for each in statistics.features if each.doubt is not None]
+    doubts = [f"# {_in_comment(doubt)}" for doubt in sample.doubts]
     lines = [
         f"# Made from {count:,} samples by: {_in_comment(shlex.join(['neuroshard', *command]))}",
         "# Check, plan for GPUs that need not be here, train on this machine, train in a cluster:",

@@ -31,7 +31,9 @@ class ChosenColumns:
     def passed_over_text(self) -> str:
         """All columns that are passed over, those of one reason together."""
         found = sorted(self.passed_over.items(), key=lambda each: each[1])
-        groups = [(reason, [name for name, _ in each]) for reason, each in groupby(found, key=lambda each: each[1])]
+        groups = [
+            (reason, [name or "''" for name, _ in each]) for reason, each in groupby(found, key=lambda each: each[1])
+        ]
         return "; ".join(f"{', '.join(names)}: {reason}" for reason, names in groups)
 
 
@@ -66,13 +68,17 @@ def chosen_columns(
         DataError: a column is missing, cannot be looked up, or has another use; or none can be looked up.
     """
     named = [name for name in (label, session, time) if name is not None]
-    others = dict.fromkeys(ignored, "ignored")
+    others = dict.fromkeys(ignored, "ignored") | {"": "no name"}
     others |= {name: use for name, use in ((time, "the time"), (session, "the session")) if name is not None}
     others[DEFAULT_LABEL_COLUMN if label is None else label] = "the label"
     found_label = label or (DEFAULT_LABEL_COLUMN if DEFAULT_LABEL_COLUMN in kinds else None)
     for name in (*features, *dense, *ignored, *named):
         if name not in kinds:
             raise DataError(f"{where}: column {name!r}: is missing; hint: choose among {', '.join(kinds)}")
+    for option, name, used in (("--session", session, {found_label}), ("--time", time, {found_label, session})):
+        if name is not None and name in used:
+            use = "the label" if name == found_label else "the session"
+            raise DataError(f"{where}: column {name!r}: is {use}; hint: give {option} another column")
     _require_one_use(features, dense, others, where=where)
     by_name = {name for name in kinds if re.fullmatch(f"{DENSE_PREFIX}[0-9]+", name)} - set(features)
     found_dense = tuple(

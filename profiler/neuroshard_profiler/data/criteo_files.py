@@ -47,7 +47,9 @@ class CriteoText:
                 try:
                     parsed = parse_lines(b"".join(lines))
                 except LineError as error:
-                    raise DataError(f"{self._file} line {first_line + error.row}: {error}") from error
+                    line = first_line + error.row
+                    or_csv = "; give --format CSV if it is a header" if line == 1 else ""
+                    raise DataError(f"{self._file} line {line}: {error}{or_csv}") from error
                 if numbers is not None:  # the parser refused all that training would
                     numbers.take({DEFAULT_LABEL_COLUMN: parsed.labels}, str)
                 yield DataBatch(

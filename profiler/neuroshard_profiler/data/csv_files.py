@@ -1,6 +1,7 @@
 """CSV files with a header as batches of ids, by the trainer's own parser."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from neuroshard_profiler.data.batches import DataBatch, FeatureBatch
 from neuroshard_profiler.data.columns import chosen_columns
+from neuroshard_profiler.data.doubts import doubt_of_cells
 from neuroshard_profiler.data.numbers import SeenNumbers
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ _SHOWN_LINES = 1000
 
 
 class CsvFile:
-    """Columns of one id per sample, as texts; an empty cell looks nothing up. Columns of fractions are passed over."""
+    """Columns of one id per sample, as texts; an empty cell looks nothing up. Fractions and times are passed over."""
 
     ids_are_rows = True
 
@@ -49,13 +51,14 @@ class CsvFile:
                 raise damaged(file, error) from error
         if not shown:
             raise DataError(f"{file}: has a header and no samples; hint: leave the file out, or write it again")
-        names = tuple(dict.fromkeys(name for name in self._header.names if name not in ignored))
+        names = tuple(dict.fromkeys(name for name in self._header.names if name and name not in ignored))
         self._header.require((*features, *names), file)
         table = _parsed(shown, self._header, dict.fromkeys(names, pa.string()), file, first_line=2)
         fractions = [name for name in names if _are_fractions(table[name])]
+        times = [name for name in names if _are_times(table[name])]
         self.columns = chosen_columns(
-            {name: "fractions" if name in fractions else "texts" for name in self._header.names},
-            [name for name in self._header.names if name not in fractions],
+            {name: _kind(name, fractions, times) for name in self._header.names},
+            [name for name in self._header.names if name not in {*fractions, *times}],
             features=features,
             label=label,
             session=session,
@@ -73,6 +76,10 @@ class CsvFile:
         self._session = session
         self._texts = frozenset(name for name in names if _numbers(table[name]) is None)
         """Columns that hold other texts than numbers."""
+        looked_up = [name for name in self.columns.features if name in self._texts]
+        found = {name: doubt_of_cells(name, table[name].drop_null().to_pylist()) for name in looked_up}
+        self.doubts = {name: doubt for name, doubt in found.items() if doubt is not None}
+        """Questions on columns that are looked up."""
 
     @property
     def num_samples(self) -> None:
@@ -172,6 +179,21 @@ def _is_value(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def _kind(name: str, fractions: Collection[str], times: Collection[str]) -> str:
+    return "fractions" if name in fractions else "times" if name in times else "texts"
+
+
+def _are_times(column: "pa.ChunkedArray") -> bool:
+    import pyarrow as pa  # noqa: PLC0415 - only where CSV is read
+    from neuroshard_trainer.data.csv_lines import TIME_KINDS  # noqa: PLC0415 - needs pyarrow
+
+    for kind in TIME_KINDS:
+        if pa.types.is_timestamp(kind):
+            with suppress(pa.ArrowInvalid):
+                return len(column.drop_null().cast(kind)) > 0
+    return False
 
 
 def _are_fractions(column: "pa.ChunkedArray") -> bool:

@@ -10,8 +10,10 @@ from neuroshard_trainer.data.files import DataFile, matching_files
 
 from neuroshard_profiler.data.batches import DataBatch, evenly
 from neuroshard_profiler.data.columns import ChosenColumns
+from neuroshard_profiler.data.csv_files import CsvFile
 from neuroshard_profiler.data.files import CRITEO_FORMATS, ENDS, ParquetFile, Reader, format_of, open_data
 from neuroshard_profiler.data.numbers import SeenNumbers
+from neuroshard_profiler.data.statistics import DataStatistics
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -128,6 +130,19 @@ class DataSet:
         for column, count in sorted(numbers.num_missing.items()):
             remedy = "set spec.data.missing" if column != label and numbers.may_miss else "fill it in or drop them"
             yield f"{column}: is missing in {count:,} of {numbers.num_samples:,} samples; hint: {remedy}"
+
+    def doubts(self, statistics: DataStatistics, numbers: SeenNumbers) -> tuple[str, ...]:
+        """Return questions to the user of the data: on columns whose values are unlike their use."""
+        cells = self._first.doubts if isinstance(self._first, CsvFile) else {}
+        ids = [cells.get(each.name) or each.doubt for each in statistics.features]
+        floating = self._first.floating if isinstance(self._first, ParquetFile) else ()
+        dense = [
+            f"{name}: holds fractions by its type, and all values are whole numbers; is it a column of ids next to "
+            "nulls, as pandas stores them? write it as integers, such as pandas' Int64"
+            for name in self.columns.dense
+            if name in floating and name in numbers.columns and numbers.columns[name].are_like_ids
+        ]
+        return tuple(each for each in (*ids, *dense) if each is not None)
 
     @property
     def ids_are_rows(self) -> bool:

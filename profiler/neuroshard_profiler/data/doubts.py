@@ -4,7 +4,10 @@ A model that looks up its own label predicts it; a table of times or running num
 Nothing but the values shows it, so that a doubt is a question and not a refusal.
 """
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 import numpy as np
 from neuroshard_api.documents.label_names import is_named_like_label
@@ -23,6 +26,37 @@ _KEPT = 4096
 _YEARS_S = (978_307_200, 2_051_222_400)
 """2001 to 2035 in seconds since 1970."""
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
+
+
+_LIKE_FRACTION = re.compile(r"\s*[-+]?[$€£]?\s*\d[\d,' ]*\.\d+(e[-+]?\d+)?\s*%?\s*", re.IGNORECASE)
+_LIKE_LIST = re.compile(r"\s*\[.*\]\s*|[^|;]+([|;][^|;]+)+")
+
+
+def doubt_of_cells(name: str, cells: Sequence[str]) -> str | None:
+    """Return a question on a column of CSV that is looked up as texts. None: its cells are like ids.
+
+    Args:
+        name: of the column.
+        cells: of the first lines, without empty ones; at least one is no number.
+    """
+    for kind, question in (
+        (_LIKE_FRACTION, "is it a dense feature? write plain numbers, and nothing where one is missing, or give"),
+        (_LIKE_LIST, "is it a column of lists? a cell of CSV is one id: write Parquet, or give"),
+    ):
+        found = [each for each in cells if kind.fullmatch(each)]
+        if 2 * len(found) >= max(1, len(cells)):
+            others = (each for each in cells if kind is _LIKE_FRACTION and not _is_plain_number(each))
+            shown = dict.fromkeys((found[0], *islice(others, 1)))
+            return f"{name}: has texts such as {' and '.join(map(repr, shown))}; {question} --ignore {name}"
+    return None
+
+
+def _is_plain_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return cell == cell.strip()
 
 
 @dataclass(slots=True)

@@ -216,6 +216,8 @@ class ParquetFile:
             )
         self._session = session
         self._time = time
+        self.floating = frozenset(each.name for each in schema if pa.types.is_floating(each.type))
+        """Columns of floating-point numbers."""
         self.texts = frozenset(name for name in self.columns.features if is_text(id_type(schema.field(name).type)))
         """Features whose ids are texts."""
         self.has_text_sessions = session is not None and not pa.types.is_integer(id_type(schema.field(session).type))

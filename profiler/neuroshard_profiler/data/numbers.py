@@ -24,6 +24,8 @@ class SeenColumn:
     num_values: int = 0
     smallest: float = np.inf
     largest: float = -np.inf
+    are_whole: bool = True
+    """Whether no value is a fraction."""
 
     def take(self, values: Numbers) -> None:
         """Count further values, NaN where they are missing."""
@@ -33,6 +35,12 @@ class SeenColumn:
         if len(present):
             self.smallest = min(self.smallest, float(present.min()))
             self.largest = max(self.largest, float(present.max()))
+            self.are_whole = self.are_whole and bool((present == np.floor(present)).all())
+
+    @property
+    def are_like_ids(self) -> bool:
+        """Whether all values are whole numbers from 0 on, and other ones than 0 and 1."""
+        return self.num_values > 0 and self.are_whole and self.smallest >= 0 and self.largest > 1
 
 
 @dataclass(slots=True)

@@ -46,6 +46,8 @@ class Sample:
     statistics: DataStatistics
     duplication: Duplication | None
     """None: there are no sessions in the order of time."""
+    doubts: tuple[str, ...]
+    """Questions to the user of the data."""
 
     @cached_property
     def name(self) -> str:
@@ -108,4 +110,5 @@ def read_sample(
                 settings=settings.engine,
                 constant=settings.constant,
             )
-    return Sample(place=place, statistics=statistics, duplication=duplication)
+    doubts = data.doubts(statistics, numbers) if data.has_names else ()
+    return Sample(place=place, statistics=statistics, duplication=duplication, doubts=doubts)

@@ -103,6 +103,11 @@ def csv_header(line: bytes, file: DataFile) -> CsvHeader:
         )
     if text.startswith("{"):
         raise DataError(f"{file} line 1: holds JSON, expected the names of columns; hint: write CSV or Parquet")
+    spaced = next((each for each in names if each != each.strip()), None)
+    if spaced is not None:
+        raise DataError(
+            f"{file} line 1: the name {spaced!r} begins or ends with a space; hint: write no spaces next to separators"
+        )
     return CsvHeader(names=tuple(names), delimiter=delimiter, num_bytes=len(line), line=line.rstrip(b"\r\n"))
 
 
