@@ -13,6 +13,7 @@ import pytest
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_cli.local.job_file import read_job_file
 from neuroshard_cli.main import run as neuroshard
 from support.trainer.trainer_builders import plan_of, write_plan
 
@@ -113,6 +114,31 @@ def test_random_labels_are_not_predicted(run: Run, tmp_path: Path, monkeypatch: 
     for command in commands:
         assert neuroshard(shlex.split(command)[1:]) == ExitCode.OK
 
+    assert trained_auc(run, tmp_path, **data) == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.slow
+def test_random_labels_are_not_predicted_by_the_job_that_init_writes(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the command of the guide, whose job has all tables and dense columns of the log."""
+    monkeypatch.chdir(tmp_path)
+    write_logs(tmp_path)
+    text = (GUIDES / "own-data.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^    (neuroshard init .*) > job\.yaml$", text, flags=re.MULTILINE)
+
+    assert neuroshard(shlex.split(command)[1:]) == ExitCode.OK
+    (tmp_path / "job.yaml").write_text(capsys.readouterr().out, encoding="utf-8")
+    written = read_job_file(tmp_path / "job.yaml")
+    (tmp_path / "tables.json").write_text(written.tables().to_json(), encoding="utf-8")
+    data = written.job.spec.data.model_dump(
+        mode="json", by_alias=True, exclude_unset=True, exclude={"validation_percent"}
+    )
+
+    assert data["denseColumns"] == ["price"]
+    assert {name for table in written.tables().tables for name in table.feature_names or (table.name,)} == {
+        "visit_id", "item", "history", "city"
+    }  # fmt: skip
     assert trained_auc(run, tmp_path, **data) == pytest.approx(0.5, abs=0.03)
 
 
