@@ -37,7 +37,7 @@ def doubt_of_cells(name: str, cells: Sequence[str]) -> str | None:
 
     Args:
         name: of the column.
-        cells: of the first lines, without empty ones; at least one is no number.
+        cells: of the first lines, without empty ones; at least one is not a number.
     """
     for kind, question in (
         (_LIKE_FRACTION, "is it a dense feature? write plain numbers, and nothing where one is missing, or give"),
