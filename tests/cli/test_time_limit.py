@@ -3,7 +3,7 @@ from collections import deque
 from collections.abc import Iterator
 
 import pytest
-from neuroshard_cli.shared.time_limit import TimeLimitError, time_limit
+from neuroshard_dlrm.time_limit import TimeLimitError, time_limit
 
 
 def spin() -> Iterator[None]:

@@ -148,9 +148,9 @@ def _predicted_memory(plans: "Sequence[Path]", given: "Sequence[GivenPlan]") -> 
 def checked_plans(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
     """Return the number of the job's processes, and the plans, all of which are for it. Raises CommandError."""
     from neuroshard_api.job.job_file import read_job_file
+    from neuroshard_dlrm.plan_file import mismatches, read_given_plan
 
     from neuroshard_cli.commands.run import require_local
-    from neuroshard_cli.shared.plan_file import mismatches, read_given_plan
 
     found = read_job_file(job)
     require_local(found.job, where=str(job))

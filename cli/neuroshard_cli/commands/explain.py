@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.shared.output import print_document, print_text
-from neuroshard_cli.shared.plan_file import read_plan
 
 
 def explain(

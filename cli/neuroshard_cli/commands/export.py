@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
+from neuroshard_dlrm.plan_file import read_given_plan
 
 from neuroshard_cli.shared.output import print_document, write_file
-from neuroshard_cli.shared.plan_file import read_given_plan
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan

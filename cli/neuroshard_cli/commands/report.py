@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
+from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.local.directory import file_digest
 from neuroshard_cli.shared.output import print_document, write_file
-from neuroshard_cli.shared.plan_file import read_plan
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.step_report import StepReport

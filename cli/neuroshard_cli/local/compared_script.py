@@ -69,8 +69,7 @@ def request_file(
 def _read(path: Path) -> "GivenPlan | TorchRecPlan":
     from neuroshard_api.documents.document import read_data
     from neuroshard_api.documents.torchrec_plan import TorchRecPlan
-
-    from neuroshard_cli.shared.plan_file import read_given_plan
+    from neuroshard_dlrm.plan_file import read_given_plan
 
     raw = read_data(path)
     if TorchRecPlan.is_named_by(raw):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.process.failures import CommandError
+from neuroshard_dlrm.plan_file import mismatches
 
 from neuroshard_cli.local.corrected_models import take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory, file_digest
@@ -19,7 +20,6 @@ from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
 from neuroshard_cli.shared.output import write_file
-from neuroshard_cli.shared.plan_file import mismatches
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.hardware import Hardware

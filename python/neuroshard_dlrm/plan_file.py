@@ -1,35 +1,29 @@
 """Plan files as other commands take them: read, and checked against their own request."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from neuroshard_api.documents.plan import GivenPlan, Plan
-    from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.document import DocumentError, read_data
+from neuroshard_api.documents.plan import GivenPlan, Plan, any_plan
+from neuroshard_api.documents.tables import TableSet, planned_facts
+from neuroshard_api.sharding.placement_rules import local_size_problem
+from neuroshard_planner.plans.checks import plan_problems, table_problems
 
 
-def read_plan(path: Path, *, must_fit: bool = True) -> "Plan":
+def read_plan(path: Path, *, must_fit: bool = True) -> Plan:
     """Read a plan with a price that matches its own tables, devices and limits. Raises DocumentError.
 
     Args:
         path: of the file.
         must_fit: whether a device with too little memory is an error.
     """
-    from neuroshard_api.documents.document import DocumentError
-    from neuroshard_api.documents.plan import Plan
-
     plan = read_given_plan(path, must_fit=must_fit)
     if not isinstance(plan, Plan):
         raise DocumentError(str(path), [plan.no_price])
     return plan
 
 
-def read_given_plan(path: Path, *, must_fit: bool = True) -> "GivenPlan":
+def read_given_plan(path: Path, *, must_fit: bool = True) -> GivenPlan:
     """Read a plan, with or without a price, that matches its own tables, devices, and limits. Raises DocumentError."""
-    from neuroshard_api.documents.document import DocumentError, read_data
-    from neuroshard_api.documents.plan import any_plan
-    from neuroshard_planner.plans.checks import plan_problems
-
     plan = any_plan(read_data(path), where=str(path))
     problems = plan_problems(plan, must_fit=must_fit)
     if problems:
@@ -37,12 +31,17 @@ def read_given_plan(path: Path, *, must_fit: bool = True) -> "GivenPlan":
     return plan
 
 
-def mismatches(plan: "GivenPlan", tables: "TableSet", *, world_size: int, devices_per_node: int) -> list[str]:
-    """Return the reasons against a plan for these tables on nodes of that many devices; an empty list where it fits."""
-    from neuroshard_api.documents.tables import planned_facts
-    from neuroshard_api.sharding.placement_rules import local_size_problem
-    from neuroshard_planner.plans.checks import plan_problems
+def read_placement(path: Path) -> GivenPlan:
+    """Read a plan whose shards cover its tables; its price may be that of an earlier release. Raises DocumentError."""
+    plan = any_plan(read_data(path), where=str(path))
+    problems = table_problems(plan.tables, plan.request)
+    if problems:
+        raise DocumentError(str(path), problems)
+    return plan
 
+
+def mismatches(plan: GivenPlan, tables: TableSet, *, world_size: int, devices_per_node: int) -> list[str]:
+    """Return the reasons against a plan for these tables on nodes of that many devices; an empty list where it fits."""
     planned = plan.num_devices
     if planned != world_size:
         return [

@@ -1,0 +1,45 @@
+"""Algorithms on one request, each timed, TorchRec's planner within a limit of time."""
+
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.process.errors import MissingPackageError
+from neuroshard_api.process.failures import CommandError
+from neuroshard_costs.bundle import CostBundle
+from neuroshard_planner.baselines.torchrec import require_torchrec
+from neuroshard_planner.explain.comparison import Comparison, compare
+from neuroshard_report.terminal.comparison import Timed
+
+from neuroshard_dlrm.time_limit import TimeLimitError, time_limit
+
+TORCHREC_SECONDS = 60.0
+"""Default limit of TorchRec's planner, whose search grows with the tables."""
+
+
+def chosen_algorithms(names: Sequence[str] | None) -> list[Algorithm]:
+    """Return the algorithms of these names, all for None. Raises CommandError for a name that there is not."""
+    chosen = [name.strip() for name in names] if names is not None else list(Algorithm)
+    unknown = [name for name in chosen if name not in list(Algorithm)]
+    if unknown:
+        raise CommandError(f"--algorithms: there is no {unknown[0]!r}; hint: choose among {', '.join(Algorithm)}")
+    return [each for each in Algorithm if each in chosen]
+
+
+def timed_comparison(
+    request: PlanRequest, algorithm: Algorithm, *, bundle: CostBundle, torchrec_seconds: float
+) -> Timed:
+    """Return the result and the time of one algorithm; TorchRec's planner has a problem where its limit passes."""
+    started = time.perf_counter()
+    limit = torchrec_seconds if algorithm is Algorithm.TORCHREC else None
+    if limit is not None:
+        with suppress(MissingPackageError):  # which the comparison reports
+            require_torchrec("the algorithm torchrec")  # an import must not be cut off
+    try:
+        with time_limit(limit):
+            (found,) = compare(request, bundle=bundle, algorithms=(algorithm,))
+    except TimeLimitError:
+        problem = f"TorchRec's planner took more than {limit:g} s; hint: raise --torchrec-seconds"
+        found = Comparison(algorithm=algorithm, evaluations=0, problem=problem)
+    return Timed(comparison=found, seconds=time.perf_counter() - started)

@@ -1,0 +1,112 @@
+"""What a plan from anywhere answers, and its price with what moving a few tables would give."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_api.documents.document import parse_data, read_data, read_text
+from neuroshard_api.documents.plan import GivenPlan, Plan, TablePlacement
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.torchrec_plan import TorchRecPlan
+from neuroshard_api.process.failures import CommandError
+from neuroshard_costs.bundle import CostBundle
+from neuroshard_planner.baselines.torchrec import require_torchrec
+from neuroshard_planner.explain.moves import Move, best_moves
+from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
+from neuroshard_planner.interop.imported_plan import imported_plan
+
+from neuroshard_dlrm.options import RequestOptions
+from neuroshard_dlrm.requests import require_no_options
+
+if TYPE_CHECKING:
+    from torchrec.distributed.types import ShardingPlan
+
+Ask = Callable[[Algorithm], PlanRequest]
+"""Gives the request of a plan that does not say what it answers, for an algorithm."""
+
+DOCUMENT_SUFFIXES = (".json", ".yaml", ".yml", ".gz")
+FIRST_BYTES = 1024  # blanks may come before a brace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScoredPlan:
+    """A plan with its price."""
+
+    plan: Plan
+    explanation: PlanExplanation
+    moves: tuple[Move, ...]
+    """Of up to three tables, those that save most."""
+
+
+def scored_plan(request: PlanRequest, tables: tuple[TablePlacement, ...], *, bundle: CostBundle) -> ScoredPlan:
+    """Return the price of shards from anywhere; they need not fit. Raises PlanError or RequestError."""
+    plan = imported_plan(tables, request, bundle=bundle, must_fit=False)
+    return ScoredPlan(
+        plan=plan, explanation=explain_plan(plan, bundle=bundle), moves=tuple(best_moves(plan, bundle=bundle))
+    )
+
+
+def given_plan(path: Path, options: RequestOptions, *, ask: Ask) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
+    """Return the request of a plan, and its shards. Raises CommandError, DocumentError, or MissingPackageError."""
+    raw = _document_data(path)
+    if raw is not None and not TorchRecPlan.is_named_by(raw):
+        whole = GivenPlan.from_data(raw, where=str(path))
+        require_no_options(options, but=frozenset({"bundle", "any_device"}), where=str(path))
+        if whole.replication is not None:
+            raise CommandError(
+                f"{path}: replication: plans with groups of devices have their price from the search alone; "
+                "hint: read it with `neuroshard explain`"
+            )
+        return whole.resolved, whole.tables
+    return _torchrec_plan(path, None if raw is None else TorchRecPlan.from_data(raw, where=str(path)), ask)
+
+
+def _document_data(path: Path) -> object | None:
+    """Return the data of a document, by the file's name or its first character. None: a pickle."""
+    if path.suffix in DOCUMENT_SUFFIXES:
+        return read_data(path)
+    if not path.is_file():
+        return None
+    with path.open("rb") as file:
+        is_json = file.read(FIRST_BYTES).lstrip().startswith(b"{")
+    return parse_data(read_text(path), where=str(path), is_json=True) if is_json else None
+
+
+def _torchrec_plan(
+    path: Path, exported: TorchRecPlan | None, ask: Ask
+) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
+    """Return the same of a plan in TorchRec's words; ``exported`` None: the file is a pickle."""
+    request = ask(Algorithm.TORCHREC)
+    require_torchrec("a plan of TorchRec's")
+    from neuroshard_planner.interop.pickled_plan import read_pickled_plan
+    from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
+
+    if exported is not None and exported.groups is not None:
+        raise CommandError(
+            f"{path}: groups: plans with groups of devices have their price from the search alone"
+            "; hint: plan the tables with `neuroshard plan --group-sizes`, which shows the price"
+        )
+    if exported is not None:
+        world = (exported.world_size, exported.local_world_size)
+        asked = (request.topology.num_devices, request.topology.devices_per_node)
+        if world != asked:
+            raise CommandError(
+                f"{path}: is for {world[0]} processes, {world[1]} per node, and the devices are {asked[0]}, {asked[1]} "
+                "per node; hint: give --devices and --nodes of the plan"
+            )
+        found = load_sharding_plan(exported)
+    else:
+        found = read_pickled_plan(path)
+    return request, torchrec_tables(found, request, where=str(path))
+
+
+def torchrec_tables(found: "ShardingPlan", request: PlanRequest, *, where: str) -> tuple[TablePlacement, ...]:
+    """Return the shards of a plan of TorchRec's. Raises CommandError where its nodes are others than the request's."""
+    from neuroshard_planner.interop.torchrec import node_problem, placements
+
+    tables = placements(found, request)
+    problem = node_problem(found, request.topology.devices_per_node)
+    if problem is not None:
+        raise CommandError(f"{where}: {problem}; hint: give --devices and --nodes of the plan")
+    return tables
