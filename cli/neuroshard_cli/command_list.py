@@ -42,6 +42,7 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("compare", "Compare all algorithms on one request."),
         _entry("score", "Price any plan: its cost, its losses, and the gain of moving three tables."),
         _entry("explain", "Explain a plan, or one of its tables."),
+        _entry("diff", "Compare two plans: tables that move, bytes that move, and the parts of the step that change."),
         _entry("report", "Write a plan as one HTML file."),
         _entry("validate", "Check files, and list every problem of every file."),
         _entry("export", "Write a plan as a TorchRec sharding plan."),

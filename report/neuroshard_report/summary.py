@@ -123,23 +123,8 @@ class PlacedTable:
 
     @property
     def shard_text(self) -> str:
-        """The shards in words: ``0 (64), 1 (32)`` is 64 columns on device 0 and 32 on device 1.
-
-        Many shards of one width are drawn together: ``48-63 (8 each)``. Of tables that are not cut by columns the
-        sharding type comes first, and of copied ones the devices alone.
-        """
-        kind = self.placement.sharding_type
-        if kind is ShardingType.DATA_PARALLEL:
-            return f"{kind.value} {index_ranges(self.devices)}"
-        return self._pieces if kind.is_by_columns else f"{kind.value} {self._pieces}"
-
-    @property
-    def _pieces(self) -> str:
-        shards = self.placement.shards
-        widths = {shard.num_columns for shard in shards}
-        if len(widths) == 1 and len(self.devices) == len(shards) > FEW_SHARDS:
-            return f"{index_ranges(self.devices)} ({shards[0].num_columns} each)"
-        return ", ".join(f"{shard.device} ({shard.num_columns})" for shard in shards)
+        """The shards in words (see `shards_text`)."""
+        return shards_text(self.placement)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -360,6 +345,24 @@ def summarize(plan: Plan) -> PlanSummary:
         for table, placement in zip(resolved.tables.tables, plan.tables, strict=True)
     )
     return PlanSummary(plan=plan, devices=devices, tables=tables, collections=tuple(placed_collections(plan)))
+
+
+def shards_text(placement: TablePlacement) -> str:
+    """Return the shards of a table in words: ``0 (64), 1 (32)`` is 64 columns on device 0 and 32 on device 1.
+
+    Many shards of one width are drawn together: ``48-63 (8 each)``. Of tables that are not cut by columns the sharding
+    type comes first, and of copied ones the devices alone.
+    """
+    kind, shards = placement.sharding_type, placement.shards
+    devices = sorted({shard.device for shard in shards})
+    if kind is ShardingType.DATA_PARALLEL:
+        return f"{kind.value} {index_ranges(devices)}"
+    widths = {shard.num_columns for shard in shards}
+    if len(widths) == 1 and len(devices) == len(shards) > FEW_SHARDS:
+        pieces = f"{index_ranges(devices)} ({shards[0].num_columns} each)"
+    else:
+        pieces = ", ".join(f"{shard.device} ({shard.num_columns})" for shard in shards)
+    return pieces if kind.is_by_columns else f"{kind.value} {pieces}"
 
 
 def index_ranges(indices: Sequence[int]) -> str:

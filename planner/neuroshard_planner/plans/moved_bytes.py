@@ -24,6 +24,24 @@ def moved_bytes(
     )
 
 
+def received_bytes(
+    before: TablePlacement | None, after: TablePlacement, table: Table, *, request: PlanRequest
+) -> dict[int, float]:
+    """Return the bytes of one table that each device holds after a move and did not hold before, as `moved_bytes`.
+
+    Args:
+        before: where the table was. None: nowhere.
+        after: where it is then.
+        table: in both places.
+        request: of the plan after the move.
+    """
+    found: dict[int, float] = {}
+    for shard in after.shards:
+        num_bytes = _moved(shard, () if before is None else before.shards, table, request)
+        found[shard.device] = found.get(shard.device, 0.0) + num_bytes
+    return found
+
+
 def move_price_ms(num_bytes: float, *, price_ms_per_gib: float) -> float:
     """Return the milliseconds of a step that bytes which move count as."""
     return price_ms_per_gib * num_bytes / GIB

@@ -69,22 +69,16 @@ def _terms(named: Sequence[tuple[str, str]], css_letter: str) -> tuple[_Term, ..
     )
 
 
-def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = (), steps: StepReport | None = None) -> str:
-    """Return the report of a plan that matches its own request. Equal arguments give equal reports.
-
-    Args:
-        plan: what is shown.
-        traffic: what the plan and the baselines cost under other traffic; without it that section is left out.
-        steps: measured under the plan; without it the time of the dense part is the predicted one alone.
-    """
-    environment = Environment(
+def environment() -> Environment:
+    """Return the templates of pages, with the formats of numbers."""
+    found = Environment(
         loader=FileSystemLoader(_TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(
+    found.filters.update(
         bytes=format_bytes,
         count=format_count,
         ms=format_ms,
@@ -93,13 +87,36 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = (), steps: StepR
         devices=_device_list,
         ranges=index_ranges,
     )
+    return found
+
+
+def page_style() -> Markup:
+    """Return the styles of pages."""
+    return Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8"))  # noqa: S704 - our own file
+
+
+def render_html(
+    plan: Plan,
+    *,
+    traffic: Sequence[TrafficCost] = (),
+    steps: StepReport | None = None,
+    is_whole: bool = True,
+) -> str:
+    """Return the report of a plan that matches its own request. Equal arguments give equal reports.
+
+    Args:
+        plan: what is shown.
+        traffic: what the plan and the baselines cost under other traffic; without it that section is left out.
+        steps: measured under the plan; without it the time of the dense part is the predicted one alone.
+        is_whole: whether all of it is shown; else the first screen, which ends with the time of each device.
+    """
     summary = summarize(plan)
     resolved = plan.resolved
     topology = resolved.topology
     shown = summary.devices if topology.num_devices <= MAX_LANES else summary.extremes(NUM_EXTREMES)
     listed = _by_module(sorted(summary.tables, key=_reads, reverse=True)[:MAX_TABLES], summary)
     capacity = max(max(device.memory_bytes, device.memory.capacity_bytes) for device in summary.devices)
-    template = environment.get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     return template.render(
         plan=plan,
         traffic=traffic,
@@ -107,7 +124,8 @@ def render_html(plan: Plan, *, traffic: Sequence[TrafficCost] = (), steps: StepR
         topology=topology,
         summary=summary,
         trust=trust_text(plan.bundle),
-        style=Markup((_TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
+        is_whole=is_whole,
+        style=page_style(),
         script=Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         sha256=hashlib.sha256(plan.to_json().encode()).hexdigest(),
         cost_terms=_cost(plan),

@@ -20,6 +20,7 @@ class PrintableConsole(Console):
             width=width,
             markup=False,
             highlight=False,
+            force_jupyter=False,  # which would show in the notebook what is written to a file
             color_system="auto" if has_color else None,
         )
 
