@@ -48,9 +48,12 @@ class SearchTuning:
     """Of proposals: most memory of any shard over a device's."""
     dim_limits: tuple[float, ...] = (1.0, 1.05, 1.1, 1.2, 1.35, INFINITE)
     """Of greedy passes: most columns of a device over the mean; the reference's grid is 1.0 to 1.5."""
-    memory_prices: tuple[float, ...] = (0.0, 1.0)
-    """Of greedy passes."""
-    opening_grid: tuple[tuple[float, float], ...] = ((1.0, 0.0), (1.1, 0.0), (1.35, 0.0), (INFINITE, 0.0), (1.1, 1.0))
+    memory_prices: tuple[float, ...] = (0.0, 0.5, 2.0)
+    """Of greedy passes: a device's share of used memory next to its share of load."""
+    opening_grid: tuple[tuple[float, float], ...] = (
+        *((1.0, 0.0), (1.1, 0.0), (1.35, 0.0), (INFINITE, 0.0)),
+        *((1.1, 1.0), (INFINITE, 0.5), (INFINITE, 2.0)),
+    )
     """Limits on columns and prices of memory, where one pass for each proposal must do."""
     num_judged_placements: int = 24
     """Of the states placed together, the cheapest by additive loads, which the networks judge."""
