@@ -153,6 +153,17 @@ def test_the_admission_policy_keeps_the_operator_to_its_own_objects(bare_api: Ba
     assert refusal("delete", "configmap", "job-plan") == ""
     assert kubectl.get("configmap", "aws-auth")["metadata"].get("labels") is None
 
+    pod = {"restartPolicy": "Never", "containers": [{"name": "x", "image": "x"}]}
+    metadata = {"name": "job-worker-0", "labels": labels, "ownerReferences": [owner]}
+    by_account = {
+        name: refusal("create", "--dry-run=server", "--filename=-", stdin=json.dumps(made))
+        for name in ("job-worker", "another")
+        for template in [{"spec": {**pod, "serviceAccountName": name}}]
+        for made in [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": {"template": template}}]
+    }
+    assert by_account["job-worker"] == ""
+    assert "only with the ServiceAccounts of their DLRMTrainingJob" in by_account["another"]
+
 
 def policies(name: str, values: Values = {}) -> list[Any]:  # noqa: B006 - read only
     """Return a policy of the chart and its binding."""
@@ -160,60 +171,157 @@ def policies(name: str, values: Values = {}) -> list[Any]:  # noqa: B006 - read 
     return [each for each in found if each["metadata"]["name"] == name]
 
 
-ASKS: Mapping[str, Mapping[str, Any]] = {
-    "another account": {"serviceAccountName": "powerful", "automountServiceAccountToken": True},
-    "another account by its old name": {"serviceAccount": "powerful"},
-    "no account": {"serviceAccountName": None},
+def secured(**security: Any) -> Mapping[str, Any]:
+    """Return the part of a pod template that gives the trainer's container a security context."""
+    return {"containers": [{"name": "trainer", "image": "x", "securityContext": security}]}
+
+
+def with_trainer(**fields: Any) -> Mapping[str, Any]:
+    """Return the part of a pod template that gives the trainer's container fields."""
+    return {"containers": [{"name": "trainer", "image": "x", **fields}]}
+
+
+ELSEWHERE = {"httpGet": {"host": "169.254.169.254", "path": "/", "port": 80}}
+BASELINE: Mapping[str, Mapping[str, Any]] = {
     "the node's processes": {"hostPID": True},
     "the node's shared memory": {"hostIPC": True},
     "the node's network": {"hostNetwork": True},
     "files of the node": {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]},
-    "a privileged container": {"containers": [{"name": "trainer", "securityContext": {"privileged": True}}]},
+    "a privileged container": secured(privileged=True),
     "a privileged container before": {
         "initContainers": [{"name": "x", "image": "x", "securityContext": {"privileged": True}}]
     },
+    "a privileged container next to a harmless one": {
+        "containers": [
+            {"name": "a", "image": "x"},
+            {"name": "b", "image": "x", "securityContext": {"privileged": True}},
+        ]
+    },
+    "all capabilities": secured(capabilities={"add": ["ALL"]}),
+    "one capability too many": secured(capabilities={"drop": ["ALL"], "add": ["CHOWN", "SYS_ADMIN"]}),
+    "a capability by its other name": secured(capabilities={"add": ["CAP_SYS_MODULE"]}),
+    "raw packets": secured(capabilities={"add": ["NET_RAW"]}),
+    "all system calls": secured(seccompProfile={"type": "Unconfined"}),
+    "all system calls for the pod": {"securityContext": {"seccompProfile": {"type": "Unconfined"}}},
+    "no AppArmor": secured(appArmorProfile={"type": "Unconfined"}),
+    "no AppArmor for the pod": {"securityContext": {"appArmorProfile": {"type": "Unconfined"}}},
+    "another type of SELinux": secured(seLinuxOptions={"type": "spc_t"}),
+    "another user of SELinux": {"securityContext": {"seLinuxOptions": {"user": "system_u"}}},
+    "another role of SELinux": secured(seLinuxOptions={"role": "system_r"}),
+    "a process of a Windows node": {
+        "hostNetwork": True,
+        "securityContext": {"windowsOptions": {"hostProcess": True, "runAsUserName": "NT AUTHORITY\\SYSTEM"}},
+    },
+    "a setting of the kernel": {"securityContext": {"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}},
+    "a port of the node": with_trainer(ports=[{"containerPort": 80, "hostPort": 80}]),
+    "the kubelet's calls by a probe": with_trainer(livenessProbe=ELSEWHERE),
+    "the kubelet's connections by a probe": with_trainer(startupProbe={"tcpSocket": {"host": "10.0.0.1", "port": 22}}),
+    "the kubelet's calls by a hook": with_trainer(lifecycle={"preStop": ELSEWHERE}),
+}
+"""Pods that the Baseline Pod Security Standard refuses."""
+ASKS: Mapping[str, Mapping[str, Any]] = {
+    **BASELINE,
+    "/proc of the node": secured(procMount="Unmasked"),
+    "another account": {"serviceAccountName": "powerful", "automountServiceAccountToken": True},
+    "another account by its old name": {"serviceAccount": "powerful"},
+    "two accounts, one of them allowed": {"serviceAccountName": "reader", "serviceAccount": "powerful"},
+    "no account": {"serviceAccountName": None},
+    "a wrong type that may be read as true": {"hostPID": "true"},
     "containers of a wrong type": {"containers": 7},
+    "volumes of a wrong type": {"volumes": {"hostPath": {"path": "/"}}},
+    "a security context of a wrong type": with_trainer(securityContext="privileged"),
+    "capabilities of a wrong type": secured(capabilities={"add": "ALL"}),
+    "a server that the node mounts": {"volumes": [{"name": "v", "nfs": {"server": "x", "path": "/"}}]},
+    "a disk image that the node mounts": {"volumes": [{"name": "v", "rbd": {"monitors": ["x"], "image": "x"}}]},
+    "a program of the node": {"volumes": [{"name": "v", "flexVolume": {"driver": "x/y"}}]},
+    "a volume with two sources": {"volumes": [{"name": "v", "emptyDir": {}, "hostPath": {"path": "/"}}]},
+    "the place of the cluster's own pods": {"priorityClassName": "system-node-critical"},
 }
 """What a job must not ask of its pods where the policy of jobs is on."""
+UNCONFINED = {"annotations": {"container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}}
+ASKS_OUTSIDE: Mapping[str, Mapping[str, Any]] = {
+    "no AppArmor by an annotation": {"podTemplate": {"metadata": UNCONFINED}},
+    "no AppArmor for the profiler": {"profiler": {"podMetadata": UNCONFINED}},
+    "no AppArmor for the planner": {"planner": {"podMetadata": UNCONFINED}},
+    "the place of the cluster's own pods by the run policy": {
+        "runPolicy": {"schedulingPolicy": {"priorityClassName": "system-cluster-critical"}}
+    },
+}
+"""The same outside of the pod template's spec."""
+USUAL: Sequence[Mapping[str, Any]] = (
+    {},
+    {"nodeSelector": {"a": "b"}, "tolerations": [{"operator": "Exists"}], "runtimeClassName": "nvidia"},
+    {"containers": [{"name": "trainer", "securityContext": None}], "securityContext": None, "volumes": None},
+    {"volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "persistentVolumeClaim": {"claimName": "c"}}]},
+    {"serviceAccountName": "reader", "hostPID": False, "hostNetwork": None, "priorityClassName": "high"},
+    secured(
+        capabilities={"drop": ["ALL"], "add": ["IPC_LOCK"]}, privileged=False, seccompProfile={"type": "Localhost"}
+    ),
+    with_trainer(ports=[{"containerPort": 80}], startupProbe={"httpGet": {"path": "/", "port": 80}}, lifecycle=None),
+    {"securityContext": {"fsGroup": 5, "sysctls": [{"name": "net.ipv4.tcp_rmem", "value": "1 2 3"}]}},
+)
+"""What jobs ask for every day."""
 
 
 @pytest.mark.api_server
 @pytest.mark.slow
 def test_the_policy_of_jobs_refuses_what_a_pod_of_ones_own_would_not_get(bare_api: BareApi) -> None:
-    """On a real API server: each way to the rights of another account or to the node; what is usual passes."""
+    """On a real API server: each way to the rights of another account or to the node; what is usual passes.
+
+    Pod Security of the API server itself is the judge of what reaches beyond a pod.
+    """
     kubectl = bare_api.kubectl
     kubectl.define("dlrmtrainingjobs.training.neuroshard.dev", (ROOT / "crds" / "dlrmtrainingjobs.yaml").read_text())
 
-    def refusal(spec: Mapping[str, Any], *words: str) -> str:
-        job = builders.job_data("asks", podTemplate={"spec": spec})
-        try:
-            kubectl(*(words or ("create", "--dry-run=server")), "--filename=-", stdin=json.dumps(job))
-        except CommandError as error:
-            return str(error)
-        return ""
+    def attempt(verb: str, objects: Mapping[str, Any], *flags: str) -> Mapping[str, str]:
+        """Return the refusals of objects; "" of those that the API server takes. One call, for each takes a second."""
+        named = {f"n{number}-asks": key for number, key in enumerate(objects)}
+        bodies = [{**body, "metadata": {"name": name}} for name, body in zip(named, objects.values(), strict=True)]
+        argv, text = [*kubectl.prefix, verb, *flags, "--filename=-"], "\n---\n".join(map(json.dumps, bodies))
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, check=False, timeout=100)
+        found = done.stderr.splitlines()
+        refusals = {key: "".join(each for each in found if f'"{name}"' in each) for name, key in named.items()}
+        made = sum(not refusal for refusal in refusals.values())
+        assert made == len(done.stdout.splitlines()), done.stderr
+        return refusals
 
-    assert refusal(ASKS["files of the node"], "create") == ""  # a job from before the policy
+    def jobs(specs: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        return {key: builders.job_data("x", **spec) for key, spec in specs.items()}
+
+    def templates(pods: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        return jobs({key: {"podTemplate": {"spec": spec}} for key, spec in pods.items()})
+
+    dry_run = "--dry-run=server"
+    old = {"files": BASELINE["files of the node"]}
+    assert attempt("create", templates(old)) == {"files": ""}  # a job from before the policy
     kubectl.apply(*policies(f"{NAME}-jobs", {"jobPolicy": {"serviceAccountNames": ["reader"]}}))
-    kubectl("delete", "dlrmjob", "asks", "--dry-run=server")
-    eventually(
-        "the policy works",
-        lambda: refusal(ASKS["the node's processes"], "replace", "--dry-run=server"),
-        within_s=100,
-        accept=lambda found: "denied" in found,
-    )
-    patch = ("patch", "dlrmjob", "asks", "--type=merge", '--patch={"spec":{"suspend":true}}')
+    worse = templates({"files": BASELINE["the node's processes"]})
+    eventually("the policy works", lambda: attempt("replace", worse, dry_run)["files"], within_s=100)
+    patch = ("patch", "dlrmjob", "n0-asks", "--type=merge", '--patch={"spec":{"suspend":true}}')
     assert "suspend" in kubectl(*patch, "--output=yaml")
-    kubectl("delete", "dlrmjob", "asks")
+    # By another verb, and only a part of it.
+    part = '--patch={"spec":{"podTemplate":{"spec":{"hostIPC":true}}}}'
+    with pytest.raises(CommandError, match="processes of its node"):
+        kubectl("patch", "dlrmjob", "n0-asks", "--type=merge", part)
+    applied = {"apiVersion": worse["files"]["apiVersion"], "kind": "DLRMTrainingJob", "metadata": {"name": "n0-asks"}}
+    applied["spec"] = {"podTemplate": {"spec": {"hostIPC": True}}}
+    with pytest.raises(CommandError, match="processes of its node"):
+        kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", stdin=json.dumps(applied))
+    kubectl("delete", "dlrmjob", "n0-asks")
 
-    passed = [name for name, spec in ASKS.items() if "denied" not in refusal(spec) and "error" not in refusal(spec)]
-    assert passed == []
-    usual = {
-        "nodeSelector": {"a": "b"},
-        "containers": [{"name": "trainer"}],
-        "volumes": [{"name": "v", "emptyDir": {}}],
+    refused = {**attempt("create", templates(ASKS), dry_run), **attempt("create", jobs(ASKS_OUTSIDE), dry_run)}
+    assert [key for key, why in refused.items() if f"'{NAME}-jobs'" not in why] == []
+    usual = attempt("create", templates({str(number): spec for number, spec in enumerate(USUAL)}), dry_run)
+    assert set(usual.values()) == {""}
+    assert [key for key in BASELINE if "hint: " not in refused[key]] == []  # and not by an expression that fails
+
+    kubectl("label", "namespace", "default", "pod-security.kubernetes.io/enforce=baseline")
+    plain = {"apiVersion": "v1", "kind": "Pod"}
+    pods = {
+        key: {**plain, "spec": {"containers": [{"name": "c", "image": "x"}], **spec}} for key, spec in BASELINE.items()
     }
-    assert refusal(usual) == ""
-    assert refusal({"serviceAccountName": "reader", "hostPID": False}) == ""
+    judged = attempt("create", pods, dry_run)
+    assert [key for key, why in judged.items() if 'violates PodSecurity "baseline' not in why] == []
 
 
 def test_pods_may_run_as_any_user() -> None:

@@ -23,8 +23,8 @@ INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 LEAVES_IN_S = 5
 """How long the pods of these tests tolerate a node that does not answer; 300 s by default."""
 WITHOUT_GPU = {"limits": {"cpu": "100m", "memory": "64Mi"}}
-NET_ADMIN = {"name": "trainer", "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}}}
-"""What a namespace of the restricted Pod Security Standard refuses."""
+CHOWN = {"name": "trainer", "securityContext": {"capabilities": {"add": ["CHOWN"]}}}
+"""What a namespace of the restricted Pod Security Standard refuses, and the policy of jobs does not."""
 
 
 def mobile_job(name: str, affinity: Mapping[str, Any], nodes: int) -> Object:
@@ -83,7 +83,7 @@ def test_pods_that_cannot_be_made_or_placed_are_shown_with_the_reason(namespace:
     without = {**jobs.script_job("any", "true")["spec"]["trainer"], "resourcesPerNode": WITHOUT_GPU}
     kubectl.apply(
         jobs.script_job("quota", "true"),
-        jobs.script_job("security", "true", trainer=without, podTemplate={"spec": {"containers": [NET_ADMIN]}}),
+        jobs.script_job("security", "true", trainer=without, podTemplate={"spec": {"containers": [CHOWN]}}),
         jobs.script_job(
             "claim", "true", trainer=without, checkpoint={"persistentVolumeClaim": {"claimName": "missing"}}
         ),

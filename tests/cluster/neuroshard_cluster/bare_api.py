@@ -106,6 +106,7 @@ class BareApi:
             f"--tls-private-key-file={self._pki.path('kube-apiserver', 'key')}",
             f"--client-ca-file={self._pki.certificate}",
             "--authorization-mode=RBAC",
+            "--allow-privileged=true",
             # Nobody makes service accounts here.
             "--disable-admission-plugins=ServiceAccount",
             "--service-cluster-ip-range=10.0.0.0/24",
