@@ -25,6 +25,18 @@ TABLES = [
 SIMULATED = {"backend": "Simulated", "deviceType": DEVICE, "budgetSeconds": 5, "timeoutSeconds": 900}
 BUNDLED = {"policy": "Never", "deviceType": DEVICE}
 """No profiler: the cost models that come with the planner."""
+LOG_SHIPPER = {
+    "name": "log-shipper",
+    "image": PLANNER.tag,
+    "command": ["sleep", "900"],
+    "resources": {"limits": {"cpu": "10m", "memory": "16Mi"}},
+    "securityContext": {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    },
+}
+"""A container next to the trainer that runs on; a namespace of the restricted Pod Security Standard takes it."""
 
 
 def training_job(name: str, **spec: Any) -> Object:

@@ -12,7 +12,6 @@ import pytest
 from e2e import jobs
 from e2e.operator_release import Release, process_of
 from neuroshard_cluster.cluster import Cluster
-from neuroshard_cluster.images import PLANNER
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
 from neuroshard_cluster.waiting import eventually
@@ -32,18 +31,6 @@ NOISE = os.urandom(700 * 1024)
 """Nearly what a ConfigMap may hold, in base64."""
 DEEP, DEEPER = ('{"a":' * levels + "{}" + "}" * levels for levels in (700, 1500))
 WIDE = "[" + "{}," * 350_000 + "{}]"
-LOG_SHIPPER = {
-    "name": "log-shipper",
-    "image": PLANNER.tag,
-    "command": ["sleep", "900"],
-    "resources": {"limits": {"cpu": "10m", "memory": "16Mi"}},
-    "securityContext": {
-        "allowPrivilegeEscalation": False,
-        "capabilities": {"drop": ["ALL"]},
-        "seccompProfile": {"type": "RuntimeDefault"},
-    },
-}
-"""A container next to the trainer that runs on; a namespace of the restricted Pod Security Standard takes it."""
 FILES = {"profiler": "hardware.json.gz", "planner": "plan.json.gz", "worker": "step-report.json.gz"}
 
 
@@ -124,7 +111,7 @@ def test_no_tenant_stops_the_operator(release: Release, cluster: Cluster, namesp
         )
         kubectl.apply(
             jobs.script_job("nested", "true", model={**model, "batchSizePerDevice": 256}),
-            jobs.script_job("second", "true", podTemplate={"spec": {"containers": [LOG_SHIPPER]}}),
+            jobs.script_job("second", "true", podTemplate={"spec": {"containers": [jobs.LOG_SHIPPER]}}),
         )
         seen = jobs.wait_for_stage(kubectl, "nested", "Failed")
         # Their JSON is as hard to read here as for the operator.

@@ -82,8 +82,12 @@ def hostile_object(kind: str, place: dict[str, Any], fragment: str, *, name: str
     labels = {names.MANAGED_BY_LABEL: names.MANAGED_BY, names.JOB_LABEL: job, names.ROLE_LABEL: names.WORKER}
     metadata = {"name": name, "namespace": "training", "uid": f"uid-{name}", "resourceVersion": "7", "labels": labels}
     base = builders.job_data(name) if kind == KIND else {"kind": kind}
-    body = _over({**base, "metadata": metadata}, place)
-    return json.dumps(body).encode().replace(f'"{HERE}"'.encode(), FRAGMENTS[fragment])
+    return with_fragment({**base, "metadata": metadata}, place, fragment)
+
+
+def with_fragment(body: dict[str, Any], place: dict[str, Any], fragment: str) -> bytes:
+    """Return the JSON of an object with a fragment at a place."""
+    return json.dumps(_over(body, place)).encode().replace(f'"{HERE}"'.encode(), FRAGMENTS[fragment])
 
 
 def places(kind: str) -> Iterator[dict[str, Any]]:
