@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 FloatArray = NDArray[np.float64]
 
 _MANTISSA_BITS = 53
+_FEW_COLUMNS = 4  # of a matrix, for which it is quicker to add up each
 _STEPS = 2048  # of the tables: the polynomials need few terms between them
 
 
@@ -178,20 +179,22 @@ def normal_cumulative(values: ArrayLike) -> FloatArray:
     return np.clip(0.5 + total, 0.0, 1.0)
 
 
-def ordered_product(rows: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return [..., n] the product of rows [..., k] and a matrix [k, n], each sum added in ascending order.
-
-    For factors whose magnitudes differ so much that `ExactMatrix` would round small ones away.
-    """
-    total: FloatArray = rows[..., :1] * matrix[0]
-    for column in range(1, len(matrix)):
-        total += rows[..., column, None] * matrix[column]
-    return total
-
-
 def weighted_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
     """Return [...] the sums of rows [..., k] times weights [k], added in one order."""
     return np.asarray((rows * weights).sum(axis=-1))
+
+
+def ordered_product(rows: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return [..., n] the product of rows [..., k] and a matrix [k, n], its sums added in an order that k and n decide.
+
+    For factors whose magnitudes differ so much that `ExactMatrix` would round small ones away.
+    """
+    if matrix.shape[1] <= _FEW_COLUMNS:
+        return np.stack([weighted_sum(rows, column) for column in matrix.T], axis=-1)
+    total: FloatArray = rows[..., :1] * matrix[0]
+    for inner in range(1, len(matrix)):
+        total += rows[..., inner, None] * matrix[inner]
+    return total
 
 
 class ExactMatrix:

@@ -89,7 +89,7 @@ class _Mlp:
         around = ExactMatrix(_take(weights, "around", num_inputs, width))
         return cls(mean=mean[:, None], std=std[:, None], layers=tuple(layers), around=around, num_outputs=width)
 
-    def exp(self, features: FloatArray) -> FloatArray:
+    def exponentials(self, features: FloatArray) -> FloatArray:
         """Return e to the power of the outputs, [n, outputs]."""
         scaled = features.T - self.mean
         scaled /= self.std
@@ -156,7 +156,7 @@ class ComputeNetwork:
 
         They are multiples of DEMAND_GRID_MS, so that sums of them are the same in any order.
         """
-        return on_grid(self.shard_mlp.exp(features))
+        return on_grid(self.shard_mlp.exponentials(features))
 
     def times_ms(self, demands: FloatArray, warp_share: FloatArray | float) -> FloatArray:
         """Return [..., 2], forward and backward milliseconds of one call with these summed demands [..., R].
@@ -214,7 +214,7 @@ class CommunicationNetwork:
 
     def coefficients_ms(self, collectives: Collectives) -> FloatArray:
         """Return [n, 3]: milliseconds of the constant and of each load term; 0 for collectives of one device."""
-        outputs = self.mlp.exp(communication_features(collectives))
+        outputs = self.mlp.exponentials(communication_features(collectives))
         coefficients: FloatArray = outputs.reshape(len(outputs), NUM_LOAD_TERMS, -1).sum(axis=2)
         coefficients *= (collectives.num_nodes * collectives.devices_per_node > 1)[:, None]
         return coefficients

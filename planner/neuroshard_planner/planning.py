@@ -1,5 +1,6 @@
 """One search on one page: propose splits, place, refine, bound, and write the plan down."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -264,7 +265,7 @@ def _least_budget(problem: Problem) -> int:
 
 def _budget_by_units(problem: Problem) -> int:
     return int(
-        min(problem.tuning.most_work_per_unit, problem.tuning.work_per_unit * problem.num_devices**0.5)
+        min(problem.tuning.most_work_per_unit, problem.tuning.work_per_unit * math.sqrt(problem.num_devices))
         * len(problem.units)
     )
 

@@ -21,43 +21,94 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support.builders import GIB, device_type, request, table, tables, topology
-from support.depth import generated
+from support.depth import depth, generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import assert_valid, placed, planned, problem_of, search_requests
 from support.processes import printed_on_processors
 
+_PLANS_OF_ALL_KINDS = """
+from dataclasses import replace
 
-@pytest.mark.slow
-def test_other_processes_write_plans_of_the_same_bytes() -> None:
-    """Nothing depends on the order of sets, on what ran before, or on the threads that BLAS may take."""
-    code = """
-from neuroshard_api.documents.request import Constraints, SearchSettings, TableConstraints
+from neuroshard_api.documents.bundle import Calibration
+from neuroshard_api.documents.communication import CommunicationChoices, WireType
+from neuroshard_api.documents.request import Constraints, Pipeline, SearchSettings, TableConstraints
+from neuroshard_api.documents.tables import DataType, Pooling
+from neuroshard_api.documents.topology import Link
+from neuroshard_api.sharding.kinds import ComputeKernel
+from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.workload_store import read_workload
-from support.builders import request, table, tables, topology
+from support.builders import host_memory, request, table, tables, topology
 from support.planner.searches import planned
 
 bundle = bundled_bundle("h100-80gb")
+calibration = Calibration(
+    source="measured:x", num_records=9, compute_scale=(0.9, 1.1), forward_communication_scale=(1.1, 0.9),
+    backward_communication_scale=(1.0, 1.2), mape_before=0.1, mape_after=0.1,
+)
+calibrated = replace(bundle, manifest=bundle.manifest.model_copy(update={"calibration": calibration}))
+device = bundle.manifest.device
 model = read_workload("mlperf-dlrm-dcnv2").tables
-devices = topology(8, device=bundle.manifest.device)
-of_a_model = request(*model, topology=devices, search=SearchSettings(work_budget=2000))
-of_every_kind = request(
+of_a_model = request(*model, topology=topology(8, device=device), search=SearchSettings(work_budget=1000))
+mixed = (
     table("wide", embedding_dim=256, pooling_factor=20.0, num_embeddings=5_000_000),
     table("hot", embedding_dim=128, pooling_factor=60.0, zipf_exponent=1.2),
-    table("pinned", embedding_dim=36),
+    table("measured", pooling_factor=30.0, reuse_histogram=(0.5, 0.3, *[0.0] * 13, 0.2, 0.0)),
     table("left", colocation_group="pair", pooling_factor=4.5),
     table("right", colocation_group="pair", embedding_dim=12),
     *tables(5, pooling_factor=2.0),
+)
+of_every_kind = request(
+    *mixed,
+    table("pinned", embedding_dim=36),
     topology=topology(4, num_nodes=2),
     constraints=Constraints(tables={"pinned": TableConstraints(devices=(3,))}),
 )
-print(f"[{plan(of_a_model, bundle=bundle).to_json()}, {planned(of_every_kind).to_json()}]")
+slow = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
+permitted = request(
+    *mixed,
+    topology=topology(8, num_nodes=2, device=device, inter_node=slow),
+    communication=CommunicationChoices(forward=(WireType.FP16,), backward=(WireType.FP16,)),
+    replication=ReplicationChoices(),
+    constraints=Constraints(data_types=(DataType.FP32, DataType.FP16)),
+    search=SearchSettings(work_budget=200),
+)
+on_hosts = request(
+    *mixed,
+    table("sequence", pooling=Pooling.NONE, pooling_factor=9.0),
+    table("bound", num_embeddings=90_000_000),
+    topology=topology(4, num_nodes=2, device=device, host_memory=host_memory()),
+    constraints=Constraints(tables={"bound": TableConstraints(compute_kernels=(ComputeKernel.FUSED_UVM_CACHING,))}),
+    pipeline=Pipeline.NONE,
+    search=SearchSettings(work_budget=500),
+)
+plans = [
+    plan(of_a_model, bundle=bundle),
+    planned(of_every_kind),
+    plan(permitted, bundle=bundle),
+    plan(on_hosts, bundle=calibrated),
+]
+"""
+_A_LARGE_SET = """
+many = tables(150, pooling_factor=3.0) + tuple(
+    table(f"m{index}", num_embeddings=50_000 * (index + 1), embedding_dim=16 * (1 + index % 8)) for index in range(150)
+)
+plans.append(plan(request(*many, topology=topology(32, num_nodes=4, device=device)), bundle=bundle))
 """
 
-    (found,) = printed_on_processors(code, kinds=2)
 
-    assert [each["bundle"]["name"] for each in json.loads(found)] == ["h100-80gb-simulated", "exact"]
+@pytest.mark.slow
+@pytest.mark.deep
+def test_other_processes_and_processors_write_plans_of_the_same_bytes() -> None:
+    """Nothing depends on the order of sets, on BLAS's kernels and threads, on NumPy's loops, or on fused operations."""
+    code = (
+        _PLANS_OF_ALL_KINDS + depth("", _A_LARGE_SET) + 'print("[" + ", ".join(each.to_json() for each in plans) + "]")'
+    )
+
+    (found,) = printed_on_processors(code, kinds=depth(2, 5))
+
+    assert {each["bundle"]["name"] for each in json.loads(found)} == {"h100-80gb-simulated", "exact"}
 
 
 @generated(12, 50)

@@ -1,11 +1,12 @@
 """How deep a test goes: a few cases in `make test`, many with `--long` in `make test-long`."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
 
+_Depth = TypeVar("_Depth", int, str)
 _is_long = False
 
 
@@ -15,8 +16,8 @@ def set_depth(*, is_long: bool) -> None:
     _is_long = is_long
 
 
-def depth(usual: int, long: int) -> int:
-    """Return a number of cases. Mark the test `deep`, so that `make test-long` runs it again with more."""
+def depth(usual: _Depth, long: _Depth) -> _Depth:
+    """Return a number of cases, or cases. Mark the test `deep`, so that `make test-long` runs it again with more."""
     return long if _is_long else usual
 
 

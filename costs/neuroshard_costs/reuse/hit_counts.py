@@ -95,9 +95,7 @@ def rescaled_bins(ratio: float) -> FloatArray:
                 chances = _binomial_chances(int(count), ratio)
                 none, at_most = chances[0], np.cumsum(chances)[np.minimum(BIN_EDGES, count)]
             else:
-                rate = float(count * (ratio - 1))
-                none_more = float(exp(-min(rate, _EXACT_RATE_LIMIT)))
-                none, at_most = 0.0, _poisson_cumulative(rate, BIN_EDGES - count, none=none_more)
+                none, at_most = 0.0, _poisson_cumulative(float(count * (ratio - 1)), BIN_EDGES - count)
             bins[index] += weight * np.maximum(np.diff(at_most, prepend=none, append=1.0), 0.0)
     bins.flags.writeable = False
     return bins
@@ -141,27 +139,37 @@ def _log_factorials() -> FloatArray:
 @lru_cache(maxsize=2)
 def _poisson_table(offset: int) -> FloatArray:
     """Return [rates, 17]: bins of offset + Poisson; with offset 0 given that there is a hit."""
-    rows = []
-    for rate, none in zip(_RATES.tolist(), exp(-np.minimum(_RATES, _EXACT_RATE_LIMIT)).tolist(), strict=True):
-        cumulative = _poisson_cumulative(rate, BIN_EDGES - offset, none=none)
-        prepended = none if offset == 0 and rate < _EXACT_RATE_LIMIT else 0.0
-        rows.append(np.maximum(np.diff(cumulative, prepend=prepended, append=1.0), 0.0))
-    table: FloatArray = np.array(rows)
+    is_small = _RATES < _EXACT_RATE_LIMIT
+    none = np.where(is_small, exp(-np.minimum(_RATES, _EXACT_RATE_LIMIT)), 0.0)
+    counts = BIN_EDGES - offset
+    at_most = np.concatenate(
+        (
+            [_summed_cumulative(*each, counts) for each in zip(_RATES[is_small], none[is_small], strict=True)],
+            _normal_cumulative(_RATES[~is_small, None], counts),
+        )
+    )
+    prepended = none[:, None] if offset == 0 else np.zeros((_NUM_RATES, 1))
+    table: FloatArray = np.maximum(np.diff(at_most, axis=1, prepend=prepended, append=1.0), 0.0)
     table /= table.sum(axis=1, keepdims=True)
     return table
 
 
-def _poisson_cumulative(rate: float, counts: IndexArray, *, none: float) -> FloatArray:
-    """Return the chance of at most these counts: summed for small rates, normal for large ones.
-
-    ``none`` is the chance of 0, e^-rate; of large rates it is not read.
-    """
-    if rate <= 0:
-        return (counts >= 0).astype(np.float64)
+def _poisson_cumulative(rate: float, counts: IndexArray) -> FloatArray:
+    """Return the chance of at most these counts: summed for small rates, normal for large ones."""
     if rate < _EXACT_RATE_LIMIT:
-        highest = int(rate + 12 * math.sqrt(rate) + 20)
-        chances = none * np.concatenate(([1.0], np.cumprod(rate / np.arange(1, highest + 1))))
-        cumulative = np.concatenate(([0.0], np.cumsum(chances)))
-        at_most: FloatArray = cumulative[np.clip(counts, -1, highest) + 1]
-        return np.minimum(at_most, 1.0)
-    return normal_cumulative((counts + 0.5 - rate) / math.sqrt(rate))
+        return _summed_cumulative(rate, float(exp(-rate)), counts)
+    return _normal_cumulative(rate, counts)
+
+
+def _summed_cumulative(rate: float, none: float, counts: IndexArray) -> FloatArray:
+    """Return the chance of at most these counts at a rate; ``none`` is that of 0."""
+    highest = int(rate + 12 * math.sqrt(rate) + 20)
+    chances = none * np.concatenate(([1.0], np.cumprod(rate / np.arange(1, highest + 1))))
+    cumulative = np.concatenate(([0.0], np.cumsum(chances)))
+    at_most: FloatArray = cumulative[np.clip(counts, -1, highest) + 1]
+    return np.minimum(at_most, 1.0)
+
+
+def _normal_cumulative(rates: FloatArray | float, counts: IndexArray) -> FloatArray:
+    """Return [...] the chance of at most these counts at large rates, which broadcast."""
+    return normal_cumulative((counts + 0.5 - rates) / np.sqrt(rates))

@@ -75,5 +75,5 @@ def _mean_hits(shards: ShardArrays) -> FloatArray:
 
 def _squared_hits(shards: ShardArrays) -> FloatArray:
     """Return [n] the sum over all rows of their squared hits."""
-    total: FloatArray = (_rows_by_bin(shards) * _mean_hits(shards) ** 2).sum(axis=1)
+    total: FloatArray = (_rows_by_bin(shards) * np.square(_mean_hits(shards))).sum(axis=1)
     return total

@@ -9,6 +9,7 @@ from typing import Protocol
 
 import numpy as np
 from neuroshard_api.documents.request import Algorithm
+from neuroshard_costs.arithmetic import log2
 from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError
@@ -78,7 +79,7 @@ def lookup_greedy(problem: Problem, fixed: Placement | None = None) -> Placement
 def size_lookup_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
     """Even out dimension times pooling factor times the logarithm of the rows."""
     rows, columns, pooling = _numbers(problem)
-    return _greedy(problem, columns * pooling * np.log10(rows + 1), "size_lookup_greedy", fixed)
+    return _greedy(problem, columns * pooling * log2(rows + 1), "size_lookup_greedy", fixed)
 
 
 def random(problem: Problem, fixed: Placement | None = None) -> Placement:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from neuroshard_costs.arithmetic import weighted_sum
 from numpy.typing import NDArray
 
 from neuroshard_planner.dense.choice import Point, PricedOption
@@ -120,10 +121,18 @@ class LimitSearch:
         """
         if not len(self._memory):
             return True
-        weighed = self._repeats[places] @ np.where(allowed[:, :, None], self._weighed[places], np.inf).min(axis=1)
+        weighed = weighted_sum(
+            np.where(allowed[:, :, None], self._weighed[places], np.inf).min(axis=1).T, self._repeats[places]
+        )
         least = (merged.kept + self._prices[:, None] * merged.ms).min(axis=1) + weighed
-        most_memory = merged.kept.max() + (self._kept[places].max(axis=1) @ self._repeats[places]) + self._most_peak
-        most_ms = merged.ms.max() + (np.where(allowed, self._ms[places], 0.0).max(axis=1) @ self._repeats[places]) + 1.0
+        most_memory = (
+            merged.kept.max() + (self._kept[places].max(axis=1) * self._repeats[places]).sum() + self._most_peak
+        )
+        most_ms = (
+            merged.ms.max()
+            + weighted_sum(np.where(allowed, self._ms[places], 0.0).max(axis=1), self._repeats[places])
+            + 1.0
+        )
         least += self._floors[0][part[0]] + self._floors[1][part[2]]
         # Below a step: less memory than a point has, and less time than the point before it. Ends are open.
         memory = np.append(self._memory, most_memory).astype(float)

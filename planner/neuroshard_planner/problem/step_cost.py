@@ -27,6 +27,7 @@ from typing import Self
 import numpy as np
 from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
 from neuroshard_api.sharding.kinds import Family
+from neuroshard_costs.arithmetic import geometric, weighted_sum
 from neuroshard_costs.exchanges import (
     Exchange,
     PooledExchange,
@@ -49,7 +50,9 @@ NUM_SEQUENCE_KNOTS = 24
 NUM_INDEX_KNOTS = 8
 """Each asks the network for another mean. Relative error against the networks' own times, over the bundles and three
 public workloads on 2 to 128 devices: up to 1.5e-3 at 256 and more samples per device, and up to 7.1e-3 at 64."""
-SMOOTHNESS_POWER = 12  # of the mean over devices; lower ones prefer plans of low mean and high maximum
+SMOOTHNESS_SQUARINGS = (
+    4  # to the power 16, of the mean over devices; lower ones prefer plans of low mean and high maximum
+)
 MARGINAL_SHARE = 0.05  # of a peak, over which its marginal price is taken
 
 
@@ -151,7 +154,7 @@ def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> Collective
     """Return the cost of the two all-to-alls of pooled embeddings and gradients, by columns."""
     even = sent_exchange(request)
     total = even.mean_dim_sum * request.topology.num_devices
-    knots: FloatArray = np.geomspace(even.mean_dim_sum, max(total, even.mean_dim_sum + 1), NUM_KNOTS)
+    knots = geometric(even.mean_dim_sum, max(total, even.mean_dim_sum + 1), NUM_KNOTS)
     balanced = [even.of_mean(share * even.mean_dim_sum) for share in _low_shares()]
     cost = CollectiveCurve.of_times(knots, even.times_ms(knots, costs)).below(*_balanced_ms(balanced, costs))
     return cost.plus(added_calls_ms(request, costs))
@@ -182,7 +185,7 @@ def sent_exchange(request: PlanRequest) -> PooledExchange:
     """Return the exchange of pooled embeddings, of groups in the grouped form those of distinct lists alone."""
     tables = request.tables.tables
     columns = np.array([table.embedding_dim * table.num_vectors for table in tables])
-    mean = float(columns @ sent_shares(request)) / request.topology.num_devices
+    mean = float(weighted_sum(columns, sent_shares(request))) / request.topology.num_devices
     return encoded_exchange(request).of_mean(mean)
 
 
@@ -193,7 +196,7 @@ def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> Collectiv
     time is that of an exchange in which all devices have as much.
     """
     total = least_index_bytes(request)
-    knots: FloatArray = np.geomspace(total / request.topology.num_devices, total * (1 + 1e-9), NUM_INDEX_KNOTS)
+    knots = geometric(total / request.topology.num_devices, total * (1 + 1e-9), NUM_INDEX_KNOTS)
     exchanges = [index_exchange(request, num_bytes) for num_bytes in knots.tolist()]
     _, times = _balanced_ms(exchanges, costs)
     times[:, BACKWARD] = 0.0
@@ -215,7 +218,7 @@ def exchange_of_sequence_rows(request: PlanRequest, costs: TransferModel) -> Col
     if not total:
         return CollectiveCurve(knots=np.ones(1), forward=np.zeros(1), backward=np.zeros(1))
     least = LOWEST_SHARE * total / request.topology.num_devices
-    knots: FloatArray = np.geomspace(least, total, NUM_SEQUENCE_KNOTS)
+    knots = geometric(least, total, NUM_SEQUENCE_KNOTS)
     even = pooled_exchange(request)
     _, times = _balanced_ms([replace(even, mean_dim_sum=columns) for columns in knots.tolist()], costs)
     return CollectiveCurve.of_times(knots, times)
@@ -230,7 +233,7 @@ def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> 
     else:
         traffic_bytes = request.global_batch_size * BYTES_PER_ELEMENT[request.memory.output_data_type]
         most = sum(table.embedding_dim * table.num_vectors for table in tables)
-    knots: FloatArray = np.geomspace(1.0, max(most, 2), NUM_REDUCTION_KNOTS)
+    knots = geometric(1.0, max(most, 2), NUM_REDUCTION_KNOTS)
     return CollectiveCurve.of_times(
         knots, costs.reduction_ms(knots * traffic_bytes, Reduction(topology=request.topology, family=family))
     )
@@ -238,7 +241,7 @@ def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> 
 
 def _low_shares() -> list[float]:
     """Return ascending shares of an even load, all below 1."""
-    shares: list[float] = np.geomspace(LOWEST_SHARE, 1.0, NUM_LOW_KNOTS, endpoint=False).tolist()
+    shares: list[float] = geometric(LOWEST_SHARE, 1.0, NUM_LOW_KNOTS + 1)[:-1].tolist()
     return shares
 
 
@@ -359,8 +362,13 @@ class StepCost:
         """Return [p] the cost of placements [p, devices, levels] with a power mean of both passes in place of peaks."""
         both = levels[..., TIMES].sum(axis=2)
         most = both.max(axis=1, keepdims=True, initial=1e-30)
-        mean = most[:, 0] * ((both / most) ** SMOOTHNESS_POWER).mean(axis=1) ** (1 / SMOOTHNESS_POWER)
-        return self.with_compute_ms(mean, levels[..., TRAFFIC].max(axis=1))
+        shares = both / most
+        for _ in range(SMOOTHNESS_SQUARINGS):
+            shares *= shares
+        root = shares.mean(axis=1)
+        for _ in range(SMOOTHNESS_SQUARINGS):
+            root = np.sqrt(root)
+        return self.with_compute_ms(most[:, 0] * root, levels[..., TRAFFIC].max(axis=1))
 
     def with_compute_ms(self, compute_ms: FloatArray, traffic: FloatArray) -> FloatArray:
         """Return [...] the cost of both passes together [...] and peak traffic [..., collectives]."""

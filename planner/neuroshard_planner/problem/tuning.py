@@ -5,6 +5,8 @@ What keeps numbers apart or a solver's time bounded is next to its code: no plan
 
 from dataclasses import dataclass
 
+from neuroshard_costs.arithmetic import geometric
+
 INFINITE = float("inf")
 
 
@@ -206,7 +208,7 @@ class SearchTuning:
     """Where host memory is not needed, and rarely helps."""
     most_attempts: int = 12
     """Choices that may turn out not to fit."""
-    memory_price_steps: tuple[float, ...] = (0.0, *(2.0 ** (step * 18 / 24 - 6) for step in range(25)))
+    memory_price_steps: tuple[float, ...] = (0.0, *geometric(1 / 64, 4096, 25).tolist())
     """Of all device memory, as multiples of the mean cost of a device: from that at which only tables leave that are
     hardly looked up, to that at which time hardly counts."""
     most_alone: tuple[float, ...] = (1.0, 1.5, 2.0, 4.0, 8.0, INFINITE)

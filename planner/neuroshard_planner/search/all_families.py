@@ -12,6 +12,7 @@ from dataclasses import replace
 from itertools import chain
 
 import numpy as np
+from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -377,8 +378,7 @@ class Dealing:
         problem = self._problem
         prices = problem.step_cost.prices(problem.device_levels([placement])[0].max(axis=0))
         prices[TRAFFIC.start + Collective.POOLED_EMBEDDINGS] = 0.0
-        loads: FloatArray = additive_traits(problem, self._slopes) @ np.append(prices, 0.0)
-        return loads
+        return weighted_sum(additive_traits(problem, self._slopes), np.append(prices, 0.0))
 
 
 def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Placement | None:

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 from numpy.typing import NDArray
 
@@ -106,9 +107,9 @@ class Assignments:
         of_load = np.zeros(len(prices))
         for part in (TIMES, TRAFFIC.start + Collective.INDICES):
             of_load[part] = prices[part]
-        self._load: FloatArray = np.maximum.reduceat(traits[kinds] @ of_load, first)
+        self._load: FloatArray = np.maximum.reduceat(weighted_sum(traits[kinds], of_load), first)
         """[w] compute and indices of the longest shard, by price."""
-        self._cost: FloatArray = (self._levels @ prices) * problem.num_devices
+        self._cost: FloatArray = weighted_sum(self._levels, prices) * problem.num_devices
         """[w] on all devices together, by price."""
 
     def promising(self, sets: Sequence[Families], *, count: int) -> list[Assignment]:
@@ -178,8 +179,9 @@ class Assignments:
         levels = self._traits[kinds].sum(axis=0) / problem.num_devices
         longest = np.zeros((len(problem.units), levels.size))
         np.maximum.at(longest, problem.kinds.unit[kinds], self._traits[kinds])
-        of_longest = ((longest / self._scale) ** self._powers[-1]).sum(axis=0)
-        return float(self._promised_ms(sums, levels, levels, of_longest, np.array([self._powers[-1]])))
+        highest = np.array(self._powers[-1:])
+        of_longest = _raised(longest / self._scale, highest).sum(axis=0)
+        return float(self._promised_ms(sums, levels, levels, of_longest, highest))
 
     def _starting(self, every: IndexArray) -> tuple[IndexArray, IndexArray]:
         """Return the rows [s] of ``every`` [n, units] from which descents start, and their powers [s]."""
@@ -239,13 +241,13 @@ class Assignments:
     def _values(self, ways: IndexArray, powers: IndexArray) -> FloatArray:
         """Return [c] what assignments of ways [c, units] promise with these powers [c]."""
         sums, levels, uneven = (values[ways].sum(axis=1) for values in (self._sums, self._levels, self._uneven))
-        longest = ((self._longest[ways] / self._scale) ** powers[:, None, None]).sum(axis=1)
+        longest = _raised(self._longest[ways] / self._scale, powers[:, None, None]).sum(axis=1)
         return self._promised_ms(sums, levels, uneven, longest, powers[:, None])
 
     def _changed_ms(self, ways: IndexArray, power: int) -> FloatArray:
         """Return [w] what an assignment of ways [units] promises with this power where a way takes its unit's place."""
         own = ways[self._unit]
-        of_longest: FloatArray = (self._longest / self._scale) ** power
+        of_longest = _raised(self._longest / self._scale, np.array(power))
         sums, levels, uneven, longest = (
             np.maximum(values[ways].sum(axis=0) - values[own] + values, 0.0)
             for values in (self._sums, self._levels, self._uneven, of_longest)
@@ -265,7 +267,7 @@ class Assignments:
             powers: [..., 1] of the mean.
         """
         problem = self._problem
-        peaks = levels - uneven + self._scale * ((uneven / self._scale) ** powers + longest) ** (1 / powers)
+        peaks = levels - uneven + self._scale * _root(_raised(uneven / self._scale, powers) + longest, powers)
         times = problem.pass_levels(sums, in_bulk=True)
         peaks[..., TIMES] += times - levels[..., TIMES]
         total = problem.step_cost.total_ms(peaks[..., :NUM_LEVELS])
@@ -282,7 +284,7 @@ class Assignments:
             powers: [s]
         """
         ways, every = begin.copy(), np.arange(len(begin))
-        of_longest: FloatArray = (self._longest / self._scale) ** powers[:, None, None]
+        of_longest = _raised(self._longest / self._scale, powers[:, None, None])
         parts = self._sums, self._levels, self._uneven
         least_ms = self._values(ways, powers)
         order = np.argsort(-self._cost[self._starts], kind="stable").tolist()
@@ -387,7 +389,7 @@ def packings(
 ) -> Iterator[Placement]:
     """Yield placements by memory: of further families those that must be, and 0, 1, 2, ... of the largest units."""
     prices = reference_prices(problem, forms, traits, None)
-    cost = traits @ prices
+    cost = weighted_sum(traits, prices)
     chosen: dict[int, Form] = {}
     for unit in range(len(problem.units)):
         own = [form for form in forms.of(unit) if form.family in families]
@@ -416,3 +418,23 @@ def _counts(most: int) -> list[int]:
         counts.append(count)
         count += max(1, count // 8)
     return [*counts, most] if most else []
+
+
+def _raised(values: FloatArray, powers: IndexArray) -> FloatArray:
+    """Return [...] non-negative values to these powers of two, by squares, which no processor rounds differently."""
+    result = values
+    power = 1
+    while power < powers.max():
+        power *= 2
+        values = values * values
+        result = np.where(powers >= power, values, result)
+    return result
+
+
+def _root(values: FloatArray, powers: IndexArray) -> FloatArray:
+    """Return [...] the roots of non-negative values whose powers of two these are."""
+    power = 1
+    while power < powers.max():
+        power *= 2
+        values = np.where(powers >= power, np.sqrt(values), values)
+    return values

@@ -29,6 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.documents.tables import DIM_MULTIPLE
 from neuroshard_api.sharding.kinds import Family, num_row_parts
+from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import COLUMNS, FAMILIES, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Problem
@@ -346,9 +347,9 @@ def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, e
     best_ms = 0.0
     for _ in range(MOST_ROUNDS):
         value_ms, slopes = relaxed.tangent(mean)
-        prices = rows @ slopes
+        prices = weighted_sum(rows, slopes)
         chosen = first_least(prices, starts)
-        best_ms = max(best_ms, value_ms + float(prices[chosen].sum()) - float(slopes @ mean))
+        best_ms = max(best_ms, value_ms + float(prices[chosen].sum()) - float(weighted_sum(slopes, mean)))
         if best_ms >= min(enough_ms, value_ms * (1 - CLOSE_ENOUGH)) or value_ms < enough_ms < np.inf:
             break
         mean = _along(relaxed, mean, rows[chosen].sum(axis=0))
@@ -370,11 +371,12 @@ def _along(relaxed: RelaxedCost, begin: FloatArray, end: FloatArray) -> FloatArr
     """Return the cheapest point on a line along which the cost falls at first."""
     direction = end - begin
     low, high = 0.0, 1.0
-    if relaxed.tangent(end)[1] @ direction <= 0:
+    if weighted_sum(relaxed.tangent(end)[1], direction) <= 0:
         return end
     for _ in range(LINE_STEPS):
         middle = (low + high) / 2
-        low, high = (middle, high) if relaxed.tangent(begin + middle * direction)[1] @ direction < 0 else (low, middle)
+        slope = weighted_sum(relaxed.tangent(begin + middle * direction)[1], direction)
+        low, high = (middle, high) if slope < 0 else (low, middle)
     return begin + (low + high) / 2 * direction
 
 

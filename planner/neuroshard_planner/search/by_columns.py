@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from neuroshard_costs.shards import FloatArray, IndexArray
+from neuroshard_costs.arithmetic import weighted_sum
+from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
@@ -204,7 +205,7 @@ class IteratedSearch:
         return consolidated(self._problem, chosen, limit_ms=limit_ms, work_budget=work_budget)
 
     def _splits(self, course: Course, until: int) -> SplitSearch:
-        loads: FloatArray = (self._problem.kinds.representation @ self._slopes).sum(axis=1)
+        loads = weighted_sum(self._problem.kinds.representation, self._slopes.sum(axis=1))
         return SplitSearch(self._problem, course.options, loads=loads, work_budget=until)
 
     def _local(self, until: int) -> LocalSearch:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
@@ -68,7 +69,7 @@ class Conversions:
         problem = self._problem
         state = State(problem, placement)
         prices = self._prices(state)
-        units = self._units(state, placement, self._traits() @ prices)
+        units = self._units(state, placement, weighted_sum(self._traits(), prices))
         candidates = _Candidates(problem, state, placement, units, self._traits())
         candidates.add_all(self._forms, prices)
         if not candidates.options:
@@ -141,7 +142,7 @@ class _Candidates:
             own = set(kinds.tolist())
             without = self._levels_without[position]
             room = problem.memory.shard_capacity_bytes - without[:, MEMORY]
-            for option in forms.options(unit, without @ prices, room):
+            for option in forms.options(unit, weighted_sum(without, prices), room):
                 if len(option.kinds) == len(kinds) and int(option.kinds[0]) in own:
                     placed = _in_order(kinds, devices) if placed is None else placed
                     if np.array_equal(_in_order(option.kinds, option.devices), placed):

@@ -7,6 +7,7 @@ networks themselves judge the few candidates that these loads rank first.
 from collections.abc import Sequence
 
 import numpy as np
+from neuroshard_costs.arithmetic import ordered_product
 from neuroshard_costs.shards import FloatArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -62,7 +63,7 @@ def additive_traits(problem: Problem, slopes: FloatArray) -> FloatArray:
     """Return [kinds, levels + 1] what each kind adds to its device: times to first order, traffic, and memory."""
     kinds = problem.kinds
     traits = np.empty((len(kinds), NUM_LEVELS + 1))
-    traits[:, TIMES] = problem.step_cost.passes(kinds.representation @ slopes)
+    traits[:, TIMES] = problem.step_cost.passes(ordered_product(kinds.representation, slopes))
     traits[:, TRAFFIC] = kinds.traffic
     traits[:, MEMORY] = kinds.memory_bytes
     return traits

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.reuse.cached_rows import KEPT_BATCHES
 from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 
@@ -329,7 +330,7 @@ class _HostSearch:
         return Variant(
             form=form,
             is_on_host=is_on_host,
-            cost_ms=float((traits @ self._prices).sum()),
+            cost_ms=float(weighted_sum(traits, self._prices).sum()),
             alone_ms=float(traits[:, TIMES].sum(axis=1).max()),
             memory_bytes=int(self._problem.kinds.memory_bytes[kinds].sum()),
             host_bytes=int(self._problem.kinds.host_bytes[kinds].sum()),

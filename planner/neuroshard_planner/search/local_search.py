@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from neuroshard_costs.arithmetic import ordered_product, weighted_sum
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
@@ -95,9 +96,9 @@ class Loads:
     def __init__(self, state: State, traits: FloatArray, prices: FloatArray) -> None:
         self.prices = prices
         """[levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
-        self.of_shards: FloatArray = traits[state.kinds] @ prices
+        self.of_shards: FloatArray = weighted_sum(traits[state.kinds], prices)
         """[n] what each placed shard adds."""
-        self.of_devices_ms: FloatArray = state.levels @ prices
+        self.of_devices_ms: FloatArray = weighted_sum(state.levels, prices)
         """[devices] what the levels of each device cost."""
         peaks = state.levels.max(axis=0)
         self._paid = np.flatnonzero(prices * peaks > 0)
@@ -111,8 +112,7 @@ class Loads:
 
         The levels as shares of the peaks, to the power of evenness, weighted by what each peak costs.
         """
-        result: FloatArray = _to_evenness_power(levels[..., self._paid] * self._scale) @ self._weights
-        return result
+        return weighted_sum(_to_evenness_power(levels[..., self._paid] * self._scale), self._weights)
 
 
 class View:
@@ -250,7 +250,7 @@ class LocalSearch:
         known = len(self._known_traits)
         if known < len(kinds):
             new = np.empty((len(kinds) - known, NUM_LEVELS + 1))
-            new[:, TIMES] = self._problem.step_cost.passes(kinds.representation[known:] @ self._slopes)
+            new[:, TIMES] = self._problem.step_cost.passes(ordered_product(kinds.representation[known:], self._slopes))
             new[:, TRAFFIC] = kinds.traffic[known:]
             new[:, MEMORY] = kinds.memory_bytes[known:]
             self._known_traits = np.concatenate([self._known_traits, new])

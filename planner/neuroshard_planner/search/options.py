@@ -266,7 +266,8 @@ class Forms:
             forms = self.of(unit)
             for form in forms:
                 np.add.at(weight, form.pieces, form.num_placed / len(forms) / problem.num_devices)
-        return weight @ representation
+        mean: FloatArray = (weight[:, None] * representation).sum(axis=0)
+        return mean
 
     def placed(self, unit: int, form: Form, load: FloatArray, room: FloatArray | IndexArray) -> Iterator[PlacedOption]:
         """Yield placements of a form that fit.

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
+from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Placement, Problem
@@ -25,6 +26,7 @@ from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.partitioner import GreedyPass, place
 
 LANES_AT_ONCE = 256  # keeps the arrays of one greedy pass within the processor's cache
+_UNIFORMS = 12  # their variances, of 1 / 12 each, add up to 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,9 +201,7 @@ class SplitSearch:
                 kinds=lane.kinds,
                 dim_limit=float(self._generator.choice(self._problem.tuning.shuffled_dim_limits)) * self._mean_dim_sum,
                 memory_price=lane.memory_price,
-                shuffle=self._generator.lognormal(
-                    sigma=self._generator.uniform(0.0, self._problem.tuning.most_shuffle), size=len(lane.kinds)
-                ),
+                shuffle=_factors(self._generator, len(lane.kinds), self._problem.tuning.most_shuffle),
             )
             for _ in range(min(self._problem.tuning.num_shuffles, self._affordable(len(lane.kinds))))
         ]
@@ -269,6 +269,17 @@ class SplitSearch:
             load.reshape(len(placements), -1).max(axis=1),
             traffic.reshape(len(placements), problem.num_devices, -1).max(axis=1),
         )
+
+
+def _factors(generator: np.random.Generator, count: int, most_deviation: float) -> FloatArray:
+    """Return [count] factors whose logarithms are nearly normal, with a deviation of up to ``most_deviation``.
+
+    A sum of uniform numbers, and (1 + x / 4)^4 for e^x: no processor rounds them differently.
+    """
+    normal = generator.random((_UNIFORMS, count)).sum(axis=0) - _UNIFORMS / 2
+    root = 1.0 + (generator.random() * most_deviation / 4) * normal
+    factors: FloatArray = np.square(np.square(root))
+    return factors
 
 
 def _distinct_states(states: Sequence[IndexArray]) -> list[IndexArray]:
@@ -362,7 +373,7 @@ class Perturbation:
         if not len(held):
             return self._moved(placement, bounding)
         # What bounds the device is most often its most expensive unit.
-        load = kinds.representation[held].astype(np.float64) @ self._slopes
+        load = weighted_sum(kinds.representation[held], self._slopes)
         unit = int(kinds.unit[self._generator.choice(held, p=load / load.sum())])
         option = int(self._generator.integers(options.first[unit], options.last[unit] + 1))
         rest = kinds.unit[placement.kinds] != unit
@@ -371,7 +382,7 @@ class Perturbation:
             free = self._free_devices(recut, int(kind))
             if not len(free):
                 return placement
-            shard_loads = kinds.representation[recut.kinds] @ self._slopes
+            shard_loads = weighted_sum(kinds.representation[recut.kinds], self._slopes)
             load = np.bincount(recut.devices, weights=shard_loads, minlength=self._problem.num_devices)
             recut = Placement(
                 kinds=np.append(recut.kinds, kind), devices=np.append(recut.devices, free[load[free].argmin()])
