@@ -1,6 +1,7 @@
 """Which tables a plan stores in other types than their own, and what that gives, as sentences."""
 
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.sharding.kinds import ShardingType
 
 from neuroshard_planner.quantities import gib
 
@@ -28,11 +29,18 @@ def stored_types_text(plan: Plan) -> str | None:
 
 
 def stored_type_of(plan: Plan, name: str) -> str | None:
-    """Return the type of a table that the plan chose, as a sentence. None: it chose none."""
-    chosen = () if plan.stored_types is None else plan.stored_types.tables
-    found = next((table for table in chosen if table.name == name), None)
-    if found is None:
+    """Return the type of a table that the plan chose, or the reason for its own. None: there was no choice."""
+    decided = plan.stored_types
+    if decided is None:
         return None
+    found = next((table for table in decided.tables if table.name == name), None)
+    if found is None:
+        if len(plan.request.constraints.data_types_of(name) or ()) < 2:  # noqa: PLR2004 - one is no choice
+            return None
+        placed = next(table for table in plan.tables if table.name == name)
+        is_copy = placed.sharding_type is ShardingType.DATA_PARALLEL
+        why = "data_parallel tables are trained in it" if is_copy else "a narrow type would not shorten the step"
+        return f"its own: {decided.reason or why}"
     return (
         f"{found.chosen} in place of {found.own}: {gib(found.saved_bytes)} of weights less; weights are "
         "rounded after each update, which changes results"

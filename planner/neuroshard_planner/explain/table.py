@@ -6,6 +6,7 @@ from difflib import get_close_matches
 
 import numpy as np
 from neuroshard_api.documents.plan import Plan, TablePlacement
+from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
@@ -114,7 +115,7 @@ class TableExplanation:
     repeats: str | None
     """A sentence: the table's duplication group, its factor, and whether its repeats are left out. None: not known."""
     stored_type: str | None
-    """A sentence: the type that the plan chose for the table. None: it chose none."""
+    """A sentence: the type that the plan chose for the table, or why its own. None: there was no choice."""
     verdict: str
     """One sentence: why it stays, or what would be better."""
 
@@ -196,9 +197,19 @@ def repeats_of(plan: Plan, table: Table) -> str | None:
     known = f"group {name!r}, {factor:.2f} samples per distinct list in runs of {plan.request.tables.session_run}"
     found = next((each for each in plan.deduplication or () if each.group == name), None)
     if found is None:
-        return f"{known}; all lists are looked up"
+        return f"{known}; all lists are looked up{_why_all_lists(plan, name)}"
     saved = "" if found.saved_ms is None else f", which saves {found.saved_ms:.3g} ms of the step"
     return f"{known}; repeats are left out ({found.form.value}, factor {found.factor:.2f} in a batch){saved}"
+
+
+def _why_all_lists(plan: Plan, group: str) -> str:
+    """Return the reason that all lists of a group are looked up, as a clause; empty where no other was permitted."""
+    if group not in (plan.request.deduplicate or ()):
+        return ""
+    if plan.deduplication is not None:
+        return ": leaving its repeats out saves nothing"
+    tried = [each for choice in plan.choices or () if choice.name is ChoiceName.REPEATS for each in choice.alternatives]
+    return f": {tried[-1].refusal}" if tried and tried[-1].refusal else ""
 
 
 def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:

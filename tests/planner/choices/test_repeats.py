@@ -107,7 +107,10 @@ def test_a_table_is_explained_with_its_repeats() -> None:
     assert "group 'seen', 8.00 samples per distinct list in runs of 8; repeats are left out (first_sample" in str(
         repeats("seen")
     )
-    assert repeats("page") == "group 'page', 1.01 samples per distinct list in runs of 8; all lists are looked up"
+    assert repeats("page") == (
+        "group 'page', 1.01 samples per distinct list in runs of 8; all lists are looked up: leaving its repeats out "
+        "saves nothing"
+    )
     assert repeats(request.tables.tables[-1].name) is None
 
 

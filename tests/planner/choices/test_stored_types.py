@@ -70,6 +70,7 @@ def test_only_tables_that_lower_the_step_are_narrow() -> None:
 
     assert plan.stored_types is not None
     assert [table.name for table in plan.stored_types.tables] == [heavy.name]
+    assert stored_type_of(plan, light.name) == "its own: a narrow type would not shorten the step"
 
 
 def test_tables_that_do_not_fit_otherwise_are_narrow() -> None:
