@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import psutil
 
 TESTS = str(Path(__file__).parents[1])
@@ -30,8 +31,7 @@ def printed_on_processors(code: str, *, kinds: int = len(_KERNELS)) -> set[str]:
     more than the baseline; and the functions of libm, which have no fused operations there. Each hashes text with
     another seed.
     """
-    from numpy._core._multiarray_umath import __cpu_dispatch__
-
+    loops = " ".join(np.show_config(mode="dicts")["SIMD Extensions"]["found"])  # type: ignore[call-overload, index]
     found: set[str] = set()
     for number, (kernels, threads) in enumerate(_KERNELS[:kinds]):
         chosen = {
@@ -41,7 +41,7 @@ def printed_on_processors(code: str, *, kinds: int = len(_KERNELS)) -> set[str]:
             **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads)),
         }
         if number % 2:
-            chosen |= {"NPY_DISABLE_CPU_FEATURES": " ".join(__cpu_dispatch__), "GLIBC_TUNABLES": _NO_FUSED_LIBM}
+            chosen |= {"NPY_DISABLE_CPU_FEATURES": loops, "GLIBC_TUNABLES": _NO_FUSED_LIBM}
         found.add(
             subprocess.run(
                 [sys.executable, "-c", code], env=os.environ | chosen, capture_output=True, text=True, check=True

@@ -74,10 +74,9 @@ def mix_poisson_bins(rates: FloatArray, rows: FloatArray) -> FloatArray:
     low, share = _grid_position(rates)
     size = _NUM_RATES
     cell = low + size * np.arange(len(rates))[:, None]
-    by_rate: FloatArray = np.bincount(
-        cell.ravel(), weights=(touched * (1 - share)).ravel(), minlength=size * len(rates)
-    )
-    by_rate += np.bincount(cell.ravel() + 1, weights=(touched * share).ravel(), minlength=size * len(rates))
+    by_rate: FloatArray = np.zeros(size * len(rates))
+    for cells, weights in ((cell, touched * (1 - share)), (cell + 1, touched * share)):
+        by_rate += np.bincount(cells.ravel(), weights=weights.ravel(), minlength=len(by_rate))
     return ordered_product(by_rate.reshape(len(rates), size), _poisson_table(0))
 
 
