@@ -75,10 +75,10 @@ def chosen_columns(
     for name in (*features, *dense, *ignored, *named):
         if name not in kinds:
             raise DataError(f"{where}: column {name!r}: is missing; hint: choose among {', '.join(kinds)}")
-    for option, name, used in (("--session", session, {found_label}), ("--time", time, {found_label, session})):
-        if name is not None and name in used:
-            use = "the label" if name == found_label else "the session"
-            raise DataError(f"{where}: column {name!r}: is {use}; hint: give {option} another column")
+    for option, column, used in (("--session", session, {found_label}), ("--time", time, {found_label, session})):
+        if column is not None and column in used:
+            use = "the label" if column == found_label else "the session"
+            raise DataError(f"{where}: column {column!r}: is {use}; hint: give {option} another column")
     _require_one_use(features, dense, others, where=where)
     by_name = {name for name in kinds if re.fullmatch(f"{DENSE_PREFIX}[0-9]+", name)} - set(features)
     found_dense = tuple(
