@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Any
 
 from neuroshard_api.job.training_job import API_VERSION, KIND
+from neuroshard_api.process.printable import printable
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads, Restore
@@ -223,7 +224,7 @@ class Cluster:
 
     async def _last_warning(self, namespace: str, uid: str) -> str:
         try:
-            return await self._api.last_warning(namespace, uid)
+            return printable(await self._api.last_warning(namespace, uid))
         except ApiError as error:
             if error.code != FORBIDDEN:
                 raise

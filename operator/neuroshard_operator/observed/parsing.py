@@ -11,6 +11,7 @@ from typing import Any
 
 from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.training_job import GROUP, KIND
+from neuroshard_api.process.printable import printable
 
 from neuroshard_operator import names
 from neuroshard_operator.observed.bounded import UNREADABLE, problem_of
@@ -325,10 +326,13 @@ def _outcome(true: Mapping[str, Raw]) -> JobEnd | None:
         if kind in true:
             said = true[kind]
             time = timestamp(said.get("lastTransitionTime"))
-            return JobEnd(
-                succeeded=succeeded, reason=said.get("reason", ""), message=said.get("message", ""), time=time
-            )
+            return JobEnd(succeeded=succeeded, reason=said.get("reason", ""), message=_words(said), time=time)
     return None
+
+
+def _words(said: Raw) -> str:
+    """Return a message of others, which goes into statuses and events; kubectl shows those as they are."""
+    return printable(said.get("message", ""))
 
 
 def _statuses(status: Raw) -> Sequence[Raw]:
@@ -370,7 +374,7 @@ def _termination(status: Raw, main: str) -> Termination | None:
             container=each["name"],
             exit_code=state["exitCode"],
             reason=state.get("reason", ""),
-            message=state.get("message", "")[-LOG_CHARACTERS:],
+            message=_words(state)[-LOG_CHARACTERS:],
             time=timestamp(state.get("finishedAt")),
         )
         for each in _statuses(status)
@@ -389,7 +393,7 @@ def _whole_pod_termination(status: Raw) -> Termination | None:
         container="",
         exit_code=None,
         reason=status.get("reason", ""),
-        message=status.get("message", "")[-LOG_CHARACTERS:],
+        message=_words(status)[-LOG_CHARACTERS:],
         time=None,
     )
 
@@ -397,9 +401,9 @@ def _whole_pod_termination(status: Raw) -> Termination | None:
 def _waiting(status: Raw) -> str:
     for each in status.get("conditions") or ():
         if each["type"] == "PodScheduled" and each["status"] == "False":
-            return f"{each.get('reason', UNSCHEDULABLE)}: {each.get('message', 'no node takes the pod')}"
+            return f"{each.get('reason', UNSCHEDULABLE)}: {_words(each) or 'no node takes the pod'}"
     for each in _statuses(status):
         waiting = _map(each, "state").get("waiting") or {}
         if waiting and waiting.get("reason") not in _USUAL_WAITING:
-            return f"container {each['name']}: {waiting.get('reason')}: {waiting.get('message', '')}".rstrip(": ")
+            return f"container {each['name']}: {waiting.get('reason')}: {_words(waiting)}".rstrip(": ")
     return ""

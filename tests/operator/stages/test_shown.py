@@ -87,6 +87,31 @@ def test_a_trainer_that_reports_no_steps_is_told_of(own: bool) -> None:  # noqa:
     assert ("the trainer reports no steps" in story.status["message"]) == own
 
 
+ESCAPES = "\x1b[2J\x1b]8;;http://x\x1b\\\x9b1m\x07\u202e"
+
+
+def test_no_status_or_event_holds_what_a_terminal_would_obey() -> None:
+    """No matter who wrote it, a trainer, a kubelet, or the author of an event: kubectl shows most of it as it is."""
+    story = Story(failurePolicy={"maxRestarts": 1}).planned()
+    for pod in story.pods(names.WORKER):
+        waiting = {"reason": "InvalidImageName", "message": f"waits {ESCAPES}"}
+        pod["status"] = {"phase": "Pending", "containerStatuses": [{"name": "trainer", "state": {"waiting": waiting}}]}
+        story.world.touch(pod)
+    story.settle()
+    assert "waits \\x1b[2J" in story.status["message"]
+    story.start_workers()
+    pod = story.pods(names.WORKER)[0]
+    story.world.end_pod(pod, 1)
+    pod["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = f"ends {ESCAPES}"
+    story.world.touch(pod)
+    story.settle()
+    written = "".join(str(each.get("message")) for each in (*story.world.statuses, *story.world.events))
+    written += story.status["lastFailure"]["message"]
+
+    assert "ends \\x1b[2J" in written
+    assert not set("\x1b\x9b\x07\u202e") & set(written)
+
+
 @pytest.mark.parametrize("shown", [True, False])
 def test_the_end_of_a_log_is_shown_only_where_the_settings_say_so(shown: bool) -> None:  # noqa: FBT001 - the cases
     """Who may read a job need not be one who may read logs, or the Secrets that a container can print."""
