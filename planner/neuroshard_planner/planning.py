@@ -80,7 +80,7 @@ def searched(
     bound_ms = bounds.least_ms
     result = find(problem, baselines=baselines, bounds=bounds, starts=() if migration is None else migration.start)
     if migration is not None and request.algorithm is Algorithm.NEUROSHARD:
-        work = int(problem.tuning.migration_share * (request.search.work_budget or _default_budget(problem)))
+        work = int(problem.tuning.phase_share * (request.search.work_budget or _default_budget(problem)))
         result = replace(result, placement=migration.nearest(result.placement, work_budget=work))
     if problem.kinds.family[result.placement.kinds].any():
         single_ms = single_unit_bound_ms(problem)

@@ -58,7 +58,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
         opening = None if by_columns is None else by_columns.placement
     may_be_by_columns = opening is not None and not bound_to_convert(problem)
     known_ms = float(problem.total_ms([opening])[0]) if opening is not None and may_be_by_columns else np.inf
-    is_near = problem.tuning.ends_near_bound and is_large(problem) and known_ms <= problem.tuning.near * bounds.least_ms
+    is_near = is_large(problem) and known_ms <= problem.tuning.near * bounds.least_ms
     sets = [] if is_near else bounds.promising(known_ms)
     if is_near or (may_be_by_columns and set(sets) <= {(COLUMNS,)}):
         return by_columns or columns.run(bound_ms=bound_ms)
@@ -80,7 +80,7 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
     limit_ms = max(least_ms, min(known_ms, least_ms * (1 + problem.request.search.shard_tolerance)))
     chosen = fewest_shards(problem, placements, limit_ms=limit_ms)
     before = by_columns or Found(placement=chosen, placements=columns.placements, improvements=columns.improvements)
-    until = problem.work + int(problem.tuning.consolidation_share * work_budget)
+    until = problem.work + int(problem.tuning.short_share * work_budget)
     return replace(
         before,
         placement=consolidated(problem, chosen, limit_ms=limit_ms, work_budget=until),
@@ -137,7 +137,7 @@ class MixedSearch:
             found.append(start)
         if self._is_large:
             return found + self._descended_whole(found, start)
-        starts = self._starts(found, problem.tuning.num_starts)
+        starts = self._starts(found, problem.tuning.num_candidates)
         work = int(problem.tuning.descent_share * self._work) // len(starts)
         return found + [self._descended(placement, problem.work + work) for placement in starts]
 
@@ -148,35 +148,26 @@ class MixedSearch:
         ``is_whole``: there was no search by columns, whose work counts here.
         """
         problem, made = self._problem, list[Placement]()
-        if is_whole and not self._is_large and problem.tuning.has_longer_descents:
-            for count, share in zip(
-                (problem.tuning.num_starts, problem.tuning.num_best), problem.tuning.whole_descent_shares, strict=True
-            ):
-                starts = self._starts([*found, *made], count)
-                work = int(share * self._work) // len(starts)
-                made += [self._descended(placement, problem.work + work) for placement in starts]
         factor = problem.tuning.whole_round if is_whole else 1
         dealt: set[int] = set()
-        for _ in range(problem.tuning.most_mixed_rounds):
+        for _ in range(problem.tuning.most_rounds):
             known = [*found, *made]
             before_ms = float(problem.total_ms(known).min())
-            work = int(factor * problem.tuning.round_dealing_share * self._work)
+            work = int(factor * problem.tuning.short_share * self._work)
             if not self._is_large:
                 starts = [each for each in self._starts(known, problem.tuning.num_best) if id(each) not in dealt]
                 dealt.update(map(id, starts))
-                for placement in list(self._dealt_out(starts, work, refines=problem.tuning.refines_dealing)):
+                for placement in list(self._dealt_out(starts, work, refines=True)):
                     made.append(self._descended(placement, problem.work + work // problem.tuning.num_best))
             best = self._cheapest([*found, *made])
-            made.append(
-                self._perturbed(best, problem.work + int(factor * problem.tuning.perturbing_share * self._work))
-            )
-            if float(problem.total_ms(made).min()) > before_ms * (1 - problem.tuning.least_mixed_round_gain):
+            made.append(self._perturbed(best, problem.work + int(factor * problem.tuning.short_share * self._work / 2)))
+            if float(problem.total_ms(made).min()) > before_ms * (1 - problem.tuning.least_round_gain):
                 break
         return made
 
     def refined(self, placement: Placement) -> Placement:
         """Return a placement that costs at most as much, after steps and conversions."""
-        return self._descended(placement, self._problem.work + int(self._problem.tuning.refined_share * self._work))
+        return self._descended(placement, self._problem.work + int(self._problem.tuning.short_share * self._work / 2))
 
     def _descended_whole(self, found: Sequence[Placement], start: Placement | None) -> list[Placement]:
         """Return the most promising of these, but the start, at the end of their descents.
@@ -193,7 +184,7 @@ class MixedSearch:
             return []
         ranked = np.argsort(problem.total_ms(others) + promised_ms(problem, others), kind="stable")
         until = problem.work + self._work
-        return [self._descended(others[position], until) for position in ranked[: problem.tuning.num_whole].tolist()]
+        return [self._descended(others[position], until) for position in ranked[: problem.tuning.num_best].tolist()]
 
     def _cheapest(self, found: Sequence[Placement]) -> Placement:
         return found[int(self._problem.total_ms(found).argmin())]
@@ -240,9 +231,9 @@ class MixedSearch:
         placed = [each for each in found if each is not None]
         cuts = [each.cuts for each, placement in zip(chosen, found, strict=True) if placement is not None]
         fitting = [placement for placement in placed if problem.fits(placement)]
-        work = int(problem.tuning.dealing_share * self._work)
+        work = int(problem.tuning.phase_share * self._work)
         count = max(1, work // problem.tuning.least_dealing)
-        refines = work >= problem.tuning.refined_dealing * len(placed) and problem.tuning.refines_dealing
+        refines = work >= problem.tuning.refined_dealing * len(placed)
         if not problem.tuning.has_dealing:
             return fitting
         return [*fitting, *self._dealt_out(placed[:count], work, refines=refines, cuts=cuts[:count])]
@@ -258,9 +249,9 @@ class MixedSearch:
             self.placements += 1
             cheapest.append((float(problem.total_ms([placement])[0]), placement))
             # Placements of large sets have millions of shards, so that only those are kept which may be used.
-            cheapest = sorted(cheapest, key=lambda each: each[0])[: problem.tuning.num_packed]
+            cheapest = sorted(cheapest, key=lambda each: each[0])[: problem.tuning.num_best]
         found = [placement for _, placement in cheapest if problem.fits(placement)]
-        return [*found, *self._dealt_out(found, int(problem.tuning.dealing_share * self._work))]
+        return [*found, *self._dealt_out(found, int(problem.tuning.phase_share * self._work))]
 
     def _dealt_out(
         self,
@@ -300,8 +291,8 @@ class MixedSearch:
         conversions = Conversions(problem, self._forms, slopes=self._slopes, work_budget=end)
         (best_ms,) = problem.total_ms([best])
         stalled = 0
-        while problem.work < end and stalled < problem.tuning.most_mixed_stalled:
-            converts = generator.random() < problem.tuning.converted_share or not problem.is_cut_by_columns(best).any()
+        while problem.work < end and stalled < problem.tuning.most_stalled:
+            converts = generator.random() < 1 / 2 or not problem.is_cut_by_columns(best).any()
             changed = conversions.converted(best, generator) if converts else perturbation.perturbed(best)
             found = self._descended(changed, end)
             (found_ms,) = problem.total_ms([found])
@@ -345,7 +336,7 @@ class Dealing:
         by_columns = np.flatnonzero(np.bincount(kinds.unit[fixed.kinds], minlength=len(problem.units)) == 0)
         if not len(by_columns):
             return fixed if problem.fits(fixed) else None
-        until = problem.work + int(problem.tuning.dealing_split_share * (work_budget - problem.work))
+        until = problem.work + int(problem.tuning.split_share * (work_budget - problem.work))
         options = self._options.only(by_columns)
         known = [] if cuts is None else [self._known(options, by_columns, placement, cuts)]
         splits = SplitSearch(problem, options, loads=loads, work_budget=until, fixed=fixed, known=known)

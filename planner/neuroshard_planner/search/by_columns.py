@@ -97,44 +97,39 @@ class IteratedSearch:
 
     def _open(self) -> None:
         """Descend from the most promising proposals, once."""
-        if (
-            not self._is_open
-            and self._problem.tuning.has_opening
-            and len(self._problem.units) <= self._problem.tuning.most_opened_units
-        ):
-            before, least = self._problem.work, min(self._budget, opening_work(self._problem))
-            until = before + max(int(self._problem.tuning.opening_share * self._budget), least)
+        problem, tuning = self._problem, self._problem.tuning
+        if not self._is_open and len(problem.units) <= tuning.most_opened_units:
+            before, least = problem.work, min(self._budget, opening_work(problem))
+            until = before + max(int(tuning.opening_share * self._budget), least)
             self.open(self._courses[-1], until=until, whole_until=max(until, before + self._budget))
-            self._left -= self._problem.work - before
+            self._left -= problem.work - before
         self._is_open = True
 
     def run(self, *, bound_ms: float) -> Found | None:
         """Return the best placement that the budget finds, the opening's work counted. None: nothing fits."""
         self._open()
-        problem, courses = self._problem, self._courses
+        problem, courses, tuning = self._problem, self._courses, self._problem.tuning
         self.end = problem.work + self._left
-        is_near = (
-            problem.tuning.ends_near_bound and is_large(problem) and self.is_within(bound_ms * problem.tuning.near)
-        )
+        is_near = is_large(problem) and self.is_within(bound_ms * tuning.near)
         if is_near:
-            self.end = min(self.end, problem.work + int(problem.tuning.near_share * self._budget))
-        elif not self.may_end(bound_ms) and (problem.tuning.has_course or not self.found):
+            self.end = min(self.end, problem.work + int(tuning.short_share * self._budget))
+        elif not self.may_end(bound_ms) and (tuning.has_course or not self.found):
             begin, share = problem.work, (self.end - problem.work) / len(courses)
             for position, course in enumerate(courses):
-                ends = (begin + int((position + part) * share) for part in (problem.tuning.split_share, 1.0))
+                ends = (begin + int((position + part) * share) for part in (tuning.split_share, 1.0))
                 self.follow(course, *ends)
         if not self.found:
             return None
         self.perturb(courses, bound_ms=bound_ms)
         for _ in range(0 if is_near else self._most_rounds):
             before_ms = self.least_ms()
-            self.end = max(self.end, problem.work + int(problem.tuning.round_share * self._budget))
+            self.end = max(self.end, problem.work + int(tuning.phase_share * self._budget))
             self.perturb(courses, bound_ms=bound_ms)
-            if self.least_ms() > before_ms * (1 - problem.tuning.least_round_gain):
+            if self.least_ms() > before_ms * (1 - tuning.least_round_gain):
                 break
         is_exhausted = problem.work >= self.end
         return Found(
-            placement=self.settled(problem.work + int(problem.tuning.consolidation_share * self._budget)),
+            placement=self.settled(problem.work + int(tuning.short_share * self._budget)),
             placements=self.placements,
             levels=self.levels,
             improvements=self.improvements,
@@ -183,8 +178,7 @@ class IteratedSearch:
         slopes, generator = self._slopes, self._generator
         perturbations = [Perturbation(problem, each.options, slopes=slopes, generator=generator) for each in courses]
         while (
-            problem.tuning.has_perturbation
-            and problem.work < self.end
+            problem.work < self.end
             and best_ms > bound_ms * (1 + problem.tuning.close_enough)
             and self._stalled < problem.tuning.most_stalled
         ):
@@ -236,9 +230,7 @@ def _packed(problem: Problem, *, is_needed: bool) -> list[Placement]:
 
     Greedy placement goes by loads first; where memory binds, a packing often leads to a better plan.
     """
-    packing = Packing(problem.request, problem.units, problem.allowed, is_exact=problem.tuning.has_exact_packing)
-    if not is_needed and not problem.tuning.has_packing_start:
-        return []
+    packing = Packing(problem.request, problem.units, problem.allowed)
     if (
         not is_needed
         and sum(packing.whole_bytes) <= problem.tuning.tight * packing.num_usable_devices * packing.capacity_bytes
@@ -286,7 +278,7 @@ def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, wor
         work_budget: ``problem.work`` at which the search for merges ends.
     """
     current = merged(problem, placement)
-    while problem.tuning.has_consolidation:
+    while True:
         before = len(current.kinds)
         by_columns = current.kinds[problem.is_cut_by_columns(current)]
         counts = np.bincount(problem.kinds.unit[by_columns], minlength=len(problem.units))
@@ -296,7 +288,6 @@ def consolidated(problem: Problem, placement: Placement, *, limit_ms: float, wor
             current = _merge(problem, current, unit, limit_ms)
         if len(current.kinds) == before:
             return current
-    return current
 
 
 def _merge(problem: Problem, placement: Placement, unit: int, limit_ms: float) -> Placement:

@@ -68,16 +68,12 @@ def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budg
         work_budget: device evaluations and their like for steps of the whole plan.
     """
     search = _HostSearch(problem, solve)
-    most = (
-        problem.tuning.most_tried
-        if in_memory is None
-        else min(problem.tuning.most_tried, problem.tuning.most_tried_where_all_fits)
-    )
-    share = int(problem.tuning.host_descent_share * work_budget / most)
+    most = problem.tuning.most_tried if in_memory is None else problem.tuning.most_tried // 2
+    share = int(problem.tuning.opening_share * work_budget / most)
     best: Found | None = None
     tried = 0
     for attempt, assignment in enumerate(search.assignments()):
-        if tried == most or attempt == problem.tuning.most_attempts:
+        if tried == most or attempt == 3 * problem.tuning.most_tried:
             break
         found = search.around(assignment)
         if found is not None:
@@ -85,7 +81,7 @@ def hosted(problem: Problem, in_memory: Found | None, *, solve: Solve, work_budg
             best = search.cheaper(best, search.descended(found, share))
     if best is not None:
         best = search.settled(best, share)
-        for found in search.returns(best) if problem.tuning.has_host_returns else ():
+        for found in search.returns(best):
             best = search.cheaper(best, search.settled(search.descended(found, share), share))
     return search.cheaper(in_memory, best)
 
@@ -135,7 +131,7 @@ class _HostSearch:
     def settled(self, found: Found, work: int) -> Found:
         """Return a plan of which no neighbor is cheaper, or that was improved in the last round that is permitted."""
         problem = self._problem
-        for _ in range(problem.tuning.most_host_rounds if problem.tuning.has_host_neighbors else 0):
+        for _ in range(problem.tuning.most_rounds):
             neighbors = [each for each in self._neighbors(found.placement) if problem.fits(each)]
             costs = problem.total_ms([found.placement, *neighbors])
             least = int(costs.argmin())
@@ -150,7 +146,7 @@ class _HostSearch:
         on_host = np.unique(kinds.unit[placement.kinds][kinds.host_bytes[placement.kinds] > 0])
         bound = [unit for unit in on_host.tolist() if self._problem.host_choices[unit].is_bound]
         free = sorted(set(on_host.tolist()) - set(bound), key=lambda unit: (self._host_bytes(unit, placement), unit))
-        for unit in free[: self._problem.tuning.most_coming_back]:
+        for unit in free[: self._problem.tuning.most_tried // 2]:
             stays = np.isin(kinds.unit[placement.kinds], [each for each in on_host if each != unit])
             again = self._completed(Placement(kinds=placement.kinds[stays], devices=placement.devices[stays]))
             if again is not None:
@@ -186,7 +182,7 @@ class _HostSearch:
         for back in on_host:
             for form in device_forms[back]:
                 for unit in leaving:
-                    for other in host_forms[unit][: problem.tuning.most_forms_swapped]:
+                    for other in host_forms[unit][: problem.tuning.most_leaving // 2]:
                         yield from self._with_forms(placement, {back: form, unit: other.form})
 
     def _resized(self, placement: Placement) -> Iterator[Placement]:

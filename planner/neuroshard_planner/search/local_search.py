@@ -161,31 +161,30 @@ class LocalSearch:
 
     def _move(self, state: State, loads: Loads, source: int) -> bool:
         """Take the best move away from a device; return whether there was one."""
-        shards = np.flatnonzero(state.devices == source)
+        tuning, shards = self._problem.tuning, np.flatnonzero(state.devices == source)
         if not len(shards) or self._problem.num_devices == 1:
             return False
         view = View(state, source, loads)
         load, loaded = loads.of_shards, loads.of_devices_ms
         shards = shards[np.argsort(load[shards], kind="stable")]
         targets = np.argsort(loaded, kind="stable")
-        targets = targets[targets != source][: self._problem.tuning.num_targets]
+        targets = targets[targets != source][: tuning.num_targets]
         wanted = (loaded[source] - loaded[targets]) / 2
-        some = _spread(shards, self._problem.tuning.num_source_shards)
+        some = _spread(shards, tuning.num_source_shards)
         kinds = [
             relocations(self._problem, state, some, targets),
             swaps(self._problem, state, some, targets, size=load, wanted=wanted[None]),
         ]
         room = self._problem.memory.shard_capacity_bytes - state.levels[targets, MEMORY]
         memory = self._traits()[state.kinds, MEMORY]
-        if (
-            self._problem.tuning.has_moves_by_memory and room.min() < memory[some].max()
-        ):  # memory may forbid the best by load: look for swaps that fit as well
+        # Memory may forbid the best by load: look for swaps that fit as well.
+        if tuning.has_moves_by_memory and room.min() < memory[some].max():
             differences = np.stack((room, np.zeros_like(room)))
             kinds.append(swaps(self._problem, state, some, targets, size=memory, wanted=differences))
         kinds += self._by_traffic(state, source, some)
         if self._take_best(state, view, CandidateMoves.concatenated(kinds)):
             return True
-        largest, near = shards[-self._problem.tuning.num_split_shards :], slice(self._problem.tuning.num_split_targets)
+        largest, near = shards[-tuning.num_source_shards // 4 :], slice(tuning.num_targets // 2)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
         return self._take_best(state, view, parts)
 

@@ -119,7 +119,7 @@ class Migration:
         left = [unit for unit in np.flatnonzero(moved).tolist() if self._may_stay[unit]]
         stays_away = any(not may_stay for may_stay in self._may_stay)
         total = float(moved.sum())
-        for _ in range(self._problem.tuning.most_returning_passes):
+        for _ in range(self._problem.tuning.most_rounds):
             stays: list[int] = []
             for unit in sorted(left, key=lambda each: (-moved[each], each)):
                 option = self._with_unit(placement, unit)

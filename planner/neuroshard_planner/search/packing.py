@@ -30,10 +30,7 @@ class Piece:
 class Packing:
     """The memory side of a problem: bytes of a shard are affine in its columns."""
 
-    def __init__(
-        self, request: PlanRequest, units: Sequence[Unit], allowed: BoolArray | None, *, is_exact: bool = True
-    ) -> None:
-        self._is_exact = is_exact
+    def __init__(self, request: PlanRequest, units: Sequence[Unit], allowed: BoolArray | None) -> None:
         ledger = MemoryLedger(request)
         self.units = units
         self.num_devices = request.topology.num_devices
@@ -87,7 +84,7 @@ class Packing:
                 pieces = self._fill(order, capacity_bytes, whole_first=whole_first)
                 if pieces is not None:
                     return pieces
-        return self._pack_exactly(capacity_bytes, max_nodes) if self._is_exact else None
+        return self._pack_exactly(capacity_bytes, max_nodes)
 
     def _pack_exactly(self, capacity_bytes: int, max_nodes: int) -> list[Piece] | None:
         # Where greedy filling does, nobody waits for scipy.

@@ -95,12 +95,7 @@ class SplitSearch:
         grid = [(limit, price) for limit in tuning.dim_limits for price in tuning.memory_prices]
         beam = self._best(((state, grid) for state in self._proposals()), settings.beam_width)
         waited = 0
-        while (
-            tuning.has_beam_levels
-            and beam
-            and waited < self._problem.tuning.patience
-            and self.levels < settings.max_levels
-        ):
+        while beam and waited < tuning.patience and self.levels < settings.max_levels:
             if self._problem.work >= self._work_budget:
                 break
             self.levels += 1
@@ -115,12 +110,8 @@ class SplitSearch:
             beam = _smoothest([*beam, *found], settings.beam_width)
             if not found:
                 break
-        promising = self._promising(self._judged, 12)
-        shuffled = [
-            self._shuffled(candidate)
-            for candidate in promising[: tuning.num_shuffled_states]
-            if self._problem.work < self._work_budget
-        ]
+        promising = self._promising(self._judged, tuning.num_candidates)
+        shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
         return self._promising([*shuffled, *promising], 2 * settings.beam_width)
 
     def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[BeamState]:
@@ -136,12 +127,8 @@ class SplitSearch:
         largest = options.kinds[options.start]
         capacity = self._problem.memory.shard_capacity_bytes
         states = []
-        pooled = kinds.traffic[largest, Collective.POOLED_EMBEDDINGS]
         is_narrow = [kinds.num_columns[largest] <= width for width in (np.inf, *tuning.widths)]
-        is_narrow += [pooled <= share * self._mean_dim_sum for share in tuning.columns_shares]
-        for memory_share, narrow, load_share in product(
-            tuning.memory_shares, is_narrow, self._problem.tuning.load_shares
-        ):
+        for memory_share, narrow, load_share in product(tuning.memory_shares, is_narrow, tuning.load_shares):
             small = (
                 (self._loads[largest] <= load_share * self._mean_load)
                 & narrow
@@ -160,7 +147,7 @@ class SplitSearch:
         chosen: dict[int, None] = {}
         for criterion in (self._loads[largest], self._problem.kinds.memory_bytes[largest]):
             order = splittable[np.argsort(-criterion[splittable], kind="stable")]
-            chosen.update(dict.fromkeys(order[: self._problem.tuning.num_split_units].tolist()))
+            chosen.update(dict.fromkeys(order[: self._problem.tuning.num_candidates].tolist()))
         children = []
         for unit in chosen:
             child = state.copy()
@@ -199,7 +186,7 @@ class SplitSearch:
         lanes = [
             GreedyPass(
                 kinds=lane.kinds,
-                dim_limit=float(self._generator.choice(self._problem.tuning.shuffled_dim_limits)) * self._mean_dim_sum,
+                dim_limit=float(self._generator.choice(self._problem.tuning.dim_limits)) * self._mean_dim_sum,
                 memory_price=lane.memory_price,
                 shuffle=_factors(self._generator, len(lane.kinds), self._problem.tuning.most_shuffle),
             )
@@ -207,7 +194,7 @@ class SplitSearch:
         ]
         if not lanes:
             return candidate
-        likely = self._placed([(candidate.state, lane) for lane in lanes])[: self._problem.tuning.num_judged_shuffles]
+        likely = self._placed([(candidate.state, lane) for lane in lanes])[: self._problem.tuning.num_judged_placements]
         return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
 
     def _affordable(self, num_shards: int) -> int:

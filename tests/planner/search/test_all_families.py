@@ -297,7 +297,7 @@ def test_placements_of_a_large_set_descend_to_their_end(seed: int, monkeypatch: 
     found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)[-len(descended) :]
 
     contents = [sorted(zip(each.kinds.tolist(), each.devices.tolist(), strict=True)) for each in descended]
-    assert 1 <= len(descended) <= problem.tuning.num_whole
+    assert 1 <= len(descended) <= problem.tuning.num_best
     assert all(contents.count(each) == 1 for each in contents)
     made = search.improvements
     assert made
@@ -316,7 +316,7 @@ def test_a_small_budget_of_a_large_set_is_divided_among_descents() -> None:
     found = search.begun(opening, FamilyBounds(problem).sets, limit_ms=np.inf)
 
     position = next(row for row, each in enumerate(found) if each is opening)
-    assert len(found) - position - 1 > problem.tuning.num_whole
+    assert len(found) - position - 1 > problem.tuning.num_best
 
 
 @pytest.mark.parametrize("types", [(TW, DP), (TW,)], ids=["others may be copied", "others whole"])
