@@ -32,15 +32,14 @@ def render_difference(found: PlanDifference) -> RenderableType:
             (table.name, format_bytes(table.moved_bytes), shards_text(table.before), shards_text(table.after))
             for table in found.tables[:MAX_TABLES]
         )
-        columns = ("table", "moves", "before: device (columns)", "after: device (columns)")
-        shown += [Text(), TextTable(columns=columns, rows=rows, text_columns=(0, 2, 3))]
+        headings = ("table", "moves", "before: device (columns)", "after: device (columns)")
+        shown += [Text(), TextTable(columns=headings, rows=rows, text_columns=(0, 2, 3))]
         if len(found.tables) > MAX_TABLES:
             shown.append(Text(f"and {len(found.tables) - MAX_TABLES} more tables that move"))
     changed = [device for device in found.devices if _changes(device)]
     if changed:
-        rows = tuple(_device_row(device) for device in changed[:MAX_DEVICES])
         columns = ("dev", "receives", "before ms", "after ms", "mem before", "mem after")
-        shown += [Text(), TextTable(columns=columns, rows=rows)]
+        shown += [Text(), TextTable(columns=columns, rows=tuple(map(_device_row, changed[:MAX_DEVICES])))]
         if len(changed) > MAX_DEVICES:
             shown.append(Text(f"and {len(changed) - MAX_DEVICES} more devices that change"))
     return Group(*shown)

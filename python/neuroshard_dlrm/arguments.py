@@ -1,0 +1,197 @@
+"""The arguments of Python's functions as the options of the command, and its errors in the words of the arguments."""
+
+import inspect
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
+
+from neuroshard_api.documents.document import Document
+from neuroshard_api.documents.request import Constraints
+from neuroshard_api.documents.table_files import parse_csv
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.process.errors import InputError
+from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.optimizer_choice import OptimizerChoice
+from neuroshard_costs.errors import BundleDeviceError
+from neuroshard_planner.baselines.torchrec import require_torchrec
+
+from neuroshard_dlrm.options import RequestOptions
+from neuroshard_dlrm.requests import Source, read_source, source_of
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+PathLike = Path | str
+
+
+class Plannable(ABC):
+    """A result that can be planned from."""
+
+    @abstractmethod
+    def as_source(self) -> Source:
+        """Return the tables, the job, or the request."""
+
+
+class PlanArguments(TypedDict, total=False):
+    """What is planned next to its tables; a job or a request says most of it itself."""
+
+    devices: int
+    """Devices in all nodes."""
+    device: str
+    """A device of ``neuroshard devices``, such as ``h100-80gb``."""
+    nodes: int
+    """Nodes of these devices. If unset: as many as the device usually fills."""
+    topology: PathLike | Mapping[str, Any]
+    """A topology, or its file, in place of the three above."""
+    batch_size: int
+    """Samples per device and step. If unset: the table set's, else 8,192."""
+    optimizer: OptimizerChoice
+    """Of the tables. If unset: that of the table set or of the module, else ``rowwise_adagrad``."""
+    constraints: PathLike | Mapping[str, Any]
+    """Constraints, or their file. If unset: none."""
+    dense: PathLike
+    """File of the counted dense part. If unset: it is not counted."""
+    bundle: PathLike
+    """Folder of cost models. If unset: the bundled ones of the device."""
+    any_device: bool
+    """Whether the cost models may be of another device; the plan warns of it."""
+    sample_batches: "Sequence[KeyedJaggedTensor]"
+    """Global batches of a module, from which lookups and reuse are measured. If unset: one lookup per feature."""
+
+
+ARGUMENTS = {"device_type": "device"}
+"""Options that have another name here."""
+_OPTION = re.compile(r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)|\b(TABLES)\b")
+_FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
+
+
+def asks(function: _FunctionT) -> _FunctionT:
+    """Show the entries of `PlanArguments` in the signature of a function that takes them as keywords."""
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not inspect.Parameter.VAR_KEYWORD]
+    shared = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        for name, kind in PlanArguments.__annotations__.items()
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *shared])  # type: ignore[attr-defined]
+    return function
+
+
+@contextmanager
+def in_python() -> Iterator[None]:
+    """Name arguments where an error of the command would name options."""
+    try:
+        yield
+    except (CommandError, BundleDeviceError) as error:
+        raise InputError(_OPTION.sub(_argument, str(error))) from error
+
+
+def _argument(found: re.Match[str]) -> str:
+    if found[2]:
+        return "source"
+    if not found[1]:
+        return found[0].strip("`") if found[0].startswith("`--") else found[0]
+    name = found[1].replace("-", "_")
+    return ARGUMENTS.get(name, name)
+
+
+def options_of(question: PlanArguments, *, where: str | None) -> RequestOptions:
+    """Return the options that the arguments stand for.
+
+    Args:
+        question: the arguments; those that are None count as not given.
+        where: what errors call the source. None: there is none.
+
+    Raises:
+        TypeError: there is no such argument.
+        DocumentError: a topology or constraints are not valid.
+    """
+    unknown = next((name for name in question if name not in PlanArguments.__annotations__), None)
+    if unknown is not None:
+        raise TypeError(f"unexpected keyword argument {unknown!r}; the arguments are {', '.join(_NAMES)}")
+    given: dict[str, Any] = {name: value for name, value in question.items() if value is not None}
+    given.pop("sample_batches", None)
+    if "device" in given:
+        given["device_type"] = given.pop("device")
+    for name in ("dense", "bundle"):
+        if name in given:
+            given[name] = Path(given[name])
+    documents: dict[str, type[Document]] = {"topology": Topology, "constraints": Constraints}
+    for name, kind in documents.items():
+        if name in given:
+            given[name] = _document(given[name], kind, where=name)
+    return replace(RequestOptions(tables=where), **given)
+
+
+_NAMES = tuple(PlanArguments.__annotations__)
+
+
+def _document(given: Any, kind: type[Document], *, where: str) -> object:  # noqa: ANN401 - any argument
+    """Return a path, or a document that is given whole or as plain data. Raises DocumentError or InputError."""
+    if isinstance(given, kind):
+        return given
+    if isinstance(given, Mapping):
+        return kind.from_data({"schema_version": kind.schema_name, **given}, where=where)
+    if isinstance(given, str | Path):
+        return Path(given)
+    raise InputError(
+        f"{where}: is of the type {type(given).__name__}; hint: give a path, or a dictionary with its fields"
+    )
+
+
+def source_from(given: object, question: PlanArguments) -> Source:
+    """Return a source to plan from.
+
+    Args:
+        given: name or path, plain data, rows of tables, a DataFrame, a module, or a document.
+        question: its sample batches belong to a module.
+
+    Raises:
+        InputError: it is none of these.
+        ExpectedError: it cannot be read (see `requests.read_source`), or TorchRec is missing.
+    """
+    found = _module(given, question)
+    if found is not None:
+        return found
+    if question.get("sample_batches") is not None:
+        raise InputError("sample_batches: are of a TorchRec module, and the source is none; hint: leave them out")
+    if isinstance(given, str | Path):
+        return read_source(str(given))
+    if isinstance(given, Plannable):
+        return given.as_source()
+    if isinstance(given, Mapping):
+        return source_of(dict(given), where="the source")
+    if hasattr(given, "to_csv"):
+        return parse_csv(given.to_csv(index=False), where="the frame", name="tables")
+    if isinstance(given, Sequence) and all(isinstance(each, Mapping) for each in given):
+        rows = [dict(each) for each in given]
+        return TableSet.from_data(
+            {"schema_version": TableSet.schema_name, "name": "tables", "tables": rows}, where="the tables"
+        )
+    raise InputError(
+        f"source: is an object of the type {type(given).__name__}; hint: give a file, a workload, a list of "
+        "dictionaries with one table each, a pandas DataFrame, a job as a dictionary, or a TorchRec module"
+    )
+
+
+def name_of(given: object) -> str:
+    """Return the name of a source in errors."""
+    return str(given) if isinstance(given, str | Path) else "the source"
+
+
+def _module(given: object, question: PlanArguments) -> Source | None:
+    """Return a torch module with its batches. None: it is something else."""
+    if not any(kind.__module__.startswith("torch.nn.") for kind in type(given).__mro__):
+        return None
+    require_torchrec("a module")
+    from neuroshard_torchrec.given_model import GivenModel
+    from neuroshard_torchrec.sample_batches import batches_of
+
+    module: nn.Module = given  # type: ignore[assignment] # of torch, by the names of its classes
+    return GivenModel(module=module, batches=batches_of(question.get("sample_batches") or ()))

@@ -1,0 +1,213 @@
+"""The functions of Python, which call what the commands of the same names call."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Unpack
+
+from neuroshard_api.documents.document import read_data
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.process.errors import InputError
+from neuroshard_costs.bundle import CostBundle
+from neuroshard_planner import pipeline
+from neuroshard_planner.explain.difference import plan_difference
+from neuroshard_planner.explain.estimate import estimate_request
+from neuroshard_planner.explain.plan import explain_plan
+from neuroshard_planner.explain.table import explain_table
+from neuroshard_planner.incumbent_file import read_incumbent
+from neuroshard_planner.levers import with_levers
+
+from neuroshard_dlrm.arguments import PathLike, PlanArguments, asks, in_python, name_of, options_of, source_from
+from neuroshard_dlrm.choices import AlgorithmChoice
+from neuroshard_dlrm.comparing import TORCHREC_SECONDS, chosen_algorithms, timed_comparison
+from neuroshard_dlrm.devices import find_bundle
+from neuroshard_dlrm.options import RequestOptions
+from neuroshard_dlrm.plan_file import read_placement, read_plan
+from neuroshard_dlrm.plans import Plan
+from neuroshard_dlrm.requests import read_source, request_of
+from neuroshard_dlrm.results import Comparison, Difference, Estimate, Explanation, Score, Tables
+from neuroshard_dlrm.scoring import given_plan, scored_plan, torchrec_tables
+
+if TYPE_CHECKING:
+    from torchrec.distributed.types import ShardingPlan
+
+
+@asks
+def plan(
+    source: object,
+    *,
+    algorithm: AlgorithmChoice | None = None,
+    incumbent: PathLike | None = None,
+    move_price: float = 0.0,
+    **question: Unpack[PlanArguments],
+) -> Plan:
+    """Plan the placement of a model's embedding tables.
+
+    Args:
+        source: a file or a name of ``neuroshard workloads``; a list of dictionaries, a dictionary, or a DataFrame with
+            the tables; a job or a request as a dictionary; a TorchRec module; or what `read` returned.
+        algorithm: how to search; all but ``neuroshard`` are baselines. None: a job's own, else ``neuroshard``.
+        incumbent: file of the plan in force; of nearly equal plans the one that moves least is taken.
+        move_price: milliseconds of a step that may be given up for each GiB that does not move.
+        **question: see `PlanArguments`.
+
+    Raises:
+        InputError: the arguments contradict each other.
+        DocumentError: a file or a value is not valid.
+        InfeasibleError: no plan fits.
+    """
+    if move_price and incumbent is None:
+        raise InputError("move_price: is of moves from a plan in force; hint: name that plan with incumbent")
+    with in_python():
+        request, bundle = _asked(source, question, algorithm)
+    before = None if incumbent is None else read_incumbent(Path(incumbent), price_ms_per_gib=move_price)
+    return Plan(with_levers(pipeline.plan(request, bundle=bundle, incumbent=before), costs=bundle), bundle)
+
+
+@asks
+def compare(
+    source: object,
+    *,
+    algorithms: Sequence[str] | None = None,
+    torchrec_seconds: float = TORCHREC_SECONDS,
+    **question: Unpack[PlanArguments],
+) -> Comparison:
+    """Compare algorithms on one request, by the same cost models and by the simulator of the device.
+
+    Args:
+        source: as for `plan`.
+        algorithms: their names. None: all.
+        torchrec_seconds: limit of TorchRec's planner, whose search grows with the tables. Outside of the main thread
+            nothing can be interrupted: leave ``torchrec`` out there.
+        **question: see `PlanArguments`.
+
+    Raises:
+        InputError: the arguments contradict each other, or there is no such algorithm.
+        DocumentError: a file or a value is not valid.
+    """
+    with in_python():
+        request, bundle = _asked(source, question, Algorithm.NEUROSHARD)
+        wanted = chosen_algorithms(algorithms)
+        lines = [timed_comparison(request, each, bundle=bundle, torchrec_seconds=torchrec_seconds) for each in wanted]
+    return Comparison(request, lines)
+
+
+@asks
+def score(
+    plan: "Plan | PathLike | ShardingPlan",  # noqa: A002, RUF100 - as the command calls it
+    source: object = None,
+    **question: Unpack[PlanArguments],
+) -> Score:
+    """Price any plan: its cost, its losses, and the gain of moving three tables.
+
+    Args:
+        plan: a plan, or its file; or TorchRec's ShardingPlan, or its file.
+        source: the tables of a plan of TorchRec's, which does not say what is looked up. None: the plan says it.
+        **question: see `PlanArguments`.
+
+    Raises:
+        InputError: the arguments contradict each other, or the plan.
+        DocumentError: a file or a value is not valid.
+    """
+    with in_python():
+        options = options_of(question, where=None if source is None else name_of(source))
+
+        def ask(algorithm: Algorithm) -> PlanRequest:
+            if source is None:
+                raise InputError("source: is missing, a plan of TorchRec's has no tables; hint: give them and devices")
+            return request_of(source_from(source, question), options, algorithm)
+
+        if isinstance(plan, Plan):
+            request, tables = plan.document().request, plan.document().tables
+        elif isinstance(plan, str | Path):
+            request, tables = given_plan(Path(plan), options, ask=ask)
+        else:
+            request = ask(Algorithm.TORCHREC)
+            tables = torchrec_tables(plan, request, where="the plan")
+        bundle = _bundle(options, request)
+        found = scored_plan(request, tables, bundle=bundle)
+    return Score(Plan(found.plan, bundle), Explanation(found.explanation), found.moves)
+
+
+def explain(plan: Plan | PathLike, table: str | None = None, *, bundle: PathLike | None = None) -> Explanation:
+    """Explain a plan, or one of its tables.
+
+    Args:
+        plan: a plan, or its file.
+        table: a table's name. None: the plan as a whole.
+        bundle: folder of the cost models that it was made with. None: those that made it, if it was made here, else the
+            bundled ones of its device.
+
+    Raises:
+        DocumentError: the file is not a plan.
+        RequestError: there is no such table.
+        PlanError: the plan was made with other cost models.
+    """
+    found = plan if isinstance(plan, Plan) else Plan(read_plan(Path(plan), must_fit=False))
+    document = found.document()
+    with in_python():
+        costs = (
+            found.costs()
+            if bundle is None
+            else find_bundle(Path(bundle), document.request.topology.device, any_device=True)
+        )
+    if table is None:
+        return Explanation(explain_plan(document, bundle=costs))
+    return Explanation(explain_table(document, table, bundle=costs))
+
+
+@asks
+def estimate(source: object, **question: Unpack[PlanArguments]) -> Estimate:
+    """Return memory, lower bound, and each table's compute for tables and devices, without a search.
+
+    Args:
+        source: as for `plan`.
+        **question: see `PlanArguments`.
+
+    Raises:
+        InputError: the arguments contradict each other.
+        DocumentError: a file or a value is not valid.
+        RequestError: the request contradicts itself.
+    """
+    with in_python():
+        request, bundle = _asked(source, question, None)
+    return Estimate(estimate_request(request, costs=bundle))
+
+
+def read(path: PathLike) -> Plan | Tables:
+    """Read a plan, or what can be planned from: a table set, a job, a request, or a bundled workload by its name.
+
+    Raises:
+        DocumentError: the file cannot be read, or is none of these; or the plan does not match its own request.
+        RequestError: there is no such workload.
+    """
+    file = Path(path)
+    if file.is_file() and file.name.removesuffix(".gz").endswith(".json") and GivenPlan.is_named_by(read_data(file)):
+        return Plan(read_plan(file, must_fit=False))
+    return Tables(read_source(str(path)))
+
+
+def diff(before: Plan | PathLike, after: Plan | PathLike) -> Difference:
+    """Return the changes from one plan to another: tables that moved, bytes that move, parts of the step.
+
+    Raises:
+        DocumentError: a file is not a plan.
+    """
+    return Difference(plan_difference(_given(before), _given(after)))
+
+
+def _given(plan: Plan | PathLike) -> GivenPlan:
+    return plan.document() if isinstance(plan, Plan) else read_placement(Path(plan))
+
+
+def _asked(
+    source: object, question: PlanArguments, algorithm: Algorithm | AlgorithmChoice | None
+) -> tuple[PlanRequest, CostBundle]:
+    """Return the request that the arguments stand for, and the cost models to plan with."""
+    options = options_of(question, where=name_of(source))
+    request = request_of(source_from(source, question), options, algorithm)
+    return request, _bundle(options, request)
+
+
+def _bundle(options: RequestOptions, request: PlanRequest) -> CostBundle:
+    return find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
