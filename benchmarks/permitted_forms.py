@@ -26,8 +26,6 @@ from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.shards import weights_bytes
 from neuroshard_planner import pipeline, planning
-from neuroshard_planner.planning import Bundle
-from neuroshard_planner.search.migration import Incumbent
 
 from benchmarks.results_file import write_result
 from benchmarks.tasks import DEVICE_TYPE, draw_pool, sampled_tables
@@ -84,10 +82,10 @@ def measured(asked: PlanRequest) -> dict[str, Any]:
     searches = 0
     search = planning.searched
 
-    def counted(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None) -> Plan:
+    def counted(*arguments: Any, **options: Any) -> Plan:
         nonlocal searches
         searches += 1
-        return search(request, bundle, incumbent)
+        return search(*arguments, **options)
 
     planning.searched = counted
     began = time.process_time()

@@ -61,7 +61,7 @@ _EXP_TERMS: Final = (1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0)
 
 def _exp_series(exponents: FloatArray, num_terms: int) -> FloatArray:
     """Return (e^x - 1) / x, by its Taylor series."""
-    result = np.ones_like(exponents)
+    result: FloatArray = np.ones_like(exponents)
     for term in range(num_terms, 1, -1):
         result *= exponents / term
         result += 1.0

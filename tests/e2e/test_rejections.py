@@ -73,7 +73,9 @@ def test_the_next_attempt_prefers_another_node_than_one_that_rejects(cluster: Cl
     cluster.stop("kubelet", node)
     try:
         kubectl.apply(jobs.script_job("shop", "true", podTemplate=template, failurePolicy={"maxRestarts": 0}))
-        reject(kubectl, eventually("the node is chosen", pod_on(kubectl, "shop", node)) or {})
+        pod = eventually("the node is chosen", pod_on(kubectl, "shop", node))
+        assert pod is not None
+        reject(kubectl, pod)
         seen = jobs.wait_for_stage(kubectl, "shop", "Succeeded")
     finally:
         cluster.start("kubelet", node)

@@ -31,7 +31,7 @@ def printed_on_processors(code: str, *, kinds: int = len(_KERNELS)) -> set[str]:
     more than the baseline; and the functions of libm, which have no fused operations there. Each hashes text with
     another seed.
     """
-    loops = " ".join(np.show_config(mode="dicts")["SIMD Extensions"]["found"])  # type: ignore[call-overload, index]
+    loops = " ".join(np.show_config(mode="dicts")["SIMD Extensions"]["found"])
     found: set[str] = set()
     for number, (kernels, threads) in enumerate(_KERNELS[:kinds]):
         chosen = {

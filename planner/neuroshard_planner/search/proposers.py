@@ -370,7 +370,7 @@ class Perturbation:
             if not len(free):
                 return placement
             shard_loads = weighted_sum(kinds.representation[recut.kinds], self._slopes)
-            load = np.bincount(recut.devices, weights=shard_loads, minlength=self._problem.num_devices)
+            load = np.bincount(recut.devices, shard_loads, self._problem.num_devices)
             recut = Placement(
                 kinds=np.append(recut.kinds, kind), devices=np.append(recut.devices, free[load[free].argmin()])
             )

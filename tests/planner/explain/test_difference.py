@@ -88,8 +88,8 @@ def test_prices_of_other_cost_models_are_told_apart() -> None:
 def test_groups_of_devices_are_written_out() -> None:
     """A table whole on each of two groups is on twice the devices, and the second half gets it."""
     one = builders.plan(request(*TABLES, num_devices=2))
-    groups = Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS, devices_per_node=4)
-    two = one.model_copy(update={"replication": groups})
+    groups = Replication(num_groups=2, layout=GroupLayout.CONTIGUOUS)
+    two = one.model_copy(update={"request": request(*TABLES, num_devices=4), "replication": groups})
     found = plan_difference(one, two)
 
     assert len(found.devices) == 4
