@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.documents.table_files import read_table_set
-from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.job.job_file import read_job_file
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run as neuroshard
 from support.trainer.trainer_builders import plan_of, write_plan
 

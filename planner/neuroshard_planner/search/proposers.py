@@ -369,8 +369,8 @@ class Perturbation:
             free = self._free_devices(recut, int(kind))
             if not len(free):
                 return placement
-            shard_loads = weighted_sum(kinds.representation[recut.kinds], self._slopes)
-            load = np.bincount(recut.devices, shard_loads, self._problem.num_devices)
+            of_shards = weighted_sum(kinds.representation[recut.kinds], self._slopes)
+            load = np.bincount(recut.devices, of_shards, self._problem.num_devices)
             recut = Placement(
                 kinds=np.append(recut.kinds, kind), devices=np.append(recut.devices, free[load[free].argmin()])
             )
