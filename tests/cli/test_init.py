@@ -209,6 +209,7 @@ def test_every_format_of_files_becomes_a_job(
     file = job_of(result.out)
 
     assert (result.code, file.job.spec.data.format, file.job.spec.data.missing) == (0, data_format, missing)
+    assert "passed over" not in result.err
     assert (len(file.tables().tables), file.job.spec.model.num_dense_features) == counts
 
 

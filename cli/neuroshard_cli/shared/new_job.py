@@ -130,8 +130,14 @@ class JobData:
         """Columns that the job does not read, with the reason; empty: there are none."""
         from dataclasses import replace
 
+        from neuroshard_profiler.data.columns import DENSE_ARRAY
+
         used = {*self.numbers.names, self.session, self.time}
-        others = {name: reason for name, reason in self.columns.passed_over.items() if name not in used}
+        others = {
+            name: reason
+            for name, reason in self.columns.passed_over.items()
+            if name not in used and reason != DENSE_ARRAY
+        }
         others |= dict.fromkeys((name for name in self.columns.dense if name not in self.valued), "no value")
         return replace(self.columns, passed_over=others).passed_over_text
 

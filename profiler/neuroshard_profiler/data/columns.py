@@ -163,7 +163,7 @@ def chosen_arrays(
             "; hint: name ids <feature>.values, and their numbers <feature>.lengths"
         )
     uses = {f"{name}{end}": use for name, use in others.items() for end in ("", _VALUES, _LENGTHS)}
-    uses |= {} if session is None else {session: "the session"}
+    uses |= {"dense": DENSE_ARRAY} | ({} if session is None else {session: "the session"})
     own = {f"{name}{end}" for name in wanted for end in (_VALUES, _LENGTHS)}
     return ChosenColumns(
         features=tuple(wanted),
@@ -172,6 +172,8 @@ def chosen_arrays(
     )
 
 
+DENSE_ARRAY = "the dense features"
+"""Reason that the array of dense features is not looked up."""
 _VALUES = ".values"
 _LENGTHS = ".lengths"
 
