@@ -67,6 +67,18 @@ def test_parameters_are_counted_layer_by_layer() -> None:
     assert {(unit.num_parameters, unit.largest_tensor_parameters) for unit in crosses} == {(cross // 2, 24 * 4)}
 
 
+@pytest.mark.parametrize("architecture", ["DLRM", "DCNv2", "Wukong"])
+def test_a_model_without_dense_features_has_the_layers_above_alone(architecture: str) -> None:
+    """DLRM's over layers take two embeddings and their dot product."""
+    profile = counted(job_of(architecture=architecture, numDenseFeatures=0))
+    modules = {unit.module.partition(".")[0] for unit in profile.units}
+
+    assert "dense_arch" not in modules
+    assert profile.input_bytes == 0
+    if architecture == "DLRM":
+        assert profile.weights_bytes == 4 * ((17 * 5 + 5) + (5 + 1)) + 2 * 8  # and the two indices of the only pair
+
+
 def test_equal_layers_are_one_unit() -> None:
     """Layers 2 and 3 of the dense arch have equal sizes, so that one unit repeats."""
     units = {unit.module: unit for unit in counted(job_of()).units}
