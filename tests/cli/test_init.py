@@ -232,7 +232,7 @@ def test_a_log_of_ids_alone_is_a_job_without_dense_features(neuroshard: Any, col
 DENSE = "is it a dense feature? write plain numbers, and nothing where one is missing, or give --ignore price"
 QUESTIONS: dict[str, tuple[Callable[[], Any], str]] = {
     "null in words": (lambda: csv_log("0.5", "NULL", "1.5"), f"price: has texts such as '0.5' and 'NULL'; {DENSE}"),
-    "percent": (lambda: csv_log("12.5%", "7.25%"), f"price: has texts such as '12.5%'; {DENSE}"),
+    "percent": (lambda: csv_log("12 %", "7.25%"), f"price: has texts such as '12 %'; {DENSE}"),
     "thousands": (lambda: csv_log('"1,000.5"', "2.5"), f"price: has texts such as '1,000.5'; {DENSE}"),
     "lists": (lambda: csv_log("a|b", "c|d|e", "f"), "price: has texts such as 'a|b'; is it a column of lists?"),
     "lists as JSON": (lambda: csv_log('"[1, 2]"', "[3]"), "has texts such as '[1, 2]'; is it a column of lists?"),

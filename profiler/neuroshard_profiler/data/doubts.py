@@ -28,7 +28,7 @@ _YEARS_S = (978_307_200, 2_051_222_400)
 _MIX = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB))
 
 
-_LIKE_FRACTION = re.compile(r"\s*[-+]?[$€£]?\s*\d[\d,' ]*\.\d+(e[-+]?\d+)?\s*%?\s*", re.IGNORECASE)
+_LIKE_FRACTION = re.compile(r"\s*[-+]?[$€£]?\s*\d[\d,' ]*(\.\d+(e[-+]?\d+)?\s*%?|%)\s*", re.IGNORECASE)
 _LIKE_LIST = re.compile(r"\s*\[.*\]\s*|[^|;]+([|;][^|;]+)+")
 
 
