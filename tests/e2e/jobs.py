@@ -25,6 +25,14 @@ TABLES = [
 SIMULATED = {"backend": "Simulated", "deviceType": DEVICE, "budgetSeconds": 5, "timeoutSeconds": 900}
 BUNDLED = {"policy": "Never", "deviceType": DEVICE}
 """No profiler: the cost models that come with the planner."""
+_AMOUNTS = ("requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "limits"},
+    "spec": {"hard": dict(zip(_AMOUNTS, ("100", "200Gi", "100", "200Gi"), strict=True))},
+}
+"""What refuses pods with a container that has no limits."""
 LOG_SHIPPER = {
     "name": "log-shipper",
     "image": PLANNER.tag,

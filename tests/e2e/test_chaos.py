@@ -1,17 +1,25 @@
-"""Many small jobs while processes, pods, nodes' agents and the control plane are killed at random."""
+"""Many small jobs while processes, pods, nodes' agents and the control plane are killed at random.
+
+Some jobs have a container next to the trainer's that runs on, kubelets reject pods, and a tenant writes hostile
+objects.
+"""
 
 import json
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
 import pytest
 from e2e import jobs
 from e2e.operator_release import RELEASE, Release
+from e2e.tenant import Tenant
+from e2e.test_rejections import reject
+from e2e.test_tenants import MEMORY_LIMIT_KIB, foreign, peak_kib_of
 from neuroshard_api.job.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.kubectl import Object
@@ -29,6 +37,11 @@ API_AWAY_S = 80.0
 """Longer than the API server's watch cache keeps events, and than any client's connection or lease lasts."""
 NODE_BROKEN_S = 90.0
 """Long enough for the node to turn NotReady."""
+REJECTED_WITHIN_S = 20.0
+"""Within this time a pod comes to a node that rejects it, or none does."""
+SHIPPED_SHARE = 0.3
+"""Of the jobs, whose pods have a log shipper."""
+HOSTILE_AT_ONCE = 4
 GARBAGE = {"test.neuroshard.dev/garbage": "true"}
 SCRIBBLES = ("", "{", "[]", '{"schema": 99}', "\N{NULL}x", "9" * 5000, "a" * 20_000)
 GAUGE = re.compile(r'^neuroshard_jobs\{stage="(\w+)"\} (\d+)', re.MULTILINE)
@@ -56,8 +69,18 @@ class Fate:
 class Chaos:
     """Jobs that come and go, and blows that fall meanwhile; the seed decides all but the timing."""
 
-    def __init__(self, release: Release, namespace: Namespace, *, at_once: int, api_away_s: float, seed: int) -> None:
+    def __init__(
+        self,
+        release: Release,
+        namespace: Namespace,
+        *,
+        tenant: Tenant,
+        at_once: int,
+        api_away_s: float,
+        seed: int,
+    ) -> None:
         self._release = release
+        self._tenant = tenant
         self._cluster = release.cluster
         self._kubectl = namespace.kubectl
         self._at_once = at_once
@@ -113,8 +136,16 @@ class Chaos:
         script = (REFUSES if kind == "refuses" else WORKS).format(seconds=seconds)
         profiler = jobs.SIMULATED if self._random.random() < 0.2 else jobs.BUNDLED
         profiler = {**profiler, **STAGE_RETRIES}
-        policy = {"maxRestarts": 100}
-        job = jobs.script_job(name, script, profiler=profiler, planner=STAGE_RETRIES, failurePolicy=policy)
+        job = jobs.script_job(
+            name,
+            script,
+            profiler=profiler,
+            planner=STAGE_RETRIES,
+            failurePolicy={"maxRestarts": 100},
+            podTemplate={"spec": {"terminationGracePeriodSeconds": 5}},
+        )
+        if self._random.random() < SHIPPED_SHARE:
+            job["spec"]["podTemplate"]["spec"]["containers"] = [jobs.LOG_SHIPPER]
         patiently(partial(self._kubectl.apply, job))
         self.fates.append(
             Fate(name=name, stage="Failed" if kind == "refuses" else "Succeeded", is_deleted=kind == "is-deleted")
@@ -131,7 +162,9 @@ class Chaos:
             self._kill_the_control_plane: 2,
             self._take_the_api_server_away: 1,
             self._break_a_node: 2,
+            self._reject_a_pod: 5,
             self._scribble: 4,
+            self._wish_ill: 4,
         }
         blow = self._random.choices(list(blows), weights=list(blows.values()))[0]
         try:
@@ -184,13 +217,16 @@ class Chaos:
         return [fate.name for fate in self.fates if fate.name.startswith(prefix) and not fate.has_ended]
 
     def _kill_a_kubelet(self) -> str:
+        node = self._whole_node()
+        self._cluster.restart("kubelet", node)
+        return f"kubelet of {node}"
+
+    def _whole_node(self) -> str:
         broken = self._broken[0] if self._broken else ""
         whole = [each for each in self._cluster.nodes() if each != broken]
         if not whole:
             raise ClusterError("the only node is broken")
-        node = self._random.choice(whole)
-        self._cluster.restart("kubelet", node)
-        return f"kubelet of {node}"
+        return self._random.choice(whole)
 
     def _kill_the_control_plane(self) -> str:
         process = self._random.choice(("kube-apiserver", "kube-controller-manager", "kube-scheduler"))
@@ -213,6 +249,29 @@ class Chaos:
         self._broken = (node, time.monotonic() + NODE_BROKEN_S)  # first, for half of the blow may fall
         self._cluster.break_node(node)
         return f"node {node}, for {NODE_BROKEN_S:.0f} s"
+
+    def _reject_a_pod(self) -> str:
+        """Stop a kubelet until the scheduler gives it a pod, and write what it would write if it rejected that.
+
+        So its containers never run, as after a reboot or with a device plug-in that restarts.
+        """
+        node = self._whole_node()
+        self._cluster.stop("kubelet", node)
+        try:
+            pod = eventually(f"{node} gets a pod", partial(self._new_pod_on, node), within_s=REJECTED_WITHIN_S)
+            assert pod is not None
+            reject(self._kubectl, pod)
+        finally:
+            self._cluster.start("kubelet", node)
+        return f"pod {pod['metadata']['name']} rejected by the kubelet of {node}"
+
+    def _new_pod_on(self, node: str) -> Object | None:
+        pods = self._kubectl.list("pods", selector=jobs.ROLE_LABEL)
+        new = [pod for pod in pods if pod["spec"].get("nodeName") == node and "containerStatuses" not in pod["status"]]
+        return next((pod for pod in new if "deletionTimestamp" not in pod["metadata"]), None)
+
+    def _wish_ill(self) -> str:
+        return "; ".join(self._tenant.write() for _ in range(HOSTILE_AT_ONCE))
 
     def _mend_node(self, *, at_once: bool = False) -> None:
         if self._broken is None or (self._broken[1] > time.monotonic() and not at_once):
@@ -271,8 +330,9 @@ def jobs_of_operator(release: Release) -> Counter[str]:
 
 def jobs_of_api(release: Release) -> Counter[str]:
     """Return the number of all namespaces' jobs in each stage, by their status."""
-    found = json.loads(release.kubectl("get", jobs.KIND, "--all-namespaces", "--output=json"))["items"]
-    return Counter(each.get("status", {}).get("stage", "") for each in found)
+    # Not as JSON: that of hostile jobs is as hard to read here as for the operator.
+    stages = '--output=jsonpath={range .items[*]}{.status.stage}{"\\n"}{end}'
+    return Counter(release.kubectl("get", jobs.KIND, "--all-namespaces", stages).splitlines())
 
 
 def objects_of_operator(release: Release) -> Counter[str]:
@@ -330,26 +390,41 @@ def left(namespace: Namespace) -> list[str]:
     return found.split()
 
 
+@pytest.fixture
+def other(operator: Release, namespace: Namespace) -> Iterator[Namespace]:
+    """Another namespace, whose tenant wishes the operator ill."""
+    with foreign(operator.cluster, f"{namespace.name}-other") as made:
+        yield made
+
+
 @pytest.mark.timeout(3600)
 def test_every_job_ends_right_whatever_is_killed(
-    operator: Release, namespace: Namespace, request: pytest.FixtureRequest
+    operator: Release, namespace: Namespace, other: Namespace, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     """Jobs that work succeed, jobs that refuse fail, deleted ones are gone, nothing is left of them, and no ghost."""
     operator.install(replicas=2)
     request.addfinalizer(operator.install)
     seconds = float(request.config.getoption("--chaos-seconds"))
     at_once = min(MOST_JOBS, round(seconds / SECONDS_PER_JOB))
-    chaos = Chaos(operator, namespace, at_once=at_once, api_away_s=min(API_AWAY_S, seconds / 4), seed=0)
+    tenant = Tenant(other, tmp_path, seed=0)
+    away_s = min(API_AWAY_S, seconds / 4)
+    chaos = Chaos(operator, namespace, tenant=tenant, at_once=at_once, api_away_s=away_s, seed=0)
     statuses: dict[str, Object] = {}
+    peaks_kib: list[int] = []
+    began = time.monotonic()
     try:
         chaos.run(seconds)
         chaos.end()
         statuses = {each["metadata"]["name"]: each["status"] for each in namespace.kubectl.list(jobs.KIND)}
+        peaks_kib += [peak_kib_of(pod) for pod in operator.pods()]
     finally:
         story = {
             "jobs": len(chaos.fates),
             "restarts": {name: status.get("restarts", 0) for name, status in statuses.items()},
             "blows": chaos.told,
+            "hostile objects": {"taken": tenant.taken, "refused": tenant.refused},
+            "peak KiB": peaks_kib,
+            "seconds": round(time.monotonic() - began),
         }
         namespace.artifacts.mkdir(parents=True, exist_ok=True)
         (namespace.artifacts / "chaos.json").write_text(json.dumps(story, indent=1))
@@ -361,6 +436,7 @@ def test_every_job_ends_right_whatever_is_killed(
     assert_no_ghosts(operator)
 
     assert "Traceback" not in logs
+    assert max(peaks_kib) < MEMORY_LIMIT_KIB
     assert all(
         status["lastFailure"]["exitCode"] == 2 for name, status in statuses.items() if name.startswith("refuses")
     )

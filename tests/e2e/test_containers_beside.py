@@ -7,13 +7,6 @@ from neuroshard_cluster.waiting import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("operator")]
 
-AMOUNTS = ("requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
-QUOTA = {
-    "apiVersion": "v1",
-    "kind": "ResourceQuota",
-    "metadata": {"name": "limits"},
-    "spec": {"hard": dict(zip(AMOUNTS, ("100", "200Gi", "100", "200Gi"), strict=True))},
-}
 LIMITS = {"cpu": "500m", "memory": "256Mi", "nvidia.com/gpu": 1}
 FAILS_ONCE = 'case "$PET_RDZV_ID" in *-0) echo no luck >&2; exit 1 ;; esac'
 
@@ -21,7 +14,7 @@ FAILS_ONCE = 'case "$PET_RDZV_ID" in *-0) echo no luck >&2; exit 1 ;; esac'
 def test_the_trainer_decides_and_every_container_has_limits(namespace: Namespace) -> None:
     """A failure next to a log shipper restarts; success ends the job and frees the devices; a quota refuses no pod."""
     kubectl = namespace.kubectl
-    kubectl.apply(QUOTA)
+    kubectl.apply(jobs.QUOTA)
     # The shipper is the first process of its container, and hears no SIGTERM.
     template = {"spec": {"terminationGracePeriodSeconds": 2, "containers": [jobs.LOG_SHIPPER]}}
     job = jobs.script_job("shop", FAILS_ONCE, nodes=2, profiler=jobs.SIMULATED, podTemplate=template)

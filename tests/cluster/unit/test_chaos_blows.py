@@ -33,8 +33,9 @@ class Writes:
         """Record an object."""
         self.created.append(json.loads(json.dumps(document)))
 
-    def patch(self, kind: str, name: str, change: dict[str, Any]) -> None:
+    def patch(self, kind: str, name: str, change: dict[str, Any], *, subresource: str = "") -> None:
         """Record a change."""
+        assert subresource in {"", "status"}
         self.patched[f"{kind}/{name}"] = change
 
 
@@ -43,7 +44,8 @@ def chaos_of(kubectl: object, nodes: list[str], seed: int = 0) -> Chaos:
     restarted: list[tuple[str, str]] = []
     cluster = SimpleNamespace(nodes=lambda: nodes, restart=lambda *what: restarted.append(what))
     release: Any = SimpleNamespace(cluster=cluster)
-    made = Chaos(release, SimpleNamespace(kubectl=kubectl), at_once=1, api_away_s=0, seed=seed)  # type: ignore[arg-type]
+    where, tenant = SimpleNamespace(kubectl=kubectl), SimpleNamespace()
+    made = Chaos(release, where, tenant=tenant, at_once=1, api_away_s=0, seed=seed)  # type: ignore[arg-type]
     made.fates.append(Fate(name="works-0", stage="Succeeded"))
     return made
 
@@ -97,3 +99,26 @@ def test_the_kubelet_of_a_broken_node_stays_down() -> None:
     alone._broken = ("one", 0.0)
     with pytest.raises(ClusterError, match="the only node is broken"):
         alone._kill_a_kubelet()
+
+
+def test_the_pod_that_is_rejected_is_one_that_never_ran() -> None:
+    """On the node whose kubelet is stopped meanwhile, which runs again afterwards."""
+
+    def pod(name: str, node: str, **status: Any) -> dict[str, Any]:
+        return {"metadata": {"name": name}, "spec": {"nodeName": node}, "status": status}
+
+    class Pods(Writes):
+        def list(self, _kind: str, *, selector: str) -> list[dict[str, Any]]:
+            """Return a pod that runs, one of another node, and one that is new."""
+            assert selector == jobs.ROLE_LABEL
+            return [pod("runs", "one", containerStatuses=[{}]), pod("elsewhere", "two"), pod("new", "one")]
+
+    kubectl, calls = Pods(), []
+    chaos = chaos_of(kubectl, ["one"])
+    chaos._cluster.stop = lambda *what: calls.append(("stop", *what))  # type: ignore[method-assign]
+    chaos._cluster.start = lambda *what: calls.append(("start", *what))  # type: ignore[method-assign]
+    told = chaos._reject_a_pod()
+
+    assert told == "pod new rejected by the kubelet of one"
+    assert kubectl.patched["pod/new"]["status"]["reason"] == "UnexpectedAdmissionError"
+    assert calls == [("stop", "kubelet", "one"), ("start", "kubelet", "one")]
