@@ -50,7 +50,8 @@ class SearchTuning:
     num_best: int = 3
     """Placements or proposals that descents go on from, wherever a few are chosen."""
     num_candidates: int = 10
-    """Units split per level and criterion, as in the reference; states that are shuffled; placements that descend."""
+    """Units split per level and criterion, as in the reference; states that are shuffled; placements that descend, and
+    packings that are kept."""
     num_judged: int = 32
     """Candidates per step that the networks judge."""
     num_judged_placements: int = 24

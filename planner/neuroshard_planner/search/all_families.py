@@ -241,6 +241,7 @@ class MixedSearch:
     def _packed(self, further: Sequence[Families], chosen: Sequence[Assignment]) -> list[Placement]:
         """Return the cheapest placements by memory, with and without assignments, as they are and dealt out."""
         problem, cheapest = self._problem, list[tuple[float, Placement]]()
+        count = problem.tuning.num_best if self._is_large else problem.tuning.num_candidates
         packed: Iterator[Placement] = chain(
             (each for own in chosen if (each := packed_proposal(problem, self._forms, self._traits, own.by_unit))),
             (each for own in further for each in packings(problem, self._forms, self._traits, own, self._bound)),
@@ -249,7 +250,7 @@ class MixedSearch:
             self.placements += 1
             cheapest.append((float(problem.total_ms([placement])[0]), placement))
             # Placements of large sets have millions of shards, so that only those are kept which may be used.
-            cheapest = sorted(cheapest, key=lambda each: each[0])[: problem.tuning.num_best]
+            cheapest = sorted(cheapest, key=lambda each: each[0])[:count]
         found = [placement for _, placement in cheapest if problem.fits(placement)]
         return [*found, *self._dealt_out(found, int(problem.tuning.phase_share * self._work))]
 
