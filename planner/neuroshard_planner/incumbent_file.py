@@ -4,7 +4,7 @@ import hashlib
 from pathlib import Path
 
 from neuroshard_api.documents.document import DocumentError, decoded, parse_data, read_bytes
-from neuroshard_api.documents.plan import any_plan
+from neuroshard_api.documents.plan import GivenPlan, any_plan
 
 from neuroshard_planner.search.migration import Incumbent
 
@@ -22,6 +22,18 @@ def read_incumbent(path: Path, *, price_ms_per_gib: float = 0.0) -> Incumbent:
     where = str(path)
     content = read_bytes(path)
     plan = any_plan(parse_data(decoded(content, where=where), where=where, is_json=True), where=where)
+    return incumbent_of(plan, content, where=where, price_ms_per_gib=price_ms_per_gib)
+
+
+def incumbent_of(plan: GivenPlan, content: bytes, *, where: str, price_ms_per_gib: float) -> Incumbent:
+    """Return a plan as the incumbent of a search. Raises DocumentError where it has groups of devices.
+
+    Args:
+        plan: with a price or without.
+        content: of its file, uncompressed.
+        where: it is from.
+        price_ms_per_gib: as `read_incumbent`.
+    """
     if plan.replication is not None:
         problem = "replication: plans near one with groups of devices are not made; hint: plan without an incumbent"
         raise DocumentError(where, [problem])

@@ -1,5 +1,6 @@
 """Algorithms on one request, each timed, TorchRec's planner within a limit of time."""
 
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -30,10 +31,18 @@ def chosen_algorithms(names: Sequence[str] | None) -> list[Algorithm]:
 def timed_comparison(
     request: PlanRequest, algorithm: Algorithm, *, bundle: CostBundle, torchrec_seconds: float
 ) -> Timed:
-    """Return the result and the time of one algorithm; TorchRec's planner has a problem where its limit passes."""
+    """Return the result and the time of one algorithm; TorchRec's planner has a problem where its limit passes.
+
+    Raises CommandError for TorchRec's planner outside of the main thread, where nothing can be interrupted.
+    """
     started = time.perf_counter()
     limit = torchrec_seconds if algorithm is Algorithm.TORCHREC else None
     if limit is not None:
+        if threading.current_thread() is not threading.main_thread():
+            raise CommandError(
+                "--torchrec-seconds: limits TorchRec's planner in the main thread alone; hint: leave torchrec out of "
+                "--algorithms"
+            )
         with suppress(MissingPackageError):  # which the comparison reports
             require_torchrec("the algorithm torchrec")  # an import must not be cut off
     try:

@@ -14,8 +14,9 @@ from neuroshard_planner.explain.difference import plan_difference
 from neuroshard_planner.explain.estimate import estimate_request
 from neuroshard_planner.explain.plan import explain_plan
 from neuroshard_planner.explain.table import explain_table
-from neuroshard_planner.incumbent_file import read_incumbent
+from neuroshard_planner.incumbent_file import incumbent_of, read_incumbent
 from neuroshard_planner.levers import with_levers
+from neuroshard_planner.search.migration import Incumbent
 
 from neuroshard_dlrm.arguments import PathLike, PlanArguments, asks, in_python, name_of, options_of, source_from
 from neuroshard_dlrm.choices import AlgorithmChoice
@@ -26,7 +27,7 @@ from neuroshard_dlrm.plan_file import read_placement, read_plan
 from neuroshard_dlrm.plans import Plan
 from neuroshard_dlrm.requests import read_source, request_of
 from neuroshard_dlrm.results import Comparison, Difference, Estimate, Explanation, Score, Tables
-from neuroshard_dlrm.scoring import given_plan, scored_plan, torchrec_tables
+from neuroshard_dlrm.scoring import answered, given_plan, scored_plan, torchrec_tables
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ShardingPlan
@@ -37,7 +38,7 @@ def plan(
     source: object,
     *,
     algorithm: AlgorithmChoice | None = None,
-    incumbent: PathLike | None = None,
+    incumbent: Plan | PathLike | None = None,
     move_price: float = 0.0,
     **question: Unpack[PlanArguments],
 ) -> Plan:
@@ -47,7 +48,7 @@ def plan(
         source: a file or a name of ``neuroshard workloads``; a list of dictionaries, a dictionary, or a DataFrame with
             the tables; a job or a request as a dictionary; a TorchRec module; or what `read` returned.
         algorithm: how to search; all but ``neuroshard`` are baselines. None: a job's own, else ``neuroshard``.
-        incumbent: file of the plan in force; of nearly equal plans the one that moves least is taken.
+        incumbent: the plan in force, or its file; of nearly equal plans the one that moves least is taken.
         move_price: milliseconds of a step that may be given up for each GiB that does not move.
         **question: see `PlanArguments`.
 
@@ -60,7 +61,7 @@ def plan(
         raise InputError("move_price: is of moves from a plan in force; hint: name that plan with incumbent")
     with in_python():
         request, bundle = _asked(source, question, algorithm)
-    before = None if incumbent is None else read_incumbent(Path(incumbent), price_ms_per_gib=move_price)
+    before = None if incumbent is None else _incumbent(incumbent, move_price)
     return Plan(with_levers(pipeline.plan(request, bundle=bundle, incumbent=before), costs=bundle), bundle)
 
 
@@ -77,8 +78,7 @@ def compare(
     Args:
         source: as for `plan`.
         algorithms: their names. None: all.
-        torchrec_seconds: limit of TorchRec's planner, whose search grows with the tables. Outside of the main thread
-            nothing can be interrupted: leave ``torchrec`` out there.
+        torchrec_seconds: limit of TorchRec's planner, whose search grows with the tables; it needs the main thread.
         **question: see `PlanArguments`.
 
     Raises:
@@ -118,7 +118,7 @@ def score(
             return request_of(source_from(source, question), options, algorithm)
 
         if isinstance(plan, Plan):
-            request, tables = plan.document().request, plan.document().tables
+            request, tables = answered(plan.document(), options, where="the plan")
         elif isinstance(plan, str | Path):
             request, tables = given_plan(Path(plan), options, ask=ask)
         else:
@@ -194,6 +194,13 @@ def diff(before: Plan | PathLike, after: Plan | PathLike) -> Difference:
         DocumentError: a file is not a plan.
     """
     return Difference(plan_difference(_given(before), _given(after)))
+
+
+def _incumbent(plan: Plan | PathLike, move_price: float) -> Incumbent:
+    if isinstance(plan, Plan):
+        content = plan.to_json().encode()
+        return incumbent_of(plan.document(), content, where="incumbent", price_ms_per_gib=move_price)
+    return read_incumbent(Path(plan), price_ms_per_gib=move_price)
 
 
 def _given(plan: Plan | PathLike) -> GivenPlan:

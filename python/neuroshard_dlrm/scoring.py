@@ -51,15 +51,19 @@ def given_plan(path: Path, options: RequestOptions, *, ask: Ask) -> tuple[PlanRe
     """Return the request of a plan, and its shards. Raises CommandError, DocumentError, or MissingPackageError."""
     raw = _document_data(path)
     if raw is not None and not TorchRecPlan.is_named_by(raw):
-        whole = GivenPlan.from_data(raw, where=str(path))
-        require_no_options(options, but=frozenset({"bundle", "any_device"}), where=str(path))
-        if whole.replication is not None:
-            raise CommandError(
-                f"{path}: replication: plans with groups of devices have their price from the search alone; "
-                "hint: read it with `neuroshard explain`"
-            )
-        return whole.resolved, whole.tables
+        return answered(GivenPlan.from_data(raw, where=str(path)), options, where=str(path))
     return _torchrec_plan(path, None if raw is None else TorchRecPlan.from_data(raw, where=str(path)), ask)
+
+
+def answered(plan: GivenPlan, options: RequestOptions, *, where: str) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
+    """Return the request of a plan that says it, and its shards. Raises CommandError where options say it again."""
+    require_no_options(options, but=frozenset({"bundle", "any_device"}), where=where)
+    if plan.replication is not None:
+        raise CommandError(
+            f"{where}: replication: plans with groups of devices have their price from the search alone; "
+            "hint: read it with `neuroshard explain`"
+        )
+    return plan.resolved, plan.tables
 
 
 def _document_data(path: Path) -> object | None:

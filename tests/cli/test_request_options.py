@@ -204,3 +204,35 @@ def test_what_a_job_says_itself_is_no_option(changes: dict[str, Any], message: s
     """An option would be dropped, or contradict what the operator plans."""
     with pytest.raises(CommandError, match=message):
         build_request(replace(OPTIONS, tables=str(JOB), **changes), None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"devices": 4}, "--devices: .*request.json already says what it answers; hint: leave it out"),
+        ({"max_memory": "70GiB"}, "--max-memory: .*request.json already says"),
+        ({"batch_size": 0}, "request: batch_size_per_device: "),
+    ],
+)
+def test_a_request_says_what_is_planned(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    """But for the batch size and the algorithm, which are checked again."""
+    asked = build_request(OPTIONS, Algorithm.NEUROSHARD)
+    file = tmp_path / "request.json"
+    file.write_text(asked.to_json())
+    given = RequestOptions(tables=str(file))
+
+    assert build_request(given, None) == asked
+    assert build_request(replace(given, batch_size=64), "random").batch_size_per_device == 64
+    with pytest.raises((CommandError, DocumentError), match=words):
+        build_request(replace(given, **changes), None)
+
+
+def test_another_kind_of_document_is_named(tmp_path: Path) -> None:
+    """By its version."""
+    file = tmp_path / "topology.json"
+    file.write_text(build_topology(OPTIONS).to_json())
+
+    with pytest.raises(
+        DocumentError, match=r"topology.json: .* expected .table-set"
+    ):
+        build_request(replace(OPTIONS, tables=str(file)), None)

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -155,9 +156,31 @@ def test_plans_are_explained_compared_and_scored(tmp_path: Path) -> None:
     assert repr(compared) == f"Comparison(algorithms=2, best={compared.best})"
     assert plan.explain().rows()[0]["ms"] == pytest.approx(max(row["ms"] for row in plan.explain().rows()))
     assert "item" in repr(table)
+    with pytest.raises(ns.InputError, match=r"^devices: the plan already says what it answers"):
+        ns.score(plan, devices=2)
     assert ns.score(plan).plan.predicted_ms == pytest.approx(plan.predicted_ms)
     assert str(ns.score(tmp_path / "plan.json")) == str(ns.score(plan))
     assert plan.diff(tmp_path / "plan.json").moved_bytes == 0
+
+
+def test_the_plan_in_force_is_an_object_or_a_file(tmp_path: Path) -> None:
+    """Both say what moves, and name the same plan."""
+    before = ns.plan(ROWS, algorithm="dim_greedy", **DEVICES)
+    before.write(tmp_path / "before.json")
+    found = ns.plan(ROWS, incumbent=before, move_price=0.1, **DEVICES)
+
+    assert found == ns.plan(ROWS, incumbent=tmp_path / "before.json", move_price=0.1, **DEVICES)
+    assert found.explain().details.moves is not None  # type: ignore[union-attr]
+
+
+def test_torchrecs_planner_is_limited_in_the_main_thread_alone() -> None:
+    """Elsewhere it is refused, as it could not be interrupted."""
+    with ThreadPoolExecutor(1) as threads:
+        found = threads.submit(lambda: ns.compare(ROWS, algorithms=["torchrec"], **DEVICES)).exception()
+        others = threads.submit(lambda: ns.compare(ROWS, algorithms=["random"], **DEVICES)).result()
+
+    assert str(found).startswith("torchrec_seconds: limits TorchRec's planner in the main thread alone; hint: leave")
+    assert others.best == "random"
 
 
 @pytest.mark.parametrize(
