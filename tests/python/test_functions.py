@@ -170,7 +170,7 @@ def test_the_plan_in_force_is_an_object_or_a_file(tmp_path: Path) -> None:
     found = ns.plan(ROWS, incumbent=before, move_price=0.1, **DEVICES)
 
     assert found == ns.plan(ROWS, incumbent=tmp_path / "before.json", move_price=0.1, **DEVICES)
-    assert found.explain().details.moves is not None  # type: ignore[union-attr]
+    assert found.explain().details.moves is not None
 
 
 def test_torchrecs_planner_is_limited_in_the_main_thread_alone() -> None:
