@@ -1,31 +1,54 @@
-"""What would help: what a plan would gain by each permission that its request lacks.
+"""What would help: what a plan would gain by each permission or setting that its request lacks.
 
-A promise takes no search. Under a lever, the best plan is expected to be as far above its lower bound as this plan is
-above its own: what keeps a plan from its bound, cuts that cost and devices that are uneven, is mostly due to the tables
-and stays. So the promise is the plan's cost, times the lower bound with the lever over that without it. Levers that do
-not save more than the cost models can distinguish, and than the promises are wrong by, are not named.
+Each lever is priced by one evaluation that takes little of a search:
+
+lever                                    promise
+types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
+repeats                                  the plan's cost, times the lower bound without repeats over that with them
+groups, nodes                            a short search in the plan's sharding types: there are other devices
+
+The first and the last are costs of real placements, so that a search finds no worse. The bound promises what a search
+would find where the best plan is as far above its bound as this plan is above its own: what keeps a plan from its
+bound, cuts that cost and devices that are uneven, is mostly due to the tables and stays.
+
+Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
+models can distinguish, and than the promises are wrong by, are not named.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.levers import Lever, LeverName
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.plan_choices import ChoiceName
-from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.request import MAX_GLOBAL_BATCH_SIZE, Algorithm, PlanRequest
+from neuroshard_api.documents.resolved_request import request_of_group
 from neuroshard_api.documents.stored_types import with_types
 from neuroshard_api.documents.tables import DataType
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.replication import Grouping, ReplicationChoices
 
+from neuroshard_planner.choices.device_groups import least_average_ms, permitted_groupings
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import least_gain
 from neuroshard_planner.choices.wire_types import refusal_of_all
-from neuroshard_planner.errors import PlannerError
-from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
+from neuroshard_planner.planning import Bundle, searched
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 
 PROMISE_ERROR = 0.05
 """Of a step: below it a promise may have the wrong sign (`benchmarks/promises.py`)."""
+
+ALIKE = (LeverName.WIRE_TYPES, LeverName.STORED_TYPES, LeverName.BATCH_SIZE)
+"""Levers that change all tables alike."""
+OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
+"""Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
+SHORT_WORK = 2000
+"""Device evaluations of a search among other devices."""
+MOST_NAMED = 3
+"""Groups of features."""
 
 
 class LeverRequest(NamedTuple):
@@ -36,89 +59,226 @@ class LeverRequest(NamedTuple):
     request: PlanRequest
     option: str
     field: str
+    num_samples: int | None = None
+    """Samples of a step of all devices. None: as many as the plan's."""
+    added_ms: float = 0.0
+    """What the cost of the request's plan lacks: averages of copies."""
 
 
-def with_levers(plan: Plan, *, costs: CostModel) -> Plan:
+def with_levers(plan: Plan, *, costs: Bundle) -> Plan:
     """Return the plan with the levers that would help, those that save most first.
 
-    None are named for plans of baselines, and for groups of devices, whose bound is that of all groups.
+    None are named for plans of baselines or that do not fit, and for groups of devices, whose bound is that of all
+    groups.
 
     Args:
         plan: of any request.
         costs: those that the plan was made with.
     """
-    if plan.algorithm is not Algorithm.NEUROSHARD or plan.replication is not None or not plan.lower_bound_ms:
+    is_other = plan.algorithm is not Algorithm.NEUROSHARD or plan.replication is not None
+    if is_other or not plan.lower_bound_ms or any(each.used_bytes > each.capacity_bytes for each in plan.memory):
         return plan
-    found = sorted(_worthwhile(plan, costs), key=lambda each: -each.saved_share)
-    return plan.model_copy(update={"levers": tuple(found)}) if found else plan
+    best: dict[LeverName, Lever] = {}
+    for lever in sorted(_worthwhile(plan, costs), key=lambda each: -each.saved_share):
+        best.setdefault(lever.name, lever)
+    return plan.model_copy(update={"levers": tuple(best.values())}) if best else plan
 
 
-def questions(plan: Plan) -> Iterator[LeverRequest]:
-    """Yield the levers that the plan's request may be given, each with the request that has nothing left to choose."""
-    request = plan.request
-    plain = request.model_copy(update={"communication": None, "gradient_choices": None})
-    if request.wire is None and request.communication is None and request.memory.output_data_type is DataType.FP32:
-        # Not FP16 where there is BF16: without a scale, gradients of a mean loss become 0.
-        for kind in (WireType.BF16, WireType.FP16):
-            types = WireTypes(forward=kind, backward=kind)
-            if refusal_of_all(request) is None and request.wire_problem(types) is None:
-                yield LeverRequest(
-                    LeverName.WIRE_TYPES,
-                    f"pooled embeddings and their gradients travel in {kind}",
-                    plain.model_copy(update={"wire": types}),
-                    f"--wire-forward {kind} --wire-backward {kind}",
-                    f"spec.training.communication: {{policy: Auto, embeddings: {{forward: [{kind}], "
-                    f"backward: [{kind}]}}}}",
-                )
-                break
-    narrow = {
-        table.name: DataType.FP16
-        for table, placed in zip(request.tables.tables, plan.tables, strict=True)
-        if table.data_type is DataType.FP32 and placed.sharding_type is not ShardingType.DATA_PARALLEL
-    }
-    if narrow and not request.constraints.has_data_types:
-        yield LeverRequest(
-            LeverName.STORED_TYPES,
-            f"{len(narrow)} tables are stored in FP16, which changes results",
-            plain.model_copy(update={"tables": with_types(request.tables, narrow)}),
-            "--data-types FP32,FP16",
-            "spec.planner.dataTypes: [FP32, FP16]",
-        )
-    groups = request.tables.duplication_groups
-    was_asked = any(each.name is ChoiceName.REPEATS for each in plan.choices or ())
-    if groups and request.deduplicate is None and not was_asked:
-        yield LeverRequest(
-            LeverName.REPEATS,
-            f"repeated lists of {', '.join(groups)} are left out",
-            plain.model_copy(update={"deduplicate": groups}),
-            "--deduplicate",
-            "spec.data.deduplication: Auto",
-        )
+def questions(plan: Plan, *, costs: Bundle) -> Iterator[LeverRequest]:
+    """Yield the levers that the plan's request lacks, each with the request that has nothing left to choose.
+
+    Of one kind there may be several, such as groups of other sizes.
+    """
+    yield from _wire_types(plan)
+    yield from _stored_types(plan)
+    yield from _repeats(plan)
+    yield from _groups(plan, costs)
+    yield from _batch_sizes(plan)
+    yield from _nodes(plan)
 
 
-def promised_ms(plan: Plan, request: PlanRequest, *, costs: CostModel) -> float:
-    """Return the predicted cost of the best plan of a request that differs from the plan's by a lever.
+def promised_ms(plan: Plan, lever: LeverRequest, *, costs: Bundle) -> float:
+    """Return the predicted cost of a plan with a lever, which a search should find.
 
     Raises:
         PlannerError: nothing fits, or the request contradicts itself.
     """
-    return plan.predicted.total_ms * bound_of_choices_ms(request, costs) / plan.lower_bound_ms
+    request = lever.request
+    if request.topology != plan.resolved.topology:
+        return searched(_short(request, plan), costs, None).predicted.total_ms + lever.added_ms
+    problem = Problem(request, costs)
+    placement = placement_of(plan.tables, problem)
+    if not problem.fits(placement):
+        raise InfeasibleError("the plan's placement does not fit with the lever")
+    on_placement_ms = float(problem.total_ms([placement])[0])
+    is_by_columns = all(table.sharding_type.is_by_columns for table in plan.tables)
+    if lever.name in ALIKE and (is_by_columns or lever.name is not LeverName.WIRE_TYPES):
+        return on_placement_ms
+    # Rows and copies may avoid the all-to-alls that narrow types shorten.
+    by_bound_ms = plan.predicted.total_ms * bound_of_choices_ms(request, costs) / plan.lower_bound_ms
+    return min(by_bound_ms, on_placement_ms)
 
 
-def _worthwhile(plan: Plan, costs: CostModel) -> Iterator[Lever]:
-    least, total_ms = max(least_gain(plan), PROMISE_ERROR), plan.predicted.total_ms
-    for each in questions(plan):
+def saved_share(plan: Plan, lever: LeverRequest, found_ms: float) -> float:
+    """Return the share that a lever saves: of the plan's step, or of its time per sample where it has more or less."""
+    num_samples = plan.request.global_batch_size
+    return 1 - found_ms / plan.predicted.total_ms * num_samples / (lever.num_samples or num_samples)
+
+
+def _worthwhile(plan: Plan, costs: Bundle) -> Iterator[Lever]:
+    least, num_samples = max(least_gain(plan), PROMISE_ERROR), plan.request.global_batch_size
+    saving: set[LeverName] = set()
+    for each in questions(plan, costs=costs):
+        if each.name in OPPOSITE and each.name in saving:
+            continue
         try:
-            found_ms = promised_ms(plan, each.request, costs=costs)
+            found_ms = promised_ms(plan, each, costs=costs)
         except PlannerError:
             continue
-        saved = 1 - found_ms / total_ms
+        saved = saved_share(plan, each, found_ms)
+        if saved > 0:
+            saving.add(each.name)
         if saved > least:
             yield Lever(
                 name=each.name,
                 text=each.text,
                 total_ms=found_ms,
+                num_samples=None if each.num_samples == num_samples else each.num_samples,
                 saved_share=saved,
                 option=each.option,
                 field=each.field,
             )
+
+
+def _wire_types(plan: Plan) -> Iterator[LeverRequest]:
+    asked = plan.request
+    if asked.wire is not None or asked.communication is not None or asked.memory.output_data_type is not DataType.FP32:
+        return
+    # Not FP16 where there is BF16: without a scale, gradients of a mean loss become 0.
+    for kind in (WireType.BF16, WireType.FP16):
+        types = WireTypes(forward=kind, backward=kind)
+        if refusal_of_all(asked) is None and asked.wire_problem(types) is None:
+            yield LeverRequest(
+                LeverName.WIRE_TYPES,
+                f"pooled embeddings and their gradients travel in {kind}",
+                _with(plan, wire=types),
+                f"--wire-forward {kind} --wire-backward {kind}",
+                f"spec.training.communication: {{policy: Auto, embeddings: {{forward: [{kind}], backward: [{kind}]}}}}",
+            )
+            return
+
+
+def _stored_types(plan: Plan) -> Iterator[LeverRequest]:
+    narrow = {
+        table.name: DataType.FP16
+        for table, placed in zip(plan.request.tables.tables, plan.tables, strict=True)
+        if table.data_type is DataType.FP32 and placed.sharding_type is not ShardingType.DATA_PARALLEL
+    }
+    if narrow and not plan.request.constraints.has_data_types:
+        yield LeverRequest(
+            LeverName.STORED_TYPES,
+            f"{len(narrow)} tables are stored in FP16, which changes results",
+            _with(plan, tables=with_types(plan.request.tables, narrow)),
+            "--data-types FP32,FP16",
+            "spec.planner.dataTypes: [FP32, FP16]",
+        )
+
+
+def _repeats(plan: Plan) -> Iterator[LeverRequest]:
+    groups = plan.request.tables.duplication_groups
+    if groups and plan.request.deduplicate is None:
+        yield LeverRequest(
+            LeverName.REPEATS,
+            f"repeated lists of {_named(groups)} are left out",
+            _with(plan, deduplicate=groups),
+            "--deduplicate",
+            "spec.data.deduplication: Auto",
+        )
+
+
+def _groups(plan: Plan, costs: Bundle) -> Iterator[LeverRequest]:
+    """Yield groups of whole nodes, and of half of the devices, whose averages leave room for a gain."""
+    if plan.request.replication is not None or plan.dense is not None:
+        return
+    resolved, needed = plan.resolved, [each.weights_bytes + each.optimizer_state_bytes for each in plan.memory]
+    unevenness = max(needed) / (sum(needed) / len(needed)) if any(needed) else 1.0
+    sizes = {resolved.topology.devices_per_node, resolved.topology.num_devices // 2}
+    try:
+        ways = permitted_groupings(resolved.model_copy(update={"replication": ReplicationChoices()}))
+    except RequestError:
+        return
+    for way in ways:
+        average_ms = least_average_ms(resolved, way, costs) * unevenness
+        if way.group.num_devices in sizes and average_ms < plan.predicted.total_ms:
+            yield _of_groups(way, request_of_group(resolved, way.group), plan, average_ms)
+
+
+def _of_groups(way: Grouping, request: PlanRequest, plan: Plan, average_ms: float) -> LeverRequest:
+    size = way.group.num_devices
+    return LeverRequest(
+        LeverName.DEVICE_GROUPS,
+        f"{way.num_groups} {way.layout} groups of {size} devices each hold all tables, averaged after each step",
+        request,
+        f"--group-sizes {size}",
+        f"spec.planner.shardingGroups: {{sizes: [{size}]}}",
+        num_samples=plan.request.global_batch_size,
+        added_ms=average_ms,
+    )
+
+
+def _batch_sizes(plan: Plan) -> Iterator[LeverRequest]:
+    """Yield half and twice the samples of a step; a counted dense part is for one batch size alone."""
+    asked = plan.request
+    if asked.dense is not None:
+        return
+    for size in (2 * asked.batch_size_per_device, asked.batch_size_per_device // 2):
+        if size and size * asked.topology.num_devices <= MAX_GLOBAL_BATCH_SIZE:
+            yield LeverRequest(
+                LeverName.BATCH_SIZE,
+                f"{size:,} samples per device",
+                _with(plan, batch_size_per_device=size),
+                f"--batch-size {size}",
+                f"spec.model.batchSizePerDevice: {size}",
+                num_samples=size * asked.topology.num_devices,
+            )
+
+
+def _nodes(plan: Plan) -> Iterator[LeverRequest]:
+    """Yield one node more and one less, with as many samples on each device."""
+    asked, topology = plan.request, plan.request.topology
+    limits = asked.constraints
+    names_devices = limits.forbidden_devices or any(own.devices is not None for own in limits.tables.values())
+    if plan.dense is not None or names_devices:
+        return
+    for count in (topology.num_nodes + 1, topology.num_nodes - 1):
+        devices = topology.model_copy(update={"num_nodes": count})
+        if count and asked.batch_size_per_device * devices.num_devices <= MAX_GLOBAL_BATCH_SIZE:
+            yield LeverRequest(
+                LeverName.NODES,
+                f"{count} {'node' if count == 1 else 'nodes'} of {topology.devices_per_node} devices",
+                _with(plan, topology=devices),
+                f"--devices {devices.num_devices} --nodes {count}",
+                f"spec.trainer.numNodes: {count}",
+                num_samples=asked.batch_size_per_device * devices.num_devices,
+            )
+
+
+def _short(request: PlanRequest, plan: Plan) -> PlanRequest:
+    """Return a request for a short search in the sharding types of a plan."""
+    limits = request.constraints
+    if limits.sharding_types is None:
+        used = dict.fromkeys((*BY_COLUMNS, *(table.sharding_type for table in plan.tables)))
+        types = tuple(kind for kind in used if kind not in (limits.excluded_sharding_types or ()))
+        limits = limits.model_copy(update={"sharding_types": types or None})
+    return request.model_copy(
+        update={"constraints": limits, "search": request.search.model_copy(update={"work_budget": SHORT_WORK})}
+    )
+
+
+def _named(groups: Sequence[str]) -> str:
+    return ", ".join(groups) if len(groups) <= MOST_NAMED else f"{len(groups)} groups"
+
+
+def _with(plan: Plan, **changes: Any) -> PlanRequest:  # noqa: ANN401 - of any field
+    """Return the resolved request of a plan with other fields."""
+    return plan.resolved.model_copy(update=changes)

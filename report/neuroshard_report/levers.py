@@ -1,14 +1,21 @@
-"""What would shorten a plan's step, as sentences."""
+"""What would save time, as sentences."""
 
 from neuroshard_api.documents.levers import Lever
 
-from neuroshard_report.quantities import format_ms, format_percent
+from neuroshard_report.quantities import format_count, format_ms, format_percent
 
 
-def lever_line(lever: Lever, now_ms: float) -> str:
+def lever_line(lever: Lever, *, now_ms: float, num_samples: int) -> str:
     """Return the promise of a lever, with the option and the job's field that turn it on.
 
-    ``now_ms`` is the predicted cost of the plan's step.
+    Args:
+        lever: of a plan.
+        now_ms: predicted cost of the plan's step.
+        num_samples: of the plan's step, of all devices.
     """
-    times = f"{format_ms(lever.total_ms)} ms in place of {format_ms(now_ms)}"
-    return f"{lever.text}: about {times} (-{format_percent(lever.saved_share)}); {lever.option}, or {lever.field}"
+    times = f"about {format_ms(lever.total_ms)} ms in place of {format_ms(now_ms)}"
+    saved = f"-{format_percent(lever.saved_share)}"
+    if lever.num_samples is not None:
+        counts = f"{format_count(lever.num_samples)} samples in place of {format_count(num_samples)}"
+        times, saved = f"{times} for {counts}", f"{saved} per sample"
+    return f"{lever.text}: {times} ({saved}); {lever.option}, or {lever.field}"

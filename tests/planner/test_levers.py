@@ -6,8 +6,10 @@ import pytest
 from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings
-from neuroshard_api.documents.tables import DataType
-from neuroshard_planner.levers import questions, with_levers
+from neuroshard_api.documents.tables import DataType, Optimizer
+from neuroshard_api.documents.topology import Link
+from neuroshard_api.sharding.replication import ReplicationChoices
+from neuroshard_planner.levers import LeverRequest, questions, saved_share, with_levers
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
@@ -38,7 +40,8 @@ def test_a_lever_that_pays_is_named_with_its_option_and_kept() -> None:
 
     assert plan.levers is not None
     (wire,) = (each for each in plan.levers if each.name is LeverName.WIRE_TYPES)
-    (question,) = (each for each in questions(plan) if each.name is LeverName.WIRE_TYPES)
+    costs = ExactCosts(plan.request.topology.device)
+    (question,) = (each for each in questions(plan, costs=costs) if each.name is LeverName.WIRE_TYPES)
     assert planned(question.request).predicted.total_ms == pytest.approx(wire.total_ms, rel=0.03)
     assert wire.total_ms < 0.9 * plan.predicted.total_ms
     assert wire.option == "--wire-forward BF16 --wire-backward BF16"
@@ -52,10 +55,14 @@ def test_a_lever_that_pays_is_named_with_its_option_and_kept() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"topology": builders.topology(1), "constraints": Constraints(data_types=(DataType.FP32,))},
+        {
+            "topology": builders.topology(1),
+            "constraints": Constraints(data_types=(DataType.FP32,)),
+            "batch_size_per_device": 1_048_576,
+        },
         {"algorithm": Algorithm.DIM_GREEDY},
     ],
-    ids=["nothing travels, and types are given", "baseline"],
+    ids=["nothing travels, types are given, and batches are large", "baseline"],
 )
 def test_no_lever_is_named_where_none_helps(fields: dict[str, Any]) -> None:
     """The plan has no such field."""
@@ -73,6 +80,79 @@ def test_what_is_permitted_already_is_no_lever() -> None:
     ]
     request = builders.request(tables=builders.table_set(*repeated, session_run=8), search=builders.QUICK)
 
-    assert LeverName.REPEATS in {each.name for each in questions(planned(request))}
+    costs = ExactCosts(request.topology.device)
+    assert LeverName.REPEATS in {each.name for each in questions(planned(request), costs=costs)}
     asked = planned(request.model_copy(update={"deduplicate": ("user",)}))
-    assert LeverName.REPEATS not in {each.name for each in questions(asked)}
+    assert LeverName.REPEATS not in {each.name for each in questions(asked, costs=costs)}
+
+
+def asked_for(**fields: Any) -> dict[LeverName, list[LeverRequest]]:
+    """Return the levers that a plan of few small tables is asked about."""
+    request = builders.request(
+        *builders.tables(4, num_embeddings=20_000),
+        **{
+            "topology": builders.topology(8, num_nodes=2),
+            "optimizer": Optimizer.SGD,
+            "search": builders.QUICK,
+            **fields,
+        },
+    )
+    found: dict[LeverName, list[LeverRequest]] = {}
+    for each in questions(planned(request), costs=ExactCosts(request.topology.device)):
+        found.setdefault(each.name, []).append(each)
+    return found
+
+
+def test_other_batch_sizes_and_nodes_are_judged_by_the_time_per_sample() -> None:
+    """Half and twice the batch, a node less and a node more; each with its option and field."""
+    found = asked_for(batch_size_per_device=512)
+
+    assert [each.num_samples for each in found[LeverName.BATCH_SIZE]] == [8 * 1024, 8 * 256]
+    assert [each.option for each in found[LeverName.BATCH_SIZE]] == ["--batch-size 1024", "--batch-size 256"]
+    assert [each.num_samples for each in found[LeverName.NODES]] == [12 * 512, 4 * 512]
+    assert [each.field for each in found[LeverName.NODES]] == ["spec.trainer.numNodes: 3", "spec.trainer.numNodes: 1"]
+    plan = planned(builders.request(search=builders.QUICK))
+    twice = LeverRequest(LeverName.BATCH_SIZE, "", plan.request, "", "", 2 * plan.request.global_batch_size)
+    assert saved_share(plan, twice, 1.5 * plan.predicted.total_ms) == pytest.approx(0.25)
+
+
+def test_groups_are_asked_about_where_they_could_be_formed() -> None:
+    """With the average of their copies; not where an optimizer's state, pinned devices, or host memory exclude them."""
+    groups = asked_for()[LeverName.DEVICE_GROUPS]
+
+    assert {each.option for each in groups} == {"--group-sizes 4"}
+    assert all(each.added_ms > 0 and each.request.topology.num_devices == 4 for each in groups)
+    for fields in (
+        {"optimizer": Optimizer.ADAM},
+        {"replication": ReplicationChoices()},
+        {"constraints": Constraints(forbidden_devices=(0,))},
+    ):
+        assert LeverName.DEVICE_GROUPS not in asked_for(**fields)
+    assert LeverName.NODES not in asked_for(constraints=Constraints(forbidden_devices=(0,)))
+
+
+def test_what_does_not_fit_is_not_promised() -> None:
+    """One node has too little memory for tables that two nodes hold."""
+    wide = builders.tables(4, num_embeddings=45_000_000, embedding_dim=128, pooling_factor=0.1)
+    plan = levered(builders.request(*wide, topology=builders.topology(2, num_nodes=2), search=builders.QUICK))
+
+    assert all("1 node " not in each.text for each in plan.levers or ())
+
+
+def test_groups_that_save_exchanges_over_a_slow_network_are_named() -> None:
+    """And the plan with them costs what was promised, its averages included."""
+    slow = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
+    request = builders.request(
+        *builders.tables(4, num_embeddings=20_000, embedding_dim=16, pooling_factor=5.0),
+        topology=builders.topology(8, num_nodes=2, inter_node=slow),
+        optimizer=Optimizer.SGD,
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+        search=SearchSettings(work_budget=2000),
+    )
+    plan = levered(request)
+
+    (lever,) = (each for each in plan.levers or () if each.name is LeverName.DEVICE_GROUPS)
+    with_groups = planned(request.model_copy(update={"replication": ReplicationChoices(group_sizes=(4,))}))
+    assert with_groups.replication is not None
+    assert with_groups.predicted.total_ms == pytest.approx(lever.total_ms, rel=0.1)
+    assert lever.num_samples is None

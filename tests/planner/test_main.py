@@ -14,6 +14,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.replication import GroupLayout, Replication
 from neuroshard_costs.bundle import bundled_root, load_bundle
 from neuroshard_planner.__main__ import main
+from neuroshard_planner.levers import with_levers
 from neuroshard_planner.pipeline import plan
 from support import builders
 from support.mounts import mounted
@@ -40,7 +41,8 @@ def test_it_writes_the_plan_that_the_search_finds(request_file: Path) -> None:
     """Byte for byte, so that its hash says whether it is the same."""
     assert planned(request_file) == ExitCode.OK
 
-    expected = plan(PlanRequest.read(request_file), bundle=load_bundle(BUNDLE)).to_json()
+    bundle = load_bundle(BUNDLE)
+    expected = with_levers(plan(PlanRequest.read(request_file), bundle=bundle), costs=bundle).to_json()
     assert request_file.with_name("plan.json").read_text(encoding="utf-8") == expected
 
 

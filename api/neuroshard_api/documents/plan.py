@@ -312,9 +312,8 @@ class GivenPlan(Document):
     """How gradients of the replicated dense part travel. If unset: there was no choice."""
     choices: Annotated[tuple[PlanChoice, ...], Field(min_length=1)] | None = None
     """What was decided where the request permitted more than one form. If unset: it permitted none."""
-    levers: Annotated[tuple[Lever, ...], Field(min_length=1)] | None = None
-    """What would shorten the step and was not permitted, what saves most first. If unset: nothing, or it was not
-    asked."""
+    levers: Annotated[tuple[Lever, ...], Field(min_length=1, max_length=16)] | None = None
+    """What would save time and was not asked for, what saves most first. If unset: nothing, or nobody looked."""
     search: SearchStatistics | None = None
     incumbent: IncumbentPlan | None = None
     """The plan in force when this one was made. If unset: there was none, or it was not given."""

@@ -1,6 +1,5 @@
 """``neuroshard explain``: the parts of a plan's cost, and the reasons for a table's place."""
 
-import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +7,7 @@ from typing import Annotated
 import typer
 from neuroshard_dlrm.plan_file import read_plan
 
-from neuroshard_cli.shared.output import print_document, print_text
+from neuroshard_cli.shared.output import print_json, print_text
 
 
 def explain(
@@ -42,6 +41,6 @@ def explain(
         of_table = explain_table(document, table, bundle=costs)
         fields, text = asdict(of_table), render_table_explanation(of_table)
     if json:
-        print_document(json_format.dumps(fields, indent=1, default=lambda each: each.model_dump(mode="json")) + "\n")
+        print_json(fields)
     else:
         print_text(text)

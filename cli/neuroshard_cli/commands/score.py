@@ -10,7 +10,7 @@ import typer
 from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import RequestOptions
 
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.output import check_writable, print_json, print_text, write_file
 from neuroshard_cli.shared.request_options import takes_request_options
 
 
@@ -45,9 +45,7 @@ def score(
         write_file(out, scored.plan.to_json())
     if json:
         described = {"explanation": asdict(explanation), "moves": [asdict(move) for move in moves]}
-        print_document(
-            json_format.dumps({**described, "plan": json_format.loads(scored.plan.to_json())}, indent=1) + "\n"
-        )
+        print_json({**described, "plan": json_format.loads(scored.plan.to_json())})
         return
     print_text(Group(render_plan_explanation(explanation), "", render_moves(moves)))
     if out is not None:

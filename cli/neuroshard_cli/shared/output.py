@@ -1,5 +1,6 @@
 """Where output goes: documents and tables to stdout, files whole or not at all. Formats nothing itself."""
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -44,6 +45,11 @@ def print_document(text: str) -> None:
         if isinstance(error, BrokenPipeError):
             raise ReaderGoneError from error
         raise CommandError(f"stdout: cannot be written: {error.strerror}; hint: free space or choose a file") from error
+
+
+def print_json(data: object) -> None:
+    """Write plain data to stdout as JSON, with documents in it. Raises as `print_document`."""
+    print_document(json.dumps(data, indent=1, default=lambda each: each.model_dump(mode="json")) + "\n")
 
 
 def check_writable(path: Path, *, is_folder: bool = False) -> None:

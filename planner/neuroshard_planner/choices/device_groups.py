@@ -44,7 +44,7 @@ class DeviceGroups:
         self._asked = asked
         self._trials = trials
         self._narrowest = narrowest
-        self._ways = [] if asked.replication is None else _groupings(asked)
+        self._ways = [] if asked.replication is None else permitted_groupings(asked)
 
     @property
     def num_ways(self) -> int:
@@ -90,7 +90,7 @@ class DeviceGroups:
         except RequestError as error:  # a group within a node has no types of nodes
             self._trials.note(text, str(error))
             return None, math.inf
-        least_ms = _least_average_ms(free, way, costs) / every.sync_every_steps
+        least_ms = least_average_ms(free, way, costs) / every.sync_every_steps
 
         def averaged(found: Plan) -> Plan:
             kept = found.model_copy(update={"lower_bound_ms": min(group_bound_ms, found.predicted.total_ms)})
@@ -128,8 +128,12 @@ def average_ms(plan: Plan) -> float:
     return sum(each.backward_ms for each in plan.predicted.devices[0].collectives if each.kind is CollectiveKind.SYNC)
 
 
-def _groupings(request: PlanRequest) -> list[Grouping]:
-    """Return the permitted ways to form groups. Raises RequestError."""
+def permitted_groupings(request: PlanRequest) -> list[Grouping]:
+    """Return the ways to form groups that a request permits.
+
+    Raises:
+        RequestError: the tables cannot be averaged, a size forms no groups, or constraints exclude groups.
+    """
     constraints, choices = request.constraints, request.replication
     assert choices is not None, "the request permits groups"
     problem = averaging_problem(request.optimizers)
@@ -176,7 +180,7 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
     every = request.replication.sync_every_steps
     needed = [each.weights_bytes + each.optimizer_state_bytes for each in plan.memory]
     ms = _all_reduce_ms(max(needed), way, costs) / every
-    least_ms = _least_average_ms(plan.request, way, costs) / every
+    least_ms = least_average_ms(plan.request, way, costs) / every
     devices = tuple(
         _with_average(each, ms, num_bytes) for each, num_bytes in zip(plan.predicted.devices, needed, strict=True)
     )
@@ -197,7 +201,7 @@ def _averaged(plan: Plan, way: Grouping, request: PlanRequest, costs: TransferMo
     )
 
 
-def _least_average_ms(request: PlanRequest, way: Grouping, costs: TransferModel) -> float:
+def least_average_ms(request: PlanRequest, way: Grouping, costs: TransferModel) -> float:
     """Return the milliseconds of one average of weights that are spread evenly over a group's devices."""
     return _all_reduce_ms(sum(map(weights_bytes, request.tables.tables)) / way.group.num_devices, way, costs)
 

@@ -75,6 +75,8 @@ class PlanExplanation:
     """A plan as a whole."""
 
     total_ms: float
+    num_samples: int
+    """Of a step, of all devices."""
     source: str
     step: str | None
     """A sentence: the whole step, and what decides it. None: the plan is of an earlier release."""
@@ -131,6 +133,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
     terms = step_terms(whole, problem, placement)
     return PlanExplanation(
         total_ms=whole.predicted.total_ms,
+        num_samples=whole.request.global_batch_size,
         source=plan.predicted.source,
         step=step_text(whole),
         terms=terms,

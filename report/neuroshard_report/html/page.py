@@ -151,7 +151,10 @@ def render_html(
         read_bytes=_reads,
         weights_bytes=_weights,
         comparison=_comparison(summary),
-        levers=[lever_line(lever, plan.predicted.total_ms) for lever in plan.levers or ()],
+        levers=[
+            lever_line(lever, now_ms=plan.predicted.total_ms, num_samples=plan.request.global_batch_size)
+            for lever in plan.levers or ()
+        ],
         stored_types=stored_types_text(plan),
         exchange=communication_line(resolved.wire, plan.communication, plan.predicted.total_ms),
         gradients=gradients_line(resolved.gradients, plan.gradients),

@@ -63,9 +63,13 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
     if plan.deduplication:
         parts += [Text(), _deduplication(plan, plan.deduplication)]
     parts += narrow_tables(plan.communication, plan.gradients)
+    total_ms, num_samples = plan.predicted.total_ms, plan.request.global_batch_size
     if traffic:
         parts += [Text(), _other_traffic(traffic)]
-    parts += [Text(f"would help: {lever_line(lever, plan.predicted.total_ms)}") for lever in plan.levers or ()]
+    parts += [
+        Text(f"would help: {lever_line(lever, now_ms=total_ms, num_samples=num_samples)}")
+        for lever in plan.levers or ()
+    ]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in plan.warnings]
     return Group(*parts)
 
