@@ -412,6 +412,16 @@ def status(**fields: Any) -> Status:
         "cost": {
             "predicted": {**cost, "maxDeviceMemoryMiB": 4096},
             "baseline": {"algorithm": "size_greedy", "totalMicroseconds": 2000, "stepMicroseconds": 4400},
+            "levers": [
+                {
+                    "name": "batch_size",
+                    "text": "2,048 samples per device",
+                    "totalMicroseconds": 2500,
+                    "numSamples": 4096,
+                    "savedPercent": 17,
+                    "field": "spec.model.batchSizePerDevice: 2048",
+                }
+            ],
             "measured": measured,
             "errorPercent": 10,
         },

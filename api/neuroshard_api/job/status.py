@@ -233,6 +233,23 @@ class BestBaseline(Part):
     """Its predicted whole step, in microseconds. If unset: the dense part was not counted."""
 
 
+class LeverStatus(Part):
+    """What would save time and was not asked for, by the same cost models."""
+
+    name: Text
+    """Of the lever, such as wire_types."""
+    text: Text
+    """Its effect, as a phrase."""
+    total_microseconds: Count
+    """The predicted time of the embedding part of a step with it, in microseconds."""
+    num_samples: Count | None = None
+    """Samples of a step with it. If unset: as many as now."""
+    saved_percent: Small
+    """Share that it saves, in percent: of a step, or per sample where it changes their number."""
+    field: Text
+    """Field of the job, with the value that turns it on."""
+
+
 class MeasuredCost(StepCostStatus):
     """What the workers measured."""
 
@@ -243,12 +260,14 @@ class MeasuredCost(StepCostStatus):
 
 
 class Cost(Part):
-    """The predicted cost of the plan, the cost of the best baseline, and the measured cost."""
+    """The predicted cost of the plan, that of the best baseline, what would save time, and the measured cost."""
 
     predicted: PredictedCost | None = None
     """By the cost models."""
     baseline: BestBaseline | None = None
     """The best baseline, by the same cost models."""
+    levers: Annotated[tuple[LeverStatus, ...], Field(max_length=16, json_schema_extra=ATOMIC)] | None = None
+    """What would save time, what saves most first. If unset: nothing that is known of."""
     measured: MeasuredCost | None = None
     """By the workers: rolling medians."""
     error_percent: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None

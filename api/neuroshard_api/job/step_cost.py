@@ -5,7 +5,14 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan, Plan
 from neuroshard_api.documents.step_report import MeasuredDuplication, RankTimes, StepReport
-from neuroshard_api.job.status import BestBaseline, DuplicationFactor, MeasuredCost, PredictedCost, StepCostStatus
+from neuroshard_api.job.status import (
+    BestBaseline,
+    DuplicationFactor,
+    LeverStatus,
+    MeasuredCost,
+    PredictedCost,
+    StepCostStatus,
+)
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
 
@@ -47,6 +54,22 @@ def baseline_cost(plan: GivenPlan) -> BestBaseline | None:
         total_microseconds=_microseconds(total_ms),
         step_microseconds=_microseconds(step_ms or 0.0) if is_whole else None,
     )
+
+
+def levers_of(plan: GivenPlan) -> tuple[LeverStatus, ...] | None:
+    """Return the levers that a plan names, what saves most first. None: it names none."""
+    found = tuple(
+        LeverStatus(
+            name=each.name.value,
+            text=each.text,
+            total_microseconds=_microseconds(each.total_ms),
+            num_samples=each.num_samples,
+            saved_percent=round(100 * each.saved_share),
+            field=each.field,
+        )
+        for each in plan.levers or ()
+    )
+    return found or None
 
 
 def embedding_ms(ranks: Sequence[RankTimes]) -> float:

@@ -22,8 +22,8 @@ from neuroshard_api.job.stage_commands import (
     PROGRESS_FILE,
     STEP_REPORT_FILE,
 )
-from neuroshard_api.job.status import BestBaseline, MeasuredCost, PredictedCost
-from neuroshard_api.job.step_cost import baseline_cost, embedding_ms, measured_cost, predicted_cost
+from neuroshard_api.job.status import BestBaseline, LeverStatus, MeasuredCost, PredictedCost
+from neuroshard_api.job.step_cost import baseline_cost, embedding_ms, levers_of, measured_cost, predicted_cost
 from neuroshard_api.replanning.decision import WARM_UP_STEPS
 from neuroshard_api.replanning.support import unsupported_inputs
 
@@ -56,6 +56,8 @@ class PlanResult:
     """None: the plan was given without a price."""
     baseline: BestBaseline | None
     """The cheapest baseline that found a plan."""
+    levers: tuple[LeverStatus, ...] | None
+    """What would save time. None: the plan names nothing."""
     host_bytes_per_node: int
     """Tables in host memory, of the node with most; 0 for a plan without a price, which has no ledger."""
     incumbent_ms: float | None = None
@@ -179,6 +181,7 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanResult:
         key=key,
         predicted=None if price is None else predicted_cost(price),
         baseline=baseline_cost(plan),
+        levers=levers_of(plan),
         host_bytes_per_node=0 if price is None else host_bytes_per_node(price),
         incumbent_ms=None if plan.incumbent is None else plan.incumbent.total_ms,
         total_ms=None if price is None else price.predicted.total_ms,

@@ -287,6 +287,7 @@ def _have(
             "cost": Cost(
                 predicted=plan.predicted,
                 baseline=plan.baseline,
+                levers=plan.levers,
                 measured=measured,
                 error_percent=None if is_other else before.error_percent,
             ),

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from neuroshard_api.job.replanning import ReplanningStatus
-from neuroshard_api.job.status import Status, StepCostStatus
+from neuroshard_api.job.status import Cost, LeverStatus, Status, StepCostStatus
 from neuroshard_api.job.step_cost import dense_note, simulation_note
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from rich.console import Group, RenderableType
 
-from neuroshard_report.quantities import format_ms
+from neuroshard_report.quantities import format_count, format_ms
 from neuroshard_report.terminal.tables import TextTable
 
 MICROSECONDS_PER_MS = 1000
@@ -68,17 +68,8 @@ def _costs(status: Status) -> RenderableType:
 
 
 def _facts(status: Status) -> Iterator[str]:
-    cost = status.cost
-    if cost is not None and cost.error_percent is not None:
-        side = "above" if cost.error_percent >= 0 else "below"
-        yield f"measured is {abs(cost.error_percent)} % {side} what was predicted"
-    if cost is not None and cost.predicted is not None and cost.measured is not None:
-        note = simulation_note(cost.predicted, cost.measured)
-        if note is not None:
-            yield note
-        yield from _duplication(cost.predicted, cost.measured)
-        if cost.measured.dense_microseconds is not None:
-            yield dense_note(cost.predicted, cost.measured)
+    if status.cost is not None:
+        yield from _of_cost(status.cost)
     if status.plan is not None and status.plan.config_map_ref is not None:
         found = f"{status.plan.algorithm or 'given'}, {status.plan.world_size or '?'} devices"
         yield f"plan: ConfigMap {status.plan.config_map_ref.name} ({found})"
@@ -97,6 +88,26 @@ def _facts(status: Status) -> Iterator[str]:
         code = f", exit code {failure.exit_code}" if failure.exit_code is not None else ""
         yield f"last failure: {failure.reason or 'unknown'}{where}{code}"
         yield from (f"  {line}" for line in (failure.message or "").splitlines())
+
+
+def _of_cost(cost: Cost) -> Iterator[str]:
+    if cost.error_percent is not None:
+        side = "above" if cost.error_percent >= 0 else "below"
+        yield f"measured is {abs(cost.error_percent)} % {side} what was predicted"
+    if cost.predicted is not None and cost.measured is not None:
+        note = simulation_note(cost.predicted, cost.measured)
+        if note is not None:
+            yield note
+        yield from _duplication(cost.predicted, cost.measured)
+        if cost.measured.dense_microseconds is not None:
+            yield dense_note(cost.predicted, cost.measured)
+    yield from map(_lever, cost.levers or ())
+
+
+def _lever(lever: LeverStatus) -> str:
+    per_sample = "" if lever.num_samples is None else f" for {format_count(lever.num_samples)} samples"
+    saved = f"-{lever.saved_percent} %{' per sample' if per_sample else ''}"
+    return f"would help: {lever.text}: about {_ms(lever.total_microseconds)} ms{per_sample} ({saved}); {lever.field}"
 
 
 def _further_plans(record: ReplanningStatus) -> Iterator[str]:

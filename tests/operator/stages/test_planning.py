@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.config_map import contents_of, unpack_files
+from neuroshard_api.documents.levers import Lever, LeverName
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
@@ -24,6 +25,36 @@ def test_the_plan_is_kept_immutable_under_its_hash() -> None:
     assert names.short(story.status["plan"]["hash"]) in plan["metadata"]["name"]
     assert story.condition("Planned")["reason"] == "PlanWritten"
     assert story.status["cost"]["predicted"]["totalMicroseconds"] > 0
+
+
+def test_what_would_help_is_in_the_status_next_to_the_predicted_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the plan says it, with the field of the job; a plan that names nothing leaves the field out."""
+    without = Story().planned()
+    lever = Lever(
+        name=LeverName.BATCH_SIZE,
+        text="2,048 samples per device",
+        total_ms=0.75,
+        num_samples=4096,
+        saved_share=0.25,
+        option="--batch-size 2048",
+        field="spec.model.batchSizePerDevice: 2048",
+    )
+    made = builders.plan
+    monkeypatch.setattr(builders, "plan", lambda *args, **fields: made(*args, **{"levers": (lever,), **fields}))
+
+    story = Story().planned()
+
+    assert "levers" not in without.status["cost"]
+    assert story.status["cost"]["levers"] == [
+        {
+            "name": "batch_size",
+            "text": lever.text,
+            "totalMicroseconds": 750,
+            "numSamples": 4096,
+            "savedPercent": 25,
+            "field": lever.field,
+        }
+    ]
 
 
 def test_the_dense_part_is_counted_before_the_planner_starts() -> None:
