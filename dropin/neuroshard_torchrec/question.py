@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -12,6 +13,7 @@ from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_api.documents.topology import Topology
+from neuroshard_api.process.allocator import has_expandable_segments
 from neuroshard_planner.own_costs import OwnCosts
 from torch import nn
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
@@ -149,6 +151,7 @@ def question_of(
             "managed_collision_bytes": managed_collision_bytes(
                 tables, num_devices=devices.topology.num_devices, batch_size=settings.batch_size
             ),
+            "expandable_segments": bool(has_expandable_segments(os.environ)),
         },
         "constraints": limits.constraints.model_dump(mode="json", exclude_none=True),
     }

@@ -64,7 +64,7 @@ class RequestOptions:
     dense_checkpointing: DenseCheckpointingChoice = "auto"
     dense_splitting: DenseSplittingChoice = "auto"
     dense_units: str | None = None
-    reserve: float = 0.1
+    reserve: float | None = None
     reserve_memory: str = "0"
     seed: int = 0
     work_budget: int | None = None

@@ -101,12 +101,30 @@ def test_host_memory_that_cannot_be_priced_is_refused(name: str, problem: str) -
         plan_request(job, tables=builders.table_set(), topology=devices)
 
 
+@pytest.mark.parametrize(
+    ("trainer", "grows"),
+    [
+        ({}, True),
+        ({"env": [{"name": "PYTORCH_ALLOC_CONF", "value": "max_split_size_mb:64"}]}, False),
+        ({"env": [{"name": "PYTORCH_CUDA_ALLOC_CONF", "value": "expandable_segments:True,backend:native"}]}, True),
+        ({"command": ["python", "train.py"]}, False),
+    ],
+)
+def test_gaps_are_those_of_the_trainers_allocator(trainer: dict[str, object], *, grows: bool) -> None:
+    """NeuroShard's trainer lets segments grow unless the job configures them; another trainer must say so."""
+    job = builders.job(trainer={"numNodes": 1, "numProcPerNode": 4, **trainer})
+
+    request = plan_request(job, tables=builders.table_set(), topology=builders.topology())
+
+    assert request.memory.expandable_segments is grows
+
+
 def test_no_limits_leave_the_planner_free() -> None:
     """What a job does not say is the planner's default."""
     request = plan_request(builders.job(), tables=builders.table_set(), topology=builders.topology())
 
     assert request.constraints.max_memory_bytes_per_device is None
-    assert (request.memory.dense_bytes, request.memory.reserve_fraction) == (None, 0.1)
+    assert (request.memory.dense_bytes, request.memory.reserve_fraction) == (None, None)
     assert builders.job().spec.planner.fallback_algorithm.algorithm is None
 
 

@@ -67,4 +67,4 @@ def test_tables_that_do_not_fit_are_refused_with_the_words_of_the_guide(neurosha
     """Sizes too: no search enters them. The page breaks long lines."""
     result = printed_by(neuroshard, tmp_path, FIT_GUIDE, "plan hugectr-embark-7-table-470b")
 
-    assert sample_with(FIT_GUIDE, "error: table").split() == result.err.split()
+    assert sample_with(FIT_GUIDE, "error: the tables need").split() == result.err.split()

@@ -22,6 +22,7 @@ from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
 from neuroshard_api.job.training import DataFormat, Deduplication
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.process.allocator import has_expandable_segments
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 
@@ -44,6 +45,7 @@ def plan_request(
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
     reserved, named = planner.reserved_memory_per_device, planner.sharding_types
     host, groups = planner.host_memory_per_node, planner.sharding_groups
+    percent = planner.reserved_memory_percent
     narrow = job.spec.training.narrow_types
     _require_trainable(narrow, model.batch_size_per_device, topology)
     return PlanRequest(
@@ -64,8 +66,9 @@ def plan_request(
         pipeline=Pipeline[job.spec.training.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),
-            reserve_fraction=planner.reserved_memory_percent / 100,
+            reserve_fraction=None if percent is None else percent / 100,
             reserve_bytes=0 if reserved is None else size_bytes(reserved),
+            expandable_segments=_has_expandable_segments(job),
         ),
         constraints=Constraints(
             max_memory_bytes_per_device=None if limit is None else size_bytes(limit),
@@ -80,6 +83,13 @@ def plan_request(
         search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
         algorithm=algorithm or planner.algorithm.algorithm,
     )
+
+
+def _has_expandable_segments(job: DLRMTrainingJob) -> bool:
+    """Return whether the trainer's allocator grows its segments: NeuroShard's own does where nothing else is set."""
+    trainer = job.spec.trainer
+    given = has_expandable_segments({each.name: each.value for each in trainer.env})
+    return not trainer.command if given is None else given
 
 
 def _require_trainable(narrow: Communication, batch_size_per_device: int, topology: Topology) -> None:

@@ -223,17 +223,16 @@ class Planner(Part):
     """What plans when the algorithm fails or runs out of time; None lets the job fail instead."""
     max_memory_per_device: Size | None = None
     """Most memory of a device that a plan may fill, as an integer of bytes or with a suffix such as 70Gi. If unset:
-    all the device has, less reservedMemoryPercent."""
+    all the device has, less what is kept free."""
     dense_memory_per_device: Size | None = None
     """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. If unset:
     counted for NeuroShard's own trainer, in the planner's pod with the trainer's image; 0 with a trainer of your
     own."""
-    reserved_memory_percent: Annotated[int, Field(ge=0, le=90)] = 10
-    """Share of a device's memory kept free, in percent: for the allocator's fragmentation, the CUDA context and
-    NCCL."""
+    reserved_memory_percent: Annotated[int, Field(ge=0, le=90)] | None = None
+    """Share of a device's memory kept free, in percent. If unset: 2.5 GiB, at most a sixteenth, for the CUDA context,
+    libraries, and NCCL, and a share of what a step allocates and frees, for the gaps in torch's allocator."""
     reserved_memory_per_device: Size | None = None
-    """Memory of a device kept free besides that share, for what does not grow with the device, such as the CUDA context
-    and NCCL's buffers. If unset: none."""
+    """Memory of a device kept free besides. If unset: none."""
     max_shards_per_table: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
     """Most column shards of any table. If unset: bound by minShardWidth alone."""
     min_shard_width: EmbeddingDim = 4

@@ -154,7 +154,14 @@ _SHOWN: Mapping[str, Any] = {
             help="Units with a strategy of their own, such as interaction=zero3,over_arch=replicate. Default: none."
         ),
     ],
-    "reserve": Annotated[float, typer.Option(min=0.0, max=0.99, help="Share of a device's memory that is kept free.")],
+    "reserve": Annotated[
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=0.99,
+            help="Share of a device's memory that is kept free. Default: 2.5 GiB and a share of what a step allocates.",
+        ),
+    ],
     "reserve_memory": Annotated[str, typer.Option(help="Memory of a device that is kept free besides.")],
     "seed": Annotated[int, typer.Option(min=0, help="Equal seeds give equal plans.")],
     "work_budget": Annotated[

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from neuroshard_api.documents.config_map import ConfigMapTooLargeError
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.request import Algorithm
+from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.fallback import may_fall_back
 from neuroshard_api.job.plan_request import plan_request
@@ -353,15 +353,20 @@ def _request(
     except ValueError as error:
         return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
     try:
-        reserve = min(request.memory.reserve_fraction + MORE_RESERVE * (context.status.replans or 0), MOST_RESERVE)
-        memory = request.memory.model_copy(update={"reserve_fraction": reserve})
-        text = request.model_copy(update={"memory": memory}).to_json()
+        text = _with_more_reserve(request, context.status.replans or 0).to_json()
         return request_file(context, inputs_hash, text)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the planner's request does not fit into one ConfigMap: {error}"
         return PLANNING.failed_with(Reason.INPUT_TOO_LARGE, message)
     except ValueError as error:
         return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
+
+
+def _with_more_reserve(request: PlanRequest, num_replans: int) -> PlanRequest:
+    """Return the request with more memory kept free for each time that another plan was asked for."""
+    share = min(MORE_RESERVE * num_replans, MOST_RESERVE)
+    kept_free = request.memory.reserve_bytes + int(share * request.topology.device.memory_bytes)
+    return request.model_copy(update={"memory": request.memory.model_copy(update={"reserve_bytes": kept_free})})
 
 
 def _start(

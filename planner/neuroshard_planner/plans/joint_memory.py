@@ -17,8 +17,10 @@ def predicted_memory(plans: Mapping[str, GivenPlan]) -> PredictedMemory:
     """
     ledgers = {name: tables_memory(MemoryLedger(plan.resolved), plan.tables) for name, plan in plans.items()}
     by_device = list(zip(*ledgers.values(), strict=True))
-    reserve = max(each.reserve_bytes for each in by_device[0])
-    totals = [reserve + sum(each.used_bytes - each.reserve_bytes for each in of_device) for of_device in by_device]
+    totals = [
+        max(each.reserve_bytes for each in of_device) + sum(each.used_bytes - each.reserve_bytes for each in of_device)
+        for of_device in by_device
+    ]
     fullest = max(range(len(totals)), key=lambda device: totals[device])
     return PredictedMemory(
         device=fullest,

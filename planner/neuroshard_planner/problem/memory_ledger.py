@@ -25,7 +25,9 @@ device, and so are the rows that are cached, with 16 bytes for each slot and 4 f
 
 Without a pipeline the moments follow each other. A pipeline exchanges the next batch meanwhile, whose copies are then
 alive at all four. The search adds up shards one by one and counts the exchange with the larger of the two moments of
-the shard, and both vectors twice, which is never less.
+the shard, and both vectors twice, those that the device returns and those that it receives, which is never less.
+
+What the allocator and the driver need besides is in ``memory_reserve``.
 """
 
 import math
@@ -55,6 +57,7 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.host_tables import CACHED, KERNELS, ON_DEVICE
+from neuroshard_planner.problem.memory_reserve import Reserve, least_memory
 
 OFFSET_BYTES = 4 + 8  # of the batch in work also offsets: of 32 bits in KeyedJaggedTensor, of 64 in FBGEMM's autograd
 SORT_BYTES = 40
@@ -156,25 +159,36 @@ class MemoryLedger:
         limit = request.constraints.max_memory_bytes_per_device
         self.capacity_bytes = device_bytes if limit is None else min(limit, device_bytes)
         """What a device may hold, all purposes together."""
-        self.reserve_bytes = request.memory.reserve_bytes + int(request.memory.reserve_fraction * self.capacity_bytes)
+        self._reserve = Reserve.of(request, capacity_bytes=self.capacity_bytes)
         self._working_bytes = request.dense_working_bytes
         self._resident_bytes = request.dense_bytes - self._working_bytes + request.carried_gradient_bytes
+        self._check_countable()
+
+    @cached_property
+    def tensor_bytes(self) -> int:
+        """What the tensors of every device need whatever the plan, with their gaps in the allocator."""
         # After the exchange a device holds fewer of its samples, and either pooled embeddings or the dense part's work.
         after_exchange = max(
             2 * self._received_bytes + self._received_wire_bytes - self._freed_local_bytes,
             self._working_bytes - self._freed_local_later_bytes,
         )
-        self.fixed_bytes = (
-            self.reserve_bytes
-            + self._resident_bytes
-            + (request.memory.managed_collision_bytes or 0)
-            + self.local_input_bytes
-            + max(0, after_exchange)
-        )
-        """What every device needs whatever the plan."""
-        self.shard_capacity_bytes = self.capacity_bytes - self.fixed_bytes
+        moving = self.local_input_bytes + max(0, after_exchange)
+        managed_collision = self._request.memory.managed_collision_bytes or 0
+        return self._resident_bytes + managed_collision + moving + self._reserve.gap_bytes(moving)
+
+    @cached_property
+    def fixed_bytes(self) -> int:
+        """What every device needs whatever the plan: its tensors, and the fixed part of the reserve."""
+        return self._reserve.fixed_bytes + self.tensor_bytes
+
+    @cached_property
+    def shard_capacity_bytes(self) -> int:
         """What is left for shards; not positive where nothing fits."""
-        self._check_countable()
+        return self.capacity_bytes - self.fixed_bytes
+
+    def least_device_bytes(self, shard_bytes: int) -> int:
+        """Return the least memory of a device that leaves so much for shards."""
+        return least_memory(self._request, tensor_bytes=self.tensor_bytes + shard_bytes)
 
     @property
     def host_capacity_bytes(self) -> int:
@@ -300,14 +314,19 @@ class MemoryLedger:
     def shard_bytes(
         self, tables: IndexArray, num_rows: IndexArray, num_columns: IndexArray, families: IndexArray | int = COLUMNS
     ) -> IndexArray:
-        """Return all that shards of these families need on their device, [n]."""
+        """Return all that shards of these families need on their device, with gaps in the allocator, [n]."""
+        gradients = self.gradient_bytes(num_rows, num_columns, families)
+        moving: IndexArray = (
+            self.input_bytes(tables, families)
+            + self.sort_bytes(tables, families)
+            + num_columns * self._searched_bytes_per_column[families, tables]
+            + (KERNEL_AND_BUCKET - 1) * gradients
+        )
         size: IndexArray = (
             self.weights_bytes(tables, num_rows, num_columns)
             + self.optimizer_state_bytes(tables, num_rows, num_columns)
-            + self.input_bytes(tables, families)
-            + self.sort_bytes(tables, families)
-            + num_columns * self._searched_bytes_per_column[families, tables]
-            + KERNEL_AND_BUCKET * self.gradient_bytes(num_rows, num_columns, families)
+            + gradients
+            + self._reserve.with_gaps(moving)
         )
         return size
 
@@ -388,8 +407,9 @@ class MemoryLedger:
         """Return a device's ledger at the moment when its sum is highest; of equals at the first."""
 
         def moment(  # noqa: PLR0917
-            inputs: int, local_inputs: int, activation: int, sort: int, working: int, gradients: int = gradients
+            inputs: int, local_inputs: int, activation: int, sort: int, working: int, at_lookups: int = 0
         ) -> DeviceMemory:
+            moving = inputs + local_inputs + activation + sort + working + at_lookups
             return DeviceMemory(
                 weights_bytes=weights,
                 optimizer_state_bytes=state,
@@ -397,12 +417,12 @@ class MemoryLedger:
                 input_bytes=inputs,
                 local_input_bytes=local_inputs,
                 sort_bytes=sort,
-                gradient_bytes=gradients,
+                gradient_bytes=gradients + at_lookups,
                 cache_bytes=cache,
                 host_bytes=host,
                 dense_bytes=self._resident_bytes + working,
                 managed_collision_bytes=self._request.memory.managed_collision_bytes,
-                reserve_bytes=self.reserve_bytes,
+                reserve_bytes=self._reserve.fixed_bytes + self._reserve.gap_bytes(moving),
                 capacity_bytes=self.capacity_bytes,
             )
 
@@ -412,7 +432,7 @@ class MemoryLedger:
         travelling = vectors + received + max(vectors, received) + wire + self._received_wire_bytes
         moments = (
             moment(kept_inputs, self.local_input_bytes - self._freed_local_bytes, travelling, 0, 0),
-            moment(kept_inputs, later, vectors, sort, 0, KERNEL_AND_BUCKET * gradients),
+            moment(kept_inputs, later, vectors, sort, 0, (KERNEL_AND_BUCKET - 1) * gradients),
             moment(kept_inputs, later, 0, 0, self._working_bytes),
             moment(inputs, self.local_input_bytes, 0, 0, 0),
         )

@@ -169,9 +169,7 @@ def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
     remedies = []
     needed = least_capacity(packing, above_bytes=max(packing.capacity_bytes, 1))
     if needed is not None:
-        ledger = MemoryLedger(request)
-        kept = ledger.fixed_bytes - ledger.reserve_bytes + request.memory.reserve_bytes
-        per_device = (needed + kept) / (1 - request.memory.reserve_fraction)
+        per_device = MemoryLedger(request).least_device_bytes(needed)
         enough = gib(math.ceil(per_device / GIB * 100) * GIB / 100)  # rounded down it might not do
         limit = request.constraints.max_memory_bytes_per_device
         if limit is None:

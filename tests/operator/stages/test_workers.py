@@ -1,5 +1,6 @@
 """How workers end: success, failures, restarts, and what a job keeps over them."""
 
+import json
 from typing import Any
 
 import pytest
@@ -207,4 +208,6 @@ def test_a_rule_can_ask_for_another_plan() -> None:
 
     assert story.seen == ("Planning", "PlannerRunning")
     requests = [each["data"]["request.json"] for each in story.world.of_kind("ConfigMap", names.REQUEST)]
-    assert len({text for text in requests if '"reserve_fraction": 0.15' in text}) == 1
+    asked = [json.loads(each) for each in requests]
+    shares = [each["memory"]["reserve_bytes"] / each["topology"]["device"]["memory_bytes"] for each in asked]
+    assert sorted(shares) == pytest.approx([0.0, 0.05], abs=1e-9)

@@ -10,6 +10,7 @@ from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
 from neuroshard_planner.pipeline import plan as search
+from neuroshard_planner.problem.memory_reserve import OUTSIDE_BYTES
 from support import builders
 from support.planner.exact_costs import ExactCosts
 
@@ -99,9 +100,7 @@ def test_bounds_by_columns_say_nothing_of_means_by_rows() -> None:
 def test_a_nearly_full_device_is_said_to_limit() -> None:
     """Memory that is almost used up leaves the search little freedom."""
     entry = explained(request_of(num_devices=1))[0].memory[0]
-    limit = Constraints(
-        max_memory_bytes_per_device=round((entry.used_bytes - entry.reserve_bytes) / 0.87)
-    )  # a tenth is reserve
+    limit = Constraints(max_memory_bytes_per_device=round(1.03 * (entry.used_bytes - OUTSIDE_BYTES)))
 
     _, found = explained(request_of(num_devices=1, constraints=limit))
 

@@ -78,7 +78,7 @@ def test_the_ledger_counts_no_more_than_the_search(grouped: bool) -> None:  # no
     for device, memory in enumerate(found):
         here = placement.kinds[placement.devices == device]
         counted = problem.memory.fixed_bytes + problem.kinds.memory_bytes[here].sum()
-        assert 0 <= counted - used_bytes(memory) < 0.001 * counted
+        assert 0 <= counted - used_bytes(memory) < 0.003 * counted
 
 
 def test_an_empty_device_has_a_ledger_too() -> None:

@@ -275,7 +275,8 @@ def test_the_capacity_is_the_lesser_of_device_and_constraint(limit: int | None, 
 def test_the_search_counts_sorting_or_travelling_vectors_whichever_needs_more() -> None:
     """Of a whole table exactly, but for a byte per column; of a part of its columns no less."""
     for pooling_factor, columns in ((1.0, 64), (30.0, 64), (3.0, 8)):
-        ledger = MemoryLedger(request(table(embedding_dim=columns, pooling_factor=pooling_factor), num_devices=2))
+        member = table(embedding_dim=columns, pooling_factor=pooling_factor)
+        ledger = MemoryLedger(request(member, num_devices=2, memory=MemorySettings(reserve_fraction=0.0)))
 
         def beside(width: int, ledger: MemoryLedger = ledger) -> int:
             size = (FIRST, np.array([1000]), np.array([width]))

@@ -5,11 +5,11 @@ import resource
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Protocol
 
+from neuroshard_api.process.allocator import ALLOCATOR_VARIABLES, EXPANDABLE_SEGMENTS, has_expandable_segments
+
 if TYPE_CHECKING:
     import torch
 
-ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""Settings of torch's allocator; the second is the older name."""
 _BYTES_PER_KIB = 1024
 
 
@@ -35,8 +35,8 @@ def use_expandable_segments(environment: MutableMapping[str, str] = os.environ) 
     The lookups of a step vary from batch to batch, and with them the sizes of tensors. Segments of fixed sizes then
     hold memory that no tensor fits; those that grow give it to any.
     """
-    if not any(name in environment for name in ALLOCATOR_VARIABLES):
-        environment[ALLOCATOR_VARIABLES[0]] = "expandable_segments:True"
+    if has_expandable_segments(environment) is None:
+        environment[ALLOCATOR_VARIABLES[0]] = EXPANDABLE_SEGMENTS
 
 
 def measured_memory(device: "torch.device", *, cuda: CountsMemory | None = None) -> dict[str, int]:
