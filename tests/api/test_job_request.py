@@ -119,6 +119,20 @@ def test_gaps_are_those_of_the_trainers_allocator(trainer: dict[str, object], *,
     assert request.memory.expandable_segments is grows
 
 
+@pytest.mark.parametrize(("precision", "found"), [("TF32", None), ("BF16", "half the time"), ("FP32", "6 to 8 times")])
+def test_another_precision_than_that_of_the_price_is_said(precision: str, found: str | None) -> None:
+    """The dense part is priced in TF32; on a CPU all are FP32, and a size that is given has no price."""
+    job = builders.job(training={"precision": precision})
+    devices = builders.topology()
+    on_cpu = builders.topology(device=builders.device_type(name="cpu-any"))
+
+    remarks = plan_request(job, tables=builders.table_set(), topology=devices).remarks
+
+    assert (remarks is None) == (found is None)
+    assert found is None or found in (remarks or ("",))[0]
+    assert plan_request(job, tables=builders.table_set(), topology=on_cpu).remarks is None
+
+
 def test_no_limits_leave_the_planner_free() -> None:
     """What a job does not say is the planner's default."""
     request = plan_request(builders.job(), tables=builders.table_set(), topology=builders.topology())

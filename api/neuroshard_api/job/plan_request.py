@@ -20,7 +20,7 @@ from neuroshard_api.job.communication import Communication
 from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
-from neuroshard_api.job.training import DataFormat, Deduplication
+from neuroshard_api.job.training import DataFormat, Deduplication, Precision
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.process.allocator import has_expandable_segments
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
@@ -54,7 +54,7 @@ def plan_request(
         batch_size_per_device=model.batch_size_per_device,
         optimizer=model.embedding_optimizer.optimizer,
         deduplicate=groups_to_deduplicate(job, tables) or None,
-        remarks=_unmeasured_repeats(job, tables) or None,
+        remarks=(*_unmeasured_repeats(job, tables), *_other_precision(job, topology)) or None,
         dense_choices=job.spec.training.dense_parallelism.choices if counts_dense(job.spec) else None,
         replication=None
         if groups is None
@@ -195,6 +195,16 @@ def _unmeasured_repeats(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ..
         return ()
     problem = f"spec.data.sessionColumn: {found}, so that the plan is for batches with all repeated lists"
     return (f"{problem}; hint: {convert}measure them by {command}, or set spec.data.deduplication: Off",)
+
+
+def _other_precision(job: DLRMTrainingJob, topology: Topology) -> tuple[str, ...]:
+    """Return a sentence where a counted dense part runs in another precision than that of its price."""
+    precision = job.spec.training.precision
+    if topology.device.is_cpu or not counts_dense(job.spec) or precision is Precision.TF32:
+        return ()
+    factor = "about half the time" if precision is Precision.BF16 else "6 to 8 times as long"
+    found = f"spec.training.precision: the dense part is priced in TF32, and its matrix products take {factor}"
+    return (f"{found} in {precision}; the plan of the tables is the same",)
 
 
 def counts_dense(spec: Spec) -> bool:
