@@ -167,40 +167,54 @@ class _HostSearch:
         ]
         device_bytes = np.bincount(units, weights=kinds.memory_bytes[placement.kinds], minlength=len(problem.units))
         leaving = sorted(leaving, key=lambda unit: (-device_bytes[unit], unit))[: problem.tuning.most_leaving]
-        host_forms = {
-            unit: sorted(
-                (each for size in sizes for each in self._on_host(unit, size)), key=lambda variant: variant.cost_ms
-            )
-            for unit in (*on_host, *leaving)
-        }
+        host_forms = {unit: self._host_forms(unit, sizes) for unit in (*on_host, *leaving)}
         device_forms = {unit: [] if problem.host_choices[unit].is_bound else self._forms.of(unit) for unit in on_host}
         for unit in (*on_host, *leaving):
-            for form in (*(each.form for each in host_forms[unit]), *device_forms.get(unit, ())):
+            for form in (*host_forms[unit], *device_forms.get(unit, ())):
                 yield from self._with_forms(placement, {unit: form})
         yield from self._resized(placement)
         yield from self._exchanged(placement, on_host, [*on_host, *leaving])
         for back in on_host:
             for form in device_forms[back]:
                 for unit in leaving:
-                    for other in host_forms[unit][: problem.tuning.most_leaving // 2]:
-                        yield from self._with_forms(placement, {back: form, unit: other.form})
+                    for other in self._few_of_each_kernel(host_forms[unit]):
+                        yield from self._with_forms(placement, {back: form, unit: other})
+
+    def _host_forms(self, unit: int, cache_sizes: Sequence[int]) -> list[Form]:
+        """Return the distinct forms of a unit in host memory, the cheapest by additive loads first."""
+        variants = [each for size in cache_sizes for each in self._on_host(unit, size)]
+        distinct = {each.form.kinds.tobytes(): each for each in variants}  # without a cache its size changes nothing
+        return [each.form for each in sorted(distinct.values(), key=lambda each: each.cost_ms)]
+
+    def _few_of_each_kernel(self, forms: Sequence[Form]) -> list[Form]:
+        """Return the first forms of each kernel: additive loads may order all of one before those of another."""
+        kernels = [int(self._problem.kinds.kernel[form.kinds[0]]) for form in forms]
+        return [
+            form
+            for at, form in enumerate(forms)
+            if kernels[:at].count(kernels[at]) < self._problem.tuning.most_leaving // 4
+        ]
 
     def _resized(self, placement: Placement) -> Iterator[Placement]:
-        """Yield the placement with caches of each other size, all of them at once."""
-        problem = self._problem
+        """Yield the placement with caches of each other size, of the tables that have one or of all in host memory."""
+        problem, kinds = self._problem, self._problem.kinds
         assert problem.host_tables is not None
-        is_cached = problem.kinds.kernel[placement.kinds] == CACHED
-        if not is_cached.any():
-            return
-        units = problem.kinds.unit[placement.kinds[is_cached]].tolist()
-        tables = [problem.units[unit].tables[0] for unit in units]
-        for size in range(len(KEPT_BATCHES)):
-            factors = problem.host_tables.caches.load_factors(size)[tables].tolist()
-            own = problem.sizes_of(placement.kinds[is_cached])
-            resized = [each._replace(cache_load_factor=factor) for each, factor in zip(own, factors, strict=True)]
-            kinds = placement.kinds.copy()
-            kinds[is_cached] = problem.kinds_of(units, resized)
-            yield replace(placement, kinds=kinds)
+        is_cached = kinds.kernel[placement.kinds] == CACHED
+        is_on_host = kinds.host_bytes[placement.kinds] > 0
+        may_cache = np.array([CACHED in choice.kernels for choice in problem.host_choices])[kinds.unit[placement.kinds]]
+        for chosen in {each.tobytes(): each for each in (is_cached, is_on_host & may_cache)}.values():
+            units = kinds.unit[placement.kinds[chosen]].tolist()
+            tables = [problem.units[unit].tables[0] for unit in units]
+            for size in range(len(KEPT_BATCHES) if units else 0):
+                factors = problem.host_tables.caches.load_factors(size)[tables].tolist()
+                own = problem.sizes_of(placement.kinds[chosen])
+                resized = [
+                    each._replace(kernel=CACHED, cache_load_factor=factor)
+                    for each, factor in zip(own, factors, strict=True)
+                ]
+                cached = placement.kinds.copy()
+                cached[chosen] = problem.kinds_of(units, resized)
+                yield replace(placement, kinds=cached)
 
     def _exchanged(self, placement: Placement, on_host: Sequence[int], others: Sequence[int]) -> Iterator[Placement]:
         """Yield the placement with a shard in host memory on each other device, or in the place of another unit's."""
@@ -289,7 +303,7 @@ class _HostSearch:
         on_device = [
             []
             if problem.host_choices[unit].is_bound
-            else [self._variant(form, is_on_host=False) for form in self._forms.of(unit)]
+            else [self._variant(form, is_on_host=False) for form in self._forms.of(unit) if self._may_fit(form)]
             for unit in range(len(problem.units))
         ]
         may_cache = any(CACHED in choice.kernels for choice in problem.host_choices)
@@ -311,8 +325,14 @@ class _HostSearch:
             for form in self._forms.of(unit):
                 if form.sharding_type is not ShardingType.DATA_PARALLEL:
                     moved = self._with_kernel(unit, form, kernel, factor)
-                    variants.append(self._variant(moved, is_on_host=True))
+                    if self._may_fit(moved):
+                        variants.append(self._variant(moved, is_on_host=True))
         return variants
+
+    def _may_fit(self, form: Form) -> bool:
+        """Return whether an empty device has room for each shard: the mean room of all devices hides that none has."""
+        largest = int(self._problem.kinds.memory_bytes[form.kinds].max())
+        return largest <= self._problem.memory.shard_capacity_bytes
 
     def _with_kernel(self, unit: int, form: Form, kernel: int, load_factor: float) -> Form:
         problem = self._problem
