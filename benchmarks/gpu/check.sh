@@ -55,7 +55,9 @@ stage() { # name, seconds, command...
     echo "{\"stage\": \"$name\", \"exit\": $code, \"seconds\": $((SECONDS - begun))}" >>"$OUT/results.jsonl"
 }
 measure() { # seconds of the stage, seconds of each part, parts and options
-    stage "${*:3}" "$1" "$python" -W ignore -m benchmarks.gpu.measure "${@:3}" --budget "$2"
+    local budget=$2 left=$((ends - SECONDS - 10)) # what is begun later than that is stopped before it is a row
+    ((budget > left)) && budget=$((left > 0 ? left : 1))
+    stage "${*:3}" "$1" "$python" -W ignore -m benchmarks.gpu.measure "${@:3}" --budget "$budget"
 }
 keep() { tar -C "$data" -cf "$KIT_WORK/records.part" . && mv "$KIT_WORK/records.part" "$OUT/records.tar"; }
 (while sleep 10; do keep; done) </dev/null >/dev/null 2>&1 &
