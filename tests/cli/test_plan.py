@@ -149,7 +149,7 @@ BROKEN = {
     "nan histogram": (_with(reuse_histogram=[float("nan")] * 17), 2, "tables[0].reuse_histogram"),
     "unknown key": (_with(rows=3), 2, "tables[0].rows: is not a known key"),
     "wrong version": (json.dumps({**GOOD, "schema_version": "table-set/v9"}), 2, "schema_version"),
-    "another document": (json.dumps({"schema_version": "plan/v3"}), 2, "schema_version"),
+    "another document": (json.dumps({"schema_version": "topology/v1"}), 2, "schema_version"),
     "truncated": (json.dumps(GOOD)[:-20], 2, "is not complete JSON"),
     "not an object": ("[1, 2]", 2, "must hold a mapping"),
     "larger than all devices": (_with(num_embeddings=10**10, embedding_dim=128), 3, "'a'"),

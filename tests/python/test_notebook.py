@@ -6,35 +6,49 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
-from nbformat import v4
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "python.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def run_cells(cells: list[str], folder: Path) -> list[dict[str, Any]]:
-    """Run cells one after the other in a kernel of IPython, and return the outputs of each, by their types."""
-    notebook = v4.new_notebook(cells=[v4.new_code_cell(cell) for cell in cells])  # type: ignore[no-untyped-call]
-    kernel = AsyncKernelManager(kernel_name="python3", transport="ipc", connection_file=str(folder / "kernel.json"))
-    NotebookClient(notebook, km=kernel, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
-    return [dict(_outputs(cell)) for cell in notebook.cells]
+@pytest.fixture
+def kernel(tmp_path: Path) -> Iterator[BlockingKernelClient]:
+    """Start a kernel of IPython, as a notebook does, and end it with its sockets."""
+    manager = KernelManager(transport="ipc", connection_file=str(tmp_path / "kernel.json"))
+    manager.start_kernel(cwd=str(tmp_path))
+    client = manager.blocking_client()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=60)
+        yield client
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
 
 
-def _outputs(cell: Any) -> Iterator[tuple[str, str]]:
-    for output in cell.outputs:
-        if output.output_type == "stream":
-            yield output.name, output.text
-        else:
-            yield from output.data.items()
+def outputs(kernel: BlockingKernelClient, cell: str) -> dict[str, str]:
+    """Run a cell, and return what it shows, by type or stream."""
+    shown: dict[str, str] = {}
+
+    def take(message: dict[str, Any]) -> None:
+        content = message["content"]
+        if message["msg_type"] == "stream":
+            shown[content["name"]] = shown.get(content["name"], "") + content["text"]
+        elif message["msg_type"] in {"execute_result", "display_data"}:
+            shown.update(content["data"])
+
+    reply = kernel.execute_interactive(cell, output_hook=take, timeout=120)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    return shown
 
 
 @pytest.mark.slow
-def test_the_page_runs_in_a_notebook(tmp_path: Path) -> None:
+def test_the_page_runs_in_a_notebook(kernel: BlockingKernelClient) -> None:
     """Each block is a cell: results show, and nothing writes to stderr or needs torch."""
     cells = [*BLOCK.findall(PAGE.read_text(encoding="utf-8")), "import sys\n'torch' in sys.modules"]
-    shown = run_cells(cells, tmp_path)
+    shown = [outputs(kernel, cell) for cell in cells]
     report, numbers, comparison, estimate, rows, explanation, moved, error, torch = shown
 
     assert "<iframe" in report["text/html"]
