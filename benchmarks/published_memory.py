@@ -281,7 +281,7 @@ def _dense(model: Model, tables: tuple[Table, ...]) -> DenseProfile:
     weighted = [bag for bag, table in zip(bags, tables, strict=True) if table.is_weighted]
 
     def make() -> torch.nn.Module:
-        made: torch.nn.Module = TestSparseNN(
+        found: torch.nn.Module = TestSparseNN(
             tables=plain,
             weighted_tables=weighted,
             num_float_features=model.num_dense,
@@ -290,7 +290,7 @@ def _dense(model: Model, tables: tuple[Table, ...]) -> DenseProfile:
             over_arch_clazz=TestOverArchLarge,
             submodule_kwargs=dict(model.layers),
         )
-        return made
+        return found
 
     def batch() -> list[object]:
         return [

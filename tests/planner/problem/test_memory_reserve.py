@@ -1,5 +1,7 @@
 """What is kept free on a device: outside torch's allocator, and in its gaps."""
 
+from typing import Any
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ GIB = 2**30
 WHOLE = (np.array([0]), np.array([1000]), np.array([64]), np.array([0]))
 
 
-def _ledger(memory_bytes: int = 80 * GIB, limit: int | None = None, **memory: object) -> MemoryLedger:
+def _ledger(memory_bytes: int = 80 * GIB, limit: int | None = None, **memory: Any) -> MemoryLedger:
     return MemoryLedger(
         request(
             table(pooling_factor=5.0),
@@ -66,7 +68,7 @@ def test_a_cpu_has_no_gaps() -> None:
     st.integers(0, 100 * GIB),
     st.sampled_from([{}, {"reserve_fraction": 0.2}, {"reserve_bytes": GIB, "expandable_segments": False}]),
 )
-def test_the_least_device_leaves_what_shards_need(shard_bytes: int, memory: dict[str, object]) -> None:
+def test_the_least_device_leaves_what_shards_need(shard_bytes: int, memory: dict[str, Any]) -> None:
     """On a device with that much memory there is room for the shards, and hardly more."""
     least = _ledger(**memory).least_device_bytes(shard_bytes)
 
