@@ -6,7 +6,8 @@ A device needs most at one of four moments of a step:
 moment     what is alive besides weights, gradients and optimizer state
 =========  ============================================================================================================
 exchange   the samples of the device and the lookups of its shards, in the copies that the exchange of indices makes
-vectors    returned vectors before and after their all-to-all, and one more copy of the larger of the two
+vectors    returned vectors before and after their all-to-all, one more copy of the larger of the two, and dense
+           gradients of copies as their kernel returns them
 kernels    gradients of returned vectors on the device of the shard, and the buffers in which the kernels sort lookups
 dense      the dense part's activations and temporary tensors, received embeddings included
 =========  ============================================================================================================
@@ -428,11 +429,13 @@ class MemoryLedger:
 
         kept_inputs, later = inputs - freed_inputs, self.local_input_bytes - self._freed_local_later_bytes
         received = self._received_bytes
+        # Autograd runs the lookups of copies while the gradients of other tables travel.
+        at_lookups = (KERNEL_AND_BUCKET - 1) * gradients
         # A single device has no all-to-all: its vectors meet their gradients.
         travelling = vectors + received + max(vectors, received) + wire + self._received_wire_bytes
         moments = (
-            moment(kept_inputs, self.local_input_bytes - self._freed_local_bytes, travelling, 0, 0),
-            moment(kept_inputs, later, vectors, sort, 0, (KERNEL_AND_BUCKET - 1) * gradients),
+            moment(kept_inputs, self.local_input_bytes - self._freed_local_bytes, travelling, 0, 0, at_lookups),
+            moment(kept_inputs, later, vectors, sort, 0, at_lookups),
             moment(kept_inputs, later, 0, 0, self._working_bytes),
             moment(inputs, self.local_input_bytes, 0, 0, 0),
         )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.request import Constraints, MemorySettings, Pipeline, PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
-from neuroshard_costs.shards import ROWS
+from neuroshard_costs.shards import COLUMNS, REPLICATED, ROWS
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from support.builders import GIB, dense_profile, device_type, host_memory, request, table, tables, topology
@@ -149,6 +149,20 @@ def test_the_backward_kernels_sort_forty_bytes_per_lookup() -> None:
 
     assert ledger.sort_bytes(FIRST).tolist() == [(2 * 8 + 2 * 4 + 8 + 4 + 4) * 1000]
     assert MemoryLedger(request(topology=on_cpu)).sort_bytes(FIRST).tolist() == [0]
+
+
+def test_the_kernel_of_copies_runs_while_vectors_travel() -> None:
+    """Its dense gradient is there next to the three copies of vectors, and in the bucket."""
+    on_cpu = topology(2, device=device_type(name="cpu-any"))
+    members = (table("copied", num_embeddings=1000), table("whole", pooling_factor=1.0))
+    ledger = MemoryLedger(request(*members, topology=on_cpu, batch_size_per_device=100))
+    families = np.array([REPLICATED, COLUMNS, REPLICATED])
+
+    entry, _ = ledger.devices(np.array([0, 1, 0]), np.full(3, 1000), np.full(3, 64), np.array([0, 0, 1]), families)
+
+    returned, received = 4 * 64 * (200 + 100), 4 * 64 * (100 + 100)
+    assert entry.gradient_bytes == 2 * 4 * 64 * 1000
+    assert entry.activation_bytes == returned + received + max(returned, received)
 
 
 def test_what_is_left_for_shards_is_capacity_less_what_every_device_needs() -> None:
