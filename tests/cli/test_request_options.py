@@ -232,7 +232,5 @@ def test_another_kind_of_document_is_named(tmp_path: Path) -> None:
     file = tmp_path / "topology.json"
     file.write_text(build_topology(OPTIONS).to_json())
 
-    with pytest.raises(
-        DocumentError, match=r"topology.json: .* expected .table-set"
-    ):
+    with pytest.raises(DocumentError, match=r"topology.json: .* expected .table-set"):
         build_request(replace(OPTIONS, tables=str(file)), None)

@@ -150,7 +150,8 @@ class SearchTuning:
     """Choices of units in host memory that all others are searched for, of three times as many that may not fit. Half
     of them where host memory is not needed; as many units may come back."""
     most_leaving: int = 8
-    """Units in device memory that may leave it in a neighbor, those with most bytes; a quarter as many forms of each kernel."""
+    """Units in device memory that may leave it in a neighbor, those with most bytes; a quarter as many forms of each
+    kernel."""
     memory_price_steps: tuple[float, ...] = (0.0, *geometric(1 / 64, 4096, 25).tolist())
     """Of all device memory, as multiples of the mean cost of a device: from that at which only tables leave that are
     hardly looked up, to that at which time hardly counts."""
