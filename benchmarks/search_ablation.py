@@ -34,7 +34,7 @@ from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.tuning import SearchTuning
 
 from benchmarks.results_file import write_result
-from benchmarks.tasks import DEVICE_TYPE, by_columns, draw_pool, sampled_tables
+from benchmarks.tasks import DEVICE_TYPE, RESERVE_FRACTION, by_columns, draw_pool, sampled_tables
 
 FIRST_SEED = 40_260_000
 """Of the tasks; other benchmarks have others."""
@@ -168,8 +168,7 @@ def _tight(request: PlanRequest, *, room: float = TIGHT_ROOM) -> int:
     rows = np.array([table.num_embeddings for table in tables])
     columns = np.array([table.embedding_dim for table in tables])
     share = int(ledger.shard_bytes(np.arange(len(rows)), rows, columns).sum()) // request.topology.num_devices
-    other_bytes = ledger.fixed_bytes - ledger.reserve_bytes
-    limit = int((room * share + other_bytes) / (1 - request.memory.reserve_fraction))
+    limit = int((room * share + ledger.tensor_bytes) / (1 - RESERVE_FRACTION))
     return min(limit, request.topology.device.memory_bytes)
 
 

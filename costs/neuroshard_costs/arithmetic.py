@@ -63,8 +63,7 @@ def _exp_series(exponents: FloatArray, num_terms: int) -> FloatArray:
     """Return (e^x - 1) / x, by its Taylor series."""
     result: FloatArray = np.ones_like(exponents)
     for term in range(num_terms, 1, -1):
-        result = result * (exponents / term)
-        result += 1.0
+        result = result * (exponents / term) + 1.0
     return result
 
 

@@ -370,9 +370,9 @@ class Perturbation:
             if not len(free):
                 return placement
             of_shards = weighted_sum(kinds.representation[recut.kinds], self._slopes)
-            load = np.bincount(recut.devices, of_shards, self._problem.num_devices)
+            of_devices = np.bincount(recut.devices, of_shards, self._problem.num_devices)
             recut = Placement(
-                kinds=np.append(recut.kinds, kind), devices=np.append(recut.devices, free[load[free].argmin()])
+                kinds=np.append(recut.kinds, kind), devices=np.append(recut.devices, free[of_devices[free].argmin()])
             )
         return recut
 
