@@ -10,6 +10,7 @@ from e2e import jobs
 from e2e.client import neuroshard
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.step_report import StepReport
+from neuroshard_cluster.gpus import RESOURCE
 from neuroshard_cluster.plugin import Namespace
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("operator")]
@@ -29,9 +30,16 @@ def test_a_pod_whose_trainer_ends_while_the_sidecar_starts_ends_at_once(namespac
 
 
 def test_a_submitted_job_is_profiled_planned_and_trained_under_its_plan(namespace: Namespace, tmp_path: Path) -> None:
-    """Simulated profile, real plan, real torchrun workers on two nodes, measured next to predicted cost."""
+    """Simulated profile, real plan, real torchrun workers on two nodes, measured next to predicted cost.
+
+    In a namespace whose quota asks every container for limits.
+    """
     kubectl, file = namespace.kubectl, tmp_path / "job.json"
-    file.write_text(json.dumps(jobs.training_job("shop", data={"numSamples": 100_000})))
+    kubectl.apply(jobs.QUOTA)  # the container that counts the dense part has limits, too
+    job = jobs.training_job("shop", data={"numSamples": 100_000})
+    limits = {"cpu": 2, "memory": "4Gi", RESOURCE: 1}
+    job["spec"]["trainer"]["resourcesPerNode"] = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": limits}
+    file.write_text(json.dumps(job))
     watched = neuroshard(namespace, "submit", str(file), "--watch")
     shown = neuroshard(namespace, "status", "shop")
     both = neuroshard(namespace, "logs", "shop")
