@@ -182,19 +182,17 @@ class SplitSearch:
 
     def _shuffled(self, candidate: BeamState) -> BeamState:
         """Return the cheapest placement of a candidate's shards over many orders, or the candidate itself."""
-        lane = candidate.lane
-        lanes = [
-            GreedyPass(
-                kinds=lane.kinds,
-                dim_limit=float(self._generator.choice(self._problem.tuning.dim_limits)) * self._mean_dim_sum,
-                memory_price=lane.memory_price,
-                shuffle=_factors(self._generator, len(lane.kinds), self._problem.tuning.most_shuffle),
-            )
-            for _ in range(min(self._problem.tuning.num_shuffles, self._affordable(len(lane.kinds))))
-        ]
-        if not lanes:
+        lane, tuning = candidate.lane, self._problem.tuning
+        count = min(tuning.num_shuffles, self._affordable(len(lane.kinds)))
+        if not count:
             return candidate
-        likely = self._placed([(candidate.state, lane) for lane in lanes])[: self._problem.tuning.num_judged_placements]
+        limits = self._generator.choice(tuning.dim_limits, size=count) * self._mean_dim_sum
+        factors = _factors(self._generator, count, len(lane.kinds), tuning.most_shuffle)
+        lanes = [
+            GreedyPass(kinds=lane.kinds, dim_limit=limit, memory_price=lane.memory_price, shuffle=shuffle)
+            for limit, shuffle in zip(limits.tolist(), factors, strict=True)
+        ]
+        likely = self._placed([(candidate.state, lane) for lane in lanes])[: tuning.num_judged_placements]
         return min([candidate, *self._judge(likely)], key=lambda each: each.total_ms)
 
     def _affordable(self, num_shards: int) -> int:
@@ -258,13 +256,13 @@ class SplitSearch:
         )
 
 
-def _factors(generator: np.random.Generator, count: int, most_deviation: float) -> FloatArray:
-    """Return [count] factors whose logarithms are nearly normal, with a deviation of up to ``most_deviation``.
+def _factors(generator: np.random.Generator, count: int, size: int, most_deviation: float) -> FloatArray:
+    """Return [count, size] factors whose logarithms are nearly normal; a row deviates by up to ``most_deviation``.
 
     A sum of uniform numbers, and (1 + x / 4)^4 for e^x: no processor rounds them differently.
     """
-    normal = generator.random((_UNIFORMS, count)).sum(axis=0) - _UNIFORMS / 2
-    root = 1.0 + (generator.random() * most_deviation / 4) * normal
+    normal = generator.random((_UNIFORMS, count, size)).sum(axis=0) - _UNIFORMS / 2
+    root = 1.0 + (generator.random((count, 1)) * (most_deviation / 4)) * normal
     factors: FloatArray = np.square(np.square(root))
     return factors
 
