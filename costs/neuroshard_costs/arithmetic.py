@@ -179,7 +179,8 @@ def normal_cumulative(values: ArrayLike) -> FloatArray:
 
 def weighted_sum(rows: FloatArray, weights: FloatArray) -> FloatArray:
     """Return [...] the sums of rows [..., k] times weights [k], added in one order."""
-    return np.asarray((rows * weights).sum(axis=-1))
+    total: FloatArray = np.add.reduce(rows * weights, axis=-1)
+    return total
 
 
 def ordered_product(rows: FloatArray, matrix: FloatArray) -> FloatArray:

@@ -93,6 +93,8 @@ class CostBundle:
         counts = sums[..., -NUM_CALL_COUNTS:] > 0
         calls = counts[..., :NUM_CALLS].sum(axis=-1)[..., None]
         above = counts[..., NUM_CALLS:]
+        if above[..., 1].all():
+            return self._calls_ms(sums, 1.0, calls, pipeline)
         share = np.where(above[..., 1], 1.0, np.where(above[..., 0], 0.5, LEAST_WARP_SHARE))
         return self._calls_ms(sums, share, calls, pipeline)
 

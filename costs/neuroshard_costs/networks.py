@@ -176,7 +176,7 @@ class ComputeNetwork:
         np.maximum(first, pieces[units:-2], out=first)
         times = np.empty((vectors.shape[1], 2))
         for direction, weights in enumerate(self.head_out):
-            np.add((first * weights[:, None]).sum(axis=0), pieces[direction - 2], out=times[:, direction])
+            np.add(np.add.reduce(first * weights[:, None], axis=0), pieces[direction - 2], out=times[:, direction])
         return times.reshape(*demands.shape[:-1], 2)
 
     def tangent_ms(self, demands: FloatArray, warp_share: float) -> tuple[FloatArray, FloatArray]:
