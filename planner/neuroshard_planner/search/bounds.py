@@ -38,7 +38,7 @@ from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.problem.units import Unit
 
-ROUNDING = 1e-5  # relative; the networks run in single precision
+ROUNDING = 1e-5  # relative; the networks round their inputs to 2^-24
 PRECISION = 1e-3  # of the largest c with b(c) > c
 COLUMN_COLLECTIVES = (Collective.POOLED_EMBEDDINGS, Collective.INDICES)
 
