@@ -114,9 +114,9 @@ class ComputeNetwork:
     head_in: ExactMatrix
     """[R, 2K + 2]: first and second piece of each unit, then the linear terms of the two outputs."""
     head_bias: FloatArray
-    """[2K + 2]: free for the second pieces, non-negative elsewhere."""
+    """[2K + 2, 1]: free for the second pieces, non-negative elsewhere."""
     head_out: FloatArray
-    """[2, K]"""
+    """[2, K, 1]"""
     lane_share: FloatArray
     """[R]: the part of each demand that scales with the lanes of a bag, from 0 to 1."""
 
@@ -141,8 +141,8 @@ class ComputeNetwork:
         return cls(
             shard_mlp=shard_mlp,
             head_in=ExactMatrix(head_in),
-            head_bias=head_bias,
-            head_out=np.ascontiguousarray(head_out.T),
+            head_bias=head_bias[:, None],
+            head_out=np.ascontiguousarray(head_out.T)[:, :, None],
             lane_share=lane_share,
         )
 
@@ -165,19 +165,19 @@ class ComputeNetwork:
             demands: summed over the shards of each device.
             warp_share: [...] share of a warp that a bag takes, 1/4 to 1.
         """
-        units = len(self.head_out[0])
+        units = self.head_out.shape[1]
         vectors = demands.reshape(-1, demands.shape[-1]).T
         spare = 1 - np.asarray(warp_share).reshape(-1)
         if spare.any():
             vectors = vectors * (1 - self.lane_share[:, None] * spare)
         pieces = self.head_in.product(vectors)
-        pieces += self.head_bias[:, None]
+        pieces += self.head_bias
         first = pieces[:units]
         np.maximum(first, pieces[units:-2], out=first)
-        times = np.empty((vectors.shape[1], 2))
-        for direction, weights in enumerate(self.head_out):
-            np.add(np.add.reduce(first * weights[:, None], axis=0), pieces[direction - 2], out=times[:, direction])
-        return times.reshape(*demands.shape[:-1], 2)
+        times = np.add.reduce(first * self.head_out, axis=1)
+        times += pieces[-2:]
+        result: FloatArray = times.T.reshape(*demands.shape[:-1], 2)
+        return result
 
     def tangent_ms(self, demands: FloatArray, warp_share: float) -> tuple[FloatArray, FloatArray]:
         """Return the times [2] of one call and their slopes [2, R]: no call costs less than this tangent.
@@ -186,15 +186,15 @@ class ComputeNetwork:
             demands: [R] summed over the shards of a device.
             warp_share: share of a warp that a bag takes, 1/4 to 1.
         """
-        units = len(self.head_out[0])
+        units = self.head_out.shape[1]
         scale = 1 - self.lane_share * (1 - warp_share)
         weights = self.head_in.rounded
-        pieces = self.head_in.product((demands * scale)[:, None])[:, 0] + self.head_bias
+        pieces = (self.head_in.product((demands * scale)[:, None]) + self.head_bias)[:, 0]
         is_first = pieces[:units] >= pieces[units:-2]
         chosen = np.where(is_first[:, None], weights[:units], weights[units:-2])
         most = np.maximum(pieces[:units], pieces[units:-2])
-        times = weighted_sum(self.head_out, most) + pieces[-2:]
-        slopes = ((self.head_out[:, :, None] * chosen).sum(axis=1) + weights[-2:]) * scale
+        times = weighted_sum(self.head_out[:, :, 0], most) + pieces[-2:]
+        slopes = ((self.head_out * chosen).sum(axis=1) + weights[-2:]) * scale
         return times, slopes
 
 
