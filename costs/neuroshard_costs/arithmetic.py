@@ -67,7 +67,7 @@ def _exp_series(exponents: FloatArray, num_terms: int) -> FloatArray:
     return result
 
 
-_STEP_LOGS: FloatArray = np.arange(_STEPS) * (LN2 / _STEPS)
+_STEP_LOGS: FloatArray = np.arange(_STEPS, dtype=np.float64) * (LN2 / _STEPS)
 _EXP2_STEPS: FloatArray = 1.0 + _STEP_LOGS * _exp_series(_STEP_LOGS, 20)
 """[_STEPS] powers of two from 1 to below 2."""
 
