@@ -25,9 +25,10 @@ from neuroshard_costs.bundle import (
 )
 from neuroshard_costs.errors import BundleDamagedError, BundleError, BundleNotFoundError, BundleVersionError
 from neuroshard_costs.exchanges import Exchange
-from neuroshard_costs.features import NUM_CALL_COUNTS, Float32Array
+from neuroshard_costs.features import NUM_CALL_COUNTS
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
+from neuroshard_costs.shards import FloatArray
 from safetensors.numpy import save as save_safetensors
 from support.builders import request, table, table_set, tables, topology
 from support.planner.bundle_builders import manifest, saved_bundle, weights
@@ -180,10 +181,10 @@ def test_costs_add_up_over_representations(tmp_path: Path) -> None:
     np.testing.assert_allclose(times, other_order, rtol=1e-6)
 
 
-def represented(bundle: CostBundle, *members: Table) -> Float32Array:
+def represented(bundle: CostBundle, *members: Table) -> FloatArray:
     """Return the sum of the tables' representations."""
     shards = shard_arrays(table_set(*members), global_batch_size=4096, optimizer=Optimizer.SGD)
-    total: Float32Array = bundle.represent(shards).sum(axis=0)
+    total: FloatArray = bundle.represent(shards).sum(axis=0)
     return total
 
 
@@ -218,7 +219,7 @@ def test_an_empty_device_costs_nothing(tmp_path: Path) -> None:
     """Neither time nor launch, also after rounding has left a rest of the shards that were taken away."""
     save_bundle(tmp_path / "b", manifest(launch=Launch(host_ms=(1.0, 1.0))), weights())
     bundle = load_bundle(tmp_path / "b")
-    rest = np.zeros(5 + NUM_CALL_COUNTS, dtype=np.float32)
+    rest = np.zeros(5 + NUM_CALL_COUNTS)
     rest[:5] = 1e-7
 
     assert bundle.compute_ms(rest, pipeline=Pipeline.NONE).tolist() == [0.0, 0.0]
@@ -295,7 +296,7 @@ def test_a_calibration_rescales_all_times(tmp_path: Path) -> None:
     )
     save_bundle(tmp_path / "b", manifest().model_copy(update={"calibration": calibration}), weights())
     bundle = load_bundle(tmp_path / "b")
-    sums = np.ones((4, 5 + NUM_CALL_COUNTS), dtype=np.float32)
+    sums = np.ones((4, 5 + NUM_CALL_COUNTS))
     before, after = (
         each.transfer_ms(
             np.array([64.0, 100.0]),

@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from neuroshard_costs.features import COMMUNICATION_FEATURES, COMPUTE_FEATURES, Float32Array
@@ -159,7 +160,7 @@ class CommunicationModel(nn.Module):
         return self.mlp.export()
 
 
-def moments(features: Float32Array) -> tuple[Tensor, Tensor]:
+def moments(features: NDArray[np.floating]) -> tuple[Tensor, Tensor]:
     """Return mean and standard deviation of each feature."""
     mean, std = features.mean(axis=0, dtype=np.float64), features.std(axis=0, dtype=np.float64)
     return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(np.maximum(std, _LEAST_STD).astype(np.float32))

@@ -75,7 +75,7 @@ def test_the_written_bundle_predicts_the_other_machine(tmp_path: Path, bundle: C
     records = planted(bundle, 8)
     calibrate(tmp_path / "bundle", written(tmp_path, *records), tmp_path / "out")
     rescaled = load_bundle(tmp_path / "out")
-    sums = np.full((1, 5 + NUM_CALL_COUNTS), 3.0, dtype=np.float32)
+    sums = np.full((1, 5 + NUM_CALL_COUNTS), 3.0)
 
     before, after = (each.compute_ms(sums, pipeline=Pipeline.SPARSE_DIST).astype(float) for each in (bundle, rescaled))
     np.testing.assert_allclose(after, FACTOR * before**EXPONENT, rtol=1e-3)

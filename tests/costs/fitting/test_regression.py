@@ -30,7 +30,7 @@ def linear_times(samples: ComputeSamples) -> ComputeSamples:
 def predicted(network: ComputeNetwork, samples: ComputeSamples) -> np.ndarray:
     """Return the network's prediction for each set."""
     demands = network.demands(compute_features(samples.shards))
-    sums = np.zeros((len(samples), demands.shape[1]), dtype=np.float32)
+    sums = np.zeros((len(samples), demands.shape[1]))
     np.add.at(sums, samples.set_index, demands)
     return network.times_ms(sums, 1.0)
 
