@@ -86,9 +86,17 @@ def test_sizes_that_form_no_groups_are_refused(size: int, problem: str) -> None:
             r"replication.num_groups: TorchRec averages no state of adam; hint: use one of sgd",
         ),
         ({}, {"tables": table_set(table(optimizer=Optimizer.ADAM))}, r"TorchRec averages no state of adam"),
-        ({}, {"topology": topology(4, host_memory=host_memory())}, r"replication.num_groups: groups average device"),
-        ({"num_groups": 3}, {}, r"replication.layout: 3 contiguous groups of 1 x 4 devices do not fill nodes of 8"),
-        ({"layout": "strided"}, {}, r"replication.layout: 2 strided groups of 1 x 4 .* nodes of 4; hint: give other"),
+        (
+            {},
+            {"topology": topology(8, num_nodes=2, host_memory=host_memory())},
+            r"replication.num_groups: groups average device",
+        ),
+        ({"num_groups": 3}, {}, r"replication.layout: 3 contiguous groups are not equal parts of 2 nodes of 4 devices"),
+        (
+            {"num_groups": 4, "layout": "strided"},
+            {"topology": topology(12, num_nodes=2)},
+            r"replication.layout: 4 strided groups are not equal parts of 2 nodes of 6 devices; hint: give other",
+        ),
         ({"num_groups": 1}, {}, r"replication.num_groups: input should be greater than or equal to 2"),
     ],
 )
@@ -96,21 +104,22 @@ def test_plans_whose_groups_cannot_be_formed_or_averaged_are_refused(
     fields: dict[str, Any], changes: dict[str, Any], problem: str
 ) -> None:
     """Anyone who reads the plan: adapter, trainer, operator."""
-    per_node = 8 if fields.get("num_groups") == 3 else 4
-    raw = plan(request(**changes)).model_dump(mode="json", exclude_none=True)
-    raw["replication"] = {"num_groups": 2, "layout": "contiguous", "devices_per_node": per_node, **fields}
+    asked = request(**{"topology": topology(8, num_nodes=2), **changes})
+    raw = plan(asked).model_dump(mode="json", exclude_none=True)
+    raw["replication"] = {"num_groups": 2, "layout": "contiguous", **fields}
 
     with pytest.raises(DocumentError, match=problem):
         Plan.from_data(raw)
 
 
 def test_a_plan_counts_the_devices_of_all_groups() -> None:
-    """Its request is that of one."""
-    raw = plan(request(num_devices=4)).model_dump(mode="json", exclude_none=True)
-    raw["replication"] = {"num_groups": 2, "layout": "contiguous", "devices_per_node": 4}
-    found = Plan.from_data(raw)
+    """Its request has them, and its shards are those of one."""
+    one = plan(request(num_devices=4)).model_dump(mode="json", exclude_none=True)
+    asked = request(topology=topology(8, num_nodes=2)).model_dump(mode="json", exclude_none=True)
+    found = Plan.from_data({**one, "request": asked, "replication": {"num_groups": 2, "layout": "contiguous"}})
 
     assert (found.num_devices, found.devices_per_node, found.num_nodes) == (8, 4, 2)
+    assert found.resolved.topology.num_devices == 4
     assert found.groups == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert Plan.from_json(found.to_json()) == found
 

@@ -75,7 +75,7 @@ def test_a_plan_without_a_price_gets_one(neuroshard: Any, greedy: Path) -> None:
 
 def test_a_plan_that_does_not_fit_is_scored_with_what_is_missing_and_where(neuroshard: Any, tmp_path: Path) -> None:
     """Its devices, bytes, purposes, and largest tables; plans that fit say nothing of it, and validate refuses it."""
-    large, small = table("large", num_embeddings=150_000_000, embedding_dim=128), table("small", num_embeddings=10**6)
+    large, small = table("large", num_embeddings=160_000_000, embedding_dim=128), table("small", num_embeddings=10**6)
     nodes = topology(4, device=bundled_bundle("h100-80gb").manifest.device)
     asked = PlanRequest(tables=table_set(large, small), topology=nodes, batch_size_per_device=512)
     path, out = tmp_path / "plan.json", tmp_path / "scored.json"
@@ -95,7 +95,7 @@ def test_a_plan_that_does_not_fit_is_scored_with_what_is_missing_and_where(neuro
     assert overfull["capacity_bytes"] == device.capacity_bytes
     assert sum(size for _, size in overfull["purposes"]) == device.used_bytes
     assert overfull["purposes"][0][0] == "weights"
-    assert dict(overfull["tables"])["large"] == 150_000_000 * (128 * 4 + 2 * 4)  # row-wise state of both shards
+    assert dict(overfull["tables"])["large"] == 160_000_000 * (128 * 4 + 2 * 4)  # row-wise state of both shards
     assert "does not fit" in neuroshard("explain", out).out
     refused = neuroshard("validate", out)
     assert refused.code != 0

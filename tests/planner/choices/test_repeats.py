@@ -51,7 +51,8 @@ def test_a_plan_leaves_out_repeats_that_cost_more_than_their_expansion() -> None
     assert (group.group, group.features, group.form) == ("user", ("seen", "bought"), "first_sample")
     assert group.factor == pytest.approx(8.0, rel=0.01)
     assert plan.all_lists_ms is not None
-    assert plan.all_lists_ms == pytest.approx(on_all_lists(request).predicted.total_ms)
+    searched_ms = on_all_lists(request).predicted.total_ms  # the plan's placement may be better on all lists, too
+    assert 0.97 * searched_ms <= plan.all_lists_ms <= searched_ms * (1 + 1e-9)
     assert group.saved_ms is not None
     assert plan.predicted.total_ms < 0.7 * plan.all_lists_ms
     assert group.saved_ms >= plan.all_lists_ms - plan.predicted.total_ms - 1e-9

@@ -72,7 +72,7 @@ def state_of(plan: GivenPlan, optimizer: Optimizer) -> TrainingState:
     assert world is not None
     model = DistributedModelParallel(
         RecommendationModel(
-            validated(Model, job_data()["spec"]["model"], where="spec.model"), plan.request.tables.tables
+            validated(Model, job_data()["spec"]["model"], where="spec.model"), plan.resolved.tables.tables
         ),
         env=ShardingEnv.from_process_group(world),
         device=CPU,
@@ -213,7 +213,7 @@ def tensors_of(state: TrainingState) -> dict[str, torch.Tensor]:
     """Return this rank's tensors of tables and their state, by names and offsets."""
     found: dict[str, torch.Tensor] = {}
     tensors: Any = state.tensors()
-    for table in plan_with().request.tables.tables:
+    for table in plan_with().resolved.tables.tables:
         key = f"{TABLES_PATH}.embedding_bags.{table.name}.weight"
         named = {"weight": tensors["model"][key], **tensors.get("tables_optimizer", {}).get(key, {})}
         for name, tensor in named.items():

@@ -121,7 +121,7 @@ def _with_kernel(rng: random.Random, placement: TablePlacement) -> TablePlacemen
 
 def check(plan: GivenPlan, optimizer: Optimizer, *, seed: int) -> Mapping[str, float]:
     """Return the largest differences from the unsharded model that this rank finds."""
-    tables = plan.request.tables.tables
+    tables = plan.resolved.tables.tables
     torch.manual_seed(seed)
     plain = Bags(tables)
     plain.tables = plain.tables.to_empty(device="cpu")
@@ -161,7 +161,7 @@ def check_mixed_types() -> None:
                 part.copy_(wanted)
     difference = train(sharded, plain, tables, Optimizer.SGD, seed=0)
     assert difference < 1e-6, difference
-    for table in plan.request.tables.tables:
+    for table in plan.resolved.tables.tables:
         key = f"tables.embedding_bags.{table.name}.weight"
         own: Any = sharded.state_dict()[key]
         held = [part.dtype for part, _ in pairs(own, plain.state_dict()[key]) if part.numel()]
@@ -177,7 +177,7 @@ def check_mixed_types() -> None:
 def bags_under(plan: GivenPlan, optimizer: Optimizer) -> DistributedModelParallel:
     """Return the model under a plan, which is proven."""
     sharded = sharded_model(
-        Bags(plan.request.tables.tables),
+        Bags(plan.resolved.tables.tables),
         sharding_plan(plan, module_path="tables", compute_device="cpu"),
         embedding_sharder(optimizer, learning_rate=RATE, device=CPU),
         device=CPU,
