@@ -34,7 +34,7 @@ def read_given_plan(path: Path, *, must_fit: bool = True) -> GivenPlan:
 def read_placement(path: Path) -> GivenPlan:
     """Read a plan whose shards cover its tables; its price may be that of an earlier release. Raises DocumentError."""
     plan = any_plan(read_data(path), where=str(path))
-    problems = table_problems(plan.tables, plan.request)
+    problems = table_problems(plan.tables, plan.resolved)
     if problems:
         raise DocumentError(str(path), problems)
     return plan

@@ -46,6 +46,20 @@ def test_a_plan_does_not_differ_from_itself(files: tuple[Path, Path], neuroshard
     assert "one of the plans has no price" in result.out
 
 
+def test_a_plan_that_chose_another_type_is_compared(files: tuple[Path, Path], neuroshard: Any) -> None:
+    """The table has the type that the plan gives it, and not the one that was asked for; its bytes are not counted."""
+    raw = json.loads(files[0].read_text())
+    raw["tables"][0]["data_type"] = "FP16"
+    raw["request"]["constraints"] = {"data_types": ["FP32", "FP16"]}
+    stored = {"name": "t0", "own": "FP32", "chosen": "FP16", "saved_bytes": 2 * 1000 * 64}
+    raw["stored_types"] = {"tables": [stored]}
+    files[1].write_text(json.dumps(raw))
+    result = neuroshard("diff", *files, "--json")
+
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["reshaped"] == ["t0"]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -100,7 +100,7 @@ class PlanDifference:
     added: tuple[str, ...]
     """Tables of the later plan alone."""
     reshaped: tuple[str, ...]
-    """Tables with other rows, columns, or type, whose bytes are not compared."""
+    """Tables with other rows, columns, or type of their weights, whose bytes are not compared."""
     asked: tuple[FieldChange, ...]
     """Fields of the request that differ, but for the tables."""
 
@@ -142,7 +142,7 @@ def plan_difference(before: GivenPlan, after: GivenPlan) -> PlanDifference:
 
 def _tables(plan: GivenPlan) -> dict[str, tuple[Table, TablePlacement]]:
     """Return the tables of a plan by name, with their shards on all groups of devices."""
-    pairs = zip(plan.request.tables.tables, plan.tables, strict=True)
+    pairs = zip(plan.resolved.tables.tables, plan.tables, strict=True)
     return {table.name: (table, _written_out(placement, plan.groups)) for table, placement in pairs}
 
 
