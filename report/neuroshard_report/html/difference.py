@@ -12,7 +12,6 @@ MAX_TABLES = 5000
 
 def render_difference_html(found: PlanDifference) -> str:
     """Return the page of a difference. Equal differences give equal pages."""
-    longest = max((max(part.before_ms, part.after_ms) for part in found.parts), default=0.0) or 1.0
     return (
         environment()
         .get_template("difference.html.j2")
@@ -23,7 +22,6 @@ def render_difference_html(found: PlanDifference) -> str:
             change=change_text,
             field_text=field_text,
             shards=shards_text,
-            longest_ms=longest,
             tables=found.tables[:MAX_TABLES],
             style=page_style(),
         )
