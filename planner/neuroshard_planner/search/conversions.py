@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES
 from neuroshard_planner.search.estimator import MEMORY, additive_traits
-from neuroshard_planner.search.local_search import State, bounding_devices
+from neuroshard_planner.search.local_search import State, bounding_devices, peak_prices
 from neuroshard_planner.search.options import Forms, PlacedOption, with_options
 
 
@@ -51,7 +51,7 @@ class Conversions:
         unit = int(generator.integers(len(self._problem.units)))
         state = State(self._problem, placement)
         candidates = _Candidates(self._problem, state, placement, [unit], self._traits())
-        candidates.add_all(self._forms, self._prices(state))
+        candidates.add_all(self._forms, peak_prices(self._problem, state))
         family = self._problem.kinds.family
         now = family[candidates.own_kinds[0][0]]
         found = [(row, int(family[each.kinds[0]])) for row, each in enumerate(candidates.options)]
@@ -68,7 +68,7 @@ class Conversions:
         """Return the placement after the best conversion. None: none is better than staying."""
         problem = self._problem
         state = State(problem, placement)
-        prices = self._prices(state)
+        prices = peak_prices(problem, state)
         units = self._units(state, placement, weighted_sum(self._traits(), prices))
         candidates = _Candidates(problem, state, placement, units, self._traits())
         candidates.add_all(self._forms, prices)
@@ -99,10 +99,6 @@ class Conversions:
         if len(self._known_traits) < len(self._problem.kinds):
             self._known_traits = additive_traits(self._problem, self._slopes)
         return self._known_traits
-
-    def _prices(self, state: State) -> FloatArray:
-        """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
-        return np.append(self._problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
 
     def _units(self, state: State, placement: Placement, cost: FloatArray) -> Sequence[int]:
         """Return the units to try: on each device that bounds the plan, those that cost most."""

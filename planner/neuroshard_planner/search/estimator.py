@@ -59,13 +59,13 @@ def tangent(problem: Problem, sums: FloatArray) -> FloatArray:
     return np.maximum(slopes, _LEAST_SLOPE)
 
 
-def additive_traits(problem: Problem, slopes: FloatArray) -> FloatArray:
-    """Return [kinds, levels + 1] what each kind adds to its device: times to first order, traffic, and memory."""
+def additive_traits(problem: Problem, slopes: FloatArray, *, first: int = 0) -> FloatArray:
+    """Return [kinds, levels + 1] what kinds from ``first`` on add: times to first order, traffic, and memory."""
     kinds = problem.kinds
-    traits = np.empty((len(kinds), NUM_LEVELS + 1))
-    traits[:, TIMES] = problem.step_cost.passes(ordered_product(kinds.representation, slopes))
-    traits[:, TRAFFIC] = kinds.traffic
-    traits[:, MEMORY] = kinds.memory_bytes
+    traits = np.empty((len(kinds) - first, NUM_LEVELS + 1))
+    traits[:, TIMES] = problem.step_cost.passes(ordered_product(kinds.representation[first:], slopes))
+    traits[:, TRAFFIC] = kinds.traffic[first:]
+    traits[:, MEMORY] = kinds.memory_bytes[first:]
     return traits
 
 

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from neuroshard_costs.arithmetic import ordered_product, weighted_sum
+from neuroshard_costs.arithmetic import weighted_sum
 from neuroshard_costs.shards import FloatArray, IndexArray
 from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
-from neuroshard_planner.search.estimator import MEMORY
+from neuroshard_planner.search.estimator import MEMORY, additive_traits
 from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, splits, swaps
 
 EVENNESS_SQUARINGS = 4  # to the power 16: high enough that the potential follows the most loaded devices
@@ -147,7 +147,7 @@ class LocalSearch:
             if content in seen:
                 break
             seen.add(content)
-            loads = Loads(state, self._traits(), self._prices(state))
+            loads = Loads(state, self._traits(), peak_prices(self._problem, state))
             # A device that found no move a while ago finds none most often: it is tried when no other one does.
             for source in sorted(bounding_devices(state), key=lambda device: failed.get(device, NONE)):
                 if self._move(state, loads, source):
@@ -248,16 +248,14 @@ class LocalSearch:
         kinds = self._problem.kinds
         known = len(self._known_traits)
         if known < len(kinds):
-            new = np.empty((len(kinds) - known, NUM_LEVELS + 1))
-            new[:, TIMES] = self._problem.step_cost.passes(ordered_product(kinds.representation[known:], self._slopes))
-            new[:, TRAFFIC] = kinds.traffic[known:]
-            new[:, MEMORY] = kinds.memory_bytes[known:]
+            new = additive_traits(self._problem, self._slopes, first=known)
             self._known_traits = np.concatenate([self._known_traits, new])
         return self._known_traits
 
-    def _prices(self, state: State) -> FloatArray:
-        """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
-        return np.append(self._problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
+
+def peak_prices(problem: Problem, state: State) -> FloatArray:
+    """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
+    return np.append(problem.step_cost.prices(state.levels.max(axis=0)[:NUM_LEVELS]), 0.0)
 
 
 def _additive_levels(problem: Problem, placement: Placement) -> FloatArray:
