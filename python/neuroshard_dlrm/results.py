@@ -1,5 +1,6 @@
 """What the functions of Python return next to plans: short in a cell, printed as by the command, whole in rows."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 class Printed(Tabular):
     """A result that prints as the command does."""
 
-    def _content(self) -> "RenderableType":
-        raise NotImplementedError
+    @abstractmethod
+    def _content(self) -> "RenderableType": ...
 
     def __str__(self) -> str:
         return text_of(self._content())
