@@ -20,6 +20,7 @@ cd "$(dirname "$0")/../.." || exit 2
 root=$PWD scripts=$PWD/benchmarks/gpu
 python=$(command -v "${PYTHON:-python3}") || { echo "${PYTHON:-python3} was not found; hint: PYTHON=.venv/bin/python $0 ..." >&2 && exit 2; }
 export OUT=${OUT:-$root/build/gpu/out} KIT_WORK=${KIT_WORK:-$root/build/gpu/work} KIT_CPU=$cpu PYTHONUNBUFFERED=1 PYTHONWARNINGS=ignore
+export PYTHONDONTWRITEBYTECODE= # each start would compile all packages again
 data=$KIT_WORK/out
 rm -rf "$KIT_WORK" && mkdir -p "$OUT" "$data"
 ends=$((SECONDS + seconds))
@@ -90,7 +91,7 @@ run() {
     tests) stage tests 60 bash -c tests ;;
     records) measure 200 160 records ;;
     kernels) measure 120 45 kernels fusion host ;;
-    jobs) measure 150 140 jobs --only tf32-pipeline,bf16-pipeline,tf32-plain,adam-large,fp16-weights,dcnv2 ;;
+    jobs) measure 150 140 jobs --only heavy,tf32-pipeline,adam-large,bf16-pipeline,dcnv2,tf32-plain,fp16-weights ;;
     speed) measure 60 45 speed ;;
     first) for each in basics job tests product-profile; do run $each; done ;;
     second) for each in records kernels speed jobs; do run $each; done ;;

@@ -155,4 +155,4 @@ def _codec(kind: Any, values: torch.Tensor) -> None:
     decoded = codec.decode(encoded, context).view(-1)
     error = float((decoded - values.view(-1)).norm() / values.norm())
     num_bytes = encoded.numel() * encoded.element_size()
-    emit(codec=kind.value, written=codec.wire_type.value, bytes=num_bytes, error=error)
+    emit(codec=kind.value, written=codec.wire_type.value, bytes=num_bytes, deviation=error)
