@@ -11,6 +11,14 @@ import torch
 from benchmarks.gpu.correct import tables
 from benchmarks.gpu.rows import CPU, DATA, Timer, attempt, emit
 
+_NUM_DRAWN = 600
+_DRAWN_RANGES = ((50, 40_000_000), (1024, 131_072))
+"""Of rows, and of samples in a batch; the logarithm is drawn evenly."""
+_DRAWN_WIDTHS = (4, 8, 16, 32, 64, 128, 256, 12, 20, 100, 132)
+_ONE_HOT_SHARE = 0.4
+_MOST_DRAWN_LOOKUPS = 2e7
+_MOST_DRAWN_WEIGHTS = 1e9
+
 
 def _backend() -> Any:
     from neuroshard_profiler.backends.select import make_backend
@@ -81,6 +89,24 @@ def fusion(budget_s: float) -> None:
         for count in (1, 2, 4, 8, 16, 32)
     ]
     _timed_samples("fusion.jsonl", work, budget_s)
+
+
+def drawn(budget_s: float) -> None:
+    """Sets of equal tables drawn over all that moves a price, as many as there is time for; records in drawn.jsonl."""
+    random = np.random.default_rng(20261127)
+    work: list[Any] = []
+    while len(work) < _NUM_DRAWN:
+        rows, batch = (int(np.exp(random.uniform(np.log(low), np.log(high)))) for low, high in _DRAWN_RANGES)
+        width = int(random.choice(_DRAWN_WIDTHS))
+        count = int(2 ** random.uniform(0, 5))
+        pooling = 1.0 if random.random() < _ONE_HOT_SHARE else float(np.exp(random.uniform(0, np.log(64))))
+        zipf = float(random.choice((0.0, random.uniform(0.0, 1.4))))
+        data_type = str(random.choice(("FP32", "FP16"), p=(0.8, 0.2)))
+        optimizer = str(random.choice(("rowwise_adagrad", "sgd", "adagrad", "adam"), p=(0.58, 0.14, 0.14, 0.14)))
+        if count * batch * pooling <= _MOST_DRAWN_LOOKUPS and count * rows * width <= _MOST_DRAWN_WEIGHTS:
+            more: dict[str, Any] = {"optimizer": optimizer, "data_type": data_type, "zipf": zipf}
+            work.append(_sample(rows, width, count, batch, pooling, **more))
+    _timed_samples("drawn.jsonl", work, budget_s)
 
 
 def _timed_samples(name: str, samples: list[Any], budget_s: float) -> None:

@@ -12,7 +12,7 @@ from benchmarks.gpu.contracts import contracts
 from benchmarks.gpu.correct import correct
 from benchmarks.gpu.facts import facts
 from benchmarks.gpu.jobs import jobs
-from benchmarks.gpu.kernels import fusion, host, kernels, records
+from benchmarks.gpu.kernels import drawn, fusion, host, kernels, records
 from benchmarks.gpu.rows import attempt, emit, stage
 from benchmarks.gpu.speed import speed
 
@@ -30,6 +30,7 @@ def main() -> None:
         "correct": correct,
         "kernels": lambda: kernels(asked.budget),
         "fusion": lambda: fusion(asked.budget),
+        "drawn": lambda: drawn(asked.budget),
         "records": lambda: records(asked.budget),
         "host": host,
         "jobs": lambda: jobs(asked.budget, asked.only),

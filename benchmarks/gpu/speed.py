@@ -219,6 +219,30 @@ def _speed(precision: str) -> None:  # noqa: C901, PLR0915 - both loops share th
         },
         step_report=json.loads(report.read_text()) if report.exists() else None,
     )
+    for name, loop in loops.items():
+        attempt(f"kernels of {name}", partial(_kernels_of, name, loop))
+
+
+def _kernels_of(name: str, loop: Iterator[Any], steps: int = 5) -> None:
+    """Emit what the device's kernels take of a step: the rest is the host's, which launches them."""
+    if CPU:
+        return
+    from torch.autograd import DeviceType  # type: ignore[attr-defined] # torch documents it here
+    from torch.profiler import ProfilerActivity, profile
+
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(steps):
+            next(loop)
+        torch.cuda.synchronize()
+    kernels = [each for each in found.key_averages() if each.device_type == DeviceType.CUDA]
+    longest = sorted(kernels, key=lambda each: -each.self_device_time_total)[:25]
+    emit(
+        loop=name,
+        kernels_ms_per_step=sum(each.self_device_time_total for each in kernels) / steps / 1e3,
+        launches_per_step=sum(each.count for each in kernels) / steps,
+        longest={each.key[:90]: [each.count / steps, each.self_device_time_total / steps / 1e3] for each in longest},
+    )
 
 
 def _forever(data: list[Any]) -> Iterator[Any]:
