@@ -25,7 +25,8 @@ def write_result(
     """
     path = result_path(topic, hardware)
     date = datetime.now(tz=UTC).date().isoformat()
-    head = ["", f"Made by `{_command()}` on {date}, Python {platform.python_version()}, {_versions(packages)}."]
+    used = ", ".join((f"Python {platform.python_version()}", *_versions(packages)))
+    head = ["", f"Made by `{_command()}` on {date}, {used}."]
     if hardware is None:
         head.append(f"Machine: {cpu_model()}, {_num_cores()} cores, of which one is used.")
         head.append(f"Load average of the last 15 minutes at the end: {os.getloadavg()[2]:.1f}.")
@@ -57,11 +58,12 @@ def _num_cores() -> int:
     return os.cpu_count() or 1
 
 
-def _versions(packages: Sequence[str]) -> str:
-    return ", ".join(f"{name} {version(name)}" for name in packages)
+def _versions(packages: Sequence[str]) -> list[str]:
+    return [f"{name} {version(name)}" for name in packages]
 
 
 def _command() -> str:
-    name = Path(sys.argv[0]).stem
+    script = Path(sys.argv[0])
+    name = f"gpu.{script.stem}" if script.parent.name == "gpu" else script.stem
     arguments = (Path(each).name if Path(each).is_absolute() else each for each in sys.argv[1:])  # no machine's paths
     return " ".join([f"python -m benchmarks.{name}", *arguments])
