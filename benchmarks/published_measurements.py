@@ -20,10 +20,10 @@ from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.reuse.cached_rows import CachedRows
 from neuroshard_costs.reuse.shard_arrays import shard_arrays, unique_rows
-from neuroshard_costs.shards import ShardArrays
+from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.communication import NetworkColumns, all_to_all_seconds, copy_seconds
-from neuroshard_costs.simulator.compute import kernel_seconds, set_seconds
+from neuroshard_costs.simulator.compute import INDEX_CHECK, demand_seconds, kernel_seconds, set_seconds
 from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds
 from neuroshard_costs.simulator.reductions import reduction_seconds
 from neuroshard_planner.pipeline import plan
@@ -132,7 +132,12 @@ def _kernel(what: What, unit: str) -> float:
     else:
         pipeline = Pipeline.NONE if what["time"] == "alone" else Pipeline.SPARSE_DIST
         seconds = set_seconds(device, shards, one_call, 1, pipeline=pipeline)
-    return float(seconds[0, _pass(what)]) * SECONDS[unit]
+    return float((seconds[0] - _index_check_seconds(device, shards))[_pass(what)]) * SECONDS[unit]
+
+
+def _index_check_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
+    """Return [2] seconds, forward and backward, of the check of indices: the published benchmarks leave it out."""
+    return np.array([demand_seconds(device, shards)[:, INDEX_CHECK].sum(), 0.0])
 
 
 def _gather_rate(device: DeviceType, columns: int) -> float:
@@ -141,6 +146,7 @@ def _gather_rate(device: DeviceType, columns: int) -> float:
     table = Table(name="rows", num_embeddings=rows, embedding_dim=columns, pooling=Pooling.NONE)
     shards = shard_arrays(TableSet(zipf_exponent=0.0, tables=(table,)), global_batch_size=rows, optimizer=Optimizer.SGD)
     seconds = kernel_seconds(device, shards, np.zeros(1, dtype=np.int64), 1)[0, 0]
+    seconds -= _index_check_seconds(device, shards)[0]
     return float((shards.lookups * shards.row_bytes + shards.bags * shards.output_row_bytes)[0] / seconds)
 
 
@@ -148,7 +154,8 @@ def _host_memory(what: What, unit: str) -> float:
     """Return the time of one call of tables in host memory, on one device."""
     usual, shards = preset(what["device"]), _shards(what)
     one_call = np.zeros(len(shards), dtype=np.int64)
-    seconds = set_seconds(usual.device, shards, one_call, 1, pipeline=Pipeline.SPARSE_DIST)[0, _pass(what)]
+    both = set_seconds(usual.device, shards, one_call, 1, pipeline=Pipeline.SPARSE_DIST)[0]
+    seconds = (both - _index_check_seconds(usual.device, shards))[_pass(what)]
     if what["memory"] == "fused_uvm":
         added = direct_seconds(usual.host_link, shards, devices_per_node=1)
     else:

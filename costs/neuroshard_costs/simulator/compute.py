@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.documents.topology import DeviceType
 
-from neuroshard_costs.arithmetic import log2, power_norm, weighted_sum
+from neuroshard_costs.arithmetic import expm1, log2, power_norm, weighted_sum
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
-from neuroshard_costs.shards import NUM_CALLS, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import NUM_CALLS, OPTIMIZERS, FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.cache import missed_rows
 from neuroshard_costs.simulator.granules import random_bytes, sector_bytes, sorted_bytes
@@ -25,11 +26,12 @@ DEVICE_SECONDS: FloatArray = np.array([c.FORWARD_DEVICE_SECONDS, c.BACKWARD_DEVI
 HOST_SECONDS: FloatArray = np.array([c.FORWARD_HOST_SECONDS, c.BACKWARD_HOST_SECONDS], dtype=np.float64)
 """[2] what the host needs to launch a forward and a backward call."""
 
-NUM_DEMANDS = 7
-_ISSUE = np.array([2, 5])  # of the forward and of the backward kernel
+NUM_DEMANDS = 9
+INDEX_CHECK = 3
+"""Column of the demands that FBGEMM's check of the indices makes, before the forward kernel."""
+_FORWARD_ISSUE, _BACKWARD_ISSUE, _WHOLE_WARPS, _BEFORE_UPDATE = 2, 6, 7, 8
 _FORWARD = slice(0, 3)
-_BACKWARD = slice(3, 6)
-_SORT = 6
+_BACKWARD = slice(4, 7)
 _CHUNK = 1 << 14  # shards per step: its temporaries stay in the processor's cache
 
 
@@ -83,10 +85,13 @@ def kernel_seconds(device: DeviceType, shards: ShardArrays, call_index: IndexArr
 
 
 def combined_seconds(demands: FloatArray, share: FloatArray) -> FloatArray:
-    """Return [m, 2] forward and backward seconds of calls with these summed demands [m, 7] and warp shares [m]."""
+    """Return [m, 2] forward and backward seconds of calls with these summed demands [m, 9] and warp shares [m]."""
     busy = demands.T.copy()
-    busy[_ISSUE] *= share
-    return np.stack([overlapped(busy[_FORWARD]), overlapped(busy[_BACKWARD]) + busy[_SORT]], axis=1)
+    busy[_FORWARD_ISSUE] *= share
+    busy[_BACKWARD_ISSUE] = busy[_BACKWARD_ISSUE] * share + busy[_WHOLE_WARPS]
+    return np.stack(
+        [overlapped(busy[_FORWARD]) + busy[INDEX_CHECK], overlapped(busy[_BACKWARD]) + busy[_BEFORE_UPDATE]], axis=1
+    )
 
 
 def overlapped(seconds: FloatArray) -> FloatArray:
@@ -101,9 +106,10 @@ def warp_share(widest_columns: FloatArray) -> FloatArray:
 
 
 def demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
-    """Return [n, 7]: seconds each resource would be busy for each shard alone, a whole warp to each bag.
+    """Return [n, 9]: seconds each resource would be busy for each shard alone, a whole warp to each bag.
 
-    Columns: DRAM, cache and issue slots of the forward kernel, the same of the backward kernel, and the sort.
+    Columns: DRAM, cache and issue slots of the forward kernel, the check of the indices before it; the same of the
+    backward kernel, issue slots of it that narrow tables do not save, and the kernels before it.
     """
     result = np.empty((len(shards), NUM_DEMANDS))
     for start in range(0, len(shards), _CHUNK):
@@ -133,43 +139,60 @@ def _demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
 
     missed = missed_rows(shards, row_bytes=sector_bytes(weight_bytes), capacity_bytes=capacity)
     inputs = c.INDEX_BYTES * (lookups + bags)
+    inputs = c.INDEX_BYTES * (lookups + bags)
     forward_dram = missed * random_bytes(weight_bytes) + inputs + c.WRITE_PRICE * bags * sector_bytes(output_bytes)
-    forward_cache = lookups * sector_bytes(weight_bytes) + inputs + bags * output_bytes
-    forward_cycles = (c.CYCLES_PER_REQUEST * lookups + c.CYCLES_PER_BAG * bags) * passes
+    cached_reads = _first_reads(shards, device.num_multiprocessors)
+    forward_cache = cached_reads * sector_bytes(weight_bytes) + inputs + bags * output_bytes
+    forward_cycles = c.CYCLES_PER_REQUEST * lookups * passes + c.CYCLES_PER_BAG * bags
+    check_cycles = c.CHECK_CYCLES_PER_BAG * bags + c.CHECK_CYCLES_PER_LOOKUP * lookups
 
     gradient_repeats = np.maximum(lookups - filled_bags, 0.0)
     gradient_misses = filled_bags + gradient_repeats * (filled_bags * output_bytes) / (
         filled_bags * output_bytes + capacity
     )
-    long_segments = _long_segments(shards)
+    long_rows, long_segments = _long_segments(shards)
     rows = {"num_rows": shards.num_rows, "touched_rows": unique}
     updated_bytes = sorted_bytes(weight_bytes, **rows) + sorted_bytes(shards.state_row_bytes, **rows)
     # Weights and state are read and written back; partial sums of cut segments are written and read.
-    partial_sum_bytes = long_segments * shards.num_columns * c.PARTIAL_SUM_BYTES
-    update_bytes = c.TURNAROUND * 2 * (updated_bytes + partial_sum_bytes)
+    update_bytes = 2 * (updated_bytes + long_segments * shards.num_columns * c.PARTIAL_SUM_BYTES)
     backward_dram = gradient_misses * random_bytes(output_bytes) + update_bytes + c.INDEX_BYTES * 2 * lookups
     backward_cache = lookups * sector_bytes(output_bytes) + update_bytes
-    backward_cycles = (c.CYCLES_PER_REQUEST * lookups + c.CYCLES_PER_SEGMENT * (unique + long_segments)) * passes
-
+    is_adam = shards.optimizer == OPTIMIZERS.index(Optimizer.ADAM)
+    backward_cycles = c.GRADIENT_CYCLES_PER_REQUEST * lookups * passes + c.CYCLES_PER_SEGMENT * unique
+    whole_warp_cycles = np.where(is_adam, c.ADAM_CYCLES_PER_SEGMENT * unique, 0.0)
+    before_cycles = c.CYCLES_PER_GRADIENT * bags + long_rows * np.where(
+        is_adam, c.ADAM_CYCLES_PER_LONG_SEGMENT, c.CYCLES_PER_LONG_SEGMENT
+    )
     sort_passes = (log2(shards.num_rows) + c.SORT_KEY_BITS) / c.SORT_BITS_PER_PASS
-    sort_bytes = lookups * (c.SORT_FIXED_BYTES + c.SORT_PASS_BYTES * sort_passes)
+    sort_bytes = lookups * c.SORT_PASS_BYTES * sort_passes
+    sort_rate = device.memory_bandwidth_bytes_per_second * c.SORT_EFFICIENCY
     return np.stack(
         [
             forward_dram / dram_rate,
             forward_cache / cache_rate,
             forward_cycles / cycle_rate,
+            check_cycles / cycle_rate,
             backward_dram / dram_rate,
             backward_cache / cache_rate,
             backward_cycles / cycle_rate,
-            sort_bytes / (device.memory_bandwidth_bytes_per_second * c.SORT_EFFICIENCY),
+            whole_warp_cycles / cycle_rate,
+            before_cycles / cycle_rate + sort_bytes / sort_rate,
         ],
         axis=1,
     )
 
 
-def _long_segments(shards: ShardArrays) -> FloatArray:
-    """Return [n] pieces that segments of more lookups than one warp sums are cut into."""
-    pieces = np.where(MEAN_HITS > c.LOOKUPS_PER_WARP, MEAN_HITS / c.LOOKUPS_PER_WARP, 0.0)
-    return np.minimum(
-        shards.unique_rows * weighted_sum(shards.reuse_histogram, pieces), shards.lookups / c.LOOKUPS_PER_WARP
-    )
+def _first_reads(shards: ShardArrays, num_multiprocessors: int) -> FloatArray:
+    """Return [n] reads of a row that are a multiprocessor's first: its own cache serves the ones after."""
+    first = num_multiprocessors * -expm1(-MEAN_HITS / num_multiprocessors)
+    return np.minimum(shards.unique_rows * weighted_sum(shards.reuse_histogram, first), shards.lookups)
+
+
+def _long_segments(shards: ShardArrays) -> tuple[FloatArray, FloatArray]:
+    """Return [n] rows of more lookups than one warp sums, and [n] pieces that they are cut into."""
+    is_long = MEAN_HITS > c.LOOKUPS_PER_WARP
+    pieces = np.where(is_long, MEAN_HITS / c.LOOKUPS_PER_WARP, 0.0)
+    long_rows = shards.unique_rows * weighted_sum(shards.reuse_histogram, is_long.astype(np.float64))
+    most = shards.lookups / c.LOOKUPS_PER_WARP
+    cut = shards.unique_rows * weighted_sum(shards.reuse_histogram, pieces)
+    return np.minimum(long_rows, most), np.minimum(cut, most)

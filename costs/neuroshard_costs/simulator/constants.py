@@ -40,6 +40,7 @@ class Constant(float):
 
 _V100 = "times of batched embedding kernels on a V100 (v100_batched_embedding)"
 _TORCHREC = "TorchRec's forward times (torchrec_split_tbe_p90)"
+_H200 = "484 of 675 calls measured on an H200 (benchmarks/data/h200)"
 _REGROUP = "copy kernels on an H100 PCIe (h100_pcie_regroup)"
 
 _HOST = "FBGEMM's kernels on one H100 (recsys_h100_host, recsys_h100_one_table)"
@@ -73,8 +74,7 @@ WRITE_PRICE = Constant(
     ConstantTrust.MEASURED,
     "copies against reads on H100 and A100 (azure_h100, azure_a100): 0.77 and 0.90 of the peak",
 )
-CACHE_EFFICIENCY = Constant(0.68, "of the peak", ConstantTrust.CALIBRATED, f"{_TORCHREC}; gathered rows")
-TURNAROUND = Constant(1.4, "times plain reads", ConstantTrust.CALIBRATED, f"{_V100}: read-modify-write of updated rows")
+CACHE_EFFICIENCY = Constant(0.83, "of the peak", ConstantTrust.CALIBRATED, f"{_H200}; gathered rows")
 
 SUB_WARP_COLUMNS = (
     Constant(
@@ -87,11 +87,32 @@ SUB_WARP_COLUMNS = (
 """Widest table of a call up to which 4, or 2, bags share a warp."""
 WARP_COLUMNS = Constant(128, "columns", ConstantTrust.DOCUMENTED, "FBGEMM: 32 lanes read 4 elements each")
 WARPS_IN_FLIGHT = Constant(32, "warps per multiprocessor", ConstantTrust.ASSUMED, "registers allow half of the 64")
-CYCLES_PER_REQUEST = Constant(3, "cycles", ConstantTrust.CALIBRATED, f"{_V100}: one row read by one warp")
+CYCLES_PER_REQUEST = Constant(4.7, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: one row read by one warp")
 CYCLES_PER_BAG = Constant(
-    8, "cycles", ConstantTrust.CALIBRATED, f"{_V100}: offsets, loop set-up, write of one output row"
+    59, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: offsets, loop set-up, write of one output row"
 )
-CYCLES_PER_SEGMENT = Constant(12, "cycles", ConstantTrust.ASSUMED, "set-up of one distinct row in the backward kernel")
+CHECK_CYCLES_PER_BAG = Constant(
+    61, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: bounds_check_indices, a warp for each bag"
+)
+CHECK_CYCLES_PER_LOOKUP = Constant(
+    2.6, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: bounds_check_indices, 32 indices at once"
+)
+GRADIENT_CYCLES_PER_REQUEST = Constant(
+    24, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: one row of gradients found and read by one warp"
+)
+CYCLES_PER_SEGMENT = Constant(
+    137, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: set-up and update of one distinct row in the backward kernel"
+)
+ADAM_CYCLES_PER_SEGMENT = Constant(
+    315, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: bias correction, which whole warps do whatever the width"
+)
+CYCLES_PER_LONG_SEGMENT = Constant(
+    1740, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: a row of more lookups than a warp sums takes a block"
+)
+ADAM_CYCLES_PER_LONG_SEGMENT = Constant(13400, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: the same with Adam")
+CYCLES_PER_GRADIENT = Constant(
+    28, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: numbers of bags and lookups by sorted index, of one bag"
+)
 LOOKUPS_PER_WARP = Constant(
     32, "lookups", ConstantTrust.DOCUMENTED, "FBGEMM max_segment_length_per_warp: longer segments are cut"
 )
@@ -103,15 +124,9 @@ PARTIAL_SUM_BYTES = Constant(4, "bytes per column", ConstantTrust.DOCUMENTED, "F
 SORT_PASS_BYTES = Constant(
     24, "bytes per lookup", ConstantTrust.DOCUMENTED, "CUB radix sort: 8-byte key and 4-byte payload read and written"
 )
-SORT_FIXED_BYTES = Constant(
-    40, "bytes per lookup", ConstantTrust.ASSUMED, "linearized indices, digit counts, run lengths"
-)
 SORT_BITS_PER_PASS = Constant(8, "bits", ConstantTrust.DOCUMENTED, "CUB onesweep radix sort")
 SORT_EFFICIENCY = Constant(
-    0.2,
-    "of the peak",
-    ConstantTrust.CALIBRATED,
-    "backward times on a V100 and an H100 (v100_batched_embedding, recsys_h100_one_table)",
+    0.25, "of the peak", ConstantTrust.CALIBRATED, f"{_H200}: the sort and the small kernels around it"
 )
 SORT_KEY_BITS = Constant(
     4, "bits", ConstantTrust.ASSUMED, "keys number the rows of all tables of a call; some 16 tables"
@@ -127,10 +142,10 @@ BACKWARD_HOST_SECONDS = Constant(
     450e-6, "s per call", ConstantTrust.ASSUMED, "autograd and the sort launch about half as many kernels again"
 )
 FORWARD_DEVICE_SECONDS = Constant(
-    15e-6, "s per call", ConstantTrust.ASSUMED, "least device time of a queued call: some 4 kernels of 3 to 4 us"
+    13e-6, "s per call", ConstantTrust.CALIBRATED, f"{_H200}: least device time of a queued call, 3 kernels"
 )
 BACKWARD_DEVICE_SECONDS = Constant(
-    45e-6, "s per call", ConstantTrust.ASSUMED, "least device time of a queued call: some 12 kernels of 3 to 4 us"
+    91e-6, "s per call", ConstantTrust.CALIBRATED, f"{_H200}: least device time of a queued call, some 20 kernels"
 )
 
 INTRA_NODE_EFFICIENCY = Constant(

@@ -14,6 +14,7 @@ from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator.compute import (
     DEVICE_SECONDS,
     HOST_SECONDS,
+    INDEX_CHECK,
     NUM_DEMANDS,
     combined_seconds,
     demand_seconds,
@@ -125,6 +126,47 @@ def test_backward_grows_with_the_key_bits_to_sort() -> None:
     assert all(less < more for less, more in pairwise(sort))
 
 
+def test_the_check_of_the_indices_precedes_the_forward_kernel_whatever_the_width() -> None:
+    """A call of one-hot narrow tables takes longer for its check than for its rows, as a measured H200 does."""
+    shards = shard_arrays(
+        table_set(*(table(f"t{dim}", num_embeddings=1000, embedding_dim=dim) for dim in (4, 8))),
+        global_batch_size=65536,
+        optimizer=Optimizer.SGD,
+    )
+
+    check = demand_seconds(device_type(), shards)[:, INDEX_CHECK]
+    forward = kernel_seconds(device_type(), shards, np.zeros(2, dtype=np.int64), 1)[0, FORWARD]
+
+    assert check[0] == check[1]
+    assert check.sum() > forward / 2
+
+
+def test_rows_that_a_multiprocessor_has_read_are_no_load_for_the_cache() -> None:
+    """Of equally many lookups, those of a few hot rows are served by the multiprocessors' own caches."""
+    hot, cold = (
+        kernels(busy(num_embeddings=rows, embedding_dim=128, zipf_exponent=0.0))[FORWARD] for rows in (50, 50_000)
+    )
+
+    assert hot < 0.7 * cold
+
+
+def test_adam_corrects_each_row_with_a_whole_warp() -> None:
+    """Narrow tables save Adagrad lanes, and Adam none: per row it costs about as much at 8 columns as at 128."""
+    narrow, wide = (
+        demand_seconds(
+            device_type(),
+            shard_arrays(
+                table_set(table("t", num_embeddings=10**6, embedding_dim=dim)),
+                global_batch_size=65536,
+                optimizer=Optimizer.ADAM,
+            ),
+        )[0, 7]
+        for dim in (8, 128)
+    )
+
+    assert narrow == wide > 0
+
+
 def test_backward_grows_with_the_rows_to_update() -> None:
     """At equal lookups, spread over more rows, more weights are read and written back."""
     few, many = (seconds(busy(num_embeddings=rows, zipf_exponent=0.0))[BACKWARD] for rows in (10**6, 10**7))
@@ -155,7 +197,7 @@ def test_a_small_call_that_waits_for_the_host_costs_its_launch() -> None:
     """Without a pipeline one sample on one tiny table takes what the host needs, and next to nothing more."""
     tiny = table(num_embeddings=10, embedding_dim=4)
 
-    assert seconds(tiny, batch=1, pipeline=Pipeline.NONE) == pytest.approx(HOST_SECONDS, rel=1e-3)
+    assert seconds(tiny, batch=1, pipeline=Pipeline.NONE) == pytest.approx(HOST_SECONDS, rel=5e-3)
 
 
 def test_a_small_call_in_a_pipeline_costs_the_device_alone() -> None:
@@ -215,7 +257,7 @@ def test_narrower_outputs_are_written_and_read_faster() -> None:
     fp32, fp16 = (kernels(many, output_data_type=data_type) for data_type in (DataType.FP32, DataType.FP16))
 
     assert (fp16 < fp32).all()
-    assert fp16[BACKWARD] < 0.85 * fp32[BACKWARD]
+    assert fp16[BACKWARD] < 0.9 * fp32[BACKWARD]
 
 
 def test_every_feature_of_a_table_returns_bags_of_its_own() -> None:

@@ -36,8 +36,8 @@ def test_no_number_of_the_simulator_is_outside_the_table() -> None:
     ]
 
     assert sorted(loose) == [
-        "compute.py: NUM_DEMANDS = 7",
-        "compute.py: _SORT = 6",
+        "compute.py: INDEX_CHECK = 3",
+        "compute.py: NUM_DEMANDS = 9",
         "device.py: _MS_PER_SECOND = 1000.0",
     ]
 

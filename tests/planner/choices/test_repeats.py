@@ -213,7 +213,7 @@ def test_a_measured_call_of_a_collection_is_in_the_price_of_a_group() -> None:
 def test_tables_of_a_group_of_its_own_are_not_cut_by_rows() -> None:
     """Parts of rows are added up for equally many lists on every device."""
     only_rows = Constraints(sharding_types=(ShardingType.ROW_WISE,))
-    request = asked(wide("wide", 64), constraints=only_rows).model_copy(update={"grouped": ("user",)})
+    request = asked(wide("wide", 256), constraints=only_rows).model_copy(update={"grouped": ("user",)})
 
     with pytest.raises(RequestError, match=r"'wide'.*row_wise adds up parts of equally many lists on every device"):
         on_first_samples(request)

@@ -22,8 +22,8 @@ GIB = 2**30
 
 
 def asked(**fields: Any) -> PlanRequest:
-    """Return a request of tables that are read often, each of 0.24 GiB in FP32."""
-    members = builders.tables(6, pooling_factor=20.0)
+    """Return a request of tables that are read often and everywhere, each of 0.24 GiB in FP32."""
+    members = builders.tables(6, pooling_factor=20.0, zipf_exponent=0.0)
     constraints = Constraints(data_types=BOTH)
     return builders.request(
         *members, **{"constraints": constraints, "search": SearchSettings(work_budget=400), **fields}

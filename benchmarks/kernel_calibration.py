@@ -1,0 +1,171 @@
+"""Hold the simulator's kernels against a measured H200, and fit its calibrated constants to the calibrating half.
+
+python -m benchmarks kernel_calibration
+
+Also fits the calibrated constants to the calibrating half again: `simulator/constants.py` has the rounded values.
+"""
+
+import gzip
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_costs.bundle import CostBundle, bundled_bundle
+from neuroshard_costs.reuse.shard_arrays import sample_shards
+from neuroshard_costs.shards import FloatArray, ShardArrays
+from neuroshard_costs.simulator import compute, constants
+from neuroshard_costs.simulator.constants import Constant
+from scipy.optimize import least_squares
+from scipy.stats import kendalltau
+
+from benchmarks.gpu.judge import Measured, measured
+from benchmarks.results_file import write_result
+
+DATA = Path(__file__).parent / "data" / "h200"
+DEVICE = "h200-141gb"
+FITTED = (
+    "CACHE_EFFICIENCY",
+    "CYCLES_PER_REQUEST",
+    "CYCLES_PER_BAG",
+    "CHECK_CYCLES_PER_BAG",
+    "CHECK_CYCLES_PER_LOOKUP",
+    "GRADIENT_CYCLES_PER_REQUEST",
+    "CYCLES_PER_SEGMENT",
+    "ADAM_CYCLES_PER_SEGMENT",
+    "CYCLES_PER_LONG_SEGMENT",
+    "ADAM_CYCLES_PER_LONG_SEGMENT",
+    "CYCLES_PER_GRADIENT",
+    "SORT_EFFICIENCY",
+    "FORWARD_DEVICE_SECONDS",
+    "BACKWARD_DEVICE_SECONDS",
+)
+_TYPICAL_ERROR = 0.1  # beyond it a record counts less than its square
+
+
+def halves() -> tuple[list[Measured], Mapping[str, list[Measured]]]:
+    """Return the calibrating records, and the held-out ones by file."""
+    profile = _records("profile")
+    held = {name: _records(name) for name in ("stated", "fused", "first_profile")}
+    return _records("drawn") + profile[::2], {"profile, the other half": profile[1::2], **held}
+
+
+def _records(name: str) -> list[Measured]:
+    with tempfile.NamedTemporaryFile(suffix=".jsonl") as file:
+        file.write(gzip.decompress((DATA / f"{name}.jsonl.gz").read_bytes()))
+        file.flush()
+        return measured([Path(file.name)])
+
+
+class Calls:
+    """Measured calls as one array of shards, so that a fit asks the simulator once for all."""
+
+    def __init__(self, found: Sequence[Measured]) -> None:
+        shards = [sample_shards(sample) for sample, _ in found]
+        self.each = shards
+        names = [field.name for field in fields(ShardArrays)]
+        columns = {name: np.concatenate([getattr(each, name) for each in shards]) for name in names}
+        self._shards = ShardArrays(**columns)
+        self._call = np.repeat(np.arange(len(shards)), [len(each) for each in shards])
+        self.truth_ms = np.array([times for _, times in found])
+        """[calls, 2] forward and backward."""
+        self.optimizers = [sample.optimizer for sample, _ in found]
+
+    def simulated_ms(self) -> FloatArray:
+        """Return the simulator's [calls, 2]."""
+        seconds = compute.set_seconds(
+            preset(DEVICE).device, self._shards, self._call, len(self.each), pipeline=Pipeline.SPARSE_DIST
+        )
+        return seconds * 1e3
+
+    def bundled_ms(self) -> FloatArray:
+        """Return the [calls, 2] of the bundled cost models."""
+        bundle = bundled_bundle(DEVICE)
+        return np.array([_of_bundle(bundle, each) for each in self.each])
+
+
+def _of_bundle(bundle: CostBundle, shards: ShardArrays) -> FloatArray:
+    return bundle.compute_ms(bundle.represent(shards).sum(axis=0), pipeline=Pipeline.SPARSE_DIST)
+
+
+def fitted(calls: Calls) -> dict[str, float]:
+    """Return the values of the fitted constants that bring the simulator closest to the calls' logarithms."""
+    begun: list[Constant] = [getattr(constants, name) for name in FITTED]
+    begin = np.array(begun, dtype=np.float64)
+    device_seconds = [FITTED.index(f"{way}_DEVICE_SECONDS") for way in ("FORWARD", "BACKWARD")]
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        values = begin * np.exp(logs)
+        changed = {
+            name: Constant(value, own.unit, own.status, own.source)
+            for name, own, value in zip(FITTED, begun, values, strict=True)
+        }
+        with (
+            patch.multiple(constants, **changed),  # type: ignore[arg-type] # its own options have other types
+            patch.object(compute, "DEVICE_SECONDS", values[device_seconds]),
+        ):
+            ratios: FloatArray = calls.simulated_ms() / calls.truth_ms
+        return np.log(ratios).ravel()
+
+    best = least_squares(residuals, np.zeros(len(FITTED)), loss="soft_l1", f_scale=_TYPICAL_ERROR)
+    return dict(zip(FITTED, begin * np.exp(best.x), strict=True))
+
+
+def main() -> None:
+    """Write the result file."""
+    calibrating, held_out = halves()
+    lines = [
+        "# The simulator's kernels against a measured H200",
+        "",
+        f"{DEVICE}; records: `benchmarks/data/h200`. Errors are mean |predicted / measured - 1|; nine tenths of the",
+        "ratios lie in the range. The bundled cost models are trained on the simulator.",
+        "",
+        "| records | part | calls | simulator: forward | backward | both | range | tau | bundled: both |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, found in {"drawn, and half of profile": calibrating, **held_out}.items():
+        lines.append(_row(name, "calibrating" if found is calibrating else "held out", Calls(found)))
+    everything = Calls([each for found in held_out.values() for each in found])
+    lines.append(_row("all that is held out", "held out", everything))
+    lines += [
+        "",
+        "Held out, by optimizer:",
+        "",
+        "| optimizer | calls | forward | backward | both |",
+        "|---|---|---|---|---|",
+    ]
+    simulated = everything.simulated_ms()
+    for optimizer in sorted(set(everything.optimizers)):
+        own = np.array([each == optimizer for each in everything.optimizers])
+        errors = _errors(simulated[own], everything.truth_ms[own])
+        lines.append(f"| {optimizer} | {own.sum()} | {' | '.join(f'{100 * each:.1f} %' for each in errors)} |")
+    lines += ["", "| constant | used | fits the calibrating half best |", "|---|---|---|"]
+    for name, value in fitted(Calls(calibrating)).items():
+        lines.append(f"| {name} | {float(getattr(constants, name)):.4g} | {value:.4g} |")
+    print(write_result("kernel-calibration", lines, hardware="H200"))
+
+
+def _errors(predicted: FloatArray, truth: FloatArray) -> tuple[float, float, float]:
+    """Return mean relative errors of forward, backward, and both."""
+    parts = ((predicted[:, 0], truth[:, 0]), (predicted[:, 1], truth[:, 1]), (predicted.sum(1), truth.sum(1)))
+    forward, backward, both = (float(np.mean(np.abs(own / true - 1))) for own, true in parts)
+    return forward, backward, both
+
+
+def _row(name: str, part: str, calls: Calls) -> str:
+    simulated, truth = calls.simulated_ms(), calls.truth_ms
+    errors = " | ".join(f"{100 * each:.1f} %" for each in _errors(simulated, truth))
+    low, high = np.percentile(simulated.sum(1) / truth.sum(1), (5, 95))
+    tau = kendalltau(simulated.sum(1), truth.sum(1)).statistic
+    bundled = _errors(calls.bundled_ms(), truth)[2]
+    return (
+        f"| {name} | {part} | {len(truth)} | {errors} | {low:.2f} to {high:.2f} | {tau:.3f} | {100 * bundled:.1f} % |"
+    )
+
+
+if __name__ == "__main__":
+    main()
