@@ -17,6 +17,14 @@ from neuroshard_costs.simulator import constants as c
 DECODED_BYTES = WIRE_FORMATS[WireType.FP32].bytes_per_value
 """Of a value before it is encoded: codecs take FP32."""
 MS_PER_SECOND = 1e3
+_EFFICIENCY = {
+    WireType.FP16: c.SIXTEEN_BIT_CODEC_EFFICIENCY,
+    WireType.BF16: c.SIXTEEN_BIT_CODEC_EFFICIENCY,
+    WireType.INT8: c.INT8_CODEC_EFFICIENCY,
+    WireType.FP8: c.FP8_CODEC_EFFICIENCY,
+    WireType.MX4: c.MX4_CODEC_EFFICIENCY,
+}
+"""Of encoding and of decoding, as a share of the memory's peak."""
 
 
 def codec_ms(
@@ -35,7 +43,9 @@ def codec_ms(
         if times.type is kind:
             taken: FloatArray = sum(times.pass_ms) + encoded * times.value_ms[0] + decoded * times.value_ms[1]
             return taken
-    return _passes_ms((encoded + decoded) * (DECODED_BYTES + WIRE_FORMATS[kind].bytes_per_value), device)
+    encoding, decoding = _EFFICIENCY[kind]
+    moved = (encoded / encoding + decoded / decoding) * (DECODED_BYTES + WIRE_FORMATS[kind].bytes_per_value)
+    return _passes_ms(moved, device)
 
 
 def scaling_ms(kind: WireType, encoded: FloatArray, decoded: FloatArray, *, device: DeviceType) -> FloatArray:
@@ -45,10 +55,9 @@ def scaling_ms(kind: WireType, encoded: FloatArray, decoded: FloatArray, *, devi
     """
     if kind is not WireType.FP16:
         return np.zeros(np.shape(encoded))
-    return _passes_ms((encoded + decoded) * 2 * DECODED_BYTES, device)
+    return _passes_ms((encoded + decoded) * 2 * DECODED_BYTES / c.ELEMENTWISE_EFFICIENCY, device)
 
 
 def _passes_ms(num_bytes: FloatArray, device: DeviceType) -> FloatArray:
-    """Return the milliseconds of two passes that read and write this many bytes."""
-    bandwidth = device.memory_bandwidth_bytes_per_second * c.CODEC_EFFICIENCY
-    return MS_PER_SECOND * (2 * c.CODEC_LAUNCH_SECONDS + num_bytes / bandwidth)
+    """Return the milliseconds of two passes that take as long as this many bytes at the memory's peak."""
+    return MS_PER_SECOND * (2 * c.CODEC_LAUNCH_SECONDS + num_bytes / device.memory_bandwidth_bytes_per_second)

@@ -38,6 +38,6 @@ BUCKET_BYTES = 25 * 2**20
 
 def gradient_codec_seconds(device: DeviceType, num_parameters: int, kind: GradientType) -> float:
     """Return the seconds of a codec's passes over FP32 gradients of this number of parameters; nothing hides them."""
-    passes = num_parameters * PASSED_BYTES[kind] / (device.memory_bandwidth_bytes_per_second * c.CODEC_EFFICIENCY)
+    passes = num_parameters * PASSED_BYTES[kind] / (device.memory_bandwidth_bytes_per_second * c.ELEMENTWISE_EFFICIENCY)
     num_buckets = math.ceil(4 * num_parameters / BUCKET_BYTES)
     return passes + num_buckets * LAUNCHES[kind] * c.CODEC_LAUNCH_SECONDS
