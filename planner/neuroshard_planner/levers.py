@@ -25,6 +25,7 @@ from neuroshard_api.documents.request import MAX_GLOBAL_BATCH_SIZE, Algorithm, P
 from neuroshard_api.documents.resolved_request import request_of_group
 from neuroshard_api.documents.stored_types import with_types
 from neuroshard_api.documents.tables import DataType
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import Grouping, ReplicationChoices
 
@@ -169,10 +170,13 @@ def _wire_types(plan: Plan) -> Iterator[LeverRequest]:
 
 
 def _stored_types(plan: Plan) -> Iterator[LeverRequest]:
+    refused = TRAINING_KERNELS[plan.request.topology.device.kind].refused
     narrow = {
         table.name: DataType.FP16
         for table, placed in zip(plan.request.tables.tables, plan.tables, strict=True)
-        if table.data_type is DataType.FP32 and placed.sharding_type is not ShardingType.DATA_PARALLEL
+        if table.data_type is DataType.FP32
+        and placed.sharding_type is not ShardingType.DATA_PARALLEL
+        and (plan.request.optimizer_of(table), DataType.FP16) not in refused
     }
     if narrow and not plan.request.constraints.has_data_types:
         yield LeverRequest(

@@ -15,7 +15,7 @@ from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
 from neuroshard_api.process.generations import mixed_generations
-from neuroshard_api.sharding.kernels import DeviceKind
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS, DeviceKind, Kernels, kernel_problem
 from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle
 from neuroshard_costs.fitting.records import ended_records
 from rich.progress import Progress
@@ -186,7 +186,19 @@ def checked_backend(settings: ProfileSettings) -> Backend:
             f"optimizer: {settings.optimizer} has no kernel in this backend on this device; hint: choose one of "
             f"{', '.join(backend.optimizers)}"
         )
+    job = settings.tables()
+    if settings.optimizer is not None and job is not None:
+        refused = _kernels(backend).refused
+        problem = next((each for each in job.tables if (settings.optimizer, each.data_type) in refused), None)
+        if problem is not None:
+            types = {problem.name: problem.data_type}
+            raise SettingsError(str(kernel_problem("cuda", weight_types=types, optimizer=settings.optimizer)))
     return backend
+
+
+def _kernels(backend: Backend) -> Kernels:
+    """Return the kernels of a backend's device; a simulated one is a GPU."""
+    return TRAINING_KERNELS["cpu" if backend.kind == "cpu" else "cuda"]
 
 
 def measure_compute(
@@ -202,6 +214,7 @@ def measure_compute(
         CPU_SPACE if backend.kind == "cpu" else GPU_SPACE,
         optimizers=(settings.optimizer,) if settings.optimizer else backend.optimizers,
         data_types=backend.data_types,
+        refused=_kernels(backend).refused,
         job=settings.tables(),
         job_batch_size=settings.global_batch_size,
         max_job_bytes=backend.total_memory_bytes // (_JOB_MEMORY_PARTS * (part.count if backend.kind == "cpu" else 1)),

@@ -28,7 +28,20 @@ def test_every_offered_combination_has_no_problem(kind: DeviceKind) -> None:
         for weights in kernels.weight_types
         for output in kernels.output_types
         for optimizer in kernels.optimizers
+        if (optimizer, weights) not in kernels.refused
     } == {None}
+
+
+def test_a_kernel_that_refuses_weights_of_a_type_is_named_with_what_to_take() -> None:
+    """Adam's with FP16 on CUDA devices; the table of the pair is named, and not that of another type."""
+    tables = {"a": DataType.FP32, "b": DataType.FP16}
+
+    assert kernel_problem("cuda", weight_types=tables, optimizer=Optimizer.ADAM) == (
+        "table 'b': FBGEMM's kernel with adam refuses weights of type FP16 on CUDA devices; hint: use FP32, or "
+        "rowwise_adagrad, sgd or adagrad"
+    )
+    assert kernel_problem("cuda", weight_types={"a": DataType.FP32}, optimizer=Optimizer.ADAM) is None
+    assert kernel_problem("cuda", weight_types=tables, optimizer=Optimizer.SGD) is None
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_profiler.__main__ import main
@@ -96,6 +96,18 @@ def test_a_set_of_the_jobs_tables_is_limited_by_memory_alone(tmp_path: Path) -> 
 
     assert sizes[2**34] == 2_000_000 * 64 * 4
     assert 2**27 < sizes[2**30] <= 2**28
+
+
+def test_a_job_whose_tables_no_kernel_trains_is_refused_before_measuring(tmp_path: Path) -> None:
+    """Adam's kernel refuses FP16 on GPUs; the job's table is named."""
+    file = tmp_path / "tables.json"
+    file.write_text(table_set(table("item", data_type=DataType.FP16)).to_json())
+    settings = ProfileSettings(
+        out=Path(), backend="simulated", device_type="h100-80gb", tables_file=file, optimizer=Optimizer.ADAM
+    )
+
+    with pytest.raises(SettingsError, match=r"table 'item': .* with adam refuses weights of type FP16 .* use FP32"):
+        checked_backend(settings)
 
 
 def test_an_optimizer_without_a_kernel_is_refused_before_measuring(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from neuroshard_api.documents.request import (
     SearchSettings,
     TableConstraints,
 )
-from neuroshard_api.documents.tables import REUSE_BINS, IdRule, Optimizer, Table, TableSet
+from neuroshard_api.documents.tables import REUSE_BINS, DataType, IdRule, Optimizer, Table, TableSet
 from neuroshard_api.documents.topology import Link, Topology
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from support import builders
@@ -30,14 +30,14 @@ skews: st.SearchStrategy[dict[str, Any]] = st.one_of(
 
 
 @st.composite
-def tables(draw: st.DrawFn) -> Table:
-    """Draw a table with up to 10^13 rows."""
+def tables(draw: st.DrawFn, *, optimizer: Optimizer | None = None) -> Table:
+    """Draw a table with up to 10^13 rows, of a type that GPUs train with the optimizer."""
     return Table(
         name=draw(names),
         num_embeddings=draw(st.integers(1, 10**13)),
         embedding_dim=draw(widths),
         pooling_factor=draw(st.floats(0.001, 1e5)),
-        data_type=draw(st.sampled_from(TRAINING_KERNELS["cuda"].weight_types)),
+        data_type=draw(st.sampled_from(trained_types(optimizer))),
         feature_names=tuple(draw(st.lists(labels, max_size=3, unique=True))),
         id_rule=draw(st.none() | st.sampled_from(IdRule)),
         colocation_group=draw(st.none() | labels),
@@ -45,16 +45,24 @@ def tables(draw: st.DrawFn) -> Table:
     )
 
 
+def trained_types(optimizer: Optimizer | None) -> list[DataType]:
+    """Return the types of weights that GPUs train with an optimizer. None: with any."""
+    kernels = TRAINING_KERNELS["cuda"]
+    return [each for each in kernels.weight_types if (optimizer, each) not in kernels.refused]
+
+
 @st.composite
-def table_sets(draw: st.DrawFn) -> TableSet:
-    """Draw a set of up to four tables with distinct names."""
+def table_sets(draw: st.DrawFn, *, optimizer: Optimizer | None = None) -> TableSet:
+    """Draw a set of up to four tables with distinct names, of types that GPUs train with the optimizer."""
     return TableSet(
         name=draw(labels),
         description=draw(st.none() | st.text()),
         global_batch_size=draw(st.none() | st.integers(1, 2**31)),
         optimizer=draw(st.none() | st.sampled_from(Optimizer)),
         zipf_exponent=draw(st.none() | st.floats(0.0, 4.0)),
-        tables=tuple(draw(st.lists(tables(), min_size=1, max_size=4, unique_by=lambda table: table.name))),
+        tables=tuple(
+            draw(st.lists(tables(optimizer=optimizer), min_size=1, max_size=4, unique_by=lambda table: table.name))
+        ),
     )
 
 
@@ -88,14 +96,18 @@ constraints = st.builds(
         max_size=3,
     ),
 )
-requests = st.builds(
-    PlanRequest,
-    tables=table_sets(),
-    topology=topologies,
-    batch_size_per_device=st.integers(1, 2**24),
-    optimizer=st.sampled_from(Optimizer),
-    memory=st.builds(MemorySettings, dense_bytes=st.integers(0, 2**50), reserve_fraction=st.floats(0.0, 0.99)),
-    constraints=constraints,
-    search=st.builds(SearchSettings, seed=st.integers(0, 2**63 - 1), work_budget=st.none() | st.integers(1, 2**63 - 1)),
-    algorithm=st.sampled_from(Algorithm),
+requests = st.sampled_from(Optimizer).flatmap(
+    lambda optimizer: st.builds(
+        PlanRequest,
+        tables=table_sets(optimizer=optimizer),
+        topology=topologies,
+        batch_size_per_device=st.integers(1, 2**24),
+        optimizer=st.just(optimizer),
+        memory=st.builds(MemorySettings, dense_bytes=st.integers(0, 2**50), reserve_fraction=st.floats(0.0, 0.99)),
+        constraints=constraints,
+        search=st.builds(
+            SearchSettings, seed=st.integers(0, 2**63 - 1), work_budget=st.none() | st.integers(1, 2**63 - 1)
+        ),
+        algorithm=st.sampled_from(Algorithm),
+    )
 )

@@ -15,6 +15,7 @@ from neuroshard_api.documents.tables import DataType, EmbeddingDim, Optimizer, T
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kernels import (
     TRAINING_KERNELS,
+    DeviceKind,
     kernel_problem,
     trained_output,
     trained_weights,
@@ -268,11 +269,7 @@ class PlanRequest(Document):
                 f"constraints.max_shard_width: is {asked:,}, and FBGEMM's CUDA kernels take shards of at most "
                 f"{most:,} columns; hint: lower it, or leave it out"
             )
-        problem = kernel_problem(
-            kind,
-            weight_types={table.name: table.data_type for table in self.tables.tables},
-            output_type=self.memory.output_data_type,
-        ) or next(filter(None, (kernel_problem(kind, optimizer=each) for each in self.optimizers)), None)
+        problem = self.kernel_problem(kind)
         if problem is not None:
             raise ValueError(problem)
         return self
@@ -339,6 +336,17 @@ class PlanRequest(Document):
     def optimizer_of(self, table: Table) -> Optimizer:
         """Return the optimizer of a table."""
         return table.optimizer or self.optimizer
+
+    def kernel_problem(self, kind: DeviceKind) -> str | None:
+        """Return the first table or type that devices of a kind cannot train. None: they can train all."""
+        weight_types: dict[Optimizer, dict[str, DataType]] = {}
+        for table in self.tables.tables:
+            weight_types.setdefault(self.optimizer_of(table), {})[table.name] = table.data_type
+        found = (
+            kernel_problem(kind, weight_types=types, output_type=self.memory.output_data_type, optimizer=optimizer)
+            for optimizer, types in weight_types.items()
+        )
+        return next(filter(None, found), None)
 
     @property
     def optimizers(self) -> tuple[Optimizer, ...]:

@@ -2,8 +2,8 @@
 
 FBGEMM compiles its embedding kernels for fixed combinations of types and up to a width. Anything else is accepted until
 the first step and fails there, or is computed wrongly, so documents, search, profiler, and trainer ask this table
-first. The types of a kind of device combine freely. `make kernels` compares the CUDA part with the symbols of the CUDA
-wheel, a test the CPU part with the installed kernels.
+first. The types of a kind of device combine freely, except for the pairs in ``Kernels.refused``. `make kernels`
+compares the CUDA part with the symbols of the CUDA wheel, a test the CPU part with the installed kernels.
 """
 
 import re
@@ -59,6 +59,8 @@ class Kernels:
     """Most columns of a shard, of any table and in any sharding type. None: any number."""
     max_pooled_width: int | None
     """Most columns of a shard with pooling that every release computes rightly. None: any number."""
+    refused: frozenset[tuple[Optimizer, DataType]] = frozenset()
+    """Optimizers with weights of a type that their compiled kernel refuses in the first backward pass."""
 
 
 TRAINING_KERNELS: Mapping[DeviceKind, Kernels] = {
@@ -68,6 +70,7 @@ TRAINING_KERNELS: Mapping[DeviceKind, Kernels] = {
         optimizers=(Optimizer.ROWWISE_ADAGRAD, Optimizer.SGD, Optimizer.ADAGRAD, Optimizer.ADAM),
         max_width=2048,
         max_pooled_width=1024,
+        refused=frozenset({(Optimizer.ADAM, DataType.FP16)}),
     ),
     "cpu": Kernels(
         weight_types=(DataType.FP32, DataType.FP16),
@@ -83,7 +86,15 @@ Source of widths: ``max_embedding_dim`` and ``legacy_max_embedding_dim`` of code
 equal in FBGEMM 0.8 to 1.8. All CUDA kernels of training refuse rows wider than the first: with pooling forward
 (embedding_forward_split_template.cu), without it, dense, and of host memory backward (embedding_backward_split_
 template.cu). Above the second, the forward kernel with pooling is another one, which WIDE_SUMS_SINCE repaired.
+
+Source of the refused pair: without its counter of rows, Adam's autograd function hands the kernel an empty tensor of
+the weights' type (``get_optional_optim_tensor`` of embedding_split_host_pt2_autograd_template.cpp), and the kernel
+accepts none but FP32 there ("Expected tensor 'row_counter_dev' to have scalar type Float, but found Half"). The lines
+are the same in FBGEMM 1.6 to 1.8 and on its main branch of August 2026. On an H200, 10 of 10 samples with FBGEMM 1.6
+failed so, whatever their rows.
 """
+
+_DEVICES: Mapping[DeviceKind, str] = {"cpu": "CPUs", "cuda": "CUDA devices"}
 
 FBGEMM_OPTIMIZERS: Mapping[Optimizer, str] = {
     Optimizer.SGD: "EXACT_SGD",
@@ -159,7 +170,7 @@ def kernel_problem(
         kind: of the device.
         weight_types: by table name.
         output_type: of pooled embeddings and their gradients.
-        optimizer: of all tables.
+        optimizer: of all these tables.
     """
     kernels = TRAINING_KERNELS[kind]
     for name, data_type in (weight_types or {}).items():
@@ -169,6 +180,14 @@ def kernel_problem(
         return f"output_data_type: {_missing(output_type, 'pooled embeddings', kind, kernels.output_types)}"
     if optimizer is not None and optimizer not in kernels.optimizers:
         return f"optimizer: {_missing(optimizer, 'tables', kind, kernels.optimizers)}"
+    for name, data_type in (weight_types or {}).items():
+        if optimizer is not None and (optimizer, data_type) in kernels.refused:
+            others = [each for each in kernels.optimizers if (each, data_type) not in kernels.refused]
+            types = [each for each in kernels.weight_types if (optimizer, each) not in kernels.refused]
+            return (
+                f"table {name!r}: FBGEMM's kernel with {optimizer} refuses weights of type {data_type} on "
+                f"{_DEVICES[kind]}; hint: use {_listed(types)}, or {_listed(others)}"
+            )
     return None
 
 
@@ -182,8 +201,7 @@ def _known(data_type: DataType, what: str, *offered: Sequence[DataType]) -> Data
 
 
 def _missing(found: str, what: str, kind: DeviceKind, known: Sequence[str]) -> str:
-    where = {"cpu": "CPUs", "cuda": "CUDA devices"}[kind]
-    return f"FBGEMM has no training kernel with {found} for {what} on {where}; hint: use {_listed(known)}"
+    return f"FBGEMM has no training kernel with {found} for {what} on {_DEVICES[kind]}; hint: use {_listed(known)}"
 
 
 def _version(release: Release | None) -> str:

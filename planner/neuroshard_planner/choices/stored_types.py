@@ -17,6 +17,7 @@ from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.stored_types import StoredTable, StoredTypes, with_types
 from neuroshard_api.documents.tables import DataType, Table
+from neuroshard_api.sharding.kernels import TRAINING_KERNELS, kernel_problem
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, weights_bytes
 
@@ -284,7 +285,12 @@ def _gains(tables: Sequence[Table]) -> Mapping[str, float]:
 def _permitted(table: Table, request: PlanRequest) -> tuple[DataType, ...]:
     """Return the types that a table may be stored in, the widest first. Raises RequestError where none is left."""
     asked = request.constraints.data_types_of(table.name) or (table.data_type,)
-    types = tuple(sorted(dict.fromkeys(asked), key=lambda kind: -BYTES_PER_ELEMENT[kind]))
+    optimizer, refused = request.optimizer_of(table), TRAINING_KERNELS[request.topology.device.kind].refused
+    trained = [each for each in dict.fromkeys(asked) if (optimizer, each) not in refused]
+    if not trained:
+        problem = kernel_problem(request.topology.device.kind, weight_types={table.name: asked[0]}, optimizer=optimizer)
+        raise RequestError(f"constraints.data_types: {problem}")
+    types = tuple(sorted(trained, key=lambda kind: -BYTES_PER_ELEMENT[kind]))
     if request.constraints.sharding_types_of(table.name) != (ShardingType.DATA_PARALLEL,):
         return types
     if DataType.FP32 not in types:

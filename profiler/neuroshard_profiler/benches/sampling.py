@@ -60,6 +60,8 @@ class SampleSpace:
     optimizers: tuple[Optimizer, ...] = (Optimizer.ROWWISE_ADAGRAD,)
     data_types: tuple[DataType, ...] = (DataType.FP32,)
     """The usual one first."""
+    refused: frozenset[tuple[Optimizer, DataType]] = frozenset()
+    """Optimizers with weights of a type that the device does not train; such a set has the usual type."""
     job: TableSet | None = None
     """The job's tables. None: wide sets only."""
     job_batch_size: int = 65_536
@@ -84,9 +86,17 @@ GPU_SPACE = SampleSpace(
 
 def draw_compute_sample(space: SampleSpace, random: np.random.Generator) -> ComputeSample:
     """Draw one table set."""
-    if space.job is not None and random.random() < _JOB_SHARE:
-        return _job_sample(space, space.job, random)
-    return _wide_sample(space, random)
+    job = space.job if space.job is not None and random.random() < _JOB_SHARE else None
+    sample = _wide_sample(space, random) if job is None else _job_sample(space, job, random)
+    if not any((sample.optimizer, table.data_type) in space.refused for table in sample.tables):
+        return sample
+    usual = {"data_type": space.data_types[0]}
+    tables = [
+        table.model_copy(update=usual) if (sample.optimizer, table.data_type) in space.refused else table
+        for table in sample.tables
+    ]
+    most = space.max_bytes if job is None else space.max_job_bytes
+    return sample.model_copy(update={"tables": _within(tables, most)})
 
 
 def _wide_sample(space: SampleSpace, random: np.random.Generator) -> ComputeSample:

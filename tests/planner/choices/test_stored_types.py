@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
-from neuroshard_api.documents.tables import DataType
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.stored_types import stored_type_of, stored_types_text
@@ -54,6 +55,16 @@ def test_tables_are_narrow_where_that_saves_more_than_the_models_error() -> None
     assert stored_type_of(plan, name) is not None
     assert "changes results" in (stored_types_text(plan) or "")
     assert Plan.from_json(plan.to_json()) == plan
+
+
+def test_no_table_is_narrow_whose_optimizer_refuses_that() -> None:
+    """FBGEMM's Adam refuses FP16 on GPUs: such tables keep FP32, and one that may be FP16 alone is named."""
+    plan = planned(asked(optimizer=Optimizer.ADAM, search=SearchSettings(work_budget=50)))
+
+    assert set(types_of(plan).values()) == {DataType.FP32}
+    assert not any(lever.name is LeverName.STORED_TYPES for lever in plan.levers or ())
+    with pytest.raises(RequestError, match=r"table 't0': .* with adam refuses weights of type FP16 .* use FP32"):
+        planned(asked(optimizer=Optimizer.ADAM, constraints=Constraints(data_types=(DataType.FP16,))))
 
 
 def test_only_tables_that_lower_the_step_are_narrow() -> None:

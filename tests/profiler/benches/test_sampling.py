@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_api.documents.records import ComputeSample
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 from neuroshard_profiler.benches.sampling import CPU_SPACE, GPU_SPACE, SampleSpace, draw_compute_sample
@@ -25,6 +26,10 @@ def space_of_job(**fields: Any) -> SampleSpace:
     return replace(CPU_SPACE, job=JOB, job_batch_size=512, **fields)
 
 
+def _num_bytes(sample: ComputeSample) -> int:
+    return sum(each.num_embeddings * each.embedding_dim * BYTES_PER_ELEMENT[each.data_type] for each in sample.tables)
+
+
 @given(seed=st.integers(0, 2**32), max_bytes=st.integers(2**14, 2**28), max_lookups=st.integers(2**14, 2**18))
 def test_a_sample_keeps_the_bounds_of_its_space(seed: int, max_bytes: int, max_lookups: int) -> None:
     """Neither memory nor time of a sample is a surprise; every set has a table, and every table a row."""
@@ -32,9 +37,7 @@ def test_a_sample_keeps_the_bounds_of_its_space(seed: int, max_bytes: int, max_l
         max_bytes=max_bytes, max_job_bytes=max_bytes, max_lookups=max_lookups, data_types=(DataType.FP32, DataType.FP16)
     )
     sample = draw_compute_sample(space, np.random.default_rng(seed))
-    num_bytes = sum(
-        each.num_embeddings * each.embedding_dim * BYTES_PER_ELEMENT[each.data_type] for each in sample.tables
-    )
+    num_bytes = _num_bytes(sample)
     lookups = sample.batch_size * sum(each.pooling_factor for each in sample.tables)
     one_row_each = sum(4 * each.embedding_dim for each in sample.tables)
 
@@ -118,3 +121,24 @@ def test_repeated_lists_of_a_job_are_measured_and_left_out() -> None:
         for first, second in pairs
         if all(each.name != "user" or each.pooling_factor == user.pooling_factor for each in second.tables)
     )
+
+
+@given(seed=st.integers(0, 2**32))
+def test_a_set_that_no_kernel_trains_has_the_usual_type(seed: int) -> None:
+    """Adam's kernel refuses FP16 on GPUs: such a set is drawn as FP32, within the same memory."""
+    refused = frozenset({(Optimizer.ADAM, DataType.FP16)})
+    max_bytes = 2**20
+    space = space_of_job(
+        max_bytes=max_bytes,
+        max_job_bytes=max_bytes,
+        data_types=(DataType.FP32, DataType.FP16),
+        optimizers=(Optimizer.SGD, Optimizer.ADAM),
+        refused=refused,
+    )
+    sample = draw_compute_sample(space, np.random.default_rng(seed))
+
+    assert not any((sample.optimizer, each.data_type) in refused for each in sample.tables)
+    assert _num_bytes(sample) <= max_bytes
+    same = draw_compute_sample(replace(space, refused=frozenset()), np.random.default_rng(seed))
+    assert (same.batch_size, len(same.tables)) == (sample.batch_size, len(sample.tables))
+    assert sample == same or sample.optimizer is Optimizer.ADAM

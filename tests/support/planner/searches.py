@@ -17,7 +17,6 @@ from neuroshard_api.documents.request import (
     TableConstraints,
 )
 from neuroshard_api.documents.tables import Optimizer, Table
-from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -30,6 +29,7 @@ from neuroshard_planner.search.proposers import Perturbation
 from support import builders
 from support.depth import depth
 from support.planner.exact_costs import ExactCosts
+from support.strategies import trained_types
 
 MIB = 2**20
 DEEP = SearchSettings() if depth(0, 1) else builders.QUICK
@@ -150,7 +150,7 @@ def covers(parts: Sequence[tuple[int, int]], size: int) -> bool:
 
 
 @st.composite
-def search_tables(draw: st.DrawFn, name: str) -> Table:
+def search_tables(draw: st.DrawFn, name: str, optimizer: Optimizer) -> Table:
     """Draw a table from a few rows to more than most devices of ``search_requests`` hold."""
     return builders.table(
         name,
@@ -158,7 +158,7 @@ def search_tables(draw: st.DrawFn, name: str) -> Table:
         embedding_dim=draw(st.sampled_from([4, 8, 12, 36, 64, 128, 256])),
         feature_names=draw(st.sampled_from([(), tuple(f"{name}_{feature}" for feature in range(5))])),
         pooling_factor=draw(st.sampled_from([0.01, 1.0, 3.5, 80.0])),
-        data_type=draw(st.sampled_from(TRAINING_KERNELS["cuda"].weight_types)),
+        data_type=draw(st.sampled_from(trained_types(optimizer))),
         zipf_exponent=draw(st.sampled_from([None, 0.0, 1.2])),
     )
 
@@ -190,17 +190,18 @@ def search_constraints(draw: st.DrawFn, names: Sequence[str], num_devices: int) 
 def search_requests(draw: st.DrawFn, *, types: tuple[ShardingType, ...] | None = BY_COLUMNS) -> PlanRequest:
     """Draw a small request that contradicts nothing; it may be infeasible. None: it names no types."""
     names = [f"t{index}" for index in range(draw(st.integers(1, 9)))]
+    optimizer = draw(st.sampled_from(Optimizer))
     num_nodes, per_node = draw(st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (2, 4)]))
     limits = draw(search_constraints(names, num_nodes * per_node)) if draw(st.booleans()) else Constraints()
     return builders.request(
-        *(draw(search_tables(name)) for name in names),
+        *(draw(search_tables(name, optimizer)) for name in names),
         topology=builders.topology(
             num_nodes * per_node,
             num_nodes=num_nodes,
             memory_bytes=draw(st.sampled_from([200 * MIB, 1500 * MIB, 6 * builders.GIB, 80 * builders.GIB])),
         ),
         batch_size_per_device=draw(st.sampled_from([1, 512])),
-        optimizer=draw(st.sampled_from(Optimizer)),
+        optimizer=optimizer,
         pipeline=draw(st.sampled_from(Pipeline)),
         compute_peak=draw(st.sampled_from(ComputePeak)),
         wire=draw(st.sampled_from([None, WireTypes(forward=WireType.FP16, backward=WireType.FP16)])),

@@ -18,7 +18,7 @@ from neuroshard_api.documents.tables import DataType as Element
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
 from neuroshard_api.process.errors import InputError
-from neuroshard_api.sharding.kernels import kernel_problem, release_of
+from neuroshard_api.sharding.kernels import release_of
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import placement_problems, release_problem
 from torchrec.distributed.types import (
@@ -101,8 +101,7 @@ def sharding_plan(
             a width.
     """
     request = plan.resolved
-    weight_types = {table.name: table.data_type for table in request.tables.tables}
-    problem = kernel_problem(compute_device, weight_types=weight_types, output_type=request.memory.output_data_type)
+    problem = request.kernel_problem(compute_device)
     if problem is not None:
         raise InputError(f"the plan cannot be run on these devices: {problem}, and plan again")
     release = release_of(fbgemm_gpu.__version__)
