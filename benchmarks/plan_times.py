@@ -37,7 +37,7 @@ from neuroshard_costs.fitting.hold_out import kendall_tau
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_profiler.devices.core_gauge import CoreGauge
 from neuroshard_trainer.measure.step_reporter import StepReporter
-from neuroshard_trainer.ranks.clocks import NS_PER_MS, Mark
+from neuroshard_trainer.ranks.clocks import NS_PER_MS, HostClock, Mark
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.sharded_training import (
@@ -129,7 +129,7 @@ class Comparison:
         return _median(self.starts)
 
 
-class ProcessorClock:
+class ProcessorClock(HostClock):
     """Processor time of the calling thread, as a clock of a step reporter."""
 
     def mark(self) -> Mark:

@@ -1,6 +1,8 @@
 """What a trainer measured of its steps under a plan."""
 
-from typing import Annotated, ClassVar, Literal, Self
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +12,37 @@ from neuroshard_api.documents.document import Value
 from neuroshard_api.documents.gradient_exchange import GradientType
 from neuroshard_api.documents.run_document import RunDocument
 from neuroshard_api.sharding.collectives import CollectiveTime
+
+MOST_STEPS: Final = 0.5
+"""Share of steps from which on a median is that of a step which the host bound."""
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class HostBoundShares(Value):
+    """Shares of the steps in which the device can have waited for the host in a part for a tenth of its time or more.
+
+    Then the host launches kernels later than the device could run them, and the measured time is in part the host's.
+    """
+
+    input_communication: Share = 0.0
+    forward_compute: Share = 0.0
+    forward_communication: Share = 0.0
+    backward_communication: Share = 0.0
+    backward_compute: Share = 0.0
+    expansion: Share = 0.0
+    dense_forward: Share = 0.0
+    dense_backward: Share = 0.0
+    dense_collectives: Share = 0.0
+
+    @classmethod
+    def of(cls, steps: Sequence[Collection[str]]) -> Self:
+        """Return the shares of steps by the times that the host bound in each, such as ``forward_compute_ms``."""
+        counts = Counter(name.removesuffix("_ms") for parts in steps for name in parts)
+        return cls(**{name: count / len(steps) for name, count in counts.items()})
+
+    def binds(self, *parts: str) -> bool:
+        """Return whether the host bound one of these parts, such as ``forward_compute``, in most steps."""
+        return any(getattr(self, part) > MOST_STEPS for part in parts)
 
 
 class RankTimes(Value):
@@ -44,6 +77,8 @@ class RankTimes(Value):
     data_wait_ms: Milliseconds
     """From asking for a batch to having it."""
     step_ms: Milliseconds
+    host_bound: HostBoundShares | None = None
+    """How often the host bound the parts. If unset: a CPU, where the host computes, or the trainer did not tell."""
     peak_memory_bytes: Count | None = None
     """Most memory since the start: of the device, as torch's allocator counts it; on a CPU of the process. If unset:
     the trainer did not tell."""
@@ -110,6 +145,9 @@ class StepReport(RunDocument):
     schema_version: Literal["step-report/v1"] = "step-report/v1"
     first_step: Count
     num_steps: PositiveCount
+    num_timed_steps: PositiveCount | None = None
+    """Those of them that were timed in parts; medians of parts are over these. If unset: all, or the trainer did not
+    tell."""
     samples_per_second: Annotated[float, Field(ge=0)] | None = None
     """Samples of all ranks, by the slowest rank's median step. If unset: the trainer did not tell its batch size."""
     ranks: Annotated[tuple[RankTimes, ...], Field(min_length=1)]

@@ -16,7 +16,8 @@ from neuroshard_api.documents.bundle import CollectionParts
 from neuroshard_api.documents.records import CollectionSample, CollectionTimes, ProfileRecord
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_trainer.dense.optimizers import embedding_sharder
-from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers, TimedPart
+from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers
+from neuroshard_trainer.measure.step_marks import StepMarks, TimedPart
 from neuroshard_trainer.measure.step_reporter import MarkedStep, step_times
 from neuroshard_trainer.ranks.clocks import clock_of
 from torch import nn
@@ -149,7 +150,8 @@ class _Trained:
             sharders=[sharder],
         )
         self._clock = clock_of(device)
-        self._timers = EmbeddingTimers(self._model, self._clock)
+        self._marks = StepMarks(self._clock)
+        EmbeddingTimers(self._model, self._marks)
         self._steps: list[MarkedStep] = []
         samples, pooling = sample.batch_size_per_device, sample.pooling_factor
         self._lookups = [
@@ -165,10 +167,10 @@ class _Trained:
     def step(self) -> None:
         """Look up, and update. All ranks must call this."""
         dist.barrier()
-        self._timers.start()
+        self._marks.start()
         begun = self._clock.mark()
         torch.autograd.backward(self._model(self._lookups), self._gradient)
-        self._steps.append(MarkedStep(begun, self._clock.mark(), (), tuple(self._timers.stop())))
+        self._steps.append(MarkedStep(begun, self._clock.mark(), (), tuple(self._marks.stop())))
 
     def parts(self) -> CollectionParts:
         """Return the medians over the steps, but for the first, of the means over ranks."""

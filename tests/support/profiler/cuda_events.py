@@ -14,21 +14,28 @@ class SimulatedGpu:
         """What the host's clock shows: calls take it no time, only waiting does."""
         self.num_waits = 0
         """How often the host had to wait for the device."""
+        self.num_events = 0
+        """Events that were made."""
+        self.num_records = 0
+        """Records of them."""
         self._work_before_event_ms = work_before_event_ms
-        self._busy_until_ms = 0.0
+        self.busy_until_ms = 0.0
+        """When the stream has done all work."""
 
     def queue(self, work_ms: float) -> None:
         """Put work into the stream, as a kernel's launch does."""
-        self._busy_until_ms = max(self._busy_until_ms, self.host_ms) + work_ms
+        self.busy_until_ms = max(self.busy_until_ms, self.host_ms) + work_ms
 
     def event(self) -> "SimulatedEvent":
         """Return a new event for timing; before its record there is the work that the GPU was made with."""
+        self.num_events += 1
         return SimulatedEvent(self, enable_timing=True)
 
     def record_ms(self) -> float:
         """Return the time at which a record that is put into the stream now will be passed."""
+        self.num_records += 1
         self.queue(self._work_before_event_ms)
-        return self._busy_until_ms
+        return self.busy_until_ms
 
     def wait_until(self, moment_ms: float) -> None:
         """Let the host wait for the stream to pass a moment."""

@@ -16,7 +16,7 @@ from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
 from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.measure.step_reporter import StepReporter
-from neuroshard_trainer.ranks.clocks import NS_PER_MS, Mark
+from neuroshard_trainer.ranks.clocks import NS_PER_MS, HostClock, Mark
 from neuroshard_trainer.sharding.live_sharding import sharded_collections
 from support import builders
 from support.trainer.rank_server import joined_ranks
@@ -48,7 +48,7 @@ EXTRA_MS = 7.0
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadClock:
+class ThreadClock(HostClock):
     """Processor time of the training thread: waits for other programs, and for other ranks, are not part of it."""
 
     def mark(self) -> Mark:

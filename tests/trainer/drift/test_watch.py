@@ -83,7 +83,7 @@ class Training:
         step_ms = [sum(each.values()) * ratios for each, ratios in zip(parts, noise, strict=True)]
         for each, reference, times in zip(parts, self._references, step_ms, strict=True):
             for ms in times.tolist():
-                reference.add({**each, "step_ms": ms})
+                reference.add(ms, {**each, "step_ms": ms})
         for step in range(first, first + REPORT_STEPS):
             self.watch.inputs.offer(step, {"sparse": self.lookups(pooling)} if step % 100 == 99 else None)
         self.watch.add_steps(first, [each.astype(np.float32) for each in step_ms])

@@ -5,9 +5,9 @@ from typing import Any
 
 import torch
 from neuroshard_trainer.measure.dense_timers import DenseTimers
-from neuroshard_trainer.measure.embedding_timers import Member, TimedPart
+from neuroshard_trainer.measure.step_marks import StepMarks, TimedPart
 from neuroshard_trainer.measure.step_reporter import _dense_times
-from neuroshard_trainer.ranks.clocks import CudaClock, Mark
+from neuroshard_trainer.ranks.clocks import CudaClock
 from support.profiler.cuda_events import SimulatedGpu
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -28,17 +28,18 @@ def test_passes_last_from_the_input_to_the_last_gradient(group: Any) -> None:
         gpu.queue(8.0)
         wait_for_unshard()
 
-    def add(part: TimedPart, _family: Member, begin: Mark, end: Mark) -> None:
-        found[part] += int(clock.read_ms([begin, end])[1])
-
     shards.wait_for_unshard = wait
-    DenseTimers(model, clock, add)
+    marks = StepMarks(clock)
+    DenseTimers(model, marks)
     model[0].register_forward_hook(lambda *_: gpu.queue(1.0))
     model[0].register_full_backward_hook(lambda *_: gpu.queue(2.0))
 
+    marks.start()
     output = model(torch.ones(3, 2, requires_grad=True))
     gpu.queue(64.0)  # the loss is in neither pass
     torch.autograd.backward(output.sum())
+    for each in marks.stop():
+        found[each.part] += int(clock.read_ms([each.begin, each.end])[1])
 
     assert found == {
         TimedPart.DENSE_FORWARD: 1 + 8,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,13 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.dense.optimizers import dense_optimizer, replicated_optimizer
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.work_budget import WorkBudget
-from neuroshard_trainer.measure.embedding_timers import Member
 from neuroshard_trainer.measure.prometheus import prometheus_writer
+from neuroshard_trainer.measure.step_marks import Member, TimedPart, is_timed
 from neuroshard_trainer.measure.step_reporter import StepReporter, _covered_ms, _own_ms
 from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.pipeline import BatchPipeline
-from neuroshard_trainer.ranks.clocks import CudaClock
-from neuroshard_trainer.sharding.live_sharding import prove_sharding
+from neuroshard_trainer.ranks.clocks import CudaClock, HostClock
+from neuroshard_trainer.sharding.live_sharding import prove_sharding, sharded_collections
 from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
@@ -42,7 +43,7 @@ SAMPLES = 64
 PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
 """Fields of RankTimes that are parts of dense_ms."""
 MEMORY = ("peak_memory_bytes", "peak_reserved_bytes", "device_used_bytes")
-NO_PARTS = {"rank", *MEMORY, "collectives", "expansion_ms", *PASSES}
+NO_PARTS = {"rank", *MEMORY, "collectives", "host_bound", "expansion_ms", *PASSES}
 """Fields of RankTimes that are not parts of a step on all lists."""
 
 
@@ -326,6 +327,99 @@ def test_a_moment_of_two_collectives_counts_for_the_one_that_ended_first() -> No
     assert own == {Family.COLUMNS: 3.0, Family.ROWS: 4.0, Family.NODE_ROWS: 3.0}
 
 
+def test_one_step_in_ten_is_timed_whatever_the_period_of_a_training() -> None:
+    """Each window of 100 steps has its 10, and steps that come every so often have their share of them."""
+    timed = [step for step in range(10, 1000) if is_timed(step, every=10)]
+
+    assert all(is_timed(step, every=10) for step in range(10)), "a short training has times as well"
+    assert {sum(first <= step < first + 100 for step in timed) for first in range(10, 900, 10)} == {10}
+    for period in range(2, 51):
+        shares = [sum(step % period == phase for step in timed) / len(timed) for phase in range(period)]
+        assert max(abs(share - 1 / period) for share in shares) < 0.07
+
+
+def test_a_step_that_is_not_timed_in_parts_has_two_marks(tmp_path: Path, group: Any) -> None:
+    """Its begin and its end, by events that earlier steps used; the report has medians of the timed ones."""
+    reports: list[StepReport] = []
+    model = sharded_model(group)
+    gpu = SimulatedGpu(work_before_event_ms=1.0)
+    reporter = StepReporter(
+        model, write_plan(tmp_path, plan_of()), write=reports.append, drift=False, clock=CudaClock(new_event=gpu.event)
+    )
+    marks = [0]
+
+    for dense, lookups in reporter.steps([batch()] * 300):
+        torch.autograd.backward(model(dense, lookups).sum())
+        reporter.end_step()
+        marks.append(gpu.num_records)
+
+    per_step = [after - before for before, after in pairwise(marks)]
+    in_parts = [count > 2 for count in per_step]
+    assert in_parts == [is_timed(step, every=10) for step in range(300)]
+    assert max(per_step) < 20
+    assert sum(per_step[100:]) / len(per_step[100:]) < 4
+    assert gpu.num_events <= 10 * max(per_step) + 9 * max(per_step) + 2 * 100
+    assert [(each.num_steps, each.num_timed_steps) for each in reports] == [(100, 10)] * 3
+    first, last = (reports[index].ranks[0] for index in (0, -1))
+    assert last.step_ms == 1.0, "that of most steps, whose end alone is work"
+    assert first.model_dump(exclude={"step_ms", *MEMORY}) == last.model_dump(exclude={"step_ms", *MEMORY})
+
+
+@pytest.mark.parametrize(
+    ("queued_ms", "launch_ms", "is_bound"),
+    [(0.0, 4.0, True), (0.0, 0.2, False), (500.0, 4.0, False)],
+    ids=["late", "in time", "ahead"],
+)
+def test_a_part_says_whether_the_device_waited_for_the_host(
+    tmp_path: Path,
+    group: Any,
+    queued_ms: float,
+    launch_ms: float,
+    is_bound: bool,  # noqa: FBT001 - a case's own
+) -> None:
+    """By what can be waiting: nothing where the device has not come to the part, else what the launches take."""
+    reports: list[StepReport] = []
+    model = sharded_model(group)
+    gpu = SimulatedGpu()
+    (collection,) = sharded_collections(model)
+
+    def launch(*_: object) -> None:
+        gpu.host_ms += launch_ms
+        gpu.queue(5.0)
+
+    reporter = StepReporter(
+        model,
+        write_plan(tmp_path, plan_of()),
+        write=reports.append,
+        clock=CudaClock(new_event=gpu.event, host_ns=lambda: int(gpu.host_ms * 1e6)),
+    )
+    for lookup in collection._lookups:
+        lookup.register_forward_pre_hook(launch)
+
+    for dense, lookups in reporter.steps([batch()] * 4):
+        gpu.queue(queued_ms)
+        torch.autograd.backward(model(dense, lookups).sum())
+        for _ in range(2):
+            gpu.event().synchronize()
+        gpu.host_ms = max(gpu.host_ms, gpu.busy_until_ms)
+
+    shares = reports[0].ranks[0].host_bound
+    assert shares is not None
+    assert shares.forward_compute == float(is_bound)
+    assert shares.binds("forward_compute", "backward_compute") == is_bound
+    measured_ms = reports[0].ranks[0].forward_compute_ms
+    assert measured_ms == pytest.approx(5.0 if queued_ms else 5.0 + launch_ms)
+
+
+def test_a_cpu_waits_for_no_host(tmp_path: Path, group: Any) -> None:
+    """The host is what computes: the report says nothing of it."""
+    reports: list[StepReport] = []
+    model = sharded_model(group)
+    trained(model, StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append), 2)
+
+    assert reports[0].ranks[0].host_bound is None
+
+
 def test_the_window_slides(tmp_path: Path, group: Any) -> None:
     """Medians are over the last steps."""
     file = tmp_path / "step-report.json"
@@ -449,8 +543,8 @@ def test_averages_of_copies_are_in_the_reference_as_in_the_report(tmp_path: Path
     for step, (dense, lookups) in enumerate(reporter.steps([batch()] * 300)):
         torch.autograd.backward(model(dense, lookups).sum())
         if step % 4 == 3:
-            reporter._timers._begin_sync()
-            reporter._timers._end_sync()
+            begun = reporter._marks.mark()
+            reporter._marks.end(TimedPart.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, begun)
 
     drift = DriftReport.read(tmp_path / "drift-report.json")
     [average] = [
@@ -489,7 +583,7 @@ def test_another_batch_size_begins_a_reference_of_its_own(tmp_path: Path, group:
 def test_a_clock_that_jumps_ends_no_training(tmp_path: Path, group: Any) -> None:
     """A step whose times are negative or none is in no median."""
 
-    class Jumping:
+    class Jumping(HostClock):
         """Reads every tenth step as if its clock had been set back, or had none."""
 
         def __init__(self) -> None:
@@ -522,7 +616,7 @@ def test_a_clock_that_jumps_ends_no_training(tmp_path: Path, group: Any) -> None
 def test_a_report_of_steps_without_times_is_one_of_zeros(tmp_path: Path, group: Any) -> None:
     """All ranks take part in the collecting, whatever a rank's clock says."""
 
-    class Broken:
+    class Broken(HostClock):
         """Has no times."""
 
         def mark(self) -> Any:

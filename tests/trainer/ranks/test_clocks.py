@@ -43,6 +43,36 @@ def test_marking_does_not_wait_for_a_gpu() -> None:
     assert (gpu.num_waits, gpu.host_ms) == (1, 12.0)
 
 
+@pytest.mark.parametrize(
+    ("queued_ms", "limit_ms"), [(0.0, 3.0), (2.0, 3.0), (10.0, 0.0)], ids=["idle", "caught up", "busy"]
+)
+def test_a_device_waits_for_the_host_no_longer_than_the_host_takes(queued_ms: float, limit_ms: float) -> None:
+    """And not at all where it has not come to the begin when the host marks the end."""
+    gpu = SimulatedGpu()
+    clock = CudaClock(new_event=gpu.event, host_ns=lambda: int(gpu.host_ms * 1e6))
+    gpu.queue(queued_ms)
+    begin = clock.mark()
+    gpu.host_ms += 3.0
+    gpu.queue(1.0)
+    end = clock.mark()
+
+    assert clock.idle_limit_ms(begin, end) == limit_ms
+    assert gpu.num_waits == 0
+    assert HostClock().idle_limit_ms(begin, end) is None
+
+
+def test_an_event_is_used_again_once_nobody_holds_its_mark() -> None:
+    """And not before: a mark that is held can still be read."""
+    gpu = SimulatedGpu()
+    clock = CudaClock(new_event=gpu.event)
+    held = clock.mark()
+    gpu.queue(2.0)
+    for _ in range(5):
+        assert clock.read_ms([held, clock.mark()]) == [0.0, 2.0]
+
+    assert gpu.num_events == 2
+
+
 def test_simulated_events_refuse_what_cuda_events_refuse() -> None:
     """The simulation of the tests of GPU clocks has the three checks of ``CUDAEvent::elapsed_time``."""
     gpu = SimulatedGpu()

@@ -44,9 +44,15 @@ def taken_work(codecs: Codecs, clock: Clock) -> RankCodecs:
     )
 
 
-def measured_communication(ranks: Sequence[RankCodecs], num_steps: int) -> MeasuredCommunication:
-    """Return the mean communication of all ranks in a step of ``num_steps``."""
-    steps = max(num_steps, 1)
+def measured_communication(ranks: Sequence[RankCodecs], num_steps: int, *, num_timed: int) -> MeasuredCommunication:
+    """Return the mean communication of all ranks in a step.
+
+    Args:
+        ranks: what each did.
+        num_steps: steps that the bytes are of.
+        num_timed: those of them that the times are of.
+    """
+    steps, timed = max(num_steps, 1), max(num_timed, 1)
     first = ranks[0]
     forward_error, backward_error = (
         max((each.errors[index] or 0.0 for each in ranks), default=0.0) if first.errors[index] is not None else None
@@ -57,8 +63,8 @@ def measured_communication(ranks: Sequence[RankCodecs], num_steps: int) -> Measu
         is_encoded=first.is_encoded,
         forward_bytes=sum(each.forward_bytes for each in ranks) / steps,
         backward_bytes=sum(each.backward_bytes for each in ranks) / steps,
-        encode_ms=max(each.encode_ms for each in ranks) / steps,
-        decode_ms=max(each.decode_ms for each in ranks) / steps,
+        encode_ms=max(each.encode_ms for each in ranks) / timed,
+        decode_ms=max(each.decode_ms for each in ranks) / timed,
         forward_error=forward_error,
         backward_error=backward_error,
     )

@@ -23,7 +23,8 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.types import CommOp, QuantizedCommCodecs
 
-from neuroshard_trainer.ranks.clocks import Clock, HostClock, Mark
+from neuroshard_trainer.measure.step_marks import StepMarks
+from neuroshard_trainer.ranks.clocks import Mark
 
 ALL_TO_ALL = CommOp.POOLED_EMBEDDINGS_ALL_TO_ALL
 
@@ -35,7 +36,7 @@ class CodecWork:
     sent_bytes: int = 0
     """Handed to the all-to-all by this rank, what it sends to itself included."""
     encodings: list[tuple[Mark, Mark]] = field(default_factory=list)
-    """Begin and end of each."""
+    """Begin and end of each in the steps that are timed in parts."""
     decodings: list[tuple[Mark, Mark]] = field(default_factory=list)
 
 
@@ -54,8 +55,8 @@ class SwitchableCodec:
     def __init__(self, codec: FbgemmCodec, *, scale: float = 1.0) -> None:
         self._codec = codec
         self._scale = scale
-        self.clock: Clock = HostClock()
-        """Marks the work."""
+        self.marks: StepMarks | None = None
+        """Of the steps whose parts are timed. None: nothing is timed."""
         self.is_on = True
         """Whether the next exchange is encoded."""
         self.measures_error = False
@@ -96,9 +97,8 @@ class SwitchableCodec:
         """Return the encoded tensor."""
         encoded = input_tensor
         if ctx is not None:
-            begin = self.clock.mark()
-            encoded = self._codec.encode(self._scaled(input_tensor), ctx)
-            self.work.encodings.append((begin, self.clock.mark()))
+            with self._timed(self.work.encodings):
+                encoded = self._codec.encode(self._scaled(input_tensor), ctx)
             if self.measures_error:
                 self.measures_error = False
                 decoded = self._codec.decode(encoded, ctx).view(-1) / self._scale
@@ -111,16 +111,25 @@ class SwitchableCodec:
         """Return the values of what was received."""
         if ctx is None:
             return input_grad
-        begin = self.clock.mark()
-        values: torch.Tensor = self._codec.decode(input_grad, ctx)
-        values = values if self._scale == 1 else values / self._scale
-        self.work.decodings.append((begin, self.clock.mark()))
-        return values
+        with self._timed(self.work.decodings):
+            values: torch.Tensor = self._codec.decode(input_grad, ctx)
+            return values if self._scale == 1 else values / self._scale
 
     def take_work(self) -> CodecWork:
         """Return the work since the last call."""
         taken, self.work = self.work, CodecWork()
         return taken
+
+    @contextmanager
+    def _timed(self, intervals: list[tuple[Mark, Mark]]) -> Iterator[None]:
+        """Add an interval in a step that is timed in parts."""
+        marks = self.marks
+        if marks is None or not marks.in_parts:
+            yield
+            return
+        begin = marks.mark()
+        yield
+        intervals.append((begin, marks.mark()))
 
     def _scaled(self, values: torch.Tensor) -> torch.Tensor:
         return values if self._scale == 1 else values * self._scale
@@ -167,9 +176,9 @@ class Codecs:
             self.switch(on=was_on)
             self.forward.work, self.backward.work = before
 
-    def use_clock(self, clock: Clock) -> None:
-        """Mark work by this clock."""
-        self.forward.clock = self.backward.clock = clock
+    def use_marks(self, marks: StepMarks) -> None:
+        """Time the work in the steps that these marks time in parts."""
+        self.forward.marks = self.backward.marks = marks
 
     def measure_errors(self) -> None:
         """Compute the errors of both directions in the next step."""

@@ -20,6 +20,7 @@ from torch import nn
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
 from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers
+from neuroshard_trainer.measure.step_marks import StepMarks
 from neuroshard_trainer.ranks.clocks import clock_of
 
 # Student's 97.5 % quantiles for 1 to 30 degrees of freedom, and the normal distribution's, which more approach.
@@ -112,11 +113,10 @@ class _Run:
         self._step = contestant.step
         self._device = device
         self._clock = clock_of(device)
-        self._timers = (
-            None
-            if contestant.model is None
-            else EmbeddingTimers(contestant.model, self._clock, contestant.replicated_optimizer)
-        )
+        self._marks: StepMarks | None = None
+        if contestant.model is not None:
+            self._marks = StepMarks(self._clock)
+            EmbeddingTimers(contestant.model, self._marks, contestant.replicated_optimizer)
         self.step_ms: list[float] = []
         self._embedding_ms: list[float] = []
         self._losses: list[torch.Tensor] = []
@@ -128,11 +128,11 @@ class _Run:
         embedding_ms = 0.0
         begin = self._clock.mark()
         for _ in range(steps):
-            if self._timers is not None:
-                self._timers.start()
+            if self._marks is not None:
+                self._marks.start()
             self._losses.append(self._step().detach())
-            if self._timers is not None:
-                intervals = self._timers.stop()
+            if self._marks is not None:
+                intervals = self._marks.stop()
                 marks = [mark for each in intervals for mark in (each.begin, each.end)]
                 read = self._clock.read_ms(marks) if marks else []
                 embedding_ms += sum(end - first for first, end in zip(read[::2], read[1::2], strict=True))
@@ -151,7 +151,7 @@ class _Run:
         losses, other = self.mean_losses(), reference.mean_losses()
         return PlanTimes(
             step_ms=tuple(self.step_ms),
-            embedding_ms=None if self._timers is None else tuple(self._embedding_ms),
+            embedding_ms=None if self._marks is None else tuple(self._embedding_ms),
             steps_per_second=rate,
             interval=rate_interval,
             speedup=speedup,

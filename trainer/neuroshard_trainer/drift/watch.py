@@ -23,7 +23,7 @@ from neuroshard_api.documents.document import DocumentError, read_data
 from neuroshard_api.documents.drift_report import DriftChange, DriftReport
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import any_plan
-from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.documents.step_report import HostBoundShares, RankTimes
 from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE
 from numpy.typing import NDArray
 
@@ -56,35 +56,54 @@ def forget(folder: Path) -> None:
 class ReferenceTimes:
     """The medians of one rank's first steps after the warm-up: those that the detector's reference is of.
 
-    Averages of copies count with their mean, as in step reports: most steps have none.
+    Those of parts are over the steps among them that were timed in parts. Averages of copies count with their mean over
+    all, as in step reports: most steps have none.
     """
 
     def __init__(self) -> None:
         self._left_out = WARM_UP_STEPS
         self._sync_ms = 0.0
-        self._steps: list[tuple[float, ...]] = []
-        self.medians: dict[str, float] | None = None
+        self._step_ms: list[float] = []
+        self._parts: list[tuple[float, ...]] = []
+        self._host_bound: list[frozenset[str]] = []
+        self.medians: dict[str, Any] | None = None
         """By field of RankTimes. None: not known yet."""
 
-    def add(self, times: Mapping[str, float], *, sync_ms: float = 0.0) -> None:
+    def add(
+        self,
+        step_ms: float,
+        parts: Mapping[str, float] | None,
+        *,
+        sync_ms: float = 0.0,
+        host_bound: frozenset[str] | None = None,
+    ) -> None:
         """Take in the times of a step.
 
         Args:
-            times: by field of RankTimes.
+            step_ms: from begin to end.
+            parts: by field of RankTimes. None: it was not timed in parts.
             sync_ms: of the average of copies, which ``backward_communication_ms`` leaves out.
+            host_bound: parts that the host bound. None: it was not timed in parts, or the host is what computes.
         """
         if self.medians is not None:
             return
         if self._left_out:
             self._left_out -= 1
             return
-        self._steps.append(tuple(times[name] for name in TIMES))
+        self._step_ms.append(step_ms)
         self._sync_ms += sync_ms
-        if len(self._steps) == REFERENCE_STEPS:
-            middles = np.median(np.array(self._steps), axis=0)
+        if parts is not None:
+            self._parts.append(tuple(parts[name] for name in TIMES))
+        if host_bound is not None:
+            self._host_bound.append(host_bound)
+        if len(self._step_ms) == REFERENCE_STEPS:
+            middles = np.median(np.array(self._parts), axis=0)
             self.medians = dict(zip(TIMES, middles.tolist(), strict=True))
+            self.medians["step_ms"] = float(np.median(self._step_ms))
             self.medians["backward_communication_ms"] += self._sync_ms / REFERENCE_STEPS
-            self._steps.clear()
+            self.medians["host_bound"] = HostBoundShares.of(self._host_bound) if self._host_bound else None
+            self._step_ms.clear()
+            self._parts.clear()
 
 
 class DriftWatch:

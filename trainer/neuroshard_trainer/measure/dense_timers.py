@@ -18,25 +18,23 @@ from torch import nn
 from torch.autograd import Variable
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
-from neuroshard_trainer.measure.embedding_timers import Add, TimedPart
-from neuroshard_trainer.ranks.clocks import Clock, Mark
+from neuroshard_trainer.measure.step_marks import StepMarks, TimedPart
+from neuroshard_trainer.ranks.clocks import Mark
 
 _COLLECTIVE_CALLS = ("unshard", "wait_for_unshard", "post_backward")
 """Of torch's groups of sharded parameters: gather, wait for it and copy, reduce."""
 
 
 class DenseTimers:
-    """Adds the intervals of each step.
+    """Marks the intervals of each step that is timed in parts.
 
     Args:
         model: that the training calls. Where it returns anything but one tensor, its backward pass is not timed.
-        clock: makes the marks.
-        add: takes each interval.
+        marks: of the steps.
     """
 
-    def __init__(self, model: nn.Module, clock: Clock, add: Add) -> None:
-        self._clock = clock
-        self._add = add
+    def __init__(self, model: nn.Module, marks: StepMarks) -> None:
+        self._marks = marks
         self._forward_began: Mark = None
         self._backward_began: Mark = None
         self._computed: Mark = None
@@ -47,34 +45,38 @@ class DenseTimers:
                 setattr(group, name, self._timed(getattr(group, name)))
 
     def _begin_forward(self, *_: object) -> None:
-        self._forward_began = self._clock.mark()
+        if self._marks.in_parts:
+            self._forward_began = self._marks.mark()
 
     def _end_forward(self, _module: nn.Module, _inputs: object, output: object) -> None:
-        self._add(TimedPart.DENSE_FORWARD, None, self._forward_began, self._clock.mark())
+        if not self._marks.in_parts:
+            return
+        self._marks.end(TimedPart.DENSE_FORWARD, None, self._forward_began)
         if isinstance(output, torch.Tensor) and output.requires_grad:
             output.register_hook(self._begin_backward)  # type: ignore[no-untyped-call] # torch's
 
     def _begin_backward(self, *_: object) -> None:
-        self._backward_began = self._clock.mark()
+        self._backward_began = self._marks.mark()
         # The first callback of the pass, so that it runs before those in which torch waits for collectives.
         Variable._execution_engine.queue_callback(self._end_compute)  # noqa: SLF001 - as torch's own FSDP does
 
     def _end_compute(self) -> None:
-        self._computed = self._clock.mark()
-        self._add(TimedPart.DENSE_BACKWARD, None, self._backward_began, self._computed)
+        self._computed = self._marks.end(TimedPart.DENSE_BACKWARD, None, self._backward_began)
         Variable._execution_engine.queue_callback(self._end_wait)  # noqa: SLF001 - behind those that wait
 
     def _end_wait(self) -> None:
-        self._add(TimedPart.DENSE_COLLECTIVES, None, self._computed, self._clock.mark())
+        self._marks.end(TimedPart.DENSE_COLLECTIVES, None, self._computed)
 
     def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
         def timed(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - torch's own
-            begun = self._clock.mark()
+            if not self._marks.in_parts:
+                return call(*arguments, **named)
+            begun = self._marks.mark()
             try:
                 return call(*arguments, **named)
             finally:
-                self._add(TimedPart.DENSE_COLLECTIVES, None, begun, self._clock.mark())
+                self._marks.end(TimedPart.DENSE_COLLECTIVES, None, begun)
 
         return timed
 

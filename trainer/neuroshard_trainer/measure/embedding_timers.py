@@ -23,9 +23,8 @@ Where groups of ranks hold copies of the tables, their average after the optimiz
 An all-to-all lasts until the last rank has sent: the time of a rank includes its waiting for slower ones.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from enum import StrEnum
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
@@ -39,65 +38,33 @@ from torch.autograd import Variable
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.optim.keyed import KeyedOptimizerWrapper
 
+from neuroshard_trainer.measure.step_marks import StepMarks, TimedPart
 from neuroshard_trainer.model.averaged_model import AveragedModel
 from neuroshard_trainer.model.expansion import Expansion
-from neuroshard_trainer.ranks.clocks import Clock, Mark
+from neuroshard_trainer.ranks.clocks import Mark
 from neuroshard_trainer.sharding.live_sharding import sharded_collections
 
 
-class TimedPart(StrEnum):
-    """A part of a step, by its field of RankTimes."""
-
-    INPUT_COMMUNICATION = "input_communication_ms"
-    FORWARD_COMPUTE = "forward_compute_ms"
-    FORWARD_COMMUNICATION = "forward_communication_ms"
-    BACKWARD_COMMUNICATION = "backward_communication_ms"
-    BACKWARD_COMPUTE = "backward_compute_ms"
-    EXPANSION = "expansion_ms"
-    DENSE_FORWARD = "dense_forward_ms"
-    DENSE_BACKWARD = "dense_backward_ms"
-    DENSE_COLLECTIVES = "dense_collectives_ms"
-
-
-COMPUTE = (TimedPart.FORWARD_COMPUTE, TimedPart.BACKWARD_COMPUTE)
-COMMUNICATION = (TimedPart.INPUT_COMMUNICATION, TimedPart.FORWARD_COMMUNICATION, TimedPart.BACKWARD_COMMUNICATION)
-DENSE = (TimedPart.DENSE_FORWARD, TimedPart.DENSE_BACKWARD, TimedPart.DENSE_COLLECTIVES)
-
-
-Member: TypeAlias = Family | Literal[CollectiveKind.SYNC] | None
-"""Whose interval it is. SYNC: the average over copies of groups. None: of all families together."""
-
-
-class Interval(NamedTuple):
-    """One part's begin and end. A tuple, since a step makes dozens."""
-
-    part: TimedPart
-    family: Member
-    begin: Mark
-    end: Mark
-
-
 class EmbeddingTimers:
-    """Collects the intervals of one step after another; between ``start`` and ``stop`` only.
+    """Marks the embedding work of each step that is timed in parts; averages of copies in every step.
 
     Args:
         model: with sharded collections.
-        clock: makes the marks.
+        marks: of the steps.
         replicated_optimizer: of data_parallel tables. None: there are none.
     """
 
     def __init__(
-        self, model: nn.Module, clock: Clock, replicated_optimizer: KeyedOptimizerWrapper | None = None
+        self, model: nn.Module, marks: StepMarks, replicated_optimizer: KeyedOptimizerWrapper | None = None
     ) -> None:
-        self._clock = clock
-        self._intervals: list[Interval] | None = None
+        self._marks = marks
         self._update_began: Mark = None
         self._sync_began: Mark = None
         for collection in sharded_collections(model):
-            _CollectionHooks(collection, clock, self.add)
+            _CollectionHooks(collection, marks)
         for module in model.modules():
             if isinstance(module, Expansion):
-                _ExpansionHooks(module, clock, self.add)
+                _ExpansionHooks(module, marks)
         if isinstance(model, AveragedModel):
             model.sync_hooks = (self._begin_sync, self._end_sync)
         if replicated_optimizer is not None:
@@ -105,61 +72,48 @@ class EmbeddingTimers:
             inner.register_step_pre_hook(self._begin_update)
             inner.register_step_post_hook(self._end_update)
 
-    def start(self) -> None:
-        """Begin to collect."""
-        self._intervals = []
-
-    def stop(self) -> Sequence[Interval]:
-        """Return the intervals since ``start``, and collect no more."""
-        collected, self._intervals = self._intervals or [], None
-        return collected
-
-    def add(self, part: TimedPart, family: Member, begin: Mark, end: Mark) -> None:
-        """Take in an interval, if it is within ``start`` and ``stop``."""
-        if self._intervals is not None:
-            self._intervals.append(Interval(part, family, begin, end))
-
     def _begin_update(self, *_: object) -> None:
-        self._update_began = self._clock.mark()
+        if self._marks.in_parts:
+            self._update_began = self._marks.mark()
 
     def _end_update(self, *_: object) -> None:
-        self.add(TimedPart.BACKWARD_COMPUTE, Family.REPLICATED, self._update_began, self._clock.mark())
+        if self._marks.in_parts:
+            self._marks.end(TimedPart.BACKWARD_COMPUTE, Family.REPLICATED, self._update_began)
 
     def _begin_sync(self) -> None:
-        self._sync_began = self._clock.mark()
+        if self._marks.in_step:
+            self._sync_began = self._marks.mark()
 
     def _end_sync(self) -> None:
-        self.add(TimedPart.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, self._sync_began, self._clock.mark())
-
-
-Add = Callable[[TimedPart, Member, Mark, Mark], None]
+        if self._marks.in_step:
+            self._marks.end(TimedPart.BACKWARD_COMMUNICATION, CollectiveKind.SYNC, self._sync_began)
 
 
 class _CollectionHooks:
     """The hooks on one collection. TorchRec makes its output dists in the first forward pass, so they come last."""
 
-    def __init__(self, collection: ShardedEmbeddingBagCollection, clock: Clock, add: Add) -> None:
+    def __init__(self, collection: ShardedEmbeddingBagCollection, marks: StepMarks) -> None:
         self._collection = collection
-        self._clock = clock
-        self._add = add
+        self._marks = marks
         self._entered: Mark | None = None
         self._hooked_dists: Sequence[nn.Module] = ()
         collection.register_forward_pre_hook(self._enter)
         # TorchRec has no public way to its lookups and output dists.
         families = [Family.of(ShardingType(each)) for each in collection._sharding_types]  # noqa: SLF001
         self._lookups = [
-            _LookupHooks(lookup, family, clock, add)
+            _LookupHooks(lookup, family, marks)
             for lookup, family in zip(collection._lookups, families, strict=True)  # noqa: SLF001
         ]
         for lookup in collection._lookups:  # noqa: SLF001
             lookup.register_forward_pre_hook(self._leave_input_dist)
 
     def _enter(self, *_: object) -> None:
-        self._entered = self._clock.mark()
+        if self._marks.in_parts:
+            self._entered = self._marks.mark()
 
     def _leave_input_dist(self, *_: object) -> None:
         if self._entered is not None:
-            self._add(TimedPart.INPUT_COMMUNICATION, None, self._entered, self._clock.mark())
+            self._marks.end(TimedPart.INPUT_COMMUNICATION, None, self._entered)
             self._entered = None
         dists = self._collection._output_dists  # noqa: SLF001
         if dists is not self._hooked_dists:
@@ -172,10 +126,9 @@ class _CollectionHooks:
 class _LookupHooks:
     """The hooks on the tables of one sharding type, which are looked up together and sent by one collective."""
 
-    def __init__(self, lookup: nn.Module, family: Family, clock: Clock, add: Add) -> None:
+    def __init__(self, lookup: nn.Module, family: Family, marks: StepMarks) -> None:
         self.family = family
-        self._clock = clock
-        self._add = add
+        self._marks = marks
         self._lookup_began: Mark = None
         self._lookup_ended: Mark = None
         self._gradient_there: Mark | None = None
@@ -197,37 +150,41 @@ class _LookupHooks:
 
     def begin_dist(self, _module: nn.Module, _inputs: object, awaitable: Any) -> None:  # noqa: ANN401 - torchrec's, untyped
         """Have the end of the output dist's wait marked."""
-        awaitable.callbacks.append(self._end_dist)
+        if self._marks.in_parts:
+            awaitable.callbacks.append(self._end_dist)
 
     def _begin_lookup(self, *_: object) -> None:
-        self._lookup_began = self._clock.mark()
+        if self._marks.in_parts:
+            self._lookup_began = self._marks.mark()
 
     def _end_lookup(self, *_: object) -> None:
-        self._lookup_ended = self._clock.mark()
-        self._add(TimedPart.FORWARD_COMPUTE, self.family, self._lookup_began, self._lookup_ended)
+        if self._marks.in_parts:
+            self._lookup_ended = self._marks.end(TimedPart.FORWARD_COMPUTE, self.family, self._lookup_began)
 
     def _watch_backward(self, _module: nn.Module, _inputs: object, output: torch.Tensor) -> None:
-        if output.grad_fn is not None:
+        if self._marks.in_parts and output.grad_fn is not None:
             output.grad_fn.register_prehook(self._begin_backward)
 
     def _end_dist(self, pooled: torch.Tensor) -> torch.Tensor:
-        self._add(TimedPart.FORWARD_COMMUNICATION, self.family, self._lookup_ended, self._clock.mark())
+        self._marks.end(TimedPart.FORWARD_COMMUNICATION, self.family, self._lookup_ended)
         self._gradient_there = None
         if pooled.requires_grad:
             pooled.register_hook(self._take_gradient)  # type: ignore[no-untyped-call] # torch's
         return pooled
 
     def _take_gradient(self, _gradient: torch.Tensor) -> None:
-        self._gradient_there = self._clock.mark()
+        self._gradient_there = self._marks.mark()
 
     def _begin_backward(self, *_: object) -> None:
-        self._backward_began = self._clock.mark()
-        if self._gradient_there is not None:
-            self._add(TimedPart.BACKWARD_COMMUNICATION, self.family, self._gradient_there, self._backward_began)
-            self._gradient_there = None
+        if self._gradient_there is None:
+            self._backward_began = self._marks.mark()
+            return
+        self._backward_began = self._marks.end(TimedPart.BACKWARD_COMMUNICATION, self.family, self._gradient_there)
+        self._gradient_there = None
 
     def _end_backward(self, *_: object) -> None:
-        self._add(TimedPart.BACKWARD_COMPUTE, self.family, self._backward_began, self._clock.mark())
+        if self._marks.in_parts:
+            self._marks.end(TimedPart.BACKWARD_COMPUTE, self.family, self._backward_began)
 
     def _watch_all_reduce(self, weights: nn.Parameter) -> None:
         """Have DistributedDataParallel's wait at the end of the backward pass marked.
@@ -245,41 +202,46 @@ class _LookupHooks:
         self._accumulators.append(accumulator)
 
     def _queue_begin_of_wait(self, *_: object) -> None:
+        if not self._marks.in_parts:
+            return
         self._end_backward()
         Variable._execution_engine.queue_callback(self._begin_wait)  # noqa: SLF001 - as torch's own FSDP does
 
     def _queue_end_of_wait(self, *_: object) -> None:
-        Variable._execution_engine.queue_callback(self._end_wait)  # noqa: SLF001
+        if self._marks.in_parts:
+            Variable._execution_engine.queue_callback(self._end_wait)  # noqa: SLF001
 
     def _begin_wait(self) -> None:
-        self._wait_began = self._clock.mark()
+        self._wait_began = self._marks.mark()
 
     def _end_wait(self) -> None:
-        self._add(TimedPart.BACKWARD_COMMUNICATION, self.family, self._wait_began, self._clock.mark())
+        self._marks.end(TimedPart.BACKWARD_COMMUNICATION, self.family, self._wait_began)
 
 
 class _ExpansionHooks:
     """The hooks on the copies of pooled embeddings to samples that repeat a list."""
 
-    def __init__(self, expansion: Expansion, clock: Clock, add: Add) -> None:
-        self._clock = clock
-        self._add = add
+    def __init__(self, expansion: Expansion, marks: StepMarks) -> None:
+        self._marks = marks
         self._forward_began: Mark = None
         self._backward_began: Mark = None
         expansion.register_forward_pre_hook(self._begin_forward)
         expansion.register_forward_hook(self._end_forward)
 
     def _begin_forward(self, *_: object) -> None:
-        self._forward_began = self._clock.mark()
+        if self._marks.in_parts:
+            self._forward_began = self._marks.mark()
 
     def _end_forward(self, module: Expansion, _inputs: object, pooled: Mapping[str, torch.Tensor]) -> None:
-        self._add(TimedPart.EXPANSION, None, self._forward_began, self._clock.mark())
+        if not self._marks.in_parts:
+            return
+        self._marks.end(TimedPart.EXPANSION, None, self._forward_began)
         for node in module.nodes(pooled):
             node.register_prehook(self._begin_backward)
             node.register_hook(self._end_backward)
 
     def _begin_backward(self, *_: object) -> None:
-        self._backward_began = self._clock.mark()
+        self._backward_began = self._marks.mark()
 
     def _end_backward(self, *_: object) -> None:
-        self._add(TimedPart.EXPANSION, None, self._backward_began, self._clock.mark())
+        self._marks.end(TimedPart.EXPANSION, None, self._backward_began)

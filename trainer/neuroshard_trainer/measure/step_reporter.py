@@ -4,8 +4,9 @@
     for batch in reporter.steps(batches):  # train as ever
         ...
 
-Every rank measures itself; every ``report_every`` steps rank 0 collects the rolling medians and writes one report. Next
-to it, rank 0 writes whether steps became lastingly slower, and why.
+Every rank measures itself: every step from begin to end, and one step in ten in parts. Every ``report_every`` steps
+rank 0 collects the rolling medians and writes one report. Next to it, rank 0 writes whether steps became lastingly
+slower, and why.
 """
 
 import math
@@ -16,12 +17,12 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from statistics import mean, median
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.documents.step_report import MeasuredDuplication, RankTimes, StepReport
+from neuroshard_api.documents.step_report import HostBoundShares, MeasuredDuplication, RankTimes, StepReport
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
 from numpy.typing import NDArray
@@ -40,14 +41,17 @@ from neuroshard_trainer.drift.watch import TIMES, DriftWatch, ReferenceTimes, pr
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.dense_timers import DenseTimers
 from neuroshard_trainer.measure.device_memory import measured_memory
-from neuroshard_trainer.measure.embedding_timers import (
+from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers
+from neuroshard_trainer.measure.step_marks import (
     COMMUNICATION,
     COMPUTE,
     DENSE,
-    EmbeddingTimers,
+    TIMED_EVERY,
     Interval,
     Member,
+    StepMarks,
     TimedPart,
+    is_timed,
 )
 from neuroshard_trainer.ranks.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.ranks.run_identity import RunIdentity
@@ -56,6 +60,8 @@ from neuroshard_trainer.ranks.tracing import traced
 WINDOW_STEPS = 100
 """Steps that the medians are taken over."""
 REPORT_EVERY_STEPS = 100
+HOST_BOUND_SHARE = 0.1
+"""Of a part's measured time, for which the device can have waited for the host: from there on the host bound it."""
 MS_PER_SECOND = 1000.0
 T = TypeVar("T")
 R = TypeVar("R")
@@ -83,6 +89,8 @@ class MarkedStep:
     waits: tuple[tuple[Mark, Mark], ...]
     """For data."""
     intervals: tuple[Interval, ...]
+    in_parts: bool = True
+    """Whether it was timed in parts. If not, it has no intervals but those of averages of copies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +116,8 @@ class StepReporter:
         plan_file: the plan it trains under; reports carry its hash. One whose name ends in .gz is compressed.
         write: where rank 0 puts each report: a file, which is replaced, or a callable that takes it.
         report_every: steps between reports.
-        window: steps that the medians are taken over.
+        window: steps that the medians are taken over, those of parts over one in ten of them (`step_marks.is_timed`);
+            over all of a window of less than 20.
         first_step: number of the first step, for training that goes on from a checkpoint.
         group: process group of all ranks for the collecting. If unset: the default group.
         replicated_optimizer: of data_parallel tables, whose steps count as compute of the backward pass. None: there
@@ -151,21 +160,26 @@ class StepReporter:
         self._num_distinct = [0] * len(self._groups)
         device = _device_of(model)
         self._clock = clock_of(device) if clock is None else clock
+        self._marks = StepMarks(self._clock)
         if codecs is not None:
-            codecs.use_clock(self._clock)
-        self._timers = EmbeddingTimers(model, self._clock, replicated_optimizer)
-        DenseTimers(model, self._clock, self._timers.add)
+            codecs.use_marks(self._marks)
+        EmbeddingTimers(model, self._marks, replicated_optimizer)
+        DenseTimers(model, self._marks)
         self._write = write
         self._report_every = report_every
         self._group = group
         self._run = RunIdentity.of(device, plan_file)
         self._next_step = first_step
+        self._num_steps = 0
+        """Since the start."""
+        self._timed_every = max(1, min(TIMED_EVERY, window // TIMED_EVERY))
         self._begun: Mark | None = None
         self._waits: list[tuple[Mark, Mark]] = []
         self._unread: list[MarkedStep] = []
         self._samples_per_step = samples_per_step
         self._device = device
-        self._times: deque[StepTimes] = deque(maxlen=window)
+        self._steps: deque[_StepMs] = deque(maxlen=window)
+        self._parts: deque[_StepParts] = deque(maxlen=max(1, window // self._timed_every))
         self._reference = ReferenceTimes()
         folder = drift if isinstance(drift, Path) else write.parent if drift and isinstance(write, Path) else None
         self.drift: DriftWatch | None = None
@@ -201,13 +215,13 @@ class StepReporter:
         iterator = self._watched(batches)
         while True:
             self._waits = []
-            self._timers.start()
+            self._marks.start(in_parts=is_timed(self._num_steps, every=self._timed_every))
             self._begun = self._clock.mark()
             try:
                 result = progress(iterator)
             except StopIteration:
                 self._begun = None
-                self._timers.stop()
+                self._marks.stop()
                 break
             yield result
             self.end_step()
@@ -220,13 +234,14 @@ class StepReporter:
         """Yield the batches, and mark the waiting for each. Each is of a step, in their order."""
         iterator = iter(batches)
         for step in count(self._next_step):
-            asked = self._clock.mark()
+            asked = self._clock.mark() if self._marks.in_parts else None
             try:
                 with traced("wait for data"):
                     batch = next(iterator)
             except StopIteration:
                 return
-            self._waits.append((asked, self._clock.mark()))
+            if self._marks.in_parts:
+                self._waits.append((asked, self._clock.mark()))
             if self.drift is not None:
                 self.drift.inputs.offer(step, batch)
             yield batch
@@ -239,10 +254,11 @@ class StepReporter:
     def end_step(self) -> None:
         """End the step here, so that what is done before the next, such as an evaluation, is not part of it."""
         if self._begun is not None:
-            step = MarkedStep(self._begun, self._clock.mark(), tuple(self._waits), tuple(self._timers.stop()))
-            self._unread.append(step)
+            in_parts, intervals = self._marks.in_parts, tuple(self._marks.stop())
+            self._unread.append(MarkedStep(self._begun, self._clock.mark(), tuple(self._waits), intervals, in_parts))
             self._begun = None
             self._next_step += 1
+            self._num_steps += 1
             if self.drift is not None and self.drift.start_ms is None:
                 self.drift.start_ms = process_age_ms()
 
@@ -253,14 +269,18 @@ class StepReporter:
             The report on rank 0, None on the others.
         """
         first_unread, num_unread = self._next_step - len(self._unread), len(self._unread)
+        num_timed = sum(step.in_parts for step in self._unread)
         step_ms = self._take_in()
-        times = self._times or [_NO_TIMES]
-        medians = {key: median(each.get(key, 0.0) for each in times) for key in times[-1] if key != _SYNC}
-        if any(_SYNC in each for each in times):  # in every so many steps, so that its mean is what a step pays
-            medians[_SYNC] = mean(each.get(_SYNC, 0.0) for each in times)
+        steps = self._steps or [_StepMs(0.0, None)]
+        parts = [each.times for each in self._parts] or [_NO_TIMES]
+        medians = {key: median(each.get(key, 0.0) for each in parts) for key in parts[-1] if key != _SYNC}
+        medians["step_ms"] = median(step.step_ms for step in steps)
+        if any(step.sync_ms is not None for step in steps):  # in every so many: its mean is what a step pays
+            medians[_SYNC] = mean(step.sync_ms or 0.0 for step in steps)
             medians[TimedPart.BACKWARD_COMMUNICATION.value] += medians[_SYNC]
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["collectives"] = _collectives(medians)
+        own["host_bound"] = _host_bound_shares([each.host_bound for each in self._parts])
         own.update(measured_memory(self._device))
         work = None if self._codecs is None else taken_work(self._codecs, self._clock)
         distinct = (self._num_samples, *self._num_distinct)
@@ -278,12 +298,13 @@ class StepReporter:
             source=self._run.source,
             plan_sha256=self._run.plan_sha256,
             run_id=self._run.run_id,
-            first_step=self._next_step - len(times),
-            num_steps=len(times),
+            first_step=self._next_step - len(steps),
+            num_steps=len(steps),
+            num_timed_steps=len(parts),
             samples_per_second=_samples_per_second(self._samples_per_step, [each.medians for each in everyone]),
             ranks=tuple(RankTimes(rank=rank, **each.medians) for rank, each in enumerate(everyone)),
             duplication=duplication,
-            communication=measured_communication(works, num_unread) if works else None,
+            communication=measured_communication(works, num_unread, num_timed=num_timed) if works else None,
             gradients=measured_gradients([each.gradients for each in everyone if each.gradients is not None]),
         )
         if callable(self._write):
@@ -303,12 +324,35 @@ class StepReporter:
             times = step_times(self._clock, step)
             if all(math.isfinite(ms) and ms >= 0 for ms in times.values()):
                 step_ms[number] = times["step_ms"]
-                self._times.append(times)
+                self._steps.append(_StepMs(times["step_ms"], times.get(_SYNC)))
+                found = _StepParts(times, host_bound_parts(step, times)) if step.in_parts else None
+                if found is not None:
+                    self._parts.append(found)
                 if self._reference.medians is None:
-                    own = {key: ms for key, ms in times.items() if isinstance(key, str)}
-                    self._reference.add(own, sync_ms=times.get(_SYNC, 0.0))
+                    self._add_to_reference(times, found)
         self._unread.clear()
         return step_ms
+
+    def _add_to_reference(self, times: StepTimes, parts: "_StepParts | None") -> None:
+        own = None if parts is None else {key: ms for key, ms in times.items() if isinstance(key, str)}
+        bound = None if parts is None else parts.host_bound
+        self._reference.add(times["step_ms"], own, sync_ms=times.get(_SYNC, 0.0), host_bound=bound)
+
+
+class _StepMs(NamedTuple):
+    """What every step has."""
+
+    step_ms: float
+    sync_ms: float | None
+    """Average of copies. None: it had none."""
+
+
+class _StepParts(NamedTuple):
+    """What a step that was timed in parts has besides."""
+
+    times: StepTimes
+    host_bound: frozenset[TimedPart] | None
+    """Parts that the host bound. None: the host is what computes."""
 
 
 def _duplication(groups: Sequence[str], distinct: Sequence[Sequence[int]]) -> tuple[MeasuredDuplication, ...] | None:
@@ -356,6 +400,27 @@ def step_times(clock: Clock, step: MarkedStep) -> StepTimes:
     taken = [*waits, *(span for part in spans if part not in DENSE for each in spans[part].values() for span in each)]
     dense = _dense_times({part: spans[part].get(None, []) for part in DENSE}, without=taken)
     return {**times, **families, **dense, "dense_ms": dense_ms, "data_wait_ms": data_wait_ms, "step_ms": step_ms}
+
+
+def host_bound_parts(step: MarkedStep, times: StepTimes) -> frozenset[TimedPart] | None:
+    """Return the parts in which the device can have waited for the host for a tenth of the measured time or longer.
+
+    None: the host is what computes.
+    """
+    limits_ms: dict[TimedPart, float] = {}
+    for interval in step.intervals:
+        if interval.idle_limit_ms is None:
+            return None
+        limits_ms[interval.part] = limits_ms.get(interval.part, 0.0) + interval.idle_limit_ms
+    return frozenset(
+        part for part, limit_ms in limits_ms.items() if limit_ms and limit_ms >= HOST_BOUND_SHARE * times.get(part, 0.0)
+    )
+
+
+def _host_bound_shares(steps: Sequence[frozenset[TimedPart] | None]) -> HostBoundShares | None:
+    """Return the share of steps in which the host bound a part. None: the host is what computes."""
+    known = [parts for parts in steps if parts is not None]
+    return HostBoundShares.of(known) if known else None
 
 
 def _dense_times(

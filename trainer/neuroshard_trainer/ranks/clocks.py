@@ -24,6 +24,14 @@ class Clock(Protocol):
         device has passed every one of them, whichever was made last.
         """
 
+    def idle_limit_ms(self, begin: Mark, end: Mark) -> float | None:
+        """Return the longest time for which the device can have waited for the host between two marks.
+
+        Asked right after the end was marked. A device that has not come to the begin by then has all work in between
+        in its queue, and waits for nobody: 0. Otherwise it can have waited as long as the host took from one mark to
+        the other, and no longer: then everything was in its queue. None: the host is what computes.
+        """
+
 
 class TimedEvent(Protocol):
     """The part of torch.cuda.Event that a clock needs; c10/cuda/CUDAEvent.h has its contract."""
@@ -33,6 +41,9 @@ class TimedEvent(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the event is completed."""
+
+    def query(self) -> bool:
+        """Return whether the event is completed, without waiting."""
 
     def elapsed_time(self, end: Self, /) -> float:
         """Return the milliseconds to another event. Raises RuntimeError unless both are completed."""
@@ -50,6 +61,27 @@ class HostClock:
         times = cast("Sequence[int]", marks)
         return [(each - times[0]) / NS_PER_MS for each in times]
 
+    def idle_limit_ms(self, begin: Mark, end: Mark) -> None:
+        """Return that there is no device that could wait."""
+
+
+class CudaMark:
+    """An event and the host's time at its record. The event is used again once nobody holds the mark.
+
+    Making an event costs the host about as much as recording it.
+    """
+
+    __slots__ = ("_unused", "event", "host_ns")
+
+    def __init__(self, event: TimedEvent, host_ns: int, unused: list[TimedEvent]) -> None:
+        self.event = event
+        self.host_ns = host_ns
+        self._unused = unused
+
+    def __del__(self) -> None:
+        """Give the event back."""
+        self._unused.append(self.event)
+
 
 def cuda_event() -> TimedEvent:
     """Return a new CUDA event for timing."""
@@ -63,23 +95,35 @@ class CudaClock:
         stream: that computes. A pipeline asks for batches within another stream, whose events would tell of its own
             work. If unset: the stream that is current at each mark.
         new_event: makes the events.
+        host_ns: the host's time, in nanoseconds.
     """
 
     def __init__(
-        self, stream: torch.cuda.Stream | None = None, *, new_event: Callable[[], TimedEvent] = cuda_event
+        self,
+        stream: torch.cuda.Stream | None = None,
+        *,
+        new_event: Callable[[], TimedEvent] = cuda_event,
+        host_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._stream = stream
         self._new_event = new_event
+        self._host_ns = host_ns
+        self._unused: list[TimedEvent] = []
 
-    def mark(self) -> Mark:
+    def mark(self) -> CudaMark:
         """Record an event."""
-        event = self._new_event()
+        event = self._unused.pop() if self._unused else self._new_event()
         event.record(self._stream)
-        return event
+        return CudaMark(event, self._host_ns(), self._unused)
+
+    def idle_limit_ms(self, begin: Mark, end: Mark) -> float:
+        """Return the host's time between the marks, or 0 where the begin's event is not completed."""
+        first, last = cast("tuple[CudaMark, CudaMark]", (begin, end))
+        return (last.host_ns - first.host_ns) / NS_PER_MS if first.event.query() else 0.0
 
     def read_ms(self, marks: Sequence[Mark]) -> list[float]:
         """Wait for every event and return the times between them."""
-        events = cast("Sequence[TimedEvent]", marks)
+        events = [each.event for each in cast("Sequence[CudaMark]", marks)]
         for event in events:  # a completed one costs about a microsecond
             event.synchronize()
         return [events[0].elapsed_time(event) for event in events]
