@@ -91,7 +91,7 @@ def cost(ranks: int, lookups: KeyedJaggedTensor, step_ms: float, folder: Path) -
         begun, begun_clock = time.process_time(), time.perf_counter()
         for step, ms in enumerate(each_ms, start=report * STEPS):
             if own.medians is None:
-                own.add({**others, "step_ms": ms})
+                own.add(ms, {**others, "step_ms": ms})
             watch.inputs.offer(step, lookups)
         watch.add_steps(report * STEPS, times)
         known = None if own.medians is None else others

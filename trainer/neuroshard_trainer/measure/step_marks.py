@@ -56,7 +56,7 @@ class Interval(NamedTuple):
 
 
 def is_timed(number: int, *, every: int) -> bool:
-    """Return whether a step is timed in parts: the first ``every`` steps, and then one of ``every``, on all ranks alike.
+    """Return whether a step is timed in parts: the first ``every`` steps, then one of ``every``, on all ranks alike.
 
     The first ones give a short training its times; of a longer one they leave the window like all others.
 

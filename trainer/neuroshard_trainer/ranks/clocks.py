@@ -61,8 +61,9 @@ class HostClock:
         times = cast("Sequence[int]", marks)
         return [(each - times[0]) / NS_PER_MS for each in times]
 
-    def idle_limit_ms(self, begin: Mark, end: Mark) -> None:
-        """Return that there is no device that could wait."""
+    def idle_limit_ms(self, begin: Mark, end: Mark) -> float | None:  # noqa: ARG002 - any clock's signature
+        """Return None: there is no device that could wait."""
+        return None
 
 
 class CudaMark:
