@@ -6,6 +6,7 @@ import pytest
 from neuroshard_api.documents.document import Document, DocumentError
 from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.input_statistics import InputStatistics
+from neuroshard_api.documents.step_report import HostBoundShares
 from support import builders
 from support.trainer import training_builders
 
@@ -54,6 +55,23 @@ def test_a_broken_drift_report_names_the_field(path: str, value: object, sentenc
         DriftReport.from_data(
             builders.data_with(training_builders.drift_report(), path, value), where="drift-report.json"
         )
+
+
+def test_a_headline_says_where_the_evidence_is_in_part_the_hosts_time() -> None:
+    """On the rank that it is of; a part of another rank that the host bound is no evidence."""
+    report = training_builders.drift_report()
+    shares = HostBoundShares(forward_compute=0.9)
+    (evidence, *_) = report.changes[0].evidence
+    assert (evidence.part, evidence.rank) == ("compute", 1)
+
+    def headline(rank: int) -> str:
+        recent = [
+            each.model_copy(update={"host_bound": shares if each.rank == rank else None}) for each in report.recent
+        ]
+        return report.model_copy(update={"recent": tuple(recent)}).headline or ""
+
+    assert headline(1).endswith("DeviceSlow, rank 1; times of the parts include waiting for the host")
+    assert headline(0).endswith("DeviceSlow, rank 1")
 
 
 @pytest.mark.parametrize(

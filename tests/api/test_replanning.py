@@ -86,6 +86,17 @@ def test_predictions_count_by_the_growth_that_they_foresee(
     assert decide(candidate, restart(), AUTO).gain_ms == pytest.approx(60.0 * 0.5 * 0.5 / error)
 
 
+def test_no_plan_is_taken_for_devices_that_wait_for_their_host_unless_the_user_approves() -> None:
+    """The measured time is the host's, and another placement would not shorten it."""
+    bound = replace(PAYS, is_host_bound=True)
+
+    found = decide(bound, restart(), AUTO)
+
+    assert (found.verdict, found.acts) == (ReplanVerdict.NO_BETTER_PLAN, False)
+    assert "the host launches" in found.message
+    assert decide(bound, restart(), AUTO, is_approved=True).acts
+
+
 def test_mode_suggest_restarts_nothing_but_what_the_user_approves() -> None:
     """The verdict is the same, and approval is enough."""
     suggested = decide(PAYS, restart(), Replanning())
@@ -384,6 +395,7 @@ def test_a_measured_time_counts_for_other_inputs_by_how_predictions_differ(
         incumbent_ms=6.0,
         reference_ms=None,
         planned_ms=None,
+        is_host_bound=False,
     )
 
     assert candidate.measured_ms == (None if counted_ms is None else pytest.approx(counted_ms))

@@ -4,12 +4,15 @@ import pytest
 from neuroshard_api.documents.dense_layout import DenseCost
 from neuroshard_api.documents.plan import BaselineCost, CollectiveCost
 from neuroshard_api.documents.request import Algorithm
-from neuroshard_api.documents.step_report import MeasuredDuplication
+from neuroshard_api.documents.step_report import HostBoundShares, MeasuredDuplication
+from neuroshard_api.job.status import HostBoundPart
 from neuroshard_api.job.step_cost import (
     baseline_cost,
     compared_collectives,
     dense_note,
     error_percent,
+    host_bound_note,
+    is_host_bound,
     measured_cost,
     predicted_cost,
     simulation_note,
@@ -186,3 +189,31 @@ def test_the_expansion_of_repeats_is_in_both_totals() -> None:
     assert measured.total_microseconds is not None
     assert plain.total_microseconds is not None
     assert measured.total_microseconds - plain.total_microseconds == 250
+
+
+def test_a_part_that_the_host_bound_is_no_error_of_the_prediction() -> None:
+    """It is named in one sentence; only parts of most steps of the slowest rank count, and the dense part of any."""
+    predicted = predicted_cost(builders.plan())
+    seldom, mostly = HostBoundShares(forward_compute=0.4), HostBoundShares(forward_compute=0.6, dense_backward=1.0)
+    slow = builders.rank_times(1, forward_compute_ms=9.0, host_bound=mostly)
+    bound = measured_cost(builders.step_report(ranks=(builders.rank_times(0), slow)))
+    free = measured_cost(builders.step_report(ranks=(slow.model_copy(update={"host_bound": seldom}),)))
+    elsewhere = measured_cost(
+        builders.step_report(
+            ranks=(builders.rank_times(0, host_bound=mostly), slow.model_copy(update={"host_bound": None}))
+        )
+    )
+
+    assert bound.host_bound_parts == (HostBoundPart.COMPUTE, HostBoundPart.DENSE)
+    assert error_percent(predicted, bound) is None
+    note = host_bound_note(bound)
+    assert note is not None
+    assert "later than the device could run them" in note
+    assert "(compute, dense part)" in note
+    assert (free.host_bound_parts, host_bound_note(free)) == (None, None)
+    assert error_percent(predicted, free) is not None
+    assert elsewhere.host_bound_parts == (HostBoundPart.DENSE,)
+    assert not is_host_bound(elsewhere)
+    assert error_percent(predicted, elsewhere) is not None
+    planned = predicted.model_copy(update={"dense_microseconds": 1000})
+    assert "%" not in dense_note(planned, bound.model_copy(update={"dense_microseconds": 3000}))

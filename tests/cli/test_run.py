@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.step_report import StepReport
+from neuroshard_api.documents.step_report import HostBoundShares, StepReport
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
@@ -91,6 +91,23 @@ def test_measured_elsewhere_is_not_compared(runs: Runs) -> None:
 
     assert "the two cannot be compared" in result.out
     assert json.loads((runs.run_dir / "result.json").read_text(encoding="utf-8"))["errorPercent"] is None
+
+
+def test_times_that_the_host_bound_are_not_compared(runs: Runs) -> None:
+    """The table has no error of these parts, and the sentence says why; no cost models are corrected by them."""
+    shares = HostBoundShares(forward_compute=1.0, backward_compute=1.0)
+    bound = tuple(builders.rank_times(rank, host_bound=shares) for rank in range(2))
+    report = StepReport.read(runs.folder / "report.json").model_copy(update={"ranks": bound})
+    (runs.folder / "report.json").write_text(report.to_json(), encoding="utf-8")
+
+    result = runs.train()
+
+    assert "later than the device could run them" in " ".join(result.out.split())
+    found = json.loads((runs.run_dir / "result.json").read_text(encoding="utf-8"))
+    assert found["errorPercent"] is None
+    assert found["measured"]["hostBoundParts"] == ["Compute"]
+    errors = next(line for line in result.out.splitlines() if line.lstrip("│ ").startswith("error"))
+    assert errors.count("%") == 2, "of both all-to-alls alone"
 
 
 def test_finished_stages_are_not_repeated(runs: Runs) -> None:

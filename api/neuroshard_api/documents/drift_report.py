@@ -121,7 +121,20 @@ class DriftReport(RunDocument):
             return None
         since = min(change.since_step for change in self.changes)
         causes = "; ".join(_cause_text(change) for change in self.changes)
-        return f"since step {since:,} steps take {100 * self.slowdown:.0f} % longer: {causes}"
+        waits = "; times of the parts include waiting for the host" if self._is_host_bound else ""
+        return f"since step {since:,} steps take {100 * self.slowdown:.0f} % longer: {causes}{waits}"
+
+    @property
+    def _is_host_bound(self) -> bool:
+        """Whether the host bound a part that is evidence of a change, on the rank that it is of."""
+        bound = {times.rank: times.host_bound for times in self.recent if times.host_bound is not None}
+        return any(
+            shares.binds(*_PARTS_OF[each.part])
+            for change in self.changes
+            for each in change.evidence
+            for rank, shares in bound.items()
+            if each.rank in {None, rank} and each.part in _PARTS_OF
+        )
 
     @model_validator(mode="after")
     def _the_same_ranks(self) -> Self:
@@ -135,6 +148,13 @@ class DriftReport(RunDocument):
         return self
 
 
+_PARTS_OF = {
+    StepPart.COMPUTE: ("forward_compute", "backward_compute"),
+    StepPart.INPUT_EXCHANGE: ("input_communication",),
+    StepPart.OUTPUT_EXCHANGE: ("forward_communication", "backward_communication"),
+    StepPart.DENSE: ("dense_forward", "dense_backward", "dense_collectives"),
+}
+"""Parts of step reports' host-bound shares by part of an evidence."""
 _MAX_NAMES = 3
 """Tables or ranks that a headline names."""
 

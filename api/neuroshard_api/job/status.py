@@ -250,8 +250,22 @@ class LeverStatus(Part):
     """Field of the job, with the value that turns it on."""
 
 
+class HostBoundPart(StrEnum):
+    """A part of a step by its time in the status."""
+
+    COMPUTE = "Compute"
+    FORWARD_COMMUNICATION = "ForwardCommunication"
+    BACKWARD_COMMUNICATION = "BackwardCommunication"
+    EXPANSION = "Expansion"
+    DENSE = "Dense"
+
+
 class MeasuredCost(StepCostStatus):
     """What the workers measured."""
+
+    host_bound_parts: Annotated[tuple[HostBoundPart, ...], Field(max_length=5, json_schema_extra=ATOMIC)] | None = None
+    """Parts whose kernels the host launches later than the device could run them in most steps: their times have the
+    waiting for the host in them. If unset: there are none."""
 
     steps: Count | None = None
     """Steps that were trained until the last report."""

@@ -8,6 +8,7 @@ from neuroshard_api.documents.step_report import MeasuredDuplication, RankTimes,
 from neuroshard_api.job.status import (
     BestBaseline,
     DuplicationFactor,
+    HostBoundPart,
     LeverStatus,
     MeasuredCost,
     PredictedCost,
@@ -17,6 +18,20 @@ from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
 
 MIB = 2**20
+_HOST_BOUND = {
+    HostBoundPart.COMPUTE: ("forward_compute", "backward_compute"),
+    HostBoundPart.FORWARD_COMMUNICATION: ("input_communication", "forward_communication"),
+    HostBoundPart.BACKWARD_COMMUNICATION: ("backward_communication",),
+    HostBoundPart.EXPANSION: ("expansion",),
+}
+_DENSE = ("dense_forward", "dense_backward", "dense_collectives")
+_PART_NAMES = {
+    HostBoundPart.COMPUTE: "compute",
+    HostBoundPart.FORWARD_COMMUNICATION: "forward all-to-all",
+    HostBoundPart.BACKWARD_COMMUNICATION: "backward all-to-all",
+    HostBoundPart.EXPANSION: "expansion",
+    HostBoundPart.DENSE: "dense part",
+}
 SHOWN_GROUPS = 64
 """Duplication groups in a status, the first ones of the plan."""
 
@@ -93,6 +108,7 @@ def measured_cost(report: StepReport) -> MeasuredCost:
         steps=report.first_step + report.num_steps,
         source=report.source,
         duplication_factors=_factors(report.duplication),
+        host_bound_parts=_host_bound_parts(slowest, report.ranks) or None,
     )
 
 
@@ -123,13 +139,37 @@ def compared_collectives(plan: Plan, report: StepReport) -> tuple[ComparedCollec
 def error_percent(predicted: StepCostStatus, measured: StepCostStatus) -> int | None:
     """Return the excess of the measured total over the predicted one.
 
-    None: one of them is 0 or not known, or it was measured on another device than it was predicted for.
+    None: one of them is 0 or not known, it was measured on another device than it was predicted for, or the host bound
+    a part of it, so that the excess is not the prediction's error.
     """
+    if is_host_bound(measured):
+        return None
     if not predicted.total_microseconds or measured.total_microseconds is None:
         return None
     if is_same_device(predicted, measured) is False:
         return None
     return round(100 * (measured.total_microseconds / predicted.total_microseconds - 1))
+
+
+def host_bound_parts(measured: StepCostStatus) -> tuple[HostBoundPart, ...]:
+    """Return the parts that the host bound; those of a prediction are none."""
+    return (measured.host_bound_parts or ()) if isinstance(measured, MeasuredCost) else ()
+
+
+def is_host_bound(measured: StepCostStatus | None) -> bool:
+    """Return whether the host bound a part of the measured total."""
+    return measured is not None and bool(set(host_bound_parts(measured)) - {HostBoundPart.DENSE})
+
+
+def host_bound_note(measured: StepCostStatus) -> str | None:
+    """Return the sentence about parts that the host bound. None: there are none."""
+    parts = [_PART_NAMES[part] for part in host_bound_parts(measured)]
+    if not parts:
+        return None
+    return (
+        "The host launches this step's kernels later than the device could run them: measured times of parts include "
+        f"waiting for the host ({', '.join(parts)}), and are not compared with the prediction."
+    )
 
 
 def is_same_device(predicted: StepCostStatus, measured: StepCostStatus) -> bool | None:
@@ -156,7 +196,8 @@ def dense_note(predicted: StepCostStatus, measured: StepCostStatus) -> str:
     planned, found = predicted.dense_microseconds, measured.dense_microseconds
     parts = ["not predicted" if planned is None else f"{planned / 1000:.3f} ms predicted"]
     parts.append("not measured" if found is None else f"{found / 1000:.3f} ms measured")
-    if planned and found is not None and is_same_device(predicted, measured) is not False:
+    is_bound = HostBoundPart.DENSE in host_bound_parts(measured)
+    if planned and found is not None and is_same_device(predicted, measured) is not False and not is_bound:
         parts.append(f"{100 * (found / planned - 1):+.0f} %")
     return f"Dense part, not in the totals: {', '.join(parts)}."
 
@@ -177,6 +218,13 @@ def _slowest_dense(ranks: Sequence[RankTimes]) -> int | None:
     """Return the dense part's passes of the rank that is slowest in them. None: it is not known."""
     known = [ms for ms in (rank.dense_passes_ms for rank in ranks) if ms is not None]
     return _microseconds(max(known)) if known else None
+
+
+def _host_bound_parts(slowest: RankTimes, ranks: Sequence[RankTimes]) -> tuple[HostBoundPart, ...]:
+    """Return the parts that the host bound: of the rank that the cost is of, the dense part on any rank."""
+    found = [part for part, names in _HOST_BOUND.items() if slowest.host_bound and slowest.host_bound.binds(*names)]
+    dense = any(each.host_bound is not None and each.host_bound.binds(*_DENSE) for each in ranks)
+    return (*found, HostBoundPart.DENSE) if dense else tuple(found)
 
 
 def _rank_ms(times: RankTimes) -> float:

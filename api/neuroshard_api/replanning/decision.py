@@ -195,6 +195,8 @@ class PricedCandidate:
     """Whether its workers would do what those of the plan in force do."""
     has_failed: bool = False
     """Whether workers of the job failed under its placement before it was measured."""
+    is_host_bound: bool = False
+    """Whether the host bound the embedding part under the plan in force: no placement shortens what the host takes."""
 
     @property
     def model_error(self) -> float:
@@ -228,6 +230,7 @@ def decide(
             A plan whose workers would do what they do now, or under which they failed, is not taken all the same.
     """
     settled = _in_force(candidate) or _failed(candidate) or _unusable(*candidate.times_ms, restart.step_ms)
+    settled = settled or (None if is_approved else _host_bound(candidate))
     if settled is not None:
         return settled
     gain_ms, why = _gain(candidate, restart)
@@ -264,6 +267,18 @@ def _in_force(candidate: PricedCandidate) -> ReplanDecision | None:
     if not candidate.is_in_force:
         return None
     why = "for the changed inputs the same placement is the best one found, and a restart would change nothing"
+    return ReplanDecision(verdict=ReplanVerdict.NO_BETTER_PLAN, acts=False, message=why)
+
+
+def _host_bound(candidate: PricedCandidate) -> ReplanDecision | None:
+    """Return the decision on a plan for devices that wait for their host. None: they do not."""
+    if not candidate.is_host_bound:
+        return None
+    why = (
+        "the host launches the embedding part's kernels later than the devices could run them, and another placement "
+        f"does not shorten that; for the changed inputs {candidate.predicted_ms:.3g} ms are predicted, and "
+        f"{candidate.incumbent_ms:.3g} ms under the plan in force"
+    )
     return ReplanDecision(verdict=ReplanVerdict.NO_BETTER_PLAN, acts=False, message=why)
 
 

@@ -88,6 +88,7 @@ def next_to_plan_in_force(
     incumbent_ms: float,
     reference_ms: float | None,
     planned_ms: float | None,
+    is_host_bound: bool,
 ) -> PricedCandidate:
     """Return a candidate's times next to those of the plan in force.
 
@@ -100,6 +101,7 @@ def next_to_plan_in_force(
         incumbent_ms: of the plan in force, for the changed inputs.
         reference_ms: embedding part of its first steps. None: not known.
         planned_ms: of the plan in force, for the inputs that it was made for. None: not known.
+        is_host_bound: whether the host bound the measured time.
     """
     trained = [each for each in record.history if each.placement_hash == placement_hash]
     return PricedCandidate(
@@ -110,6 +112,7 @@ def next_to_plan_in_force(
         planned_ms=planned_ms or None,
         measured_ms=_scaled_ms(trained[-1], predicted_ms) if trained else None,
         is_in_force=placement_hash == in_force_hash,
+        is_host_bound=is_host_bound,
         has_failed=any(
             each.placement_hash == placement_hash and after.reason == PLAN_FAILED
             for each, after in pairwise(record.history)

@@ -43,7 +43,7 @@ def correct_models(
     from neuroshard_planner.step_correction import CorrectionError, SharedStepsError, corrected
 
     reports = [directory.train_dir / name for name in (DRIFT_REPORT_FILE, STEP_REPORT_FILE)]
-    if result.error_percent is None or not all(report.exists() for report in reports):
+    if not result.is_same_device or not all(report.exists() for report in reports):
         return None
     out = directory.path / CORRECTED_FOLDER
     try:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan, Plan
     from neuroshard_api.documents.step_report import StepReport
     from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningStatus
+    from neuroshard_api.job.status import MeasuredCost
     from neuroshard_api.replanning.decision import ReplanDecision, Restart
 
 LOWEST_PRIORITY = 19
@@ -147,7 +148,7 @@ class LocalReplanning:
 
     def _follow(self, drift: "DriftReport", steps: "StepReport") -> None:
         from neuroshard_api.documents.drift_report import SlowdownCause, first_change
-        from neuroshard_api.job.step_cost import measured_cost
+        from neuroshard_api.job.step_cost import is_host_bound, measured_cost
         from neuroshard_api.replanning.record import with_measured_gain
 
         measured = measured_cost(steps)
@@ -155,7 +156,7 @@ class LocalReplanning:
             with_measured_gain(
                 self._record,
                 plan_hash=f"sha256:{drift.plan_sha256}",
-                measured_us=measured.total_microseconds,
+                measured_us=None if is_host_bound(measured) else measured.total_microseconds,
                 steps=measured.steps,
             )
         )
@@ -168,7 +169,7 @@ class LocalReplanning:
         if candidate is None or is_interrupted or self._is_due(candidate, change):
             self._ask(change)
         elif has_file and candidate.since_step == change.since_step:
-            self._judge(candidate, change, drift, measured.total_microseconds)
+            self._judge(candidate, change, drift, measured)
 
     def _is_due(self, candidate: "CandidatePlan", change: "DriftChange") -> bool:
         from neuroshard_api.replanning.record import is_candidate_due
@@ -226,7 +227,7 @@ class LocalReplanning:
         self._note(f"inputs drifted since step {change.since_step:,}; another plan is made")
 
     def _judge(
-        self, candidate: "CandidatePlan", change: "DriftChange", drift: "DriftReport", measured_us: int | None
+        self, candidate: "CandidatePlan", change: "DriftChange", drift: "DriftReport", measured: "MeasuredCost"
     ) -> None:
         """Decide about the candidate; one that is for another plan in force is made again.
 
@@ -235,7 +236,7 @@ class LocalReplanning:
         """
         from neuroshard_api.documents.document import DocumentError
         from neuroshard_api.documents.plan import Plan
-        from neuroshard_api.job.step_cost import embedding_ms
+        from neuroshard_api.job.step_cost import embedding_ms, is_host_bound
         from neuroshard_api.replanning.decision import decide
         from neuroshard_api.replanning.record import judged, next_to_plan_in_force
 
@@ -247,6 +248,7 @@ class LocalReplanning:
         if plan.incumbent is None or plan.incumbent.plan_sha256 != drift.plan_sha256:
             self._ask(change)
             return
+        measured_us = measured.total_microseconds
         if not measured_us:
             return
         decision = decide(
@@ -259,6 +261,7 @@ class LocalReplanning:
                 incumbent_ms=plan.incumbent.total_ms,
                 reference_ms=embedding_ms(drift.reference),
                 planned_ms=self._planned_ms(),
+                is_host_bound=is_host_bound(measured),
             ),
             self._restart(drift),
             self._policy,

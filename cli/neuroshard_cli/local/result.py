@@ -29,12 +29,24 @@ class RunResult:
     baseline: "BestBaseline | None"
     measured: "MeasuredCost | None"
     error_percent: int | None
-    """How far measured is above predicted. None: nothing was measured, or not on what was predicted for."""
+    """How far measured is above predicted. None: nothing was measured, or not on what was predicted for, or the host
+    bound a part of it."""
     progress: "TrainingProgress | None"
     collectives: "tuple[ComparedCollective, ...]" = ()
     """Those that both a priced plan and the step report name."""
     drift: str | None = None
     """The slow-down that lasts, in one line. None: there is none, or nothing watched for it."""
+
+    @property
+    def is_same_device(self) -> bool:
+        """Whether it was measured on what was predicted for, as far as that is known."""
+        from neuroshard_api.job.step_cost import is_same_device
+
+        return (
+            self.predicted is not None
+            and self.measured is not None
+            and is_same_device(self.predicted, self.measured) is not False
+        )
 
 
 def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
@@ -114,8 +126,10 @@ def result_table(result: RunResult) -> "RenderableType":
         table.add_row("predicted", *_times(result.predicted), result.predicted.source or "")
     if result.measured is not None:
         table.add_row("measured", *_times(result.measured), result.measured.source or "")
-    if result.predicted is not None and result.measured is not None and result.error_percent is not None:
-        table.add_row("error", *_errors(result.predicted, result.measured), "")
+    if result.predicted is not None and result.measured is not None and result.is_same_device:
+        errors = _errors(result.predicted, result.measured)
+        if any(errors):
+            table.add_row("error", *errors, "")
     for each in result.collectives if len(result.collectives) > _ALL_TO_ALLS else ():
         name = f"{each.kind} of {each.family or 'all'}".replace("_", " ")
         for label, time in (("predicted", each.predicted), ("measured", each.measured)):
@@ -127,13 +141,12 @@ def result_table(result: RunResult) -> "RenderableType":
 
 
 def _notes(result: RunResult) -> list[str]:
-    from neuroshard_api.job.step_cost import dense_note, simulation_note
+    from neuroshard_api.job.step_cost import dense_note, host_bound_note, simulation_note
 
-    notes = []
+    notes: list[str] = []
     if result.predicted is not None and result.measured is not None:
         simulated = simulation_note(result.predicted, result.measured)
-        if simulated is not None:
-            notes.append(simulated)
+        notes += filter(None, (simulated, host_bound_note(result.measured)))
         notes += [
             f"Group {planned.group}: {found.factor} samples per distinct list, planned {planned.factor}."
             for planned, found in zip(
@@ -152,7 +165,7 @@ def _notes(result: RunResult) -> list[str]:
         if all(whole):
             predicted_ms, measured_ms = map(_ms, whole)
             notes.append(f"Whole step: {predicted_ms} ms predicted, {measured_ms} ms measured.")
-        if simulated is None and result.error_percent is None:
+        if simulated is None and not result.is_same_device:
             notes.append("Measured on other devices than predicted for: the two cannot be compared.")
     if result.progress is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
@@ -167,9 +180,17 @@ def _times(cost: "StepCostStatus") -> list[str]:
 
 
 def _errors(predicted: "StepCostStatus", measured: "StepCostStatus") -> list[str]:
-    """Return the excess of each measured time over the predicted one; empty where nothing was predicted."""
-    pairs = zip(_microseconds(predicted), _microseconds(measured), strict=True)
-    return [f"{100 * (after / before - 1):+.0f} %" if before and after is not None else "" for before, after in pairs]
+    """Return the excess of each measured time over the predicted one; empty where nothing was, or the host bound it."""
+    from neuroshard_api.job.status import HostBoundPart
+    from neuroshard_api.job.step_cost import host_bound_parts, is_host_bound
+
+    bound = host_bound_parts(measured)
+    columns = (HostBoundPart.COMPUTE, HostBoundPart.FORWARD_COMMUNICATION, HostBoundPart.BACKWARD_COMMUNICATION)
+    is_bound = [*(part in bound for part in columns), is_host_bound(measured)]
+    return [
+        f"{100 * (after / before - 1):+.0f} %" if before and after is not None and not waits else ""
+        for before, after, waits in zip(_microseconds(predicted), _microseconds(measured), is_bound, strict=True)
+    ]
 
 
 def _microseconds(cost: "StepCostStatus") -> list[int | None]:

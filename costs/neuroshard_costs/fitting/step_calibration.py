@@ -26,6 +26,7 @@ MIN_SETS: Final = 2
 MAX_FACTOR: Final = 10.0
 """A machine that is further off is another device, or the plan of another batch size."""
 _REDUCED: Final = {Family.ROWS, Family.NODE_ROWS, Family.REPLICATED}
+_EXCHANGES: Final = ("forward_communication", "backward_communication")
 _UNSCALED: Final = (1.0, 1.0)
 
 Steps = Sequence[RankTimes]
@@ -80,7 +81,8 @@ class PartFactor:
 def step_factors(predicted: Sequence[DeviceCost], measured: Sequence[Steps]) -> dict[CalibratedPart, PartFactor]:
     """Return the factors of the parts that were measured in at least two sets of steps.
 
-    Devices with tables in host memory are left out of the lookups, whose times hold the host link; so are backward
+    Parts that the host bound in most steps are left out: their times are in part the host's. Devices with tables in
+    host memory are left out of the lookups, whose times hold the host link; so are backward
     passes of devices with copied tables, whose times hold their optimizer.
 
     Args:
@@ -110,7 +112,10 @@ def step_factors(predicted: Sequence[DeviceCost], measured: Sequence[Steps]) -> 
     factors = {part: _factor(part, sets) for part, sets in logs.items() if len(sets) >= MIN_SETS}
     if not factors:
         raise RecordsError(
-            "steps: no part has times in two sets of steps; hint: give reports of trainings with lookups"
+            "steps: the host launches the kernels of every part later than the device could run them, and their times "
+            "would be the host's; hint: measure with a larger batch"
+            if any(_is_bound_by_host(times) for steps in measured for times in steps)
+            else "steps: no part has times in two sets of steps; hint: give reports of trainings with lookups"
         )
     return factors
 
@@ -179,13 +184,16 @@ def _log_ratios(predicted: Sequence[DeviceCost], steps: Steps) -> dict[Calibrate
     pairs: dict[CalibratedPart, list[tuple[float, float]]] = {CalibratedPart(None): []}
     for cost, times in zip(predicted, steps, strict=True):
         if not cost.host_link_ms:
-            pairs[CalibratedPart(None)].append((cost.forward_compute_ms, times.forward_compute_ms))
-            if not cost.dense_update_ms:
+            if not _is_bound_by_host(times, "forward_compute"):
+                pairs[CalibratedPart(None)].append((cost.forward_compute_ms, times.forward_compute_ms))
+            if not cost.dense_update_ms and not _is_bound_by_host(times, "backward_compute"):
                 pairs[CalibratedPart(None)].append((cost.backward_compute_ms, times.backward_compute_ms))
     foreseen = [_by_family(cost.collectives) for cost in predicted]
     found = [_by_family(_collectives(times, cost)) for cost, times in zip(predicted, steps, strict=True)]
     for family in set.intersection(*(set(each) for each in (*foreseen, *found))):
         for is_backward in (False, True):
+            if any(_is_bound_by_host(times, _EXCHANGES[is_backward]) for times in steps):
+                continue
             least = [min(each[family][is_backward] for each in ranks) for ranks in (foreseen, found)]
             pairs[CalibratedPart(family, is_backward)] = [(least[0], least[1])]
     logs = {
@@ -193,6 +201,12 @@ def _log_ratios(predicted: Sequence[DeviceCost], steps: Steps) -> dict[Calibrate
         for part, each in pairs.items()
     }
     return {part: values for part, values in logs.items() if values}
+
+
+def _is_bound_by_host(times: RankTimes, *parts: str) -> bool:
+    """Return whether the host bound one of a rank's parts in most steps; without names, any that is calibrated."""
+    parts = parts or ("forward_compute", "backward_compute", *_EXCHANGES)
+    return times.host_bound is not None and times.host_bound.binds(*parts)
 
 
 def _collectives(times: RankTimes, cost: DeviceCost) -> Sequence[CollectiveTime]:

@@ -230,6 +230,7 @@ def _evaluated(
             incumbent_ms=found.incumbent_ms,
             reference_ms=drift.reference_embedding_ms,
             planned_ms=training.planned_ms,
+            is_host_bound=training.is_host_bound,
         ),
         training.restart(drift),
         replanning_policy(context.spec),

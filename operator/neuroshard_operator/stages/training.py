@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from neuroshard_api.job.replanning import ReplanningStatus, TrainedPlan
+from neuroshard_api.job.step_cost import is_host_bound
 from neuroshard_api.replanning.decision import Restart
 from neuroshard_api.replanning.record import US_PER_MS, outcomes_of, since_replan_s, with_measured_gain, with_restart
 
@@ -41,7 +42,7 @@ class TrainingWorkers:
         return with_measured_gain(
             recorded,
             plan_hash=self.plan_hash,
-            measured_us=self.measured_us,
+            measured_us=None if self.is_host_bound else self.measured_us,
             steps=cost.measured.steps if cost is not None and cost.measured is not None else None,
         )
 
@@ -55,6 +56,12 @@ class TrainingWorkers:
         """Measured time of the embedding part of a step, in microseconds. None: not known."""
         cost = self.context.status.cost
         return cost.measured.total_microseconds if cost is not None and cost.measured is not None else None
+
+    @property
+    def is_host_bound(self) -> bool:
+        """Whether the host bound that time."""
+        cost = self.context.status.cost
+        return cost is not None and is_host_bound(cost.measured)
 
     @property
     def planned_ms(self) -> float | None:

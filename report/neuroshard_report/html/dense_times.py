@@ -45,9 +45,11 @@ def dense_times(plan: Plan, steps: StepReport | None) -> Sequence[DenseTimes]:
     timed = [] if steps is None else [rank for rank in steps.ranks if rank.dense_passes_ms is not None]
     if steps is not None and timed:
         slowest = max(timed, key=lambda rank: rank.dense_passes_ms or 0.0)
+        bound = slowest.host_bound
+        waits = bound is not None and bound.binds("dense_forward", "dense_backward", "dense_collectives")
         rows.append(
             DenseTimes(
-                name=f"measured, rank {slowest.rank}",
+                name=f"measured, rank {slowest.rank}{', waiting for the host included' if waits else ''}",
                 compute_ms=(slowest.dense_forward_ms or 0.0) + (slowest.dense_backward_ms or 0.0),
                 collectives_ms=slowest.dense_collectives_ms or 0.0,
                 source=steps.source,

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import Calibration
 from neuroshard_api.documents.plan import CollectiveCost, DeviceCost
-from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.documents.step_report import HostBoundShares, RankTimes
 from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.errors import RecordsError
@@ -127,6 +127,24 @@ def test_times_that_hold_something_else_are_left_out() -> None:
 
     assert LOOKUPS not in step_factors(predicted(host_link_ms=0.1), both)
     assert step_factors(predicted(dense_update_ms=0.1), both)[LOOKUPS].num_times == 2 * RANKS
+
+
+def test_times_that_the_host_bound_are_left_out() -> None:
+    """They would teach the models the host; where nothing else was measured, the error names it."""
+    forward = HostBoundShares(forward_compute=0.9, backward_communication=0.9)
+    some = [tuple(each.model_copy(update={"host_bound": forward}) for each in steps()) for _ in range(2)]
+    every = HostBoundShares(
+        forward_compute=1.0, backward_compute=1.0, forward_communication=1.0, backward_communication=1.0
+    )
+    none = [tuple(each.model_copy(update={"host_bound": every}) for each in steps()) for _ in range(2)]
+
+    found = step_factors(predicted(), some)
+
+    assert found[LOOKUPS].num_times == 2 * RANKS, "backward passes alone"
+    assert FORWARD in found
+    assert BACKWARD not in found
+    with pytest.raises(RecordsError, match=r"later than the device could run them.*hint: measure with a larger batch"):
+        step_factors(predicted(), none)
 
 
 def test_a_calibration_builds_on_the_one_before() -> None:
