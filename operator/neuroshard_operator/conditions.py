@@ -386,9 +386,8 @@ class Reason(StrEnum):
     """No plan fits the devices. The message names the table or the device that binds, and the smallest change that
     would fit.
 
-    More nodes, a smaller data type, `reservedMemoryPercent`, or `maxShardsPerTable`. If the message names the dense
-    part: it is counted from the model, so a smaller batch or smaller layers help; `denseMemoryPerDevice` takes its
-    place. See [tables that do not fit](../guides/tables-do-not-fit.md).
+    More nodes, a smaller data type, or a higher `maxMemoryPerDevice`. If the message names the dense part: it is
+    counted from the model, so a smaller batch or smaller layers help; `denseMemoryPerDevice` takes its place. See [tables that do not fit](../guides/tables-do-not-fit.md).
     """
     PLAN_UNUSABLE = "PlanUnusable"
     """The plan cannot be read, or is not for this job.

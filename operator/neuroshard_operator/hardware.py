@@ -169,6 +169,6 @@ def _fingerprint(spec: Spec, hardware: HardwareStatus, profiler_image: str) -> s
         **({} if hardware.gpu_product else placement),
         **({"resource": resource} if resource not in {"", NVIDIA} else {}),
         **({"network": _network(spec)} if hardware.network_nodes else {}),
-        "processes": profiler.num_procs or spec.trainer.devices_per_node,
+        "processes": spec.trainer.devices_per_node,
     }
     return "sha256:" + hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()

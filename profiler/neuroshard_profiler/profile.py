@@ -268,7 +268,7 @@ def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simu
         if wanted is not None and wanted > there:
             raise SettingsError(
                 f"{wanted} processes are to measure with one GPU each, but torch can use {there} here"
-                "; hint: lower --procs (spec.profiler.numProcs), or make more GPUs visible"
+                "; hint: lower --procs (spec.trainer.numProcPerNode), or make more GPUs visible"
             )
         return wanted or there
     alone = kind == "cpu" and settings.meeting is None

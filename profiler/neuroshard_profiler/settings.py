@@ -141,6 +141,5 @@ def job_settings(path: Path) -> dict[str, Any]:
         "batch_size_per_device": job.spec.model.batch_size_per_device,
         "num_nodes": trainer.num_nodes,
         "devices_per_node": trainer.devices_per_node,
-        "num_processes": profiler.num_procs,
         "optimizer": job.spec.model.embedding_optimizer.optimizer,
     }

@@ -29,10 +29,6 @@ def test_a_request_says_what_the_job_says() -> None:
             "algorithm": "DimGreedy",
             "maxMemoryPerDevice": "1.5Gi",
             "denseMemoryPerDevice": 1000,
-            "reservedMemoryPercent": 25,
-            "reservedMemoryPerDevice": "2Gi",
-            "maxShardsPerTable": 3,
-            "minShardWidth": 8,
             "shardingTypes": ["TableWise", "RowWise", "DataParallel"],
             "seed": 7,
             "workBudget": 1000,
@@ -47,10 +43,8 @@ def test_a_request_says_what_the_job_says() -> None:
     assert request.topology == builders.topology(2)
     assert request.algorithm is Algorithm.DIM_GREEDY
     assert (request.batch_size_per_device, request.optimizer) == (8192, Optimizer.ROWWISE_ADAGRAD)
-    assert (request.memory.dense_bytes, request.memory.reserve_fraction) == (1000, 0.25)
-    assert request.memory.reserve_bytes == 2 * 2**30
+    assert request.memory.dense_bytes == 1000
     assert request.constraints.max_memory_bytes_per_device == 3 * 2**29
-    assert (request.constraints.max_shards_per_table, request.constraints.min_shard_width) == (3, 8)
     assert request.constraints.sharding_types == ("table_wise", "row_wise", "data_parallel")
     assert (request.search.seed, request.search.work_budget) == (7, 1000)
 

@@ -123,7 +123,7 @@ def test_finished_stages_are_not_repeated(runs: Runs) -> None:
 @pytest.mark.parametrize(
     ("change", "stages"),
     [
-        ({"planner": {"maxShardsPerTable": 1}}, {"plan", "train"}),
+        ({"planner": {"shardingTypes": ["TableWise"]}}, {"plan", "train"}),
         ({"training": {"epochs": 2}}, {"train"}),
         ({"runPolicy": {"ttlSecondsAfterFinished": 1}}, set()),
     ],

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from neuroshard_api.job import training_job
+from neuroshard_api.job.earlier_fields import EARLIER_FIELDS
 from neuroshard_api.job.resource import INT32_MAX
 from neuroshard_api.job.training_job import DLRMTrainingJob
 
@@ -168,13 +169,18 @@ def page_text() -> str:
     parts = [PAGE_HEADER]
     for title, name in (("Spec", "spec"), ("Status", "status")):
         parts.append(f"## {title}\n\n| field | type | default | effect |\n|---|---|---|---|")
-        parts += [_row(path, field, needed=needed) for path, field, needed in _fields(schema["properties"][name], "")]
+        parts += [_row(path, field, needed=needed) for path, field, needed in fields_below(schema["properties"][name], "")]
         parts.append("")
     parts.append(
         "## Rules between fields\n\nThe API server refuses a job that breaks one of these, with these words.\n"
     )
     parts.append("| where | message |\n|---|---|")
     parts += [f"| `{path}` | {rule['message']} |" for path, rule in _rules(schema, "")]
+    parts.append(
+        "\n## Earlier fields\n\nA job with a field of the form before 0.1.0 is refused with a sentence that names its "
+        "present place.\n\n| earlier field | now |\n|---|---|"
+    )
+    parts += [f"| `{path}` | {now if ' ' in now else f'`{now}`'} |" for path, now in EARLIER_FIELDS.items()]
     return "\n".join(parts) + "\n"
 
 
@@ -191,14 +197,19 @@ A number with a fraction is written as text (`'2.5'`), since Kubernetes resource
 """
 
 
-def _fields(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
+def fields_below(schema: Schema, path: str) -> Iterator[tuple[str, Schema, bool]]:
     """Give every field below a schema with its path, outer before inner."""
     for name, field in schema.get("properties", {}).items():
         here = f"{path}.{name}" if path else name
         yield here, field, name in schema.get("required", [])
-        yield from _fields(field, here)
+        yield from fields_below(field, here)
         if "items" in field:
-            yield from _fields(field["items"], f"{here}[]")
+            yield from fields_below(field["items"], f"{here}[]")
+
+
+def is_leaf(field: Schema) -> bool:
+    """Return whether a field has no fields below it."""
+    return "properties" not in field and "properties" not in field.get("items", {})
 
 
 def _row(path: str, field: Schema, *, needed: bool) -> str:

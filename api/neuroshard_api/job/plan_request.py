@@ -43,9 +43,7 @@ def plan_request(
     _require_one_optimizer(job, tables)
     tables = with_known_repeats(job, tables)
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
-    reserved, named = planner.reserved_memory_per_device, planner.sharding_types
-    host, groups = planner.host_memory_per_node, planner.sharding_groups
-    percent = planner.reserved_memory_percent
+    named, host, groups = planner.sharding_types, planner.host_memory_per_node, planner.sharding_groups
     narrow = job.spec.training.narrow_types
     _require_trainable(narrow, model.batch_size_per_device, topology)
     return PlanRequest(
@@ -66,14 +64,10 @@ def plan_request(
         pipeline=Pipeline[job.spec.training.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),
-            reserve_fraction=None if percent is None else percent / 100,
-            reserve_bytes=0 if reserved is None else size_bytes(reserved),
             expandable_segments=_has_expandable_segments(job),
         ),
         constraints=Constraints(
             max_memory_bytes_per_device=None if limit is None else size_bytes(limit),
-            max_shards_per_table=planner.max_shards_per_table,
-            min_shard_width=planner.min_shard_width,
             max_shard_width=planner.max_shard_width,
             sharding_types=None if named is None else tuple(each.sharding_type for each in named),
             excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if job.spec.trainer.command else None,

@@ -120,8 +120,6 @@ class Profiler(Part):
     the data sheet that cannot be read from a device. If unset: recognised by the device's product name."""
     budget_seconds: Seconds = 300
     """Time spent on measurements; more of it lowers the error of the cost models."""
-    num_procs: Annotated[int, Field(ge=1, le=1024)] | None = None
-    """Processes that measure the all-to-all, one device each. If unset: those of one node of the trainer."""
     image: Image | None = None
     """Image of the profiler: NeuroShard's profiler, sh and env, the latter of GNU coreutils 8.31 or later to keep a
     SIGTERM that comes while Python starts. If unset: the one the operator was installed with."""
@@ -222,21 +220,13 @@ class Planner(Part):
     fallback_algorithm: FallbackAlgorithm = FallbackAlgorithm.NONE
     """What plans when the algorithm fails or runs out of time; None lets the job fail instead."""
     max_memory_per_device: Size | None = None
-    """Most memory of a device that a plan may fill, as an integer of bytes or with a suffix such as 70Gi. If unset:
-    all the device has, less what is kept free."""
+    """Most memory of a device that a plan may fill, as an integer of bytes or with a suffix such as 70Gi. If unset: all
+    the device has, less 2.5 GiB, at most a sixteenth, for the CUDA context, libraries, and NCCL, and a share of what a
+    step allocates and frees, for the gaps in torch's allocator."""
     dense_memory_per_device: Size | None = None
     """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. If unset:
     counted for NeuroShard's own trainer, in the planner's pod with the trainer's image; 0 with a trainer of your
     own."""
-    reserved_memory_percent: Annotated[int, Field(ge=0, le=90)] | None = None
-    """Share of a device's memory kept free, in percent. If unset: 2.5 GiB, at most a sixteenth, for the CUDA context,
-    libraries, and NCCL, and a share of what a step allocates and frees, for the gaps in torch's allocator."""
-    reserved_memory_per_device: Size | None = None
-    """Memory of a device kept free besides. If unset: none."""
-    max_shards_per_table: Annotated[int, Field(ge=1, le=INT32_MAX)] | None = None
-    """Most column shards of any table. If unset: bound by minShardWidth alone."""
-    min_shard_width: EmbeddingDim = 4
-    """Fewest columns of a shard; a multiple of 4."""
     max_shard_width: EmbeddingDim | None = None
     """Most columns of a shard; a multiple of 4, and on GPUs at most 2,048. If unset: what the kernels of the devices
     take, on GPUs 1,024 for tables with pooling, since FBGEMM before 1.7 returns zeros for wider shards."""

@@ -18,6 +18,7 @@ from neuroshard_api.documents.document import (
     validated_without_unknown,
 )
 from neuroshard_api.job.dense import ParallelismPolicy
+from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, sentence, without_echoes
 from neuroshard_api.job.feature_columns import COLUMN_RULES, job_column_problems
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
@@ -195,11 +196,6 @@ class Spec(Part):
             raise FieldError(problems[0].path, problems[0].text)
         return self
 
-    @property
-    def num_profiler_procs(self) -> int:
-        """Processes that measure the all-to-all, one device each."""
-        return self.profiler.num_procs or self.trainer.devices_per_node
-
 
 class Metadata(Value):
     """What of an object's metadata is used here; the API server knows more fields, which are passed over."""
@@ -256,7 +252,14 @@ class DLRMTrainingJob(Part):
     @classmethod
     def from_data(cls, raw: object, *, where: str = "job") -> Self:
         """Read plain data as JSON or YAML parsers, or the API server, give it. Raises DocumentError."""
-        return validated(cls, _of_this_kind(raw, where), where=where)
+        data = _of_this_kind(raw, where)
+        earlier = earlier_fields(data)
+        try:
+            job = validated(cls, data, where=where)
+        except DocumentError as error:
+            raise DocumentError(where, [*earlier.values(), *without_echoes(error.problems, earlier)]) from error
+        assert not earlier, "the models have no earlier field"
+        return job
 
     @classmethod
     def from_stored_data(cls, raw: object, *, where: str = "job") -> "StoredJob":
@@ -266,8 +269,13 @@ class DLRMTrainingJob(Part):
             DocumentError: a field that this release knows cannot be read.
         """
         waived = Waived()
-        job, unknown = validated_without_unknown(cls, _of_this_kind(raw, where), where=where, context=waived)
-        return StoredJob(job=job, unknown=unknown, broken_rules=tuple(dict.fromkeys(waived.problems)))
+        job, dropped = validated_without_unknown(cls, _of_this_kind(raw, where), where=where, context=waived)
+        earlier = [sentence(path) for path in dropped if path in EARLIER_FIELDS]
+        return StoredJob(
+            job=job,
+            unknown=tuple(path for path in dropped if path not in EARLIER_FIELDS),
+            broken_rules=tuple(dict.fromkeys([*earlier, *waived.problems])),
+        )
 
     def to_json(self) -> str:
         """Return canonical JSON: what was not given and has no default left out, one final newline."""
@@ -282,10 +290,11 @@ class StoredJob:
     unknown: tuple[str, ...] = ()
     """Paths of the fields that this release does not know."""
     broken_rules: tuple[str, ...] = ()
-    """Messages of the rules between fields that this release has and the resource breaks."""
+    """Sentences about earlier fields, and messages of the rules between fields that this release has and the resource
+    breaks."""
 
 
-def _of_this_kind(raw: object, where: str) -> object:
+def _of_this_kind(raw: object, where: str) -> dict[str, object]:
     """Return data of the kind and version of a DLRMTrainingJob. Raises DocumentError."""
     if not isinstance(raw, dict):
         found = "nothing" if raw is None else f"a {type(raw).__name__}"

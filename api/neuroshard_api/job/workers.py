@@ -114,11 +114,8 @@ class EnvironmentVariable(Part):
 
 
 class SharedMemory(Part):
-    """The memory volume of the workers."""
+    """The memory volume of the workers at /dev/shm, without which NCCL and data loaders would have 64 MiB."""
 
-    enabled: bool = True
-    """Whether a memory volume is mounted at /dev/shm; without it containers have 64 MiB, too little for data loaders
-    and NCCL."""
     size_limit: Size | None = None
     """Most it may hold, as bytes or with a suffix such as 64Gi; counts towards the container's memory. If unset: the
     memory limit of the container."""
@@ -220,7 +217,7 @@ class Trainer(Part):
     resourcesPerNode. If unset: that of the known names in the limits. Can be changed only while the job is
     suspended."""
     shared_memory: SharedMemory = SharedMemory()
-    """The memory volume of the workers."""
+    """The memory volume of the workers at /dev/shm."""
 
     @property
     def limits(self) -> dict[str, int | str]:

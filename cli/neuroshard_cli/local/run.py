@@ -256,7 +256,7 @@ class LocalRun:
         directory, profiler = self._directory, self.spec.profiler
         out = directory.profile_dir
         settings = profiler.model_dump_json(exclude={"policy", "timeout_seconds", "backoff_limit"})
-        batch_size, procs = self.spec.model.batch_size_per_device, self.spec.num_profiler_procs
+        batch_size, procs = self.spec.model.batch_size_per_device, self.spec.trainer.devices_per_node
         inputs = digest([settings, str(batch_size), str(procs), self._tables.to_json(), *machine(), *versions()])
         self.profile_inputs = inputs
         hardware_file = out / HARDWARE_FILE

@@ -181,10 +181,9 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
     if data.persistent_volume_claim is not None:
         main["volumeMounts"].append({"name": "data", "mountPath": data_dir, "readOnly": True})
         volumes.append(_claim_or_empty("data", data.persistent_volume_claim, main["volumeMounts"]))
-    if trainer.shared_memory.enabled:
-        limit = trainer.shared_memory.size_limit
-        main["volumeMounts"].append({"name": "dshm", "mountPath": "/dev/shm"})  # noqa: S108 - what NCCL and data loaders use
-        volumes.append(empty_volume("dshm", medium="Memory", **({} if limit is None else {"sizeLimit": limit})))
+    limit = trainer.shared_memory.size_limit
+    main["volumeMounts"].append({"name": "dshm", "mountPath": "/dev/shm"})  # noqa: S108 - what NCCL and data loaders use
+    volumes.append(empty_volume("dshm", medium="Memory", **({} if limit is None else {"sizeLimit": limit})))
     selector = product_selector(context.status.hardware)
     return {
         **dns_of(context.spec.pod_template.spec),

@@ -1,0 +1,43 @@
+"""Fields that a job had before release 0.1.0: each has a new place, or is gone because the product has the number."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+EARLIER_FIELDS: Final[Mapping[str, str]] = {
+    "spec.profiler.numProcs": "gone: the processes of one node of the trainer measure the all-to-all",
+    "spec.planner.maxShardsPerTable": "gone: the search splits a table only where that shortens the step",
+    "spec.planner.minShardWidth": "gone: the cost models know what narrow shards cost",
+    "spec.planner.reservedMemoryPercent": "spec.planner.maxMemoryPerDevice",
+    "spec.planner.reservedMemoryPerDevice": "spec.planner.maxMemoryPerDevice",
+    "spec.trainer.sharedMemory.enabled": "gone: workers of several processes need the memory volume",
+}
+"""The earlier path of a field, and its present one, or ``gone: `` and the reason."""
+_GONE = "gone: "
+
+
+def earlier_fields(data: Mapping[str, object]) -> dict[str, str]:
+    """Return the earlier fields that a job sets as plain data, each with a sentence about its present place."""
+    return {path: sentence(path) for path in EARLIER_FIELDS if _has(data, path.split("."))}
+
+
+def sentence(path: str) -> str:
+    """Return what a user of an earlier field is told, its path first."""
+    now = EARLIER_FIELDS[path]
+    if now.startswith(_GONE):
+        return f"{path}: is gone, since {now.removeprefix(_GONE)}; hint: remove it"
+    return f"{path}: is an earlier field; hint: set {now} instead"
+
+
+def without_echoes(problems: list[str], earlier: Mapping[str, str]) -> Iterator[str]:
+    """Give the problems that are not about an earlier field, which a schema calls unknown."""
+    known = tuple(f"{path}: " for path in earlier)
+    return (problem for problem in problems if not problem.startswith(known))
+
+
+def _has(data: object, path: list[str]) -> bool:
+    """Return whether plain data has a value at a path."""
+    for part in path:
+        if not isinstance(data, Mapping) or part not in data:
+            return False
+        data = data[part]
+    return True
