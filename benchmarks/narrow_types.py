@@ -84,7 +84,6 @@ EXCHANGES: Mapping[str, Exchange] = {
     "FP8 (rounded)": Exchange(wire=WireType.FP16, rounded=(torch.float8_e4m3fn, torch.float8_e5m2)),
     "gradients BF16": Exchange(gradients=GradientExchange(type=GradientType.BF16)),
     "gradients FP16": Exchange(gradients=GradientExchange(type=GradientType.FP16)),
-    "gradients PowerSGD": Exchange(gradients=GradientExchange(type=GradientType.POWER_SGD, start_step=10)),
     "gradients Threshold": Exchange(gradients=GradientExchange(type=GradientType.THRESHOLD, refresh_steps=50)),
     "FP16": Exchange(wire=WireType.FP16),
     "MX4": Exchange(wire=WireType.MX4),
@@ -293,8 +292,8 @@ def lines_of(found: Sequence[Trained]) -> list[str]:
             "scaled by 512. A CPU has no codec for BF16 and FP8: their values travel in FP32, rounded to those of the "
             "type (FP8: E4M3 forward, E5M2 backward, in groups of "
             f"{WIRE_FORMATS[WireType.FP8].group_values} with a scale each). Types of the dense part's gradients are "
-            "torch's hooks for BF16 and FP16, PowerSGD of rank 2 from step 10 on, and Threshold of 5 %, renewed every "
-            "50 steps. Below 0: narrow types ended with the lower entropy."
+            "torch's hooks for BF16 and FP16, and Threshold of 5 %, renewed every 50 "
+            "steps. Below 0: narrow types ended with the lower entropy."
         ),
         "",
         "| data | exchange | pairs | entropy exact | change: mean, least, largest | standard error of the mean |",

@@ -387,7 +387,8 @@ class Reason(StrEnum):
     would fit.
 
     More nodes, a smaller data type, or a higher `maxMemoryPerDevice`. If the message names the dense part: it is
-    counted from the model, so a smaller batch or smaller layers help; `denseMemoryPerDevice` takes its place. See [tables that do not fit](../guides/tables-do-not-fit.md).
+    counted from the model, so a smaller batch or smaller layers help; `denseMemoryPerDevice` takes its place.
+    See [tables that do not fit](../guides/tables-do-not-fit.md).
     """
     PLAN_UNUSABLE = "PlanUnusable"
     """The plan cannot be read, or is not for this job.

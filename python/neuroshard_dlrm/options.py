@@ -46,7 +46,6 @@ class RequestOptions:
     wire_backward: str | None = None
     least_gain: float | None = None
     gradient_types: str | None = None
-    power_sgd_rank: int | None = None
     keep_percent: float | None = None
     data_types: str | None = None
     pipeline: PipelineChoice = "sparse-dist"

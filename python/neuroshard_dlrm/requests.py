@@ -220,10 +220,6 @@ def _communication(options: RequestOptions) -> dict[str, object] | None:
 
 def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
     """Return the types that the options permit for gradients of the dense part. None: none. Raises CommandError."""
-    settings = (
-        (GradientType.POWER_SGD, "--power-sgd-rank", "rank", options.power_sgd_rank),
-        (GradientType.THRESHOLD, "--keep-percent", "keep_percent", options.keep_percent),
-    )
     known = {each.lower(): each for each in GradientType}
     names = [] if options.gradient_types is None else [each.strip() for each in options.gradient_types.split(",")]
     unknown = next((name for name in names if name.lower() not in known), None)
@@ -232,11 +228,10 @@ def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
             f"--gradient-types: {unknown!r} is not a type of gradients; hint: use {', '.join(GradientType)}"
         )
     types = [known[name.lower()] for name in names]
-    for kind, option, _, value in settings:
-        if value is not None and kind not in types:
-            raise CommandError(
-                f"{option}: is for {kind} alone; hint: give --gradient-types {kind} too, or leave it out"
-            )
+    if options.keep_percent is not None and GradientType.THRESHOLD not in types:
+        raise CommandError(
+            "--keep-percent: is for Threshold alone; hint: give --gradient-types Threshold too, or leave it out"
+        )
     if not types:
         return None
     if options.dense is None:
@@ -244,7 +239,7 @@ def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
             "--gradient-types: are of a counted dense part"
             "; hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
         )
-    given = {"least_gain_percent": options.least_gain, **{field: value for _, _, field, value in settings}}
+    given = {"least_gain_percent": options.least_gain, "keep_percent": options.keep_percent}
     return {"types": types, **{field: value for field, value in given.items() if value is not None}}
 
 

@@ -106,13 +106,11 @@ def asked_of(communication: dict[str, object] | None) -> PlanRequest:
 def test_a_job_decides_what_its_plan_may_send() -> None:
     """Exact and no word of it: nothing; Auto: the permitted types; Fixed: the given ones."""
     types = {"forward": ["INT8"], "backward": ["BF16"]}
-    auto = asked_of({"policy": "Auto", "embeddings": types, "leastGainPercent": 5})
+    auto = asked_of({"policy": "Auto", "embeddings": types})
     fixed = asked_of({"policy": "Fixed", "embeddings": types})
 
     assert asked_of(None).to_json() == asked_of({"policy": "Exact"}).to_json()
-    assert auto.communication == CommunicationChoices(
-        forward=(WireType.INT8,), backward=(WireType.BF16,), least_gain_percent=5.0
-    )
+    assert auto.communication == CommunicationChoices(forward=(WireType.INT8,), backward=(WireType.BF16,))
     assert auto.wire is None
     assert (fixed.communication, fixed.wire) == (None, WireTypes(forward=WireType.INT8, backward=WireType.BF16))
     assert asked_of({"policy": "Fixed", "embeddings": {"forward": ["FP32"], "backward": ["FP32"]}}).wire is None

@@ -70,7 +70,7 @@ def test_a_placement_is_what_workers_do_and_no_price() -> None:
     assert dearer.placement_sha256 == first.placement_sha256 == found[0]
     assert found[1] != found[0]
 
-    carried = first.request.model_copy(update={"gradients": GradientExchange(type=GradientType.POWER_SGD)})
+    carried = first.request.model_copy(update={"gradients": GradientExchange(type=GradientType.THRESHOLD)})
     assert first.model_copy(update={"request": carried}).placement_sha256 != first.placement_sha256
 
 

@@ -116,14 +116,14 @@ def test_types_of_gradients_are_permitted_by_a_list(tmp_path: Path) -> None:
         tables="mlperf-dlrm-dcnv2",
         batch_size=counted.batch_size_per_device,
         dense=tmp_path / "dense.json",
-        gradient_types="bf16, powersgd",
-        power_sgd_rank=4,
+        gradient_types="bf16, threshold",
+        keep_percent=1.0,
         least_gain=1.0,
     )
     found = build_request(given, "neuroshard")
 
     assert found.gradient_choices == GradientChoices(
-        types=(GradientType.BF16, GradientType.POWER_SGD), rank=4, least_gain_percent=1.0
+        types=(GradientType.BF16, GradientType.THRESHOLD), keep_percent=1.0, least_gain_percent=1.0
     )
     assert found.communication is None
 
@@ -159,7 +159,6 @@ def test_types_on_the_wire_are_permitted_by_lists() -> None:
         ),
         ({"gradient_types": "BF16"}, "--gradient-types: are of a counted dense part"),
         ({"gradient_types": "BF16", "keep_percent": 1.0}, "--keep-percent: is for Threshold alone"),
-        ({"power_sgd_rank": 4}, "--power-sgd-rank: is for PowerSGD alone"),
     ],
 )
 def test_types_described_badly_are_refused_by_the_options_name(changes: dict[str, object], words: str) -> None:

@@ -26,7 +26,7 @@ def job_with(path: str, value: object) -> dict[str, Any]:
 
 @pytest.mark.parametrize("path", EARLIER_FIELDS)
 def test_an_earlier_field_is_refused_with_its_present_place(path: str) -> None:
-    """The sentence names a field that exists, or the reason why there is none; other faults are told with it."""
+    """The sentence names a field that exists, or the reason why there is none; other faults are named with it."""
     now = EARLIER_FIELDS[path]
     with pytest.raises(DocumentError) as caught:
         DLRMTrainingJob.from_data(job_with(path, 1) | {"unknown": 1}, where="job.yaml")

@@ -2,7 +2,6 @@
 
 type        what a device sends for n parameters                    what is left over
 FP16, BF16  an all-reduce of 2 n bytes                              nothing: rounded
-PowerSGD    all-reduces of two thin matrices for each weight        carried into the next step
 Threshold   an all-gather of the largest entries, 8 bytes each      carried into the next step
 
 Gradients of embedding tables have nothing to do with it: their kernels apply them where they arise.
@@ -27,15 +26,13 @@ class GradientType(StrEnum):
     """torch's fp16_compress_hook: added up in FP16."""
     BF16 = "BF16"
     """torch's bf16_compress_hook: added up in BF16."""
-    POWER_SGD = "PowerSGD"
-    """torch's powerSGD_hook: each weight's gradient as a product of two thin matrices."""
     THRESHOLD = "Threshold"
     """The largest entries alone."""
 
     @property
     def carries(self) -> bool:
         """Whether what was not sent is added to the next step's gradients."""
-        return self in {GradientType.POWER_SGD, GradientType.THRESHOLD}
+        return self is GradientType.THRESHOLD
 
 
 CAPACITY_OVER_KEPT = 2
@@ -45,16 +42,12 @@ SPARSE_ENTRY_BYTES = 8
 
 
 class GradientSettings(Value):
-    """Settings of the types that have some."""
+    """Settings of Threshold."""
 
-    rank: Annotated[int, Field(ge=1, le=64)] = 2
-    """PowerSGD: columns of the thin matrices."""
-    start_step: Annotated[int, Field(ge=2)] = 1000
-    """PowerSGD: steps of the training before which gradients travel as they are."""
     keep_percent: Annotated[float, Field(gt=0, le=50)] = 5.0
-    """Threshold: share of the entries that is sent, in percent. There is room for twice as many."""
+    """Share of the entries that is sent, in percent. There is room for twice as many."""
     refresh_steps: PositiveCount = 2000
-    """Threshold: steps after which the threshold is computed again."""
+    """Steps after which the threshold is computed again."""
 
 
 class GradientExchange(GradientSettings):

@@ -129,8 +129,8 @@ class MeasuredGradients(Value):
 
     type: GradientType
     is_encoded: bool
-    """Whether the next step is encoded. PowerSGD and Threshold send the first steps whole; and the guard may have
-    suspended the type."""
+    """Whether the next step is encoded. Threshold sends the first steps whole; and the guard may have suspended the
+    type."""
     sent_bytes: Annotated[float, Field(ge=0)]
     """Handed to collectives by all ranks."""
     kept_percent: Annotated[float, Field(ge=0, le=100)] | None = None

@@ -56,15 +56,6 @@ GradientTypeList = Annotated[
 ]
 
 
-class PowerSgd(Part):
-    """Settings of PowerSGD."""
-
-    rank: Annotated[int, Field(ge=1, le=64)] = 2
-    """Columns of the two matrices whose product approximates the gradient of a weight."""
-    start_step: Annotated[int, Field(ge=2, le=2**31)] = 1000
-    """Steps of the training before which gradients travel as they are."""
-
-
 class Threshold(Part):
     """Settings of Threshold."""
 
@@ -125,20 +116,15 @@ class Communication(Part):
 
     policy: CommunicationPolicy = CommunicationPolicy.EXACT
     """Exact: everything travels as it is. Auto: the planner chooses among the permitted types where that is predicted
-    to shorten the step. Fixed: the given types."""
+    to shorten the step by 2 %, or by the error of the cost models if that is more. Fixed: the given types."""
     embeddings: EmbeddingWires = EmbeddingWires()
     """Types for pooled embeddings and their gradients."""
     dense: GradientTypeList = (GradientType.FP32,)
     """Types of the replicated dense part's gradients. Auto: permitted types; Fixed: exactly one. FP32 is exact, and
-    with Auto always permitted. FP16 or BF16; PowerSGD (products of thin matrices); Threshold (the largest entries
-    alone). Gradients of sharded units travel as they are."""
-    power_sgd: PowerSgd = PowerSgd()
-    """Settings of PowerSGD."""
+    with Auto always permitted. FP16 or BF16; Threshold (the largest entries alone). Gradients of sharded units
+    travel as they are."""
     threshold: Threshold = Threshold()
     """Settings of Threshold."""
-    least_gain_percent: Annotated[int, Field(ge=0, le=100)] | None = None
-    """Auto: share of the predicted step that narrow types must save, in percent. If unset: 2, or the error of the cost
-    models if that is more."""
     guard: CommunicationGuard = CommunicationGuard()
     """What watches the accuracy. It needs held-out samples."""
 
@@ -150,7 +136,6 @@ class Communication(Part):
         return CommunicationChoices(
             forward=self.embeddings.forward,
             backward=self.embeddings.backward,
-            least_gain_percent=self.least_gain_percent,
         )
 
     @property
@@ -168,7 +153,6 @@ class Communication(Part):
             return None
         return GradientChoices(
             types=self.dense,
-            least_gain_percent=self.least_gain_percent,
             **self._gradient_settings.model_dump(),
         )
 
@@ -182,8 +166,5 @@ class Communication(Part):
     @property
     def _gradient_settings(self) -> GradientSettings:
         return GradientSettings(
-            rank=self.power_sgd.rank,
-            start_step=self.power_sgd.start_step,
-            keep_percent=float(self.threshold.keep_percent),
-            refresh_steps=self.threshold.refresh_steps,
+            keep_percent=float(self.threshold.keep_percent), refresh_steps=self.threshold.refresh_steps
         )

@@ -169,7 +169,9 @@ def page_text() -> str:
     parts = [PAGE_HEADER]
     for title, name in (("Spec", "spec"), ("Status", "status")):
         parts.append(f"## {title}\n\n| field | type | default | effect |\n|---|---|---|---|")
-        parts += [_row(path, field, needed=needed) for path, field, needed in fields_below(schema["properties"][name], "")]
+        parts += [
+            _row(path, field, needed=needed) for path, field, needed in fields_below(schema["properties"][name], "")
+        ]
         parts.append("")
     parts.append(
         "## Rules between fields\n\nThe API server refuses a job that breaks one of these, with these words.\n"

@@ -9,6 +9,8 @@ EARLIER_FIELDS: Final[Mapping[str, str]] = {
     "spec.planner.minShardWidth": "gone: the cost models know what narrow shards cost",
     "spec.planner.reservedMemoryPercent": "spec.planner.maxMemoryPerDevice",
     "spec.planner.reservedMemoryPerDevice": "spec.planner.maxMemoryPerDevice",
+    "spec.training.communication.powerSgd": "gone: torch has PowerSGD, as a hook for a trainer of your own",
+    "spec.training.communication.leastGainPercent": "gone: a type must save 2 %, or the error of the cost models",
     "spec.trainer.sharedMemory.enabled": "gone: workers of several processes need the memory volume",
 }
 """The earlier path of a field, and its present one, or ``gone: `` and the reason."""
@@ -21,7 +23,7 @@ def earlier_fields(data: Mapping[str, object]) -> dict[str, str]:
 
 
 def sentence(path: str) -> str:
-    """Return what a user of an earlier field is told, its path first."""
+    """Return the sentence about an earlier field, its path first."""
     now = EARLIER_FIELDS[path]
     if now.startswith(_GONE):
         return f"{path}: is gone, since {now.removeprefix(_GONE)}; hint: remove it"

@@ -79,11 +79,8 @@ _SHOWN: Mapping[str, Any] = {
         str | None,
         typer.Option(
             help="Types in which gradients of replicated units of --dense may travel where that shortens the step, "
-            "such as BF16,PowerSGD, besides FP32. Default: none."
+            "such as BF16,Threshold, besides FP32. Default: none."
         ),
-    ],
-    "power_sgd_rank": Annotated[
-        int | None, typer.Option(min=1, max=64, help="PowerSGD: columns of the thin matrices. Default: 2.")
     ],
     "keep_percent": Annotated[
         float | None, typer.Option(min=0, max=50, help="Threshold: percent of the gradients that are sent. Default: 5.")

@@ -2,8 +2,6 @@
 
 type        bytes read and written for each parameter
 FP16, BF16  12: 4 read, 2 written; 2 read, 4 written
-PowerSGD    48: the carried part added (12), a copy (8), two products with thin matrices (8), decoded (4), the
-            difference to what was wanted (12), the carried part kept (4)
 Threshold   64: the carried part added (12), magnitudes (8), comparison and search (9), copies (20), counting (5), sums
             and mean (10)
 """
@@ -20,7 +18,6 @@ PASSED_BYTES: Mapping[GradientType, int] = {
     GradientType.FP32: 0,
     GradientType.FP16: 12,
     GradientType.BF16: 12,
-    GradientType.POWER_SGD: 48,
     GradientType.THRESHOLD: 64,
 }
 """Of a parameter, counted in the hooks; read at the efficiency that is assumed for codecs."""
@@ -28,10 +25,9 @@ LAUNCHES: Mapping[GradientType, int] = {
     GradientType.FP32: 0,
     GradientType.FP16: 2,
     GradientType.BF16: 2,
-    GradientType.POWER_SGD: 12,
     GradientType.THRESHOLD: 16,
 }
-"""Kernels of a bucket, counted likewise; of PowerSGD those of one weight."""
+"""Kernels of a bucket, counted likewise."""
 BUCKET_BYTES = 25 * 2**20
 """Of DistributedDataParallel, as TorchRec sets it."""
 

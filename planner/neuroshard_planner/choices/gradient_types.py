@@ -202,9 +202,6 @@ class _GradientTypeChoice:
             room = CAPACITY_OVER_KEPT * self._choices.keep_percent / 100 * num_parameters
             gathered = self._request.topology.num_devices * SPARSE_ENTRY_BYTES * room
             return self._reduction_ms(gathered, Family.ROWS)  # whose gradients are gathered likewise
-        if kind is GradientType.POWER_SGD:  # the profile has no shapes: a square matrix is assumed
-            thin = _VALUE_BYTES * self._choices.rank * math.sqrt(num_parameters)
-            return 2 * self._reduction_ms(thin, Family.REPLICATED)
         share = 1.0 if kind is GradientType.FP32 else 0.5
         return self._reduction_ms(share * num_bytes, Family.REPLICATED)
 

@@ -147,7 +147,7 @@ def test_a_fixed_type_is_refused_where_every_unit_is_sharded(kind: GradientType)
 @pytest.mark.parametrize("added_ms", [0.0, 1000.0])
 def test_a_type_that_carries_must_save_the_least_gain_next_to_what_it_carries(added_ms: float) -> None:
     """A search that finds less with the memory that is left decides against the type, in numbers."""
-    choices = GradientChoices(types=(GradientType.POWER_SGD,), least_gain_percent=2.0)
+    choices = GradientChoices(types=(GradientType.THRESHOLD,), keep_percent=1.0, least_gain_percent=2.0)
     slow = Link(bandwidth_bytes_per_second=5e9, latency_seconds=20e-6)
     wanted = asked(gradient_choices=None, topology=topology(32, num_nodes=4, inter_node=slow))
 
@@ -163,7 +163,7 @@ def test_a_type_that_carries_must_save_the_least_gain_next_to_what_it_carries(ad
     assert exact.gradients is not None
     (own,) = exact.gradients.alternatives
 
-    assert (exact.gradients.chosen is GradientType.POWER_SGD) == (added_ms == 0)
+    assert (exact.gradients.chosen is GradientType.THRESHOLD) == (added_ms == 0)
     if added_ms:
         assert "the plan that fits next to what it carries costs " in (own.refusal or "")
         assert (own.refusal or "").endswith("below 2 %")
@@ -174,7 +174,7 @@ def test_gradients_that_are_carried_need_memory_for_them_and_for_a_copy() -> Non
     fixed = asked(gradient_choices=None)
     plans = {
         kind: planned(fixed.model_copy(update={"gradients": GradientExchange(type=kind)}))
-        for kind in (GradientType.BF16, GradientType.POWER_SGD)
+        for kind in (GradientType.BF16, GradientType.THRESHOLD)
     }
 
     rounded, carried = (plans[kind].memory[0].dense_bytes for kind in plans)

@@ -20,12 +20,11 @@ from neuroshard_trainer.communication.gradient_guard import GradientGuard
 from neuroshard_trainer.communication.sparse_gradients import SparseGradients
 from support.trainer.rank_server import joined_ranks
 from torch import nn
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
 STEPS = 8
 FEATURES = 24
-TYPES = [GradientType.FP16, GradientType.BF16, GradientType.POWER_SGD, GradientType.THRESHOLD]
+TYPES = [GradientType.FP16, GradientType.BF16, GradientType.THRESHOLD]
 
 
 def main(folder: str) -> None:
@@ -49,7 +48,7 @@ def wrapped(kind: GradientType, group: dist.ProcessGroup) -> tuple[DistributedDa
     torch.manual_seed(1)
     layers = nn.Sequential(nn.Linear(FEATURES, 64), nn.ReLU(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 1))
     model = DistributedDataParallel(layers, gradient_as_bucket_view=True, static_graph=True, bucket_cap_mb=0.005)
-    exchange = GradientExchange(type=kind, rank=2, start_step=3, keep_percent=5.0, refresh_steps=4)
+    exchange = GradientExchange(type=kind, keep_percent=5.0, refresh_steps=4)
     codec = GradientCodec(exchange, group=group)
     model.register_comm_hook(codec, exchange_gradients)
     return model, codec
@@ -115,21 +114,18 @@ def same_on_all(values: torch.Tensor) -> bool:
     return all(torch.equal(each, values) for each in everyone)
 
 
-def resumed(group: dist.ProcessGroup) -> dict[str, float]:
+def resumed(group: dist.ProcessGroup) -> float:
     """Return the lost share of the gradients where a second process resumes with those that the first carried."""
-    found = {}
-    for kind in (GradientType.POWER_SGD, GradientType.THRESHOLD):
-        first, codec = wrapped(kind, group)
-        sent = sum((backward(first, step).double() for step in range(STEPS)), torch.zeros(()))
-        names = {weight: name for name, weight in first.module.named_parameters()}
-        state = codec.mean_carried(names)
-        second, other = wrapped(kind, group)
-        other.first_step = STEPS
-        other.begin_with(state, {weight: name for name, weight in second.module.named_parameters()})
-        sent = sent + backward(second, STEPS).double()
-        wanted = sum((exact(step) for step in range(STEPS + 1)), torch.zeros(()))
-        found[kind.value] = float((sent - wanted).abs().max() / wanted.abs().max())
-    return found
+    first, codec = wrapped(GradientType.THRESHOLD, group)
+    sent = sum((backward(first, step).double() for step in range(STEPS)), torch.zeros(()))
+    names = {weight: name for name, weight in first.module.named_parameters()}
+    state = codec.mean_carried(names)
+    second, other = wrapped(GradientType.THRESHOLD, group)
+    other.first_step = STEPS
+    other.begin_with(state, {weight: name for name, weight in second.module.named_parameters()})
+    sent = sent + backward(second, STEPS).double()
+    wanted = sum((exact(step) for step in range(STEPS + 1)), torch.zeros(()))
+    return float((sent - wanted).abs().max() / wanted.abs().max())
 
 
 def guarded(kind: GradientType, action: GuardAction, group: dist.ProcessGroup) -> dict[str, Any]:
@@ -177,7 +173,6 @@ def doubling() -> Iterator[None]:
     }
     with (
         patch.dict(gradient_codec._CASTS, casts),
-        patch.object(gradient_codec, "powerSGD_hook", lambda state, bucket: doubled(powerSGD_hook(state, bucket))),
         patch.object(SparseGradients, "exchanged", largest),
     ):
         yield

@@ -1,7 +1,7 @@
 """How gradients of the replicated dense part travel: a hook of DistributedDataParallel that is switched between steps.
 
     gradient + carried  ->  encoded  ->  collective  ->  decoded: the mean of what all ranks sent
-                        ->  what was not sent is carried into the next step (PowerSGD, Threshold)
+                        ->  what was not sent is carried into the next step (Threshold)
 
 Switched off, and in the first steps of a process, gradients travel whole, with all that is carried: nothing of a
 gradient is lost. DistributedDataParallel changes its buckets after the first step, so that what is carried is kept by
@@ -11,8 +11,6 @@ A measured step holds the mean that was received against an exact one of
 
 FP16, BF16  the gradients
 Threshold   what each rank does not carry on: the entries that it sends, bit by bit
-PowerSGD    gradient and carried, as far as it has the direction of what was received: an orthogonal projection
-            (P P^T M) is as long as the projected matrix is in its direction, so that any other scale differs
 
 Collectives that a hook starts have a group of their own with gloo, whose threads would mix up their order
 with that of others.
@@ -30,7 +28,6 @@ from neuroshard_api.process.errors import InputError
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook, fp16_compress_hook
-from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
@@ -83,11 +80,6 @@ class GradientCodec:
         self._num_taken = 0
         self._carried: dict[torch.Tensor, torch.Tensor] = {}
         self._squares: list[_Squares] = []
-        self._last: Future[torch.Tensor] | None = None
-        self._power = PowerSGDState(
-            group, matrix_approximation_rank=exchange.rank, start_powerSGD_iter=WHOLE_STEPS, use_error_feedback=False
-        )
-        self._power.iter = WHOLE_STEPS  # the whole steps are counted here
         self.sparse = SparseGradients(
             kept_share=exchange.keep_percent / 100, refresh_steps=exchange.refresh_steps, group=group
         )
@@ -95,16 +87,10 @@ class GradientCodec:
     @property
     def encodes(self) -> bool:
         """Whether the next step's gradients are encoded."""
-        if not self.is_on or (self.exchange.type.carries and self._num_steps < WHOLE_STEPS):
-            return False
-        step = self.first_step + self._num_steps
-        return self.exchange.type is not GradientType.POWER_SGD or step >= self.exchange.start_step
+        return self.is_on and not (self.exchange.type.carries and self._num_steps < WHOLE_STEPS)
 
     def exchanged(self, bucket: GradBucket) -> Future[torch.Tensor]:
         """Return the future mean of all ranks' gradients in a bucket. All ranks must call this for equal buckets."""
-        if self._last is not None:  # a bucket's collectives end before the next one's begin, on all ranks
-            self._last.wait()
-            self._last = None
         values = bucket.buffer()
         parameters, kind = bucket.parameters(), self.exchange.type
         if kind.carries:
@@ -113,8 +99,6 @@ class GradientCodec:
             found = self._whole(values)
         elif kind in _CASTS:
             found = self._cast(bucket)
-        elif kind is GradientType.POWER_SGD:
-            found = self._last = self._thin(bucket)
         else:
             found = self._largest(bucket)
         if bucket.is_last():
@@ -136,22 +120,6 @@ class GradientCodec:
             return hook(self._group, bucket)
         exact = self._exact_mean(values)
         return hook(self._group, bucket).then(lambda found: self._compared(found.value(), exact()))
-
-    def _thin(self, bucket: GradBucket) -> Future[torch.Tensor]:
-        values, parameters = bucket.buffer(), bucket.parameters()
-        wanted = values.clone()
-        exact = self._exact_mean(wanted) if self.measures_error else None
-        before = self._power.total_numel_after_compression
-        sent = powerSGD_hook(self._power, bucket)
-        self.sent_bytes += values.element_size() * (self._power.total_numel_after_compression - before)
-
-        def kept(found: Future[torch.Tensor]) -> torch.Tensor:
-            mean = found.value()
-            used_on_this_stream(wanted, mean)
-            self._carry(parameters, torch.sub(wanted, mean))
-            return mean if exact is None else self._compared(mean, _along(mean, exact()))
-
-        return sent.then(kept)
 
     def _largest(self, bucket: GradBucket) -> Future[torch.Tensor]:
         wanted = bucket.buffer().clone() if self.measures_error else None
@@ -288,9 +256,3 @@ def _replicated(model: nn.Module) -> DistributedDataParallel | None:
     """Return the wrapper of the replicated dense part; tables with a copy on each device have wrappers of their own."""
     wrapped = model._dmp_wrapped_module if isinstance(model, DistributedModelParallel) else model  # noqa: SLF001 - no public way
     return wrapped if isinstance(wrapped, DistributedDataParallel) else None
-
-
-def _along(mean: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
-    """Return the part of the exact mean that has the direction of the received one; all of it where that is 0."""
-    squares = mean.square().sum()
-    return torch.where(squares > 0, mean * (torch.dot(mean, exact) / squares), exact)
