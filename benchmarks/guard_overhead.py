@@ -45,8 +45,9 @@ def job_of(*, steps: int, check_every: int) -> DLRMTrainingJob:
     spec["training"] |= {
         "epochs": 1,
         "maxSteps": steps,
-        "communication": {"policy": "Fixed", "embeddings": types, "guard": {"checkEverySteps": check_every}},
+        "communication": {"policy": "Fixed"},
     }
+    spec["experimental"] = {"communication": {"embeddings": types, "guard": {"checkEverySteps": check_every}}}
     spec["data"] = {"format": "Synthetic", "numSamples": 120_000, "readerProcesses": 0}
     return DLRMTrainingJob.from_data(raw)
 

@@ -189,8 +189,8 @@ class Reason(StrEnum):
     # When narrow types cost accuracy
     COMPRESSION_SUSPENDED = "CompressionSuspended"
     """Of `NarrowExchange`, which is False: three checks in a row changed the held-out loss by more than
-    `spec.training.communication.guard.maxEntropyIncreasePercent`, and exchange is exact; or three received gradients
-    differed from exact ones by more than 1 %, and gradients travel whole. Training continues.
+    `spec.experimental.communication.guard.maxEntropyIncreasePercent`, and exchange is exact; or three received
+    gradients differed from exact ones by more than 1 %, and gradients travel whole. Training continues.
 
     Take wider types, or policy `Exact` ([narrow collectives](../guides/narrow-collectives.md#the-guard)).
     """
@@ -380,7 +380,7 @@ class Reason(StrEnum):
     PLANNING_TIMED_OUT = "PlanningTimedOut"
     """The planner took longer than `spec.planner.timeoutSeconds`.
 
-    Raise it, set `spec.planner.workBudget`, or name a `spec.planner.fallbackAlgorithm`.
+    Raise it, set `spec.experimental.planner.workBudget`, or name a `spec.planner.fallbackAlgorithm`.
     """
     INFEASIBLE = "Infeasible"
     """No plan fits the devices. The message names the table or the device that binds, and the smallest change that

@@ -12,7 +12,6 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import MemorySettings, PlanRequest
 from neuroshard_api.documents.tables import DataType
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
-from neuroshard_api.job.communication import Communication
 from neuroshard_api.job.plan_request import plan_request
 from pydantic import ValidationError
 from support.builders import data_with, job, plan, request
@@ -95,9 +94,16 @@ def test_a_decision_for_exact_exchange_needs_its_reason() -> None:
         CommunicationPlan(chosen=INT8_FP16, reason="none")
 
 
+def split(communication: dict[str, object]) -> dict[str, dict[str, object]]:
+    """Return the parts of a job's spec with this policy and these types."""
+    types = {key: value for key, value in communication.items() if key != "policy"}
+    policy = {"policy": communication["policy"]}
+    return {"training": {"communication": policy}, "experimental": {"communication": types}}
+
+
 def asked_of(communication: dict[str, object] | None) -> PlanRequest:
     """Return the request of a job with this part of its training."""
-    found = job(training={} if communication is None else {"communication": communication})
+    found = job(**({} if communication is None else split(communication)))
     tables = found.spec.model.inline_tables("job")
     assert tables is not None
     return plan_request(found, tables=tables, topology=request().topology)
@@ -118,23 +124,23 @@ def test_a_job_decides_what_its_plan_may_send() -> None:
 
 def test_fixed_types_that_a_batch_does_not_fill_are_named_by_their_field() -> None:
     """As an error of the job, before anything is planned."""
-    found = job(
-        training={"communication": {"policy": "Fixed", "embeddings": {"forward": ["INT8"], "backward": ["FP16"]}}}
-    )
+    found = job(**split({"policy": "Fixed", "embeddings": {"forward": ["INT8"], "backward": ["FP16"]}}))
     model = found.spec.model.model_copy(update={"batch_size_per_device": 1001})
     odd = found.model_copy(update={"spec": found.spec.model_copy(update={"model": model})})
     tables = model.inline_tables("job")
     assert tables is not None
 
-    with pytest.raises(DocumentError, match=r"spec\.training\.communication\.embeddings\.forward: INT8 encodes groups"):
+    with pytest.raises(
+        DocumentError, match=r"spec\.experimental\.communication\.embeddings\.forward: INT8 encodes groups"
+    ):
         plan_request(odd, tables=tables, topology=request().topology)
 
 
 def test_by_default_a_job_sends_everything_as_it_is() -> None:
     """Nothing is compressed without being asked for."""
-    assert Communication().choices is None
-    assert Communication().fixed is None
-    assert job().spec.training.communication is None
+    narrow = job().spec.narrow_types
+
+    assert (narrow.choices, narrow.fixed, narrow.gradient_choices, narrow.fixed_gradients) == (None, None, None, None)
 
 
 def test_an_exported_plan_has_the_arguments_of_torchrecs_codecs() -> None:

@@ -62,7 +62,7 @@ def test_all_units_are_checkpointed_or_split() -> None:
         DenseChoices(checkpointing=CheckpointingChoice.ALWAYS, splitting=SplittingChoice.ALWAYS)
     both = {"activationCheckpointing": "Always", "operatorSplitting": "Always"}
     with pytest.raises(DocumentError, match=r"exclude each other: .*hint: set one of them to Auto"):
-        builders.job(training={"denseParallelism": both})
+        builders.job(experimental={"denseParallelism": both})
 
 
 def test_the_longest_path_decides_a_units_strategy() -> None:
@@ -91,15 +91,16 @@ def request_of(**spec: Any) -> PlanRequest:
 
 def test_a_jobs_words_become_the_requests() -> None:
     """Every field, and the units."""
-    parallelism = {
-        "policy": "Shard",
+    units = {
         "group": "World",
         "activationCheckpointing": "Never",
         "operatorSplitting": "Always",
         "units": [{"module": "interaction", "strategy": "ZeRO3"}],
     }
 
-    assert request_of(training={"denseParallelism": parallelism}).dense_choices == DenseChoices(
+    assert request_of(
+        training={"denseParallelism": {"policy": "Shard"}}, experimental={"denseParallelism": units}
+    ).dense_choices == DenseChoices(
         policy=DensePolicy.SHARD,
         group=GroupChoice.WORLD,
         checkpointing=CheckpointingChoice.NEVER,

@@ -30,9 +30,8 @@ def test_a_request_says_what_the_job_says() -> None:
             "maxMemoryPerDevice": "1.5Gi",
             "denseMemoryPerDevice": 1000,
             "shardingTypes": ["TableWise", "RowWise", "DataParallel"],
-            "seed": 7,
-            "workBudget": 1000,
-        }
+        },
+        experimental={"planner": {"seed": 7, "workBudget": 1000}},
     )
     tables = job.spec.model.inline_tables("job")
     assert tables is not None

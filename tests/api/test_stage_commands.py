@@ -99,7 +99,7 @@ def test_torchrun_is_told_nodes_processes_and_meeting_point() -> None:
     """It never restarts workers itself: restarts are counted elsewhere."""
     job = builders.job(
         trainer={"numNodes": 2, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}},
-        rendezvous={"port": 30000, "timeoutSeconds": 60},
+        experimental={"rendezvous": {"port": 30000, "timeoutSeconds": 60}},
     )
 
     assert torchrun_environment(job, host="job-worker-0-0.job", run_id="job-0") == {

@@ -238,7 +238,9 @@ def test_a_failed_stage_is_tried_again(runs: Runs) -> None:
 def test_a_stage_beyond_its_deadline_is_ended(process_runs: Runs) -> None:
     """The deadline of the job's file holds here too; the code is that of a failed stage, not of wrong input."""
     result = process_runs.run(
-        planner={"timeoutSeconds": 1, "workBudget": 10**9}, model={"embeddingTables": many_tables(400)}
+        planner={"timeoutSeconds": 1},
+        experimental={"planner": {"workBudget": 10**9}},
+        model={"embeddingTables": many_tables(400)},
     )
 
     assert result.code == ExitCode.JOB_FAILED
@@ -298,7 +300,7 @@ def test_a_port_in_use_is_named(runs: Runs) -> None:
         taken.listen()
         port = taken.getsockname()[1]
         refused = runs.train("--port", port)
-        runs.train(rendezvous={"port": port})
+        runs.train(experimental={"rendezvous": {"port": port}})
 
     assert refused.code == ExitCode.INVALID_INPUT
     assert f"--port {port}: is in use by another program\nhint: choose another one" in refused.err

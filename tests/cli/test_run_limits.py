@@ -14,7 +14,7 @@ SIMULATED = {"backend": "Simulated", "deviceType": "h100-80gb", "budgetSeconds":
     [
         ({"profiler": SIMULATED}, None),
         ({"profiler": {**SIMULATED, "timeoutSeconds": 60}}, 60),
-        ({"planner": {"workBudget": 10}}, None),
+        ({"experimental": {"planner": {"workBudget": 10}}}, None),
         ({"planner": {"timeoutSeconds": 60}}, 60),
     ],
     ids=["a profile", "a limited profile", "a plan", "a limited plan"],

@@ -19,10 +19,10 @@ SUSPENDED_ONLY = "{} can be changed only while the job is suspended"
 CHANGES: dict[str, dict[str, Any]] = {
     "model": {"batchSizePerDevice": 16},
     "profiler": {"budgetSeconds": 60},
-    "planner": {"seed": 1},
+    "planner": {"algorithm": "DimGreedy"},
     "planRef": {"name": "mine"},
     "trainer": {"numNodes": 2},
-    "rendezvous": {"port": 30000},
+    "experimental": {"rendezvous": {"port": 30000}},
     "data": {"numSamples": 10},
     "training": {"epochs": 2},
     "checkpoint": {"keep": 1},

@@ -104,7 +104,7 @@ def test_workers_in_the_network_of_their_nodes_find_each_other(release: Release,
                 UNMET,
                 nodes=2,
                 podTemplate={"spec": unmet},
-                rendezvous={"port": 29501},
+                experimental={"rendezvous": {"port": 29501}},
                 failurePolicy={"maxRestarts": 1},
             ),
         )

@@ -175,7 +175,7 @@ def test_another_rendezvous_port_reaches_the_service() -> None:
     story.world.change_spec(JOB, suspend=True)
     story.settle()
     story.bury()
-    story.world.change_spec(JOB, suspend=False, rendezvous={"port": 30000})
+    story.world.change_spec(JOB, suspend=False, experimental={"rendezvous": {"port": 30000}})
     story.settle()
 
     [service] = story.world.of_kind("Service", names.WORKER)

@@ -22,6 +22,9 @@ from neuroshard_trainer.training import TrainingLoop
 from support.trainer.trained_runs import WHOLE, Run, checkpoint_of, progress, saved_steps, weights_hash
 from support.trainer.trainer_builders import Cuts, plan_of, write_plan
 
+IN_BACKGROUND = {"checkpoint": {"inBackground": True}}
+FROM_THE_START = {"checkpoint": {"resumePolicy": "None"}}
+
 
 def test_a_continued_run_ends_as_one_that_was_not_stopped(run: Run, tmp_path: Path) -> None:
     """To the last bit: weights, both optimizers, and the position in the data."""
@@ -121,7 +124,7 @@ def test_training_continues_while_a_checkpoint_is_written(
     assert run(checkpoint=spec, run_dir="waits") == ExitCode.OK
     monkeypatch.setattr(TrainingLoop, "_loss", loss)
     monkeypatch.setattr(CheckpointFolder, "save", save_later)
-    assert run(checkpoint={**spec, "inBackground": True}) == ExitCode.OK
+    assert run(checkpoint=spec, experimental=IN_BACKGROUND) == ExitCode.OK
 
     assert saved_steps(tmp_path / "run") == [8, 16, WHOLE]
     for step in (8, 16, WHOLE):
@@ -145,7 +148,10 @@ def test_one_checkpoint_is_in_flight_at_most(run: Run, tmp_path: Path, monkeypat
             in_flight.remove(manifest.step)
 
     monkeypatch.setattr(CheckpointFolder, "save", counted)
-    assert run(checkpoint={"everySteps": 1, "keep": 99, "inBackground": True}, training={"maxSteps": 9}) == ExitCode.OK
+    assert (
+        run(checkpoint={"everySteps": 1, "keep": 99}, training={"maxSteps": 9}, experimental=IN_BACKGROUND)
+        == ExitCode.OK
+    )
 
     assert most == 1
     assert saved_steps(tmp_path / "run") == list(range(1, 10))
@@ -180,7 +186,7 @@ def test_a_checkpoint_in_flight_outlives_an_error_of_the_input(
     monkeypatch.setattr(Saver, "wait", wait_after_failure)
     monkeypatch.setattr(TrainingLoop, "_loss", loss)
 
-    assert run(checkpoint={"everySteps": 8, "inBackground": True}) == ExitCode.INVALID_INPUT
+    assert run(checkpoint={"everySteps": 8}, experimental=IN_BACKGROUND) == ExitCode.INVALID_INPUT
 
     assert saved_steps(tmp_path / "run") == [8]
 
@@ -189,7 +195,7 @@ def test_a_disk_that_is_full_in_the_background_ends_training_in_a_sentence(
     run: Run, tmp_path: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Before the next checkpoint is due; the newest whole one is resumed from, and nothing of it is lost."""
-    spec = {"checkpoint": {"everySteps": 4, "inBackground": True}, "data": {"numSamples": 40_000}}
+    spec = {"checkpoint": {"everySteps": 4}, "experimental": IN_BACKGROUND, "data": {"numSamples": 40_000}}
     folder, filler = small_disk / "run", small_disk / "filler"
     assert run(**spec, run_dir="disk/run", training={"maxSteps": 4}) == ExitCode.OK
     whole = checkpoint_of(folder, 4)
@@ -221,7 +227,7 @@ def test_unfinished_checkpoints_are_removed(run: Run, tmp_path: Path) -> None:
 def test_resume_policy_none_begins_anew(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A checkpoint of a later step stays, and a warning names it; one of the same step is replaced by the new run's."""
     run(training={"maxSteps": 9})
-    again = {"checkpoint": {"resumePolicy": "None"}, "training": {"seed": 1, "maxSteps": 5}}
+    again = {"experimental": FROM_THE_START, "training": {"seed": 1, "maxSteps": 5}}
 
     assert run(**again) == ExitCode.OK
     assert progress(tmp_path / "run").step == 5
@@ -229,7 +235,7 @@ def test_resume_policy_none_begins_anew(run: Run, tmp_path: Path, caplog: pytest
     assert f"{tmp_path / 'run' / 'checkpoints' / 'step-00000009'} of an earlier run stays" in caplog.text
     replaced = weights_hash(tmp_path / "run", 9)
 
-    assert run(checkpoint={"resumePolicy": "None"}, training={"seed": 1, "maxSteps": 9}) == ExitCode.OK
+    assert run(experimental=FROM_THE_START, training={"seed": 1, "maxSteps": 9}) == ExitCode.OK
     assert weights_hash(tmp_path / "run", 9) != replaced
 
 
@@ -283,7 +289,7 @@ def test_a_diverged_model_is_named_before_a_checkpoint_that_failed(
     monkeypatch.setattr(checkpoint_module, "_make_room", full)
     monkeypatch.setattr(Evaluation, "compute", diverged)
 
-    assert run(checkpoint={"inBackground": True}, training={"maxSteps": 3}) == ExitCode.INVALID_INPUT
+    assert run(experimental=IN_BACKGROUND, training={"maxSteps": 3}) == ExitCode.INVALID_INPUT
 
     (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert line.endswith("3 of 40 logits of the evaluation are not finite")

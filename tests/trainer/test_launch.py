@@ -59,7 +59,7 @@ def test_a_port_in_use_is_wrong_input(backend: str, capsys: pytest.CaptureFixtur
     message = capsys.readouterr().err
     assert f"error: the workers did not meet at {endpoint}" in message
     assert "in use" in message
-    assert "; hint: choose another port in spec.rendezvous.port" in message
+    assert "; hint: choose another port in spec.experimental.rendezvous.port" in message
 
 
 def test_an_old_torch_that_ignores_the_grace_period_is_a_warning(

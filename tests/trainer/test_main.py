@@ -157,10 +157,10 @@ def test_a_plan_with_narrow_types_is_guarded(run: Run, tmp_path: Path) -> None:
     wire = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
     write_plan(tmp_path, plan_of(wire=wire))
     types = {"forward": ["INT8"], "backward": ["FP16"]}
-    guarded = {"policy": "Fixed", "embeddings": types, "guard": {"checkEverySteps": 5}}
-    training: dict[str, Any] = {"maxSteps": 12, "communication": guarded}
+    guarded = {"communication": {"embeddings": types, "guard": {"checkEverySteps": 5}}}
+    training: dict[str, Any] = {"maxSteps": 12, "communication": {"policy": "Fixed"}}
 
-    assert run(training=training) == ExitCode.OK
+    assert run(training=training, experimental=guarded) == ExitCode.OK
 
     guard = TrainingProgress.read(tmp_path / "run" / "progress.json").guard
     assert guard is not None
@@ -169,7 +169,7 @@ def test_a_plan_with_narrow_types_is_guarded(run: Run, tmp_path: Path) -> None:
     report = StepReport.read(tmp_path / "run" / "step-report.json").communication
     assert report is not None
     assert (report.forward, report.backward, report.is_encoded, report.forward_bytes) == ("INT8", "FP16", True, 0.0)
-    assert run(training={**training, "maxSteps": 16}) == ExitCode.OK
+    assert run(training={**training, "maxSteps": 16}, experimental=guarded) == ExitCode.OK
     resumed = TrainingProgress.read(tmp_path / "run" / "progress.json").guard
     assert resumed is not None
     assert resumed.num_checks == 3

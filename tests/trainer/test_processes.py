@@ -145,12 +145,11 @@ def options(
     cuts: Cuts,
     world_size: int,
     run_dir: str,
-    rendezvous: Mapping[str, Any] | None = None,
     **training: Any,
 ) -> list[str]:
     """Write job and plan, and return the trainer's arguments; a step is 16 samples of all ranks together."""
     model = {**SPEC["model"], "batchSizePerDevice": 16 // world_size}
-    spec = {**SPEC, "model": model, "training": {**SPEC["training"], **training}, "rendezvous": rendezvous or {}}
+    spec = {**SPEC, "model": model, "training": {**SPEC["training"], **training}}
     job = write_job(folder, job_data(world_size=world_size, **spec))
     plan = write_plan(folder, plan_of(cuts, world_size=world_size))
     return [str(job), "--plan", str(plan), "--run-dir", str(folder / run_dir)]

@@ -15,9 +15,11 @@ from support.trainer.trained_runs import WHOLE, Run, progress, saved_steps
 def test_a_trace_has_a_range_for_each_phase(run: Run, tmp_path: Path, pipeline: str) -> None:
     """Of the steps that were asked for, in the format that Chrome and Perfetto read."""
     training = {"pipeline": pipeline, "maxSteps": 9, "evalEverySteps": 4}
-    checkpoint = {"everySteps": 4, "inBackground": True}
+    checkpoint, experimental = {"everySteps": 4}, {"checkpoint": {"inBackground": True}}
 
-    assert run("--trace-steps", "3:6", training=training, checkpoint=checkpoint) == ExitCode.OK
+    assert (
+        run("--trace-steps", "3:6", training=training, checkpoint=checkpoint, experimental=experimental) == ExitCode.OK
+    )
 
     events = json.loads((tmp_path / "run" / "trace.json").read_text())["traceEvents"]
     counts = Counter(event["name"] for event in events if event.get("cat") == "user_annotation")

@@ -68,10 +68,13 @@ def _report_not_met(endpoint: str, error: Exception) -> ExitCode:
     """
     reason = str(error.__cause__ or error).strip().splitlines()[0]
     if _PORT_IN_USE.search(f"{error} {error.__cause__}"):
-        code, hint = ExitCode.INVALID_INPUT, "choose another port in spec.rendezvous.port"
+        code, hint = ExitCode.INVALID_INPUT, "choose another port in spec.experimental.rendezvous.port"
     else:
         code = ExitCode.PEER_LOST
-        hint = "check that all workers start within spec.rendezvous.timeoutSeconds and that node 0 can be reached"
+        hint = (
+            "check that all workers start within spec.experimental.rendezvous.timeoutSeconds and that node 0 can be "
+            "reached"
+        )
     sys.stderr.write(f"error: the workers did not meet at {endpoint}: {reason}; hint: {hint}\n")
     return code
 

@@ -11,10 +11,10 @@ import torch
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import GuardRecord
 from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.job.experimental import ResumePolicy
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
-from neuroshard_api.job.training import ResumePolicy
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import InputError
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -189,15 +189,15 @@ def set_up(
         text_features=data.text_features,
         carries_gradients=state.carries_gradients,
     )
-    in_background = spec.checkpoint.in_background
+    in_background = spec.experimental.checkpoint.in_background
     checkpoints = CheckpointFolder(
         places.run_dir / CHECKPOINTS_FOLDER,
         keep=spec.checkpoint.keep,
-        group=new_group(spec.rendezvous.timeout_seconds) if in_background else process.group,
+        group=new_group(spec.experimental.rendezvous.timeout_seconds) if in_background else process.group,
     )
     checkpoints.prepare()
     found = None
-    if spec.checkpoint.resume_policy is ResumePolicy.LATEST:
+    if spec.experimental.checkpoint.resume_policy is ResumePolicy.LATEST:
         found = _resumed(checkpoints, state, manifest)
     elif process.is_first:
         _warn_of_earlier_checkpoints(places.run_dir / CHECKPOINTS_FOLDER)
@@ -252,7 +252,7 @@ def set_up(
         if gradients is None
         else GradientGuard.of(
             gradients,
-            spec.training.narrow_types.guard,
+            spec.narrow_types.guard,
             process.group,
             None if found is None else found[1].gradient_guard,
         ),
@@ -269,7 +269,7 @@ def _guard(
             f"the plan sends {codecs.types.text}, and there are no held-out samples to guard the accuracy with; "
             "hint: set spec.data.validationPercent or evaluationPath, or policy Exact in spec.training.communication"
         )
-    settings = job.spec.training.narrow_types.guard
+    settings = job.spec.narrow_types.guard
     maximum = float(settings.max_entropy_increase_percent)
     return Guard(codecs, settings, process.group, resumed_record(record, codecs.types, maximum_percent=maximum))
 
@@ -310,7 +310,7 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
         device=process.device,
         given=plan,
         group=process.group,
-        timeout_seconds=spec.rendezvous.timeout_seconds,
+        timeout_seconds=spec.experimental.rendezvous.timeout_seconds,
     )
     share_replicated_weights(sharded)
     return sharded
@@ -326,7 +326,8 @@ def _resumed(
             if before != value:
                 raise InputError(
                     f"{folder}: was trained with {field} = {before}, the job has {value}; "
-                    "hint: change it back, take another run directory, or set spec.checkpoint.resumePolicy: None"
+                    "hint: change it back, take another run directory, or set "
+                    "spec.experimental.checkpoint.resumePolicy: None"
                 )
         state.load(
             checkpoints,
@@ -350,8 +351,9 @@ def _warn_of_earlier_checkpoints(folder: Path) -> None:
     newest = max((path.parent for path in folder.glob(f"*/{MANIFEST_FILE}")), default=None)
     if newest is not None:
         logger.warning(
-            "spec.checkpoint.resumePolicy: None trains from the start; %s of an earlier run stays until this run is "
-            "past its step, and Latest would resume from it; hint: remove it, or set spec.checkpoint.folder",
+            "spec.experimental.checkpoint.resumePolicy: None trains from the start; %s of an earlier run stays until "
+            "this run is past its step, and Latest would resume from it; hint: remove it, or set "
+            "spec.checkpoint.folder",
             newest,
         )
 

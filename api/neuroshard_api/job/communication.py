@@ -1,5 +1,6 @@
-"""What a DLRMTrainingJob sends in narrow types: ``spec.training.communication``."""
+"""What a DLRMTrainingJob sends in narrow types: ``spec.training.communication`` and its settings."""
 
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -90,16 +91,16 @@ class CommunicationGuard(Part):
 class Communication(Part):
     """Narrow types for what travels between devices in a training step. Evaluations are always exact."""
 
+    policy: CommunicationPolicy = CommunicationPolicy.EXACT
+    """Exact: everything travels as it is. Auto: the planner chooses among the types that experimental.communication
+    permits, for embeddings FP16 and INT8 unless it is set, where that is predicted to shorten the step by 2 %, or by
+    the error of the cost models if that is more. Fixed: the types of experimental.communication."""
+
+
+class WireSettings(Part):
+    """Types for what travels between devices in a training step, and their guard."""
+
     cel_rules: ClassVar[tuple[Rule, ...]] = (
-        Rule(
-            cel="self.policy != 'Fixed' || "
-            "(self.embeddings.forward.size() == 1 && self.embeddings.backward.size() == 1 && self.dense.size() == 1)",
-            message="policy Fixed takes exactly one type in embeddings.forward, in embeddings.backward, and in dense",
-            holds=lambda own: (
-                own.policy is not CommunicationPolicy.FIXED
-                or len(own.embeddings.forward) == len(own.embeddings.backward) == len(own.dense) == 1
-            ),
-        ),
         Rule(
             cel="self.guard.action == 'Exact' || !self.embeddings.backward.exists(each, each in ['FP8', 'MX4'])",
             message="embeddings.backward FP8 and MX4 need guard.action Exact",
@@ -114,9 +115,6 @@ class Communication(Part):
         ),
     )
 
-    policy: CommunicationPolicy = CommunicationPolicy.EXACT
-    """Exact: everything travels as it is. Auto: the planner chooses among the permitted types where that is predicted
-    to shorten the step by 2 %, or by the error of the cost models if that is more. Fixed: the given types."""
     embeddings: EmbeddingWires = EmbeddingWires()
     """Types for pooled embeddings and their gradients."""
     dense: GradientTypeList = (GradientType.FP32,)
@@ -128,14 +126,27 @@ class Communication(Part):
     guard: CommunicationGuard = CommunicationGuard()
     """What watches the accuracy. It needs held-out samples."""
 
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NarrowTypes:
+    """What a job sends in narrow types."""
+
+    policy: CommunicationPolicy
+    settings: WireSettings
+
+    @property
+    def guard(self) -> CommunicationGuard:
+        """What watches the accuracy."""
+        return self.settings.guard
+
     @property
     def choices(self) -> CommunicationChoices | None:
         """What a plan may choose from. None: the types are given."""
         if self.policy is not CommunicationPolicy.AUTO:
             return None
         return CommunicationChoices(
-            forward=self.embeddings.forward,
-            backward=self.embeddings.backward,
+            forward=self.settings.embeddings.forward,
+            backward=self.settings.embeddings.backward,
         )
 
     @property
@@ -143,28 +154,29 @@ class Communication(Part):
         """The types that the job gives. None: it gives none but FP32."""
         if self.policy is not CommunicationPolicy.FIXED:
             return None
-        types = WireTypes(forward=self.embeddings.forward[0], backward=self.embeddings.backward[0])
+        types = WireTypes(forward=self.settings.embeddings.forward[0], backward=self.settings.embeddings.backward[0])
         return None if types.is_exact else types
 
     @property
     def gradient_choices(self) -> GradientChoices | None:
         """How gradients may travel. None: there is no choice but FP32."""
-        if self.policy is not CommunicationPolicy.AUTO or set(self.dense) == {GradientType.FP32}:
+        if self.policy is not CommunicationPolicy.AUTO or set(self.settings.dense) == {GradientType.FP32}:
             return None
         return GradientChoices(
-            types=self.dense,
+            types=self.settings.dense,
             **self._gradient_settings.model_dump(),
         )
 
     @property
     def fixed_gradients(self) -> GradientExchange | None:
         """How gradients travel by the job. None: as they are."""
-        if self.policy is not CommunicationPolicy.FIXED or self.dense[0] is GradientType.FP32:
+        if self.policy is not CommunicationPolicy.FIXED or self.settings.dense[0] is GradientType.FP32:
             return None
-        return GradientExchange(type=self.dense[0], **self._gradient_settings.model_dump())
+        return GradientExchange(type=self.settings.dense[0], **self._gradient_settings.model_dump())
 
     @property
     def _gradient_settings(self) -> GradientSettings:
         return GradientSettings(
-            keep_percent=float(self.threshold.keep_percent), refresh_steps=self.threshold.refresh_steps
+            keep_percent=float(self.settings.threshold.keep_percent),
+            refresh_steps=self.settings.threshold.refresh_steps,
         )

@@ -1,4 +1,4 @@
-"""How a DLRMTrainingJob keeps its dense part on the devices: ``spec.training.denseParallelism``."""
+"""How a DLRMTrainingJob keeps its dense part on the devices: ``spec.training.denseParallelism`` and its settings."""
 
 from enum import StrEnum
 from typing import Annotated, ClassVar
@@ -68,7 +68,16 @@ class DenseUnitStrategy(Part):
 
 
 class DenseParallelism(Part):
-    """How the dense part is replicated or sharded, and which activations are recomputed."""
+    """How the dense part is replicated or sharded."""
+
+    policy: ParallelismPolicy = ParallelismPolicy.AUTO
+    """Auto replicates what fits next to the tables; otherwise it recomputes activations of units, or shards units, that
+    free enough memory for the least time. Replicate shards no unit, and Shard every unit, but those named in
+    experimental.denseParallelism.units."""
+
+
+class DenseUnits(Part):
+    """Which units of the dense part are sharded or recomputed, and how."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -82,9 +91,6 @@ class DenseParallelism(Part):
         ),
     )
 
-    policy: ParallelismPolicy = ParallelismPolicy.AUTO
-    """Auto replicates what fits next to the tables; otherwise it checkpoints or shards what frees enough memory for the
-    least time. Replicate shards only the units named in units; Shard shards every unit."""
     group: ParallelismGroup = ParallelismGroup.AUTO
     """Devices that share a unit: those of a node, or all. Auto takes nodes, and all devices where nothing else fits."""
     activation_checkpointing: ActivationCheckpointing = ActivationCheckpointing.AUTO
@@ -95,16 +101,16 @@ class DenseParallelism(Part):
     units: Annotated[tuple[DenseUnitStrategy, ...], Field(max_length=64), Unique(key="module")] = ()
     """Units with a strategy of their own, by the path of a module; the longest path counts."""
 
-    @property
-    def choices(self) -> DenseChoices | None:
-        """The same in the words of the other documents. None: all defaults."""
-        if self == DenseParallelism():
-            return None
-        units = tuple(UnitChoice(module=each.module, strategy=DenseStrategy[each.strategy.name]) for each in self.units)
-        return DenseChoices(
-            policy=DensePolicy[self.policy.name],
-            group=GroupChoice[self.group.name],
-            checkpointing=CheckpointingChoice[self.activation_checkpointing.name],
-            splitting=SplittingChoice[self.operator_splitting.name],
-            units=units or None,
-        )
+
+def dense_choices(parallelism: DenseParallelism, units: DenseUnits) -> DenseChoices | None:
+    """Return a job's settings of the dense part in the words of the other documents. None: all defaults."""
+    if (parallelism, units) == (DenseParallelism(), DenseUnits()):
+        return None
+    named = tuple(UnitChoice(module=each.module, strategy=DenseStrategy[each.strategy.name]) for each in units.units)
+    return DenseChoices(
+        policy=DensePolicy[parallelism.policy.name],
+        group=GroupChoice[units.group.name],
+        checkpointing=CheckpointingChoice[units.activation_checkpointing.name],
+        splitting=SplittingChoice[units.operator_splitting.name],
+        units=named or None,
+    )

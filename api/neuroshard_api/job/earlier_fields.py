@@ -11,6 +11,22 @@ EARLIER_FIELDS: Final[Mapping[str, str]] = {
     "spec.planner.reservedMemoryPerDevice": "spec.planner.maxMemoryPerDevice",
     "spec.training.communication.powerSgd": "gone: torch has PowerSGD, as a hook for a trainer of your own",
     "spec.training.communication.leastGainPercent": "gone: a type must save 2 %, or the error of the cost models",
+    "spec.planner.seed": "spec.experimental.planner.seed",
+    "spec.planner.workBudget": "spec.experimental.planner.workBudget",
+    "spec.planner.maxShardWidth": "spec.experimental.planner.maxShardWidth",
+    "spec.planner.shardingGroups.syncEverySteps": "spec.experimental.planner.syncEverySteps",
+    "spec.rendezvous": "spec.experimental.rendezvous",
+    "spec.training.denseParallelism.group": "spec.experimental.denseParallelism.group",
+    "spec.training.denseParallelism.activationCheckpointing": "spec.experimental.denseParallelism"
+    ".activationCheckpointing",
+    "spec.training.denseParallelism.operatorSplitting": "spec.experimental.denseParallelism.operatorSplitting",
+    "spec.training.denseParallelism.units": "spec.experimental.denseParallelism.units",
+    "spec.training.communication.embeddings": "spec.experimental.communication.embeddings",
+    "spec.training.communication.dense": "spec.experimental.communication.dense",
+    "spec.training.communication.threshold": "spec.experimental.communication.threshold",
+    "spec.training.communication.guard": "spec.experimental.communication.guard",
+    "spec.checkpoint.resumePolicy": "spec.experimental.checkpoint.resumePolicy",
+    "spec.checkpoint.inBackground": "spec.experimental.checkpoint.inBackground",
     "spec.trainer.sharedMemory.enabled": "gone: workers of several processes need the memory volume",
 }
 """The earlier path of a field, and its present one, or ``gone: `` and the reason."""

@@ -16,7 +16,7 @@ from neuroshard_api.documents.table_files import parse_table_set
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import HostMemory, Topology
 from neuroshard_api.documents.trainable_names import is_trainable_name, why_not_trainable
-from neuroshard_api.job.communication import Communication
+from neuroshard_api.job.communication import NarrowTypes
 from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
@@ -44,7 +44,7 @@ def plan_request(
     tables = with_known_repeats(job, tables)
     limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
     named, host, groups = planner.sharding_types, planner.host_memory_per_node, planner.sharding_groups
-    narrow = job.spec.training.narrow_types
+    narrow, search = job.spec.narrow_types, job.spec.experimental.planner
     _require_trainable(narrow, model.batch_size_per_device, topology)
     return PlanRequest(
         tables=tables,
@@ -53,10 +53,10 @@ def plan_request(
         optimizer=model.embedding_optimizer.optimizer,
         deduplicate=groups_to_deduplicate(job, tables) or None,
         remarks=(*_unmeasured_repeats(job, tables), *_other_precision(job, topology)) or None,
-        dense_choices=job.spec.training.dense_parallelism.choices if counts_dense(job.spec) else None,
+        dense_choices=job.spec.dense_choices if counts_dense(job.spec) else None,
         replication=None
         if groups is None
-        else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=groups.sync_every_steps),
+        else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=search.sync_every_steps),
         communication=narrow.choices,
         wire=narrow.fixed,
         gradient_choices=narrow.gradient_choices,
@@ -68,13 +68,13 @@ def plan_request(
         ),
         constraints=Constraints(
             max_memory_bytes_per_device=None if limit is None else size_bytes(limit),
-            max_shard_width=planner.max_shard_width,
+            max_shard_width=search.max_shard_width,
             sharding_types=None if named is None else tuple(each.sharding_type for each in named),
             excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if job.spec.trainer.command else None,
             compute_kernels=None if host is None else tuple(ComputeKernel),
             data_types=planner.data_types,
         ),
-        search=SearchSettings(seed=planner.seed, work_budget=planner.work_budget),
+        search=SearchSettings(seed=search.seed, work_budget=search.work_budget),
         algorithm=algorithm or planner.algorithm.algorithm,
     )
 
@@ -86,13 +86,13 @@ def _has_expandable_segments(job: DLRMTrainingJob) -> bool:
     return not trainer.command if given is None else given
 
 
-def _require_trainable(narrow: Communication, batch_size_per_device: int, topology: Topology) -> None:
+def _require_trainable(narrow: NarrowTypes, batch_size_per_device: int, topology: Topology) -> None:
     """Do nothing if the fixed types on the wire, if any, can be trained. Raises DocumentError."""
     if narrow.fixed is None:
         return
     problem = narrow.fixed.problem(batch_size_per_device=batch_size_per_device, on_cpu=topology.device.is_cpu)
     if problem is not None:
-        raise DocumentError("job", [f"spec.training.communication.embeddings.{problem}"])
+        raise DocumentError("job", [f"spec.experimental.communication.embeddings.{problem}"])
 
 
 def _require_trainable_names(job: DLRMTrainingJob, tables: TableSet) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from neuroshard_api.documents.request import Algorithm
-from neuroshard_api.documents.tables import DataType, EmbeddingDim
+from neuroshard_api.documents.tables import DataType
 from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Size, Unique
 from neuroshard_api.job.workers import Image, PodTemplateMetadata, Resources
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
@@ -187,7 +187,7 @@ class TableSharding(StrEnum):
 
 
 class ShardingGroups(Part):
-    """Groups of devices that may each hold all tables, averaged every ``syncEverySteps`` steps."""
+    """Groups of devices that may each hold all tables, averaged after each step."""
 
     sizes: (
         Annotated[
@@ -197,8 +197,6 @@ class ShardingGroups(Part):
         | None
     ) = None
     """Devices of a group; they divide a node's devices or are whole nodes. If unset: all such sizes."""
-    sync_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
-    """Steps from one average of tables and optimizer state to the next; above 1 the copies differ in between."""
 
 
 class Planner(Part):
@@ -227,9 +225,6 @@ class Planner(Part):
     """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. If unset:
     counted for NeuroShard's own trainer, in the planner's pod with the trainer's image; 0 with a trainer of your
     own."""
-    max_shard_width: EmbeddingDim | None = None
-    """Most columns of a shard; a multiple of 4, and on GPUs at most 2,048. If unset: what the kernels of the devices
-    take, on GPUs 1,024 for tables with pooling, since FBGEMM before 1.7 returns zeros for wider shards."""
     sharding_types: (
         Annotated[tuple[TableSharding, ...], Field(min_length=1, max_length=6, json_schema_extra=ATOMIC)] | None
     ) = None
@@ -248,10 +243,6 @@ class Planner(Part):
     sharding_groups: ShardingGroups | None = None
     """Permits plans in which groups of devices each hold all tables (2-D sharding), where they are cheaper. Only SGD
     trains them as one model. If unset: tables are sharded over all devices."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
-    """Seed of the search; equal jobs with equal seeds get equal plans."""
-    work_budget: Annotated[int, Field(ge=1, lt=2**63)] | None = None
-    """Most device evaluations of the search. If unset: grows with the number of tables and devices."""
     image: Image | None = None
     """Image of the planner. If unset: the one the operator was installed with."""
     resources: Resources | None = None

@@ -181,7 +181,7 @@ def torchrun_environment(
         port: of the store. If unset: the job's. ANY_PORT: torchrun binds a free one, which only a single node finds.
         grace_seconds: between the request to stop and the kill of a node's worker.
     """
-    rendezvous, trainer = job.spec.rendezvous, job.spec.trainer
+    rendezvous, trainer = job.spec.experimental.rendezvous, job.spec.trainer
     own_port = rendezvous.port if port is None else port
     return {
         "PET_NNODES": str(trainer.num_nodes),

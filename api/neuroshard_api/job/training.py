@@ -346,7 +346,7 @@ class Training(Part):
     """Maximum norm of the dense part's gradients in a step; larger ones are scaled down. The tables' gradients go into
     their fused optimizer unclipped. If unset: no clipping."""
     dense_parallelism: DenseParallelism = DenseParallelism()
-    """How the dense part is kept on the devices: replicated, sharded, or with its activations recomputed."""
+    """How the dense part is kept on the devices: replicated or sharded."""
     precision: Precision = Precision.TF32
     """Arithmetic of the dense part's matrix products: FP32; TF32, which is FP32 on devices without it, such as CPUs; or
     BF16. Lookups compute in the tables' own types."""
@@ -354,8 +354,8 @@ class Training(Part):
     """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's
     TrainPipelineSparseDist; None does one thing after the other. The losses are the same bit by bit. Plans leave room
     for the batches in either case."""
-    communication: Communication | None = None
-    """Narrow types for what travels between devices. If unset: everything travels as it is."""
+    communication: Communication = Communication()
+    """Narrow types for what travels between devices."""
     target_auc: PositiveDecimal | None = None
     """AUC at which training ends, at the first evaluation whose AUC less its error reaches it. If unset: training ends
     with its last step."""
@@ -374,18 +374,6 @@ class Training(Part):
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Seed of initial weights, shuffling and synthetic samples."""
 
-    @property
-    def narrow_types(self) -> Communication:
-        """What travels in narrow types, also where the job does not say it."""
-        return self.communication or Communication()
-
-
-class ResumePolicy(StrEnum):
-    """What a start of the workers begins from."""
-
-    LATEST = "Latest"
-    NONE = "None"
-
 
 DEFAULT_INTERVAL_SECONDS = 900
 """Between checkpoints on a volume: what a lost node costs at most, against the time that a checkpoint takes."""
@@ -399,9 +387,6 @@ class Checkpoint(Part):
     persistent_volume_claim: VolumeClaim | None = None
     """Volume that keeps checkpoints beyond a pod; with several nodes it must allow ReadWriteMany. If unset: they die
     with the pod, and every restart begins from the start."""
-    resume_policy: ResumePolicy = ResumePolicy.LATEST
-    """Latest begins from the newest whole checkpoint, None from the start; an earlier run's checkpoints of later steps
-    then stay until this run is past them."""
     folder: RelativePath | None = None
     """Folder below mountPath with this job's state; a job that resumes from another one's checkpoints names that one's
     folder. If unset: the job's name for NeuroShard's trainer, so that jobs may share a volume, and mountPath itself for
@@ -412,10 +397,6 @@ class Checkpoint(Part):
     every_seconds: Annotated[int, Field(ge=0, le=INT32_MAX)] | None = None
     """Longest time between checkpoints, in seconds: the training that a lost node can cost. 0: time does not matter. If
     unset: 900 where persistentVolumeClaim and not everySteps is set, else 0."""
-    in_background: bool = False
-    """Whether training continues while a checkpoint is written; the next one waits for it. The state is first copied to
-    the host's memory, which needs room for the shards and the optimizer state of all ranks of a node, in addition. The
-    default needs no such room: a pod's memory limit is the user's, and a worker above it is killed."""
     keep: Annotated[int, Field(ge=1, le=1000)] = 3
     """Newest checkpoints that are kept; older ones are deleted. One more stays until the next checkpoint begins or the
     last evaluation has passed: the newest may turn out to have diverged."""

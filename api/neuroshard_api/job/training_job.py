@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import ConfigDict, Field, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 
+from neuroshard_api.documents.dense_layout import DenseChoices
 from neuroshard_api.documents.document import (
     DocumentError,
     FieldError,
@@ -17,8 +18,10 @@ from neuroshard_api.documents.document import (
     validated,
     validated_without_unknown,
 )
-from neuroshard_api.job.dense import ParallelismPolicy
+from neuroshard_api.job.communication import CommunicationPolicy, NarrowTypes
+from neuroshard_api.job.dense import ParallelismPolicy, dense_choices
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, sentence, without_echoes
+from neuroshard_api.job.experimental import Experimental
 from neuroshard_api.job.feature_columns import COLUMN_RULES, job_column_problems
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
@@ -27,7 +30,7 @@ from neuroshard_api.job.replanning import Replanning
 from neuroshard_api.job.resource import Checked, Part, Rule, Waived
 from neuroshard_api.job.status import Status
 from neuroshard_api.job.training import Checkpoint, Data, Training
-from neuroshard_api.job.workers import PodTemplate, Rendezvous, Trainer
+from neuroshard_api.job.workers import PodTemplate, Trainer
 
 GROUP = "training.neuroshard.dev"
 VERSION = "v1alpha1"
@@ -101,13 +104,13 @@ AFFECTS: Final[Mapping[str, Affects]] = {
     "plan_ref": Affects(plan=True),
     "trainer": Affects(plan=True, workers=True, job_file=True),
     "pod_template": Affects(),
-    "rendezvous": Affects(workers=True, job_file=True),
     "data": Affects(workers=True, job_file=True),
     "training": Affects(workers=True, job_file=True),
     "checkpoint": Affects(workers=True, job_file=True),
     "failure_policy": Affects(),
     "run_policy": Affects(),
     "replanning": Affects(),
+    "experimental": Affects(plan=True, workers=True, job_file=True),
 }
 """Every field of the spec. Those that change the plan or the workers can be changed only while the job is suspended; of
 the others a change takes effect at the next decision, or when pods next start."""
@@ -141,6 +144,25 @@ class Spec(Part):
                 or spec.planner.dense_memory_per_device is None
             ),
         ),
+        Rule(
+            cel="self.training.communication.policy != 'Fixed' || "
+            "(self.experimental.communication.dense.size() == 1 && "
+            "self.experimental.communication.embeddings.forward.size() == 1 && "
+            "self.experimental.communication.embeddings.backward.size() == 1)",
+            message="training.communication.policy Fixed takes exactly one type in each of embeddings.forward, "
+            "embeddings.backward, and dense of experimental.communication",
+            holds=lambda spec: (
+                spec.narrow_types.policy is not CommunicationPolicy.FIXED
+                or all(
+                    len(types) == 1
+                    for types in (
+                        spec.experimental.communication.embeddings.forward,
+                        spec.experimental.communication.embeddings.backward,
+                        spec.experimental.communication.dense,
+                    )
+                )
+            ),
+        ),
         *COLUMN_RULES,
         *(
             _only_while_suspended(to_camel(name), optional=name == "plan_ref")
@@ -171,8 +193,6 @@ class Spec(Part):
     """Fields that the pods of the workers have in addition to the operator's. A change takes effect when the workers
     next
     start."""
-    rendezvous: Rendezvous = Rendezvous()
-    """How the workers find each other."""
     data: Data = Data()
     """The samples that NeuroShard's own trainer reads."""
     training: Training = Training()
@@ -186,6 +206,19 @@ class Spec(Part):
     replanning: Replanning = Replanning()
     """What the job does about inputs and nodes that changed since its plan was made. A change takes effect at the next
     decision."""
+    experimental: Experimental = Experimental()
+    """Settings that few jobs need, and that may change or go with any release. Each is off, or at the value that the
+    product has for it, unless it is set."""
+
+    @property
+    def narrow_types(self) -> NarrowTypes:
+        """What travels in narrow types."""
+        return NarrowTypes(policy=self.training.communication.policy, settings=self.experimental.communication)
+
+    @property
+    def dense_choices(self) -> DenseChoices | None:
+        """What a plan may choose from for the dense part. None: all defaults."""
+        return dense_choices(self.training.dense_parallelism, self.experimental.dense_parallelism)
 
     @model_validator(mode="after")
     def _features_are_not_other_columns(self, info: ValidationInfo) -> Self:

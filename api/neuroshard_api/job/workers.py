@@ -1,4 +1,4 @@
-"""What a DLRMTrainingJob runs its workers in: ``spec.trainer``, ``spec.podTemplate`` and ``spec.rendezvous``."""
+"""What a DLRMTrainingJob runs its workers in: ``spec.trainer`` and ``spec.podTemplate``."""
 
 import math
 import re
@@ -9,7 +9,6 @@ from pydantic import Field
 
 from neuroshard_api.job.resource import (
     ATOMIC,
-    INT32_MAX,
     INT_OR_STRING,
     Checked,
     Part,
@@ -270,13 +269,3 @@ class PodTemplate(Part):
     affinity, volumes, resourceClaims, terminationGracePeriodSeconds and so on. The container of the workers is called
     trainer. What decides the node, such as nodeSelector and tolerations, holds for the profiler too, so that it
     measures the same kind of node; imagePullSecrets hold for the pods of all stages."""
-
-
-class Rendezvous(Part):
-    """How the workers find each other: torchrun's static rendezvous on worker 0."""
-
-    port: Annotated[int, Field(ge=1024, le=65535)] = 29500
-    """Port of worker 0 that the others connect to."""
-    timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 600
-    """How long a worker waits for the others, in seconds, before it ends with exit code 7. It starts when the worker's
-    container does, so it covers the time in which the other workers wait for a node and pull their image."""

@@ -16,6 +16,6 @@ def headless_service(context: Context, name: str, role: str) -> Manifest:
             "clusterIP": "None",
             "publishNotReadyAddresses": True,
             "selector": {names.JOB_LABEL: context.name, names.ROLE_LABEL: role},
-            "ports": [{"name": "rendezvous", "port": context.spec.rendezvous.port, "protocol": "TCP"}],
+            "ports": [{"name": "rendezvous", "port": context.spec.experimental.rendezvous.port, "protocol": "TCP"}],
         },
     }

@@ -22,7 +22,7 @@ def profiler_service(context: Context) -> Manifest:
 
 def endpoint(context: Context, job: str) -> str:
     """Return the address of pod 0 of a profiler's Job."""
-    return f"{names.host(job, 0, names.profiler_service(context.name))}:{context.spec.rendezvous.port}"
+    return f"{names.host(job, 0, names.profiler_service(context.name))}:{context.spec.experimental.rendezvous.port}"
 
 
 def over_nodes(context: Context, job: Manifest, *, profile_key: str, num_nodes: int) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def over_nodes(context: Context, job: Manifest, *, profile_key: str, num_nodes: 
     [main] = pod["containers"]
     network = {
         "env": [*main["env"], NODE_RANK, *network_environment(context.spec)],
-        "ports": [{"name": "rendezvous", "containerPort": context.spec.rendezvous.port}],
+        "ports": [{"name": "rendezvous", "containerPort": context.spec.experimental.rendezvous.port}],
         "securityContext": merged(main["securityContext"], _security_of_workers(context.spec.pod_template.spec)),
     }
     labels = {names.JOB_LABEL: context.name, names.PROFILE_KEY_LABEL: names.short(profile_key)}

@@ -162,7 +162,7 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         command if is_own else publishing(result, reports, command, watch=True),
         mounts={**mounts, "tmp": "/tmp", **({} if is_own else {"token": TOKEN_PATH})},  # noqa: S108 - a volume of the pod's own
         env=env,
-        ports=[{"name": "rendezvous", "containerPort": context.spec.rendezvous.port}],
+        ports=[{"name": "rendezvous", "containerPort": context.spec.experimental.rendezvous.port}],
         resources=resources(trainer.resources_per_node, {}),
         **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
         **({} if is_own or _template_decides(context.spec.pod_template.spec) else {"startupProbe": STARTUP_PROBE}),

@@ -62,10 +62,11 @@ def plan_inputs_hash(
     chosen = spec.training.dense_optimizer
     if counts_dense(spec) and chosen is not Training().dense_optimizer:
         said["dense_optimizer"] = chosen.value
-    if counts_dense(spec) and spec.training.dense_parallelism.choices is not None:
-        said["dense_parallelism"] = _said(spec.training.dense_parallelism)
-    if spec.training.communication is not None:
-        said["communication"] = _said(spec.training.communication, leave_out={"guard"})
+    if counts_dense(spec) and spec.dense_choices is not None:
+        said["dense_parallelism"] = spec.dense_choices.model_dump(mode="json", exclude_defaults=True)
+    few = spec.experimental
+    communication = _said(spec.training.communication) | _said(few.communication, leave_out={"guard"})
+    said |= {name: part for name, part in (("communication", communication), ("search", _said(few.planner))) if part}
     if spec.data.has_sessions:
         said["sessions"] = _said(spec.data, only=_REPEATS)
     return _hash(said)

@@ -145,7 +145,7 @@ def narrow_exchange(context: Context) -> tuple[tuple[ConditionUpdate, ...], tupl
     progress = None if report is None else report.progress
     if progress is None or is_of_another_attempt(context, progress.run_id):
         return (), ()
-    limit = str(context.spec.training.narrow_types.guard.max_entropy_increase_percent)
+    limit = str(context.spec.narrow_types.guard.max_entropy_increase_percent)
     of_gradients = progress.gradient_guard
     measured = [
         *_measured(progress.guard, "change of the held-out loss by narrow types", limit),

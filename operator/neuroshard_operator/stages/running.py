@@ -221,7 +221,7 @@ def _nobody_was_late(context: Context, current: ChildJob) -> bool:
     starts = [pod.started for pod in pods if pod.started is not None]
     # Each waits for the others from its own start on.
     spread = max(starts) - min(starts) if starts else timedelta(0)
-    timeout = timedelta(seconds=context.spec.rendezvous.timeout_seconds)
+    timeout = timedelta(seconds=context.spec.experimental.rendezvous.timeout_seconds)
     return len(pods) == current.parallelism and timeout - spread >= min(MEETS_WITHIN, timeout / 2)
 
 

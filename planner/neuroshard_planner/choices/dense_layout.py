@@ -271,7 +271,7 @@ def _dense_remedy(
         return ""
     settings = [] if may_shard(own, profile) else ["denseParallelism.policy Shard, --dense-policy shard"]
     if any(group not in groups_of(own.group, request.topology)[-1] for group in groups):
-        settings.append("denseParallelism.group Auto, --dense-group auto")
+        settings.append("experimental.denseParallelism.group Auto, --dense-group auto")
     sizes = f"{gib(smallest.memory.total_bytes)} in place of {gib(profile.total_bytes)}"
     if settings and needed_bytes is not None and _left_bytes(request, smallest) >= _enough(needed_bytes):
         return f"; or shard the dense part ({'; '.join(settings)}): it then needs {sizes}"

@@ -232,8 +232,8 @@ def refuse_sharded_only(plan: Plan) -> None:
     raise InfeasibleError(
         f"gradients.type: {exchange.type} is for gradients of replicated units, and the plan shards every unit of the "
         f"dense part (found {named})"
-        f"; hint: replicate {sharded[0]!r} by dense_choices.units (spec.training.denseParallelism.units), or take FP32 "
-        "(spec.training.communication.dense: [FP32])"
+        f"; hint: replicate {sharded[0]!r} by dense_choices.units (spec.experimental.denseParallelism.units), or take "
+        "FP32 (spec.experimental.communication.dense: [FP32])"
     )
 
 

@@ -16,17 +16,17 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "launch_policy": ("launchPolicy", "Manual"),
     "model": ("model", {"embeddingTables": [TABLE]}),
     "profiler": ("profiler", {"policy": "Never", "deviceType": "h100-80gb"}),
-    "planner": ("planner", {"seed": 7}),
+    "planner": ("planner", {"algorithm": "DimGreedy"}),
     "plan_ref": ("planRef", {"name": "plan"}),
     "trainer": ("trainer", {"numNodes": 3}),
     "pod_template": ("podTemplate", {"spec": {"nodeSelector": {"a": "b"}}}),
-    "rendezvous": ("rendezvous", {"port": 30000}),
     "data": ("data", {"numSamples": 7}),
     "training": ("training", {"epochs": 7}),
     "checkpoint": ("checkpoint", {"keep": 7}),
     "failure_policy": ("failurePolicy", {"maxRestarts": 7}),
     "run_policy": ("runPolicy", {"cleanPodPolicy": "All"}),
     "replanning": ("replanning", {"mode": "Auto"}),
+    "experimental": ("experimental", {"planner": {"seed": 7}}),
 }
 """Another value of every field, by its name in Python and in the resource."""
 
@@ -58,12 +58,17 @@ def test_what_changes_plan_or_workers_waits_for_suspension(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("choices", "changes"),
-    [({"policy": "Auto"}, False), ({"policy": "Shard"}, True), ({"operatorSplitting": "Always"}, True)],
+    ("choices", "units", "changes"),
+    [({"policy": "Auto"}, {}, False), ({"policy": "Shard"}, {}, True), ({}, {"operatorSplitting": "Always"}, True)],
 )
-def test_how_the_dense_part_is_kept_decides_the_plan(choices: dict[str, str], *, changes: bool) -> None:
+def test_how_the_dense_part_is_kept_decides_the_plan(
+    choices: dict[str, str], units: dict[str, str], *, changes: bool
+) -> None:
     """A job whose choice was changed while it was suspended is planned again."""
-    before, after = builders.job().spec, builders.job(training={"denseParallelism": choices}).spec
+    before, after = (
+        builders.job().spec,
+        builders.job(training={"denseParallelism": choices}, experimental={"denseParallelism": units}).spec,
+    )
 
     plans = {plan_inputs_hash(spec, HARDWARE, replans=0) for spec in (before, after)}
 

@@ -37,7 +37,7 @@ def suspended(story: Story) -> Story:
     "change",
     [
         {"model": {**builders.job_data()["spec"]["model"], "batchSizePerDevice": 128}},
-        {"planner": {"seed": 7}},
+        {"experimental": {"planner": {"seed": 7}}},
         {"planRef": {"name": "renamed", "key": "plan.json"}},
     ],
     ids=["another batch size", "another seed", "another name of the same plan"],
@@ -58,7 +58,7 @@ def test_an_equal_plan_for_other_inputs_is_taken_up(change: dict[str, Any]) -> N
 def test_an_equal_plan_of_the_planner_is_taken_up() -> None:
     """The planner finds for another seed what it found before."""
     story = Story().running()
-    suspended(story).world.change_spec(JOB, suspend=False, planner={"seed": 7})
+    suspended(story).world.change_spec(JOB, suspend=False, experimental={"planner": {"seed": 7}})
     story.settle()
     story.do(names.PLANNER)
     story.start_workers()
@@ -69,7 +69,9 @@ def test_an_equal_plan_of_the_planner_is_taken_up() -> None:
 def test_plan_only_ends_with_an_equal_plan_too() -> None:
     """It does not wait for a ConfigMap that is there."""
     story = Story(launchPolicy="Manual").planned()
-    suspended(story).world.change_spec(JOB, suspend=False, planner={"seed": 7}, launchPolicy="PlanOnly")
+    suspended(story).world.change_spec(
+        JOB, suspend=False, experimental={"planner": {"seed": 7}}, launchPolicy="PlanOnly"
+    )
     story.settle()
     story.do(names.PLANNER)
 

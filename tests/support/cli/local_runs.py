@@ -41,7 +41,7 @@ class Runs:
         (self.folder / "trainer.py").write_text(script, encoding="utf-8")
         own = {
             "profiler": BUNDLED,
-            "planner": {"workBudget": QUICK_WORK} | spec.pop("planner", {}),
+            "experimental": {"planner": {"workBudget": QUICK_WORK}} | spec.pop("experimental", {}),
             "trainer": {"command": [sys.executable, "trainer.py"], "numProcPerNode": 2, **(trainer or {})},
         }
         path = self.folder / "job.yaml"

@@ -70,34 +70,36 @@ RULES = (
     ),
     broken_rule(
         "checkpoints-of-what-is-split",
-        "spec.training.denseParallelism",
+        "spec.experimental.denseParallelism",
         "activationCheckpointing Always and operatorSplitting Always exclude each other: a checkpointed unit would "
         "gather each operator once more; hint: set one of them to Auto",
-        training={"denseParallelism": {"activationCheckpointing": "Always", "operatorSplitting": "Always"}},
+        experimental={"denseParallelism": {"activationCheckpointing": "Always", "operatorSplitting": "Always"}},
     ),
     broken_rule(
         "fixed-types-with-a-choice",
-        "spec.training.communication",
-        "policy Fixed takes exactly one type in embeddings.forward, in embeddings.backward, and in dense",
-        training={"communication": {"policy": "Fixed", "embeddings": {"forward": ["FP16", "INT8"]}}},
+        "spec",
+        "training.communication.policy Fixed takes exactly one type in each of embeddings.forward, "
+        "embeddings.backward, and dense of experimental.communication",
+        training={"communication": {"policy": "Fixed"}},
+        experimental={"communication": {"embeddings": {"forward": ["FP16", "INT8"]}}},
     ),
     broken_rule(
         "most-gradients-kept",
-        "spec.training.communication.threshold",
+        "spec.experimental.communication.threshold",
         "keepPercent must be at most 50",
-        training={"communication": {"threshold": {"keepPercent": "60"}}},
+        experimental={"communication": {"threshold": {"keepPercent": "60"}}},
     ),
     broken_rule(
         "narrowest-gradients-without-an-end",
-        "spec.training.communication",
+        "spec.experimental.communication",
         "embeddings.backward FP8 and MX4 need guard.action Exact",
-        training={"communication": {"embeddings": {"backward": ["MX4"]}, "guard": {"action": "Report"}}},
+        experimental={"communication": {"embeddings": {"backward": ["MX4"]}, "guard": {"action": "Report"}}},
     ),
     broken_rule(
         "guard-above-all",
-        "spec.training.communication",
+        "spec.experimental.communication",
         "guard.maxEntropyIncreasePercent must be at most 100",
-        training={"communication": {"guard": {"maxEntropyIncreasePercent": 101}}},
+        experimental={"communication": {"guard": {"maxEntropyIncreasePercent": 101}}},
     ),
     broken_rule(
         "unknown-manager",

@@ -125,10 +125,10 @@ SCHEMA = (
     ),
     broken_schema(
         "a-privileged-port",
-        "spec.rendezvous.port",
-        "Invalid value: 80: spec.rendezvous.port in body should be greater than or equal to 1024",
+        "spec.experimental.rendezvous.port",
+        "Invalid value: 80: spec.experimental.rendezvous.port in body should be greater than or equal to 1024",
         "input should be greater than or equal to 1024, found 80",
-        rendezvous={"port": 80},
+        experimental={"rendezvous": {"port": 80}},
     ),
     broken_schema(
         "a-relative-mount",

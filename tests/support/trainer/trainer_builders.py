@@ -70,7 +70,7 @@ def job_data(*, tables: Sequence[Table] = TABLES, world_size: int = 1, **spec: M
             "overArchLayerSizes": [8],
         },
         "trainer": {"numProcPerNode": world_size},
-        "rendezvous": {"timeoutSeconds": 60},
+        "experimental": {"rendezvous": {"timeoutSeconds": 60}},
         "data": {"format": "Synthetic", "numSamples": 400, "readerProcesses": 0},
         "training": {"logEverySteps": 5, "reportEverySteps": 5},
     }

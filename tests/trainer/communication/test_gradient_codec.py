@@ -118,14 +118,15 @@ def test_a_job_trains_and_resumes_with_gradients_that_are_carried(tmp_path: Path
     exchange = GradientExchange(type=GradientType.THRESHOLD)
     plan = write_plan(tmp_path, plan_of(world_size=2, batch_size_per_device=16, gradients=exchange))
     communication = {
-        "policy": "Fixed",
         "embeddings": {"forward": ["FP32"], "backward": ["FP32"]},
         "dense": ["Threshold"],
         "guard": {"checkEverySteps": 2},
     }
     for max_steps in (6, 10):
-        training = {"maxSteps": max_steps, "reportEverySteps": 2, "communication": communication}
-        job = write_job(tmp_path, job_data(world_size=2, training=training))
+        training = {"maxSteps": max_steps, "reportEverySteps": 2, "communication": {"policy": "Fixed"}}
+        job = write_job(
+            tmp_path, job_data(world_size=2, training=training, experimental={"communication": communication})
+        )
         arguments = [str(job), "--plan", str(plan), "--run-dir", str(tmp_path / "run")]
         ranks.succeed("neuroshard_trainer.__main__:main", arguments, folder=tmp_path, count=2)
 

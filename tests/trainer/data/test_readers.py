@@ -71,7 +71,7 @@ def test_a_data_error_of_a_reader_is_raised_as_it_is(tmp_path: Path) -> None:
     ("end", "timeout_seconds", "kind", "expected"),
     [
         ("killed", 60, PeerLostError, r"reader process \d+ of this rank was killed.*readerProcesses"),
-        ("stuck", 3, PeerLostError, r"no batch was read within spec.rendezvous.timeoutSeconds"),
+        ("stuck", 3, PeerLostError, r"no batch was read within spec.experimental.rendezvous.timeoutSeconds"),
         ("a bug", 60, KeyError, "a bug"),
     ],
     ids=["killed", "stuck", "bug"],

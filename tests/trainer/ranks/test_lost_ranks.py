@@ -82,13 +82,16 @@ def fail(
     *,
     timeout_seconds: int = 3600,
     heartbeat_seconds: float = 5.0,
-    **checkpoint: Any,
+    in_background: bool = False,
 ) -> Ended:
     """Train on two ranks of which one fails; by default collectives alone would wait for an hour."""
     spec: dict[str, Any] = {
         "data": {"numSamples": 400},
-        "rendezvous": {"timeoutSeconds": timeout_seconds},
-        "checkpoint": {"everySteps": 4, **checkpoint},
+        "checkpoint": {"everySteps": 4},
+        "experimental": {
+            "rendezvous": {"timeoutSeconds": timeout_seconds},
+            "checkpoint": {"inBackground": in_background},
+        },
     }
     job = write_job(folder, job_data(world_size=2, **spec))
     plan = write_plan(folder, plan_of({"user": ((0, 16), (1, 16))}, world_size=2))
@@ -158,12 +161,12 @@ def test_a_rank_that_is_killed_while_it_saves_in_the_background_costs_the_newest
     second_save = Moment(MOMENTS["checkpoint's tensors"].function, call=2)
     never = Moment(second_save.function, call=1000)
 
-    found = fail(ranks, tmp_path, second_save, lost, signal.SIGKILL, inBackground=True)
+    found = fail(ranks, tmp_path, second_save, lost, signal.SIGKILL, in_background=True)
     assert found.codes[1 - lost] == ExitCode.PEER_LOST
     checkpoints = tmp_path / "run" / "checkpoints"
     assert [path.name for path in checkpoints.glob("step-*")] == ["step-00000004"]
     assert (checkpoints / ".step-00000008.part").exists()
 
-    assert fail(ranks, tmp_path, never, lost, None, inBackground=True).codes == [ExitCode.OK, ExitCode.OK]
+    assert fail(ranks, tmp_path, never, lost, None, in_background=True).codes == [ExitCode.OK, ExitCode.OK]
     assert "going on from step 4" in output(tmp_path, 0)
     assert not (checkpoints / ".step-00000008.part").exists()

@@ -49,7 +49,7 @@ def environment(rank: int, *, timeout_s: int, port: int | None = None) -> Mappin
     """Return the settings that the launcher of one of two nodes gets in its pod."""
     job = builders.job(
         trainer={"numNodes": 2, "numProcPerNode": 1},
-        rendezvous={"port": port or quiet_port(), "timeoutSeconds": timeout_s},
+        experimental={"rendezvous": {"port": port or quiet_port(), "timeoutSeconds": timeout_s}},
     )
     return {**torchrun_environment(job, host="localhost", run_id="job-0"), NODE_RANK_VARIABLE: str(rank)}
 
@@ -131,7 +131,7 @@ def test_a_node_that_never_comes_is_a_lost_peer(
     assert launch(["--no-python", "false"]) == ExitCode.PEER_LOST
     printed = capfd.readouterr().err
     assert "error: the workers did not meet at localhost:" in printed
-    assert "hint: check that all workers start within spec.rendezvous.timeoutSeconds" in printed
+    assert "hint: check that all workers start within spec.experimental.rendezvous.timeoutSeconds" in printed
 
 
 def test_the_launcher_ends_with_the_cause_where_a_rank_is_killed(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def codecs_of(plan: GivenPlan, device: torch.device) -> Codecs | None:
     if codecs.types != types:
         raise InputError(
             f"the plan sends {types.text}, and on {device.type} TorchRec falls back to {codecs.types.text}; "
-            "hint: plan again for this kind of device, or set spec.training.communication.embeddings to types of it"
+            "hint: plan again for this kind of device, or set spec.experimental.communication.embeddings to types of it"
         )
     return codecs
 

@@ -229,7 +229,7 @@ def with_gradient_codec(model: nn.Module, plan: GivenPlan, *, device: torch.devi
     if wrapped is None:
         raise InputError(
             f"the plan sends gradients of the dense part by {exchange.type}, and no unit of it is replicated; "
-            "hint: set spec.training.communication.dense: [FP32], or replicate some unit by denseParallelism"
+            "hint: set spec.experimental.communication.dense: [FP32], or replicate some unit by denseParallelism"
         )
     world = dist.group.WORLD
     assert world is not None, "the process has met the others"

@@ -75,7 +75,7 @@ class GradientGuard:
             failure=lambda: (
                 f"step {step}: gradients by {self.codec.exchange.type} differ from the exact ones by "
                 f"{error:.3g} %, above {MAX_DIFFERENCE_PERCENT:g} in {CHECKS_TO_SUSPEND} checks in a row; "
-                "take another type in spec.training.communication.dense"
+                "take another type in spec.experimental.communication.dense"
             ),
         )
         self._obey()

@@ -135,7 +135,7 @@ class Guard:
             self.settings.action,
             failure=lambda: (
                 f"step {step}: {self.codecs.types.text} change the held-out loss by {change:.3g} %, above "
-                f"spec.training.communication.guard.maxEntropyIncreasePercent {maximum:g} in {CHECKS_TO_SUSPEND} "
+                f"spec.experimental.communication.guard.maxEntropyIncreasePercent {maximum:g} in {CHECKS_TO_SUSPEND} "
                 "checks in a row; take wider types, or policy Exact"
             ),
         )

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from neuroshard_api.documents.accuracy_comparison import Accuracy, AccuracyComparison, AccuracyPair
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.job.experimental import ResumePolicy
 from neuroshard_api.job.stage_commands import PROGRESS_FILE
-from neuroshard_api.job.training import ResumePolicy
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import InputError
 
@@ -116,8 +116,10 @@ def _with_seed(job: DLRMTrainingJob, seed: int, steps: int | None) -> DLRMTraini
             "tensorboard": False,
         }
     )
-    checkpoint = job.spec.checkpoint.model_copy(update={"resume_policy": ResumePolicy.NONE})
-    spec = job.spec.model_copy(update={"training": training, "checkpoint": checkpoint})
+    few = job.spec.experimental
+    checkpoint = few.checkpoint.model_copy(update={"resume_policy": ResumePolicy.NONE})
+    experimental = few.model_copy(update={"checkpoint": checkpoint})
+    spec = job.spec.model_copy(update={"training": training, "experimental": experimental})
     return job.model_copy(update={"spec": spec})
 
 

@@ -126,7 +126,7 @@ def start_server() -> None:
 def _lost(message: str) -> str:
     if "timed out" in message:
         return (
-            "no batch was read within spec.rendezvous.timeoutSeconds"
+            "no batch was read within spec.experimental.rendezvous.timeoutSeconds"
             "; hint: check that spec.data.path's storage answers, "
             "then start again"
         )

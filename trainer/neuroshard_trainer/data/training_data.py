@@ -131,7 +131,7 @@ def open_training_data(
         num_processes=data.reader_processes,
         keys=[feature.name for feature in features],
         pin_memory=process.device.type == "cuda",
-        timeout_seconds=job.spec.rendezvous.timeout_seconds,
+        timeout_seconds=job.spec.experimental.rendezvous.timeout_seconds,
     )
     if data.format is DataFormat.DATASET:
         return _own(job, features, process, readers)

@@ -87,7 +87,7 @@ def start_process(
     if cuda is not None:
         device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
     warnings = [require_planned_nodes(plan, local_world_size=launched.local_world_size, device=device)]
-    timeout_seconds = job.spec.rendezvous.timeout_seconds
+    timeout_seconds = job.spec.experimental.rendezvous.timeout_seconds
     if cuda is None or device.type == "cpu":
         process = joined(device, timeout_seconds=timeout_seconds)
         if plan.bundle is not None and not plan.bundle.source.startswith("cpu:"):

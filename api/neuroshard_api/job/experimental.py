@@ -1,0 +1,70 @@
+"""What few jobs need: ``spec.experimental``, whose fields may change or go with any release."""
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from neuroshard_api.documents.tables import EmbeddingDim
+from neuroshard_api.job.communication import WireSettings
+from neuroshard_api.job.dense import DenseUnits
+from neuroshard_api.job.resource import INT32_MAX, Part
+
+
+class SearchLimits(Part):
+    """Limits of the search for a plan that the planner has numbers for."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    """Seed of the search; equal jobs with equal seeds get equal plans."""
+    work_budget: Annotated[int, Field(ge=1, lt=2**63)] | None = None
+    """Most device evaluations of the search. If unset: grows with the number of tables and devices."""
+    max_shard_width: EmbeddingDim | None = None
+    """Most columns of a shard; a multiple of 4, and on GPUs at most 2,048. If unset: what the kernels of the devices
+    take, on GPUs 1,024 for tables with pooling, since FBGEMM before 1.7 returns zeros for wider shards."""
+    sync_every_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """With shardingGroups: steps from one average of tables and optimizer state to the next; above 1 the copies differ
+    in between."""
+
+
+class Rendezvous(Part):
+    """How the workers find each other: torchrun's static rendezvous on worker 0."""
+
+    port: Annotated[int, Field(ge=1024, le=65535)] = 29500
+    """Port of worker 0 that the others connect to."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 600
+    """How long a worker waits for the others, in seconds, before it ends with exit code 7. It starts when the worker's
+    container does, so it covers the time in which the other workers wait for a node and pull their image."""
+
+
+class ResumePolicy(StrEnum):
+    """What a start of the workers begins from."""
+
+    LATEST = "Latest"
+    NONE = "None"
+
+
+class CheckpointSettings(Part):
+    """How checkpoints are written and taken."""
+
+    resume_policy: ResumePolicy = ResumePolicy.LATEST
+    """Latest begins from the newest whole checkpoint, None from the start; an earlier run's checkpoints of later steps
+    then stay until this run is past them."""
+    in_background: bool = False
+    """Whether training continues while a checkpoint is written; the next one waits for it. The state is first copied to
+    the host's memory, which needs room for the shards and the optimizer state of all ranks of a node, in addition. The
+    default needs no such room: a pod's memory limit is the user's, and a worker above it is killed."""
+
+
+class Experimental(Part):
+    """Settings that few jobs need. Each is off, or at the value that the product has for it, unless it is set."""
+
+    planner: SearchLimits = SearchLimits()
+    """Limits of the search for a plan."""
+    dense_parallelism: DenseUnits = DenseUnits()
+    """Which units of the dense part are sharded or recomputed, and how, under training.denseParallelism."""
+    communication: WireSettings = WireSettings()
+    """Types for what travels between devices, and their guard, under training.communication."""
+    rendezvous: Rendezvous = Rendezvous()
+    """How the workers find each other."""
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    """How checkpoints are written and taken."""
