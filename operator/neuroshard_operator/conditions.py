@@ -387,7 +387,7 @@ class Reason(StrEnum):
     would fit.
 
     More nodes, a smaller data type, or a higher `maxMemoryPerDevice`. If the message names the dense part: it is
-    counted from the model, so a smaller batch or smaller layers help; `denseMemoryPerDevice` takes its place.
+    counted from the model, so a smaller batch or smaller layers help.
     See [tables that do not fit](../guides/tables-do-not-fit.md).
     """
     PLAN_UNUSABLE = "PlanUnusable"

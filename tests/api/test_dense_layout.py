@@ -116,7 +116,7 @@ def test_a_jobs_words_become_the_requests() -> None:
         {"training": {"denseParallelism": {"policy": "Auto"}}},
         {
             "training": {"denseParallelism": {"policy": "Replicate"}},
-            "planner": {"denseMemoryPerDevice": "1Gi"},
+            "experimental": {"planner": {"denseMemoryPerDevice": "1Gi"}},
         },
         {"training": {"denseParallelism": {"policy": "Shard"}}, "trainer": {"command": ["train"]}},
     ],
@@ -130,7 +130,10 @@ def test_requests_of_earlier_jobs_stay_as_they_are(spec: dict[str, Any]) -> None
 def test_sharding_a_dense_part_of_given_size_is_refused() -> None:
     """Its units are not known."""
     with pytest.raises(DocumentError, match="denseMemoryPerDevice takes its place"):
-        builders.job(training={"denseParallelism": {"policy": "Shard"}}, planner={"denseMemoryPerDevice": "1Gi"})
+        builders.job(
+            training={"denseParallelism": {"policy": "Shard"}},
+            experimental={"planner": {"denseMemoryPerDevice": "1Gi"}},
+        )
 
 
 def test_a_plan_of_an_earlier_release_has_no_layout() -> None:

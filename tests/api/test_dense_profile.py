@@ -111,7 +111,7 @@ def test_a_setting_that_differs_from_the_count_is_named() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [{"planner": {"denseMemoryPerDevice": "2Gi"}}, {"trainer": {"command": ["python", "train.py"]}}],
+    [{"experimental": {"planner": {"denseMemoryPerDevice": "2Gi"}}}, {"trainer": {"command": ["python", "train.py"]}}],
     ids=["a given size", "a trainer of your own"],
 )
 def test_only_what_our_trainer_builds_is_counted(spec: dict[str, Any]) -> None:

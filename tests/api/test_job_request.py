@@ -28,10 +28,9 @@ def test_a_request_says_what_the_job_says() -> None:
         planner={
             "algorithm": "DimGreedy",
             "maxMemoryPerDevice": "1.5Gi",
-            "denseMemoryPerDevice": 1000,
             "shardingTypes": ["TableWise", "RowWise", "DataParallel"],
         },
-        experimental={"planner": {"seed": 7, "workBudget": 1000}},
+        experimental={"planner": {"seed": 7, "workBudget": 1000, "denseMemoryPerDevice": 1000}},
     )
     tables = job.spec.model.inline_tables("job")
     assert tables is not None

@@ -37,7 +37,7 @@ def write_log(folder: Path) -> None:
 
 def plan_only(runs: Runs, *options: object, data: dict[str, Any], tables: Any = TABLES, **spec: Any) -> Any:
     """Plan a job for NeuroShard's own trainer, whose dense part has a given size."""
-    spec |= {"planner": {"denseMemoryPerDevice": "1Gi"}, "model": {"embeddingTables": tables}}
+    spec |= {"experimental": {"planner": {"denseMemoryPerDevice": "1Gi"}}, "model": {"embeddingTables": tables}}
     return runs.run(*options, launchPolicy="PlanOnly", trainer={"command": []}, data=data, **spec)
 
 
@@ -117,7 +117,7 @@ def test_factors_that_the_user_gave_are_kept(runs: Runs) -> None:
         launchPolicy="PlanOnly",
         trainer={"command": []},
         data=SESSIONS,
-        planner={"denseMemoryPerDevice": "1Gi"},
+        experimental={"planner": {"denseMemoryPerDevice": "1Gi"}},
         model={"embeddingTablesFrom": key},
     )
     job.write_text(f"{job.read_text(encoding='utf-8')}---\n{yaml.safe_dump(config_map)}", encoding="utf-8")

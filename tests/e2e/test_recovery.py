@@ -38,7 +38,7 @@ def test_a_worker_waits_for_a_peer_whose_image_comes_ninety_seconds_later(
     """Worker 0 serves the rendezvous, and its node gets the image last; the trainer is the real one."""
     kubectl = namespace.kubectl
     tag = f"{TRAINER.tag.rsplit(':', 1)[0]}:{namespace.name[-6:]}"
-    job = jobs.training_job("shop", profiler=jobs.BUNDLED, planner={"denseMemoryPerDevice": "64Mi"})
+    job = jobs.training_job("shop", profiler=jobs.BUNDLED, experimental={"planner": {"denseMemoryPerDevice": "64Mi"}})
     job["spec"]["trainer"] |= {"image": tag, "imagePullPolicy": "IfNotPresent"}
     kubectl.apply(job)
 

@@ -221,7 +221,7 @@ def test_a_later_job_is_planned_with_the_models_that_measured_steps_corrected(
 ) -> None:
     """The first job corrects its profile by steady steps; the prediction for the second is nearer to what they took."""
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
-    profiler = {"corrections": {"make": True, "take": True}}
+    profiler = {"correctBySteps": True}
     with shared_volume(cluster, namespace, folder) as claim:
         checkpoint = {"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS}
         kubectl.apply(measured_job("teacher", profiler=profiler, checkpoint=checkpoint, replanning={"mode": "Off"}))

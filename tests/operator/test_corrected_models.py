@@ -11,9 +11,7 @@ from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
 from support.operator.operator_world import CrashError
 from support.operator.replanning_story import DRIFTED, VOLUME, report
 
-MAKE: dict[str, Any] = {**VOLUME, "profiler": {"corrections": {"make": True}}}
-TAKE: dict[str, Any] = {**VOLUME, "profiler": {"corrections": {"take": True}}}
-BOTH: dict[str, Any] = {**VOLUME, "profiler": {"corrections": {"make": True, "take": True}}}
+CORRECTS: dict[str, Any] = {**VOLUME, "profiler": {"correctBySteps": True}}
 
 
 def corrected_models(story: Story) -> list[dict[str, Any]]:
@@ -51,7 +49,7 @@ def bundle_of(story: Story) -> str:
 
 def test_the_calibrator_writes_below_its_volume() -> None:
     """Cost models are written next to their place and renamed, and the root of its files cannot be written."""
-    story = Story(**MAKE).running()
+    story = Story(**CORRECTS).running()
     report(story)
     story.later(60)
     [pod] = story.pods(names.CALIBRATOR)
@@ -66,7 +64,7 @@ def test_the_calibrator_writes_below_its_volume() -> None:
 
 def test_a_job_that_trains_steadily_leaves_corrected_models() -> None:
     """They belong to no job, cannot be changed, and have the labels of a profile; the status has their error."""
-    story = correct(Story(**MAKE).running())
+    story = correct(Story(**CORRECTS).running())
     [kept] = corrected_models(story)
     correction = story.status["correction"]
 
@@ -81,7 +79,7 @@ def test_a_job_that_trains_steadily_leaves_corrected_models() -> None:
 
 def test_a_plan_is_corrected_for_once() -> None:
     """Further reports start no further calibrator, and change nothing of what is kept."""
-    story = correct(Story(**MAKE).running())
+    story = correct(Story(**CORRECTS).running())
     jobs, kept = story.jobs(names.CALIBRATOR), corrected_models(story)
     report(story, step=6_000)
     story.later(60)
@@ -91,7 +89,7 @@ def test_a_plan_is_corrected_for_once() -> None:
 
 def test_steps_that_became_slower_correct_nothing() -> None:
     """A calibration would take the cause for the device."""
-    story = Story(**MAKE).running()
+    story = Story(**CORRECTS).running()
     report(story, DRIFTED)
     story.later(60)
 
@@ -101,7 +99,7 @@ def test_steps_that_became_slower_correct_nothing() -> None:
 
 def test_steps_of_the_reference_alone_correct_nothing() -> None:
     """An error is held out only on other steps; the reports of later ones correct."""
-    story = Story(**MAKE).running()
+    story = Story(**CORRECTS).running()
     report(story, step=250)
     story.later(60)
     before = story.jobs(names.CALIBRATOR)
@@ -120,10 +118,10 @@ def test_without_the_field_nothing_is_made() -> None:
 
 def test_corrected_models_are_kept_where_their_error_is_the_least() -> None:
     """Each further one has a smaller error, so that few heap up; the status says why another is not kept."""
-    story = correct(Story(**MAKE).running(), error=0.2)
-    correct(next_job(story, **MAKE).do(names.PLANNER).running(), error=0.3)
+    story = correct(Story(**CORRECTS).running(), error=0.2)
+    correct(next_job(story, **CORRECTS).do(names.PLANNER).running(), error=0.3)
     worse = story.status["correction"]
-    correct(next_job(story, **MAKE).do(names.PLANNER).running(), error=0.1)
+    correct(next_job(story, **CORRECTS).do(names.PLANNER).running(), error=0.1)
 
     assert ("configMapRef" in worse, worse["errorPercent"]) == (False, 30)
     assert "not kept: their error is 30 %" in worse["message"]
@@ -133,8 +131,8 @@ def test_corrected_models_are_kept_where_their_error_is_the_least() -> None:
 
 def test_a_later_job_is_planned_with_the_best_of_them() -> None:
     """Where its spec says so; the status names them, with their error."""
-    story = correct(Story(**MAKE).running(), error=0.2)
-    next_job(story, **TAKE)
+    story = correct(Story(**CORRECTS).running(), error=0.2)
+    next_job(story, **CORRECTS)
     [kept] = corrected_models(story)
     name = kept["metadata"]["name"]
 
@@ -148,18 +146,18 @@ def test_a_later_job_is_planned_with_the_best_of_them() -> None:
 @pytest.mark.parametrize("model", [{"batchSizePerDevice": 4096}, {"embeddingTables": [{"name": "t0"}]}])
 def test_corrections_of_another_batch_size_or_other_tables_are_not_taken(model: dict[str, Any]) -> None:
     """Factors of one model say nothing of another."""
-    story = correct(Story(**MAKE).running())
+    story = correct(Story(**CORRECTS).running())
     table = {"numEmbeddings": 77, "embeddingDim": 8}
     tables = [{**table, **each} for each in model.get("embeddingTables", [])]
     usual = story.world.training_job(JOB)["spec"]["model"]
-    next_job(story, **TAKE, model={**usual, **model, **({"embeddingTables": tables} if tables else {})})
+    next_job(story, **CORRECTS, model={**usual, **model, **({"embeddingTables": tables} if tables else {})})
 
     assert bundle_of(story).startswith("neuroshard-profile-")
 
 
 def test_a_correction_that_is_made_later_changes_no_plan() -> None:
     """The choice is made when planning begins, and a running job keeps its plan and its workers."""
-    story = Story(**BOTH).running()
+    story = Story(**CORRECTS).running()
     before = (story.status["plan"], story.jobs(names.WORKER), story.jobs(names.PLANNER))
     correct(story)
     story.later(600)
@@ -171,14 +169,14 @@ def test_a_correction_that_is_made_later_changes_no_plan() -> None:
 
 def test_corrected_models_that_were_deleted_leave_a_planned_job_alone() -> None:
     """It has its plan; a job that begins to plan is planned with the profile as it was measured."""
-    story = correct(Story(**MAKE).running())
-    next_job(story, **TAKE).do(names.PLANNER).running()
+    story = correct(Story(**CORRECTS).running())
+    next_job(story, **CORRECTS).do(names.PLANNER).running()
     plan = story.status["plan"]
     for each in corrected_models(story):
         story.world.remove("ConfigMap", each["metadata"]["name"])
     story.later(60)
     kept = (story.status["plan"], story.seen)
-    next_job(story, **TAKE)
+    next_job(story, **CORRECTS)
 
     assert kept == (plan, ("Running", "AllWorkersReady"))
     assert bundle_of(story).startswith("neuroshard-profile-")
@@ -186,7 +184,7 @@ def test_corrected_models_that_were_deleted_leave_a_planned_job_alone() -> None:
 
 def test_a_calibrator_that_fails_leaves_the_training_alone() -> None:
     """The status says why, and no further one is started."""
-    story = Story(**MAKE).running()
+    story = Story(**CORRECTS).running()
     report(story)
     story.later(60)
     story.fail(names.CALIBRATOR, 2)
@@ -200,7 +198,7 @@ def test_a_calibrator_that_fails_leaves_the_training_alone() -> None:
 @pytest.mark.parametrize("dies_after", range(1, 12))
 def test_an_operator_killed_after_any_write_keeps_one_correction(dies_after: int) -> None:
     """The next one goes on from what the status and the children say."""
-    story = Story(**MAKE).running()
+    story = Story(**CORRECTS).running()
     report(story)
     story.world.now += timedelta(seconds=60)
     story.world.crash_after = dies_after

@@ -5,8 +5,10 @@ from typing import Final
 
 EARLIER_FIELDS: Final[Mapping[str, str]] = {
     "spec.profiler.numProcs": "gone: the processes of one node of the trainer measure the all-to-all",
+    "spec.profiler.corrections": "spec.profiler.correctBySteps",
     "spec.planner.maxShardsPerTable": "gone: the search splits a table only where that shortens the step",
     "spec.planner.minShardWidth": "gone: the cost models know what narrow shards cost",
+    "spec.planner.denseMemoryPerDevice": "spec.experimental.planner.denseMemoryPerDevice",
     "spec.planner.reservedMemoryPercent": "spec.planner.maxMemoryPerDevice",
     "spec.planner.reservedMemoryPerDevice": "spec.planner.maxMemoryPerDevice",
     "spec.training.communication.powerSgd": "gone: torch has PowerSGD, as a hook for a trainer of your own",

@@ -8,16 +8,20 @@ from pydantic import Field
 from neuroshard_api.documents.tables import EmbeddingDim
 from neuroshard_api.job.communication import WireSettings
 from neuroshard_api.job.dense import DenseUnits
-from neuroshard_api.job.resource import INT32_MAX, Part
+from neuroshard_api.job.resource import INT32_MAX, Part, Size
 
 
 class SearchLimits(Part):
-    """Limits of the search for a plan that the planner has numbers for."""
+    """What the planner has numbers for."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the search; equal jobs with equal seeds get equal plans."""
     work_budget: Annotated[int, Field(ge=1, lt=2**63)] | None = None
     """Most device evaluations of the search. If unset: grows with the number of tables and devices."""
+    dense_memory_per_device: Size | None = None
+    """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. If unset:
+    counted for NeuroShard's own trainer, in the planner's pod with the trainer's image; 0 with a trainer of your
+    own. Given: the dense part is replicated."""
     max_shard_width: EmbeddingDim | None = None
     """Most columns of a shard; a multiple of 4, and on GPUs at most 2,048. If unset: what the kernels of the devices
     take, on GPUs 1,024 for tables with pooling, since FBGEMM before 1.7 returns zeros for wider shards."""
@@ -59,7 +63,7 @@ class Experimental(Part):
     """Settings that few jobs need. Each is off, or at the value that the product has for it, unless it is set."""
 
     planner: SearchLimits = SearchLimits()
-    """Limits of the search for a plan."""
+    """Numbers of the planner."""
     dense_parallelism: DenseUnits = DenseUnits()
     """Which units of the dense part are sharded or recomputed, and how, under training.denseParallelism."""
     communication: WireSettings = WireSettings()

@@ -42,9 +42,10 @@ def plan_request(
     _require_trainable_names(job, tables)
     _require_one_optimizer(job, tables)
     tables = with_known_repeats(job, tables)
-    limit, dense = planner.max_memory_per_device, planner.dense_memory_per_device
+    limit = planner.max_memory_per_device
     named, host, groups = planner.sharding_types, planner.host_memory_per_node, planner.sharding_groups
     narrow, search = job.spec.narrow_types, job.spec.experimental.planner
+    dense = search.dense_memory_per_device
     _require_trainable(narrow, model.batch_size_per_device, topology)
     return PlanRequest(
         tables=tables,
@@ -203,7 +204,7 @@ def _other_precision(job: DLRMTrainingJob, topology: Topology) -> tuple[str, ...
 
 def counts_dense(spec: Spec) -> bool:
     """Return whether a job's dense part is counted: NeuroShard's own trainer builds it, and no size is given."""
-    return not spec.trainer.command and spec.planner.dense_memory_per_device is None
+    return not spec.trainer.command and spec.experimental.planner.dense_memory_per_device is None
 
 
 def dense_signature(job: DLRMTrainingJob) -> dict[str, str]:

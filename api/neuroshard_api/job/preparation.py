@@ -63,16 +63,6 @@ class CostModelReference(Part):
     """Folder of the bundle in the volume. If unset: the volume's root."""
 
 
-class Corrections(Part):
-    """Cost models corrected by the measured steps of jobs, kept in the namespace for later jobs of the same tables."""
-
-    make: bool = False
-    """Whether the job corrects the profile by its own steps, once they are steady, and keeps the result where its error
-    on steps that it was not fitted to is the least so far."""
-    take: bool = False
-    """Whether the job is planned with corrected cost models, where there are some when planning begins."""
-
-
 class Profiler(Part):
     """How the device and its links are measured, on a node of the workers' kind, for jobs of several nodes on two."""
 
@@ -99,10 +89,10 @@ class Profiler(Part):
             holds=lambda profiler: profiler.budget_seconds < profiler.timeout_seconds,
         ),
         Rule(
-            cel="!has(self.corrections) || (self.policy == 'IfNotPresent' && !has(self.costModelRef))",
-            message="corrections are of profiles that jobs share: they need policy IfNotPresent and no costModelRef",
+            cel="!self.correctBySteps || (self.policy == 'IfNotPresent' && !has(self.costModelRef))",
+            message="correctBySteps is for profiles that jobs share: it needs policy IfNotPresent and no costModelRef",
             holds=lambda profiler: (
-                profiler.corrections is None
+                not profiler.correct_by_steps
                 or (profiler.policy is ProfilerPolicy.IF_NOT_PRESENT and profiler.cost_model_ref is None)
             ),
         ),
@@ -130,8 +120,10 @@ class Profiler(Part):
     """Labels and annotations of the profiler's pods."""
     cost_model_ref: CostModelReference | None = None
     """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
-    corrections: Corrections | None = None
-    """Corrections of cost models by the measured steps of jobs. If unset: none are made or taken."""
+    correct_by_steps: bool = False
+    """Whether the job is planned with cost models that the steps of earlier jobs of the namespace corrected, where
+    there are some when planning begins, and corrects the profile by its own steps, once they are steady. The result is
+    kept where its error on steps that it was not fitted to is the least so far."""
     timeout_seconds: Seconds = 1800
     """Maximum time of the stage, all its attempts together, in seconds; then the job fails. It begins when a node takes
     the first pod: time in a queue, or without a free device, does not count."""
@@ -220,11 +212,8 @@ class Planner(Part):
     max_memory_per_device: Size | None = None
     """Most memory of a device that a plan may fill, as an integer of bytes or with a suffix such as 70Gi. If unset: all
     the device has, less 2.5 GiB, at most a sixteenth, for the CUDA context, libraries, and NCCL, and a share of what a
-    step allocates and frees, for the gaps in torch's allocator."""
-    dense_memory_per_device: Size | None = None
-    """Memory that the dense part needs on every device: weights, gradients, optimizer state, activations. If unset:
-    counted for NeuroShard's own trainer, in the planner's pod with the trainer's image; 0 with a trainer of your
-    own."""
+    step allocates and frees, for the gaps in torch's allocator. The dense part of NeuroShard's trainer is counted;
+    with a trainer of your own, leave room for it."""
     sharding_types: (
         Annotated[tuple[TableSharding, ...], Field(min_length=1, max_length=6, json_schema_extra=ATOMIC)] | None
     ) = None

@@ -136,12 +136,13 @@ class Spec(Part):
             ),
         ),
         Rule(
-            cel="self.training.denseParallelism.policy != 'Shard' || !has(self.planner.denseMemoryPerDevice)",
+            cel="self.training.denseParallelism.policy != 'Shard' || "
+            "!has(self.experimental.planner.denseMemoryPerDevice)",
             message="training.denseParallelism.policy Shard needs the counted dense part, and "
-            "planner.denseMemoryPerDevice takes its place; hint: remove one of them",
+            "experimental.planner.denseMemoryPerDevice takes its place; hint: remove one of them",
             holds=lambda spec: (
                 spec.training.dense_parallelism.policy is not ParallelismPolicy.SHARD
-                or spec.planner.dense_memory_per_device is None
+                or spec.experimental.planner.dense_memory_per_device is None
             ),
         ),
         Rule(

@@ -44,9 +44,12 @@ PERCENT = 100
 
 def taken(context: Context) -> str | None:
     """Return the corrected models that were chosen when planning began. None: none were."""
-    corrections, recorded = context.spec.profiler.corrections, context.status.profile
-    is_wanted = corrections is not None and corrections.take and not takes_given_models(context.spec)
-    return recorded.corrected_by if is_wanted and recorded is not None else None
+    recorded = context.status.profile
+    return recorded.corrected_by if _is_wanted(context) and recorded is not None else None
+
+
+def _is_wanted(context: Context) -> bool:
+    return context.spec.profiler.correct_by_steps and not takes_given_models(context.spec)
 
 
 def cost_models(context: Context) -> tuple[StageResult, GivenModels | None]:
@@ -77,11 +80,9 @@ def another_choice(context: Context, profiling: StageResult, *, has_planner: boo
         profiling: what profiling found.
         has_planner: whether a planner was started for the recorded choice.
     """
-    recorded, corrections = profiling.status_fields.get("profile"), context.spec.profiler.corrections
-    is_open = isinstance(recorded, ProfileStatus) and not has_planner and not takes_given_models(context.spec)
-    if not is_open or corrections is None or not corrections.take:
+    recorded = profiling.status_fields.get("profile")
+    if not isinstance(recorded, ProfileStatus) or has_planner or not _is_wanted(context):
         return None
-    assert isinstance(recorded, ProfileStatus), "it is open"
     best = _best(context, _key_of_tables(context))
     name, error = (None, None) if best is None else (best[1].meta.name, _percent(best[0]))
     if recorded.corrected_by == name:
@@ -94,8 +95,7 @@ def another_choice(context: Context, profiling: StageResult, *, has_planner: boo
 
 def corrections_needed(context: Context) -> tuple[str, ...]:
     """Return the corrected models for the job's tables and devices that were not read in this version."""
-    corrections = context.spec.profiler.corrections
-    if corrections is None or not corrections.take or takes_given_models(context.spec):
+    if not _is_wanted(context):
         return ()
     return tuple(each.meta.name for each in _shared(context, _key_of_tables(context)) if not each.is_read)
 
@@ -113,9 +113,9 @@ def others_needed(context: Context, planned: Planned) -> tuple[str, ...]:
 
 def _corrects(context: Context, plan_hash: str) -> bool:
     """Return whether the cost models are to be corrected by the steps under a plan, and were not yet."""
-    corrections, recorded = context.spec.profiler.corrections, context.status.correction
+    recorded = context.status.correction
     is_done = recorded is not None and recorded.plan_hash == plan_hash
-    return corrections is not None and corrections.make and not is_done and not takes_given_models(context.spec)
+    return _is_wanted(context) and not is_done
 
 
 def correct(training: TrainingWorkers) -> StageResult:

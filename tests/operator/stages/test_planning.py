@@ -76,7 +76,10 @@ def test_the_dense_part_is_counted_before_the_planner_starts() -> None:
 
 @pytest.mark.parametrize(
     "spec",
-    [{"planner": {"denseMemoryPerDevice": "2Gi"}}, {"trainer": {**TWO_NODES, "command": ["python", "train.py"]}}],
+    [
+        {"experimental": {"planner": {"denseMemoryPerDevice": "2Gi"}}},
+        {"trainer": {**TWO_NODES, "command": ["python", "train.py"]}},
+    ],
     ids=["a given size", "a trainer of your own"],
 )
 def test_a_dense_part_that_is_given_or_unknown_is_not_counted(spec: dict[str, Any]) -> None:
@@ -93,9 +96,9 @@ def test_a_dense_part_that_is_given_or_unknown_is_not_counted(spec: dict[str, An
 def test_another_dense_optimizer_asks_for_another_plan() -> None:
     """Its state takes other memory, unless the job says how much the dense part needs."""
     adam, sgd = builders.job().spec, builders.job(training={"denseOptimizer": "SGD"}).spec
-    given = {"denseMemoryPerDevice": "2Gi"}
-    adam_given = builders.job(planner=given).spec
-    sgd_given = builders.job(planner=given, training={"denseOptimizer": "SGD"}).spec
+    given = {"planner": {"denseMemoryPerDevice": "2Gi"}}
+    adam_given = builders.job(experimental=given).spec
+    sgd_given = builders.job(experimental=given, training={"denseOptimizer": "SGD"}).spec
 
     assert plan_inputs_hash(adam, None, replans=0) != plan_inputs_hash(sgd, None, replans=0)
     assert plan_inputs_hash(adam_given, None, replans=0) == plan_inputs_hash(sgd_given, None, replans=0)

@@ -63,9 +63,10 @@ RULES = (
     broken_rule(
         "shards-of-what-is-not-counted",
         "spec",
-        "training.denseParallelism.policy Shard needs the counted dense part, and planner.denseMemoryPerDevice takes "
+        "training.denseParallelism.policy Shard needs the counted dense part, and "
+        "experimental.planner.denseMemoryPerDevice takes "
         "its place; hint: remove one of them",
-        planner={"denseMemoryPerDevice": "1Gi"},
+        experimental={"planner": {"denseMemoryPerDevice": "1Gi"}},
         training={"denseParallelism": {"policy": "Shard"}},
     ),
     broken_rule(
@@ -138,10 +139,10 @@ RULES = (
     ),
     broken_rule(
         "no-memory",
-        "spec.planner.denseMemoryPerDevice",
+        "spec.experimental.planner.denseMemoryPerDevice",
         SIZE,
         '"0Gi"',
-        planner={"denseMemoryPerDevice": "0Gi"},
+        experimental={"planner": {"denseMemoryPerDevice": "0Gi"}},
     ),
     broken_rule(
         "less-than-a-byte",
@@ -192,8 +193,8 @@ RULES = (
     broken_rule(
         "corrections-of-a-profile-that-is-not-shared",
         "spec.profiler",
-        "corrections are of profiles that jobs share: they need policy IfNotPresent and no costModelRef",
-        profiler={"policy": "Always", "corrections": {"make": True}},
+        "correctBySteps is for profiles that jobs share: it needs policy IfNotPresent and no costModelRef",
+        profiler={"policy": "Always", "correctBySteps": True},
     ),
     broken_rule(
         "two-places-of-cost-models",

@@ -54,7 +54,7 @@ def full_memory(when: str, error: torch.OutOfMemoryError) -> InputError:
     """Return the error of a GPU whose memory is full."""
     return InputError(
         f"{when} the GPU's memory was full ({_one_line(error)}); hint: lower spec.model.batchSizePerDevice, or plan "
-        "again with a larger spec.planner.denseMemoryPerDevice"
+        "again with a smaller spec.planner.maxMemoryPerDevice"
     )
 
 
