@@ -129,7 +129,8 @@ def job_of(tables: TableSet, log: Path, *, seed: int, run: int) -> dict[str, Any
                 "sessionRun": run,
                 "validationPercent": 10,
             },
-            "training": {"epochs": EPOCHS, "seed": seed, "watchDrift": False},
+            "training": {"epochs": EPOCHS, "seed": seed},
+            "experimental": {"watchDrift": False},
         },
     }
 

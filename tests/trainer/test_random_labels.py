@@ -77,7 +77,8 @@ def trained_auc(run: Run, folder: Path, **data: Any) -> float:
         tables=tables,
         model={"batchSizePerDevice": 500, "numDenseFeatures": num_dense},
         data={"numSamples": None, "validationPercent": 33, **data},
-        training={"epochs": 2, "embeddingLearningRate": "0.1", "denseLearningRate": "0.01", "watchDrift": False},
+        training={"epochs": 2, "embeddingLearningRate": "0.1", "denseLearningRate": "0.01"},
+        experimental={"watchDrift": False},
     )
     assert code == ExitCode.OK
     return TrainingProgress.read(folder / "run" / "progress.json").metrics["auc"]

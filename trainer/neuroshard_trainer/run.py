@@ -212,7 +212,7 @@ def set_up(
             position=resumed.position,
         )
     report_file = places.run_dir / STEP_REPORT_FILE
-    if process.is_first and not spec.training.watch_drift:
+    if process.is_first and not spec.experimental.watch_drift:
         forget(places.run_dir)
     reporter = StepReporter(
         model,
@@ -225,7 +225,7 @@ def set_up(
         group=process.group,
         replicated_optimizer=state.replicated_optimizer,
         samples_per_step=data.global_batch_size,
-        drift=places.run_dir if spec.training.watch_drift else False,
+        drift=places.run_dir if spec.experimental.watch_drift else False,
         drift_conditions=_drift_conditions(job),
         groups=[each.group for each in plan.deduplication or ()],
         codecs=codecs,

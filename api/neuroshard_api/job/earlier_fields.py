@@ -27,6 +27,7 @@ EARLIER_FIELDS: Final[Mapping[str, str]] = {
     "spec.training.communication.dense": "spec.experimental.communication.dense",
     "spec.training.communication.threshold": "spec.experimental.communication.threshold",
     "spec.training.communication.guard": "spec.experimental.communication.guard",
+    "spec.training.watchDrift": "spec.experimental.watchDrift",
     "spec.checkpoint.resumePolicy": "spec.experimental.checkpoint.resumePolicy",
     "spec.checkpoint.inBackground": "spec.experimental.checkpoint.inBackground",
     "spec.trainer.sharedMemory.enabled": "gone: workers of several processes need the memory volume",

@@ -72,3 +72,6 @@ class Experimental(Part):
     """How the workers find each other."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """How checkpoints are written and taken."""
+    watch_drift: bool = True
+    """Whether lasting slow-downs of steps and changes of the inputs are looked for, and written with their cause into
+    drift-report.json and input-statistics.json next to the step report."""

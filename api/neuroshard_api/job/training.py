@@ -365,9 +365,6 @@ class Training(Part):
     """Steps between lines of the log."""
     report_every_steps: PositiveCount = 100
     """Steps between reports of measured step times, which are held next to the plan's prediction."""
-    watch_drift: bool = True
-    """Whether lasting slow-downs of steps and changes of the inputs are looked for, and written with their cause into
-    drift-report.json and input-statistics.json next to the step report."""
     tensorboard: bool = False
     """Whether rank 0 writes the loss at each line of the log, and the metrics of each evaluation, as TensorBoard's
     events into tensorboard/ of the run directory. Needs the package tensorboard, which the images do not have."""

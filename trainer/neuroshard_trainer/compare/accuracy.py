@@ -112,13 +112,12 @@ def _with_seed(job: DLRMTrainingJob, seed: int, steps: int | None) -> DLRMTraini
             "seed": seed,
             "max_steps": job.spec.training.max_steps if steps is None else steps,
             "target_auc": None,
-            "watch_drift": False,
             "tensorboard": False,
         }
     )
     few = job.spec.experimental
     checkpoint = few.checkpoint.model_copy(update={"resume_policy": ResumePolicy.NONE})
-    experimental = few.model_copy(update={"checkpoint": checkpoint})
+    experimental = few.model_copy(update={"checkpoint": checkpoint, "watch_drift": False})
     spec = job.spec.model_copy(update={"training": training, "experimental": experimental})
     return job.model_copy(update={"spec": spec})
 
