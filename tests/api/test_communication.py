@@ -1,5 +1,7 @@
 """Types on the wire: their bytes, and which of them can be trained."""
 
+from typing import Any
+
 import pytest
 from neuroshard_api.documents.communication import (
     WIRE_FORMATS,
@@ -94,7 +96,7 @@ def test_a_decision_for_exact_exchange_needs_its_reason() -> None:
         CommunicationPlan(chosen=INT8_FP16, reason="none")
 
 
-def split(communication: dict[str, object]) -> dict[str, dict[str, object]]:
+def split(communication: dict[str, object]) -> dict[str, Any]:
     """Return the parts of a job's spec with this policy and these types."""
     types = {key: value for key, value in communication.items() if key != "policy"}
     policy = {"policy": communication["policy"]}

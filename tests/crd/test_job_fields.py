@@ -1,14 +1,59 @@
-"""The number of fields that a user meets."""
+"""The number of fields that a user meets, and where each is shown."""
 
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
 from neuroshard_api.job.crd import fields_below, is_leaf, job_schema
 
-MAX_LEAVES = 151
+ROOT = Path(__file__).parents[2]
+MAX_LEAVES = 150
 """Leaves of the spec that are not experimental."""
 SPEC = job_schema()["properties"]["spec"]
 LEAVES = [path for path, field, _ in fields_below(SPEC, "") if is_leaf(field)]
 NORMAL = [path for path in LEAVES if not path.startswith("experimental.")]
 
 
+def _shown_in_jobs() -> set[str]:
+    """Return the paths of the fields that the examples set."""
+    shown: set[str] = set()
+    for path in sorted((ROOT / "examples").glob("*.yaml")):
+        for data in yaml.safe_load_all(path.read_text()):
+            if isinstance(data, dict) and data.get("kind") == "DLRMTrainingJob":
+                shown |= set(_paths(data["spec"], ""))
+    return shown
+
+
+def _paths(data: Any, path: str) -> list[str]:
+    """Return the paths of all values of plain data; those of entries of a list have ``[]``."""
+    if isinstance(data, dict):
+        return [each for key, value in data.items() for each in _paths(value, f"{path}.{key}" if path else str(key))]
+    below = [each for entry in data for each in _paths(entry, f"{path}[]")] if isinstance(data, list) else []
+    return [path, *below]
+
+
 def test_a_user_meets_few_fields() -> None:
     """Another leaf has to replace one, or to begin as experimental."""
     assert len(NORMAL) <= MAX_LEAVES
+
+
+@pytest.fixture(scope="module")
+def guides() -> str:
+    """Return the text of all guides."""
+    return "\n".join(path.read_text() for path in sorted((ROOT / "docs" / "guides").glob("*.md")))
+
+
+def test_each_field_is_shown_in_an_example_or_a_guide(guides: str) -> None:
+    """Nobody uses a field that nobody can find."""
+    shown = _shown_in_jobs()
+    missing = [path for path in NORMAL if path not in shown and not _is_named(path, guides)]
+
+    assert missing == []
+
+
+def _is_named(path: str, text: str) -> bool:
+    """Return whether a text has a field's dotted path, or its name as a key of YAML or as code."""
+    name = re.escape(path.rsplit(".", 1)[-1])
+    return re.search(rf"{re.escape(path)}\b|\b{name}:|`([a-z][A-Za-z.\[\]]*\.)?{name}(:[^`]*)?`", text) is not None
