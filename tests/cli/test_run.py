@@ -125,9 +125,10 @@ def test_finished_stages_are_not_repeated(runs: Runs) -> None:
     [
         ({"planner": {"shardingTypes": ["TableWise"]}}, {"plan", "train"}),
         ({"training": {"epochs": 2}}, {"train"}),
+        ({"experimental": {"checkpoint": {"inBackground": True}}}, {"train"}),
         ({"runPolicy": {"ttlSecondsAfterFinished": 1}}, set()),
     ],
-    ids=["planner", "training", "policy"],
+    ids=["planner", "training", "experimental", "policy"],
 )
 def test_a_stage_is_repeated_when_its_inputs_change(runs: Runs, change: dict[str, Any], stages: set[str]) -> None:
     """And those that depend on it, where its result is another one."""

@@ -208,7 +208,8 @@ class LocalRun:
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
         identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), samples_text(spec.data), *files])
-        settings = [training, checkpoint, spec.trainer.model_dump_json(), *versions()]
+        experimental = spec.experimental.model_dump_json(exclude={"planner", "rendezvous"})
+        settings = [training, checkpoint, experimental, spec.trainer.model_dump_json(), *versions()]
         inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
         if directory.is_finished("train", inputs):
             self._view.end("train", "reused")
