@@ -164,7 +164,8 @@ def _wire_types(plan: Plan) -> Iterator[LeverRequest]:
                 f"pooled embeddings and their gradients travel in {kind}",
                 _with(plan, wire=types),
                 f"--wire-forward {kind} --wire-backward {kind}",
-                f"spec.training.communication: {{policy: Auto, embeddings: {{forward: [{kind}], backward: [{kind}]}}}}",
+                "spec.training.communication.policy: Auto, with "
+                f"spec.experimental.communication.embeddings: {{forward: [{kind}], backward: [{kind}]}}",
             )
             return
 

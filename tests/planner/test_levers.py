@@ -3,11 +3,13 @@
 from typing import Any
 
 import pytest
+import yaml
 from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import Link
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_planner.levers import LeverRequest, questions, saved_share, with_levers
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
@@ -114,6 +116,28 @@ def test_other_batch_sizes_and_nodes_are_judged_by_the_time_per_sample() -> None
     plan = planned(builders.request(search=builders.QUICK))
     twice = LeverRequest(LeverName.BATCH_SIZE, "", plan.request, "", "", 2 * plan.request.global_batch_size)
     assert saved_share(plan, twice, 1.5 * plan.predicted.total_ms) == pytest.approx(0.25)
+
+
+def test_the_field_of_each_lever_is_one_of_a_job() -> None:
+    """Written as `field: value`; where a lever has two fields, with `with` between them."""
+    table = builders.tables(4)[0].model_copy(update={"duplication_group": "user", "duplication_factor": 2.0})
+    repeated = builders.request(tables=builders.table_set(table, session_run=8), search=builders.QUICK)
+    of_repeats = questions(planned(repeated), costs=ExactCosts(repeated.topology.device))
+    levers = [*of_repeats, *(each for found in asked_for().values() for each in found)]
+    wide = exchanging(search=builders.QUICK)
+    levers += questions(planned(wide), costs=ExactCosts(wide.topology.device))
+
+    assert {each.name for each in levers} == set(LeverName)
+    for lever in levers:
+        data = builders.job_data()
+        for text in lever.field.split(", with "):
+            path, _, value = text.partition(": ")
+            *parts, last = path.split(".")
+            place = data
+            for part in parts:
+                place = place.setdefault(part, {})
+            place[last] = yaml.safe_load(value)
+        DLRMTrainingJob.from_data(data)
 
 
 def test_groups_are_asked_about_where_they_could_be_formed() -> None:
