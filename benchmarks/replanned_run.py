@@ -97,11 +97,8 @@ def job(name: str, *, hot: Sequence[str] = (), drifts: bool = False, **spec: Any
         },
         "profiler": {"backend": "FBGEMM", "budgetSeconds": 30},
         "trainer": {"numNodes": 1, "numProcPerNode": WORLD_SIZE, "env": [{"name": "OMP_NUM_THREADS", "value": "1"}]},
-        "data": {
-            "numSamples": STEPS * BATCH_SIZE * WORLD_SIZE,
-            "readerProcesses": 1,
-            **({"drift": drift} if drifts else {}),
-        },
+        "data": {"numSamples": STEPS * BATCH_SIZE * WORLD_SIZE, "readerProcesses": 1},
+        "experimental": {"syntheticDrift": drift} if drifts else {},
         "training": {"reportEverySteps": REPORT_STEPS, "logEverySteps": 500},
         "checkpoint": {"everySteps": 500},
         "replanning": {"mode": "Auto"},

@@ -99,7 +99,7 @@ def test_a_candidate_for_drifted_inputs_is_taken_once_it_is_approved(
     """
     kubectl, folder, kills = namespace.kubectl, tmp_path / "checkpoints", Kills(operator, seed=seed)
     with shared_volume(cluster, namespace, folder) as claim:
-        kubectl.apply(long_job(claim, data={"drift": DRIFT}))
+        kubectl.apply(long_job(claim, experimental={"syntheticDrift": DRIFT}))
         jobs.wait_for_stage(kubectl, "shop", "Running")
         kills.after("running")
 
@@ -155,7 +155,8 @@ def measured_job(name: str, *, hot: Sequence[str] = (), **spec: Any) -> Object:
     }
     measured = {"budgetSeconds": 60, "timeoutSeconds": int(PROFILED_WITHIN_S) - 10}
     profiler = {**measured, **spec.pop("profiler", {})}
-    parts = {"model": local["model"], "training": local["training"], "trainer": trainer, "profiler": profiler}
+    parts = {each: local[each] for each in ("model", "training", "experimental")}
+    parts |= {"trainer": trainer, "profiler": profiler}
     return jobs.training_job(name, **parts, data=data, **spec)
 
 

@@ -400,7 +400,8 @@ def _drift_conditions(job: DLRMTrainingJob) -> str:
     """Return one hash of the job's fields that decide on the time of a step."""
     spec = job.spec
     parts = [spec.model.model_dump_json(), spec.data.model_dump_json()]
-    texts = [*parts, spec.training.precision.value, spec.training.pipeline.value]
+    drift = [each.model_dump_json() for each in spec.experimental.synthetic_drift or ()]
+    texts = [*parts, spec.training.precision.value, spec.training.pipeline.value, *drift]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 

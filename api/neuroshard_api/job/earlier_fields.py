@@ -27,6 +27,7 @@ EARLIER_FIELDS: Final[Mapping[str, str]] = {
     "spec.training.communication.dense": "spec.experimental.communication.dense",
     "spec.training.communication.threshold": "spec.experimental.communication.threshold",
     "spec.training.communication.guard": "spec.experimental.communication.guard",
+    "spec.data.drift": "spec.experimental.syntheticDrift",
     "spec.training.watchDrift": "spec.experimental.watchDrift",
     "spec.checkpoint.resumePolicy": "spec.experimental.checkpoint.resumePolicy",
     "spec.checkpoint.inBackground": "spec.experimental.checkpoint.inBackground",

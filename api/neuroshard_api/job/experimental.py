@@ -8,7 +8,8 @@ from pydantic import Field
 from neuroshard_api.documents.tables import EmbeddingDim
 from neuroshard_api.job.communication import WireSettings
 from neuroshard_api.job.dense import DenseUnits
-from neuroshard_api.job.resource import INT32_MAX, Part, Size
+from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Part, Size
+from neuroshard_api.job.training import SyntheticDrift
 
 
 class SearchLimits(Part):
@@ -72,6 +73,11 @@ class Experimental(Part):
     """How the workers find each other."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """How checkpoints are written and taken."""
+    synthetic_drift: (
+        Annotated[tuple[SyntheticDrift, ...], Field(min_length=1, max_length=256, json_schema_extra=ATOMIC)] | None
+    ) = None
+    """Changes of the lookups of synthetic samples in mid-training, to try what follows from them; held-out samples stay
+    as they are. If unset: none."""
     watch_drift: bool = True
     """Whether lasting slow-downs of steps and changes of the inputs are looked for, and written with their cause into
     drift-report.json and input-statistics.json next to the step report."""

@@ -171,11 +171,6 @@ class Data(Part):
             holds=lambda data: data.evaluation_path is None or data.format in WITH_EVALUATION_PATH,
         ),
         Rule(
-            cel="self.format == 'Synthetic' || !has(self.drift)",
-            message="drift is for the format Synthetic only",
-            holds=lambda data: data.format is DataFormat.SYNTHETIC or data.drift is None,
-        ),
-        Rule(
             cel="self.format in ['Parquet', 'CSV'] || !has(self.sessionColumn)",
             message="sessionColumn is for the formats Parquet and CSV only",
             holds=lambda data: data.format in WITH_NAMED_COLUMNS or data.session_column is None,
@@ -231,11 +226,6 @@ class Data(Part):
     what the model learns. A null id looks nothing up in all cases."""
     num_samples: PositiveCount | None = None
     """Synthetic, Dataset: samples of one epoch, over all ranks. If unset: 1,000,000, or the length of the dataset."""
-    drift: (
-        Annotated[tuple[SyntheticDrift, ...], Field(min_length=1, max_length=256, json_schema_extra=ATOMIC)] | None
-    ) = None
-    """Synthetic: changes of the lookups in mid-training, to try what follows from them; held-out samples stay as they
-    are. If unset: none."""
     validation_percent: Annotated[int, Field(ge=0, le=90)] = 10
     """Share of the samples that is held out for evaluation, in percent; 0 evaluates nothing."""
     shuffle: bool = True

@@ -29,7 +29,7 @@ from neuroshard_api.job.preparation import Planner, PlanReference, Profiler
 from neuroshard_api.job.replanning import Replanning
 from neuroshard_api.job.resource import Checked, Part, Rule, Waived
 from neuroshard_api.job.status import Status
-from neuroshard_api.job.training import Checkpoint, Data, Training
+from neuroshard_api.job.training import Checkpoint, Data, DataFormat, Training
 from neuroshard_api.job.workers import PodTemplate, Trainer
 
 GROUP = "training.neuroshard.dev"
@@ -163,6 +163,11 @@ class Spec(Part):
                     )
                 )
             ),
+        ),
+        Rule(
+            cel="self.data.format == 'Synthetic' || !has(self.experimental.syntheticDrift)",
+            message="experimental.syntheticDrift is for data of the format Synthetic only",
+            holds=lambda spec: spec.data.format is DataFormat.SYNTHETIC or spec.experimental.synthetic_drift is None,
         ),
         *COLUMN_RULES,
         *(

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
 """Packages whose versions a profile and a training depend on."""
-_LATER_FIELDS = ("drift", "session_column", "time_column", "session_run", "synthetic_sessions", "missing")
+_LATER_FIELDS = ("session_column", "time_column", "session_run", "synthetic_sessions", "missing")
 """Of the data, in the order in which releases brought them."""
 
 

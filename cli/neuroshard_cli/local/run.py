@@ -207,7 +207,11 @@ class LocalRun:
         directory, spec = self._directory, self.spec
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
-        identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), samples_text(spec.data), *files])
+        samples = [
+            samples_text(spec.data),
+            *(each.model_dump_json() for each in spec.experimental.synthetic_drift or ()),
+        ]
+        identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), *samples, *files])
         experimental = spec.experimental.model_dump_json(exclude={"planner", "rendezvous"})
         settings = [training, checkpoint, experimental, spec.trainer.model_dump_json(), *versions()]
         inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])

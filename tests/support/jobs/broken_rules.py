@@ -358,15 +358,16 @@ RULES = (
     ),
     broken_rule(
         "drift-of-real-samples",
-        "spec.data",
-        "drift is for the format Synthetic only",
-        data={"format": "Parquet", "path": "data", "drift": [{"atSample": 1, "feature": "a", "zipfExponent": 1}]},
+        "spec",
+        "experimental.syntheticDrift is for data of the format Synthetic only",
+        data={"format": "Parquet", "path": "data"},
+        experimental={"syntheticDrift": [{"atSample": 1, "feature": "a", "zipfExponent": 1}]},
     ),
     broken_rule(
         "drift-of-nothing",
-        "spec.data.drift[0]",
+        "spec.experimental.syntheticDrift[0]",
         "set poolingFactorTimes, zipfExponent, or both",
-        data={"drift": [{"atSample": 1, "feature": "a"}]},
+        experimental={"syntheticDrift": [{"atSample": 1, "feature": "a"}]},
     ),
     broken_rule(
         "sessions-of-an-archive",

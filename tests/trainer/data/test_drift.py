@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.tables import IdRule
-from neuroshard_api.job.training import Data
+from neuroshard_api.job.training import SyntheticDrift
 from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.data.collation import BatchMaker, HostBatch
 from neuroshard_trainer.data.drift import drifted_sources, with_statistics
@@ -28,9 +28,9 @@ AT = 2 * RANKS * BATCH
 def maker(*drift: Mapping[str, Any], rank: int = 0) -> BatchMaker:
     """Return the maker of a rank's batches under changes of the lookups."""
     source = SyntheticSource(builders.table_set(*TABLES), FEATURES, num_dense=2, num_samples=20_000, seed=0)
-    data = validated(Data, {"drift": list(drift)} if drift else {}, where="spec.data")
+    changes = [validated(SyntheticDrift, each, where="syntheticDrift") for each in drift]
     order = SampleOrder(source.block_sizes, validation_percent=10, seed=0, shuffle=True)
-    drifted = drifted_sources(data, FEATURES, source)
+    drifted = drifted_sources(changes, FEATURES, source)
     return BatchMaker(source, order, FEATURES, rank=rank, world_size=RANKS, batch_size=BATCH, drifted=drifted)
 
 
@@ -100,7 +100,7 @@ def test_a_change_of_an_unknown_feature_is_refused() -> None:
             {"atSample": 0, "feature": "user", "poolingFactorTimes": 2},
         )
 
-    assert "spec.data.drift[1].feature" in str(caught.value)
+    assert "spec.experimental.syntheticDrift[1].feature" in str(caught.value)
     assert "there are item, owner, viewer" in str(caught.value)
 
 

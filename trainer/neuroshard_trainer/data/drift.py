@@ -1,10 +1,10 @@
-"""Made-up samples whose lookups change in mid-training, as ``spec.data.drift`` says."""
+"""Made-up samples whose lookups change in mid-training, as ``spec.experimental.syntheticDrift`` says."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from neuroshard_api.documents.tables import TableSet
-from neuroshard_api.job.training import Data, SyntheticDrift
+from neuroshard_api.job.training import SyntheticDrift
 from neuroshard_api.process.errors import InputError
 
 from neuroshard_trainer.data.samples import Feature
@@ -12,14 +12,14 @@ from neuroshard_trainer.data.synthetic import SyntheticSource
 
 
 def drifted_sources(
-    data: Data, features: Sequence[Feature], source: SyntheticSource
+    changes: Sequence[SyntheticDrift], features: Sequence[Feature], source: SyntheticSource
 ) -> tuple[tuple[int, SyntheticSource], ...]:
     """Return the training samples at which lookups change, ascending, each with the samples from there on.
 
     Blocks, dense features, and hidden scores are those of the usual samples.
 
     Args:
-        data: names the changes.
+        changes: of a job.
         features: of all tables.
         source: the usual samples.
 
@@ -27,15 +27,15 @@ def drifted_sources(
         InputError: a change is of a feature that no table looks up.
     """
     names = {feature.name for feature in features}
-    for index, change in enumerate(data.drift or ()):
+    for index, change in enumerate(changes):
         if change.feature not in names:
             raise InputError(
-                f"spec.data.drift[{index}].feature: no table looks up {change.feature!r}; "
+                f"spec.experimental.syntheticDrift[{index}].feature: no table looks up {change.feature!r}; "
                 f"there are {', '.join(sorted(names))}"
             )
     newest: dict[str, SyntheticDrift] = {}
     sources: dict[int, SyntheticSource] = {}
-    for change in sorted(data.drift or (), key=lambda change: change.at_sample):
+    for change in sorted(changes, key=lambda change: change.at_sample):
         newest[change.feature] = change
         sources[change.at_sample] = source.with_features(_drifted(features, newest))
     return tuple(sources.items())

@@ -161,7 +161,8 @@ def open_training_data(
             if data.has_sessions and isinstance(source, SessionSource)
             else None,
         )
-        drifted = drifted_sources(data, features, source) if isinstance(source, SyntheticSource) else ()
+        changes = job.spec.experimental.synthetic_drift or ()
+        drifted = drifted_sources(changes, features, source) if isinstance(source, SyntheticSource) else ()
         return BatchMaker(source, order, features, **ranks, drifted=drifted), order, source
 
     percent = data.validation_percent if data.evaluation_path is None else 0
