@@ -5,6 +5,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -89,8 +90,8 @@ class TrainingLoop:
         self._show = show
         self._guard = guard
         self._gradient_guard = gradient_guard
-        self._guarded: Batch | None = None
-        """The held-out batch of the guard, once it was needed."""
+        self._guarded: list[Batch] = []
+        """The held-out batches of the guard, with the samples of a step, once they were needed."""
         self._manifest = manifest
         self._reporter = reporter
         self._process = process
@@ -266,12 +267,15 @@ class TrainingLoop:
             self._progress.write(self.step)
 
     def _held_out_loss(self) -> torch.Tensor:
-        """Return the sum of the losses of this rank's first held-out batch."""
-        if self._guarded is None:
-            self._guarded = next(iter(self._data.validation(self._process.device)))
-        batch = self._guarded
-        logits, labels = self._logits(batch)[: batch.num_real], batch.labels[: batch.num_real]
-        return binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        """Return the sum of the losses of this rank's first held-out samples, about as many as it has in a step."""
+        if not self._guarded:
+            count = -(-self._data.global_batch_size // self._data.evaluate.global_batch_size)
+            self._guarded = list(islice(self._data.validation(self._process.device), count))
+        losses = torch.zeros((), device=self._process.device)
+        for batch in self._guarded:
+            logits, labels = self._logits(batch)[: batch.num_real], batch.labels[: batch.num_real]
+            losses += binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+        return losses
 
     def _log(self) -> None:
         """Write down the mean loss of all ranks since the last line."""

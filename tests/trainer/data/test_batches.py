@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from neuroshard_api.process.errors import DataError
+from neuroshard_trainer.data import collation
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker, HostBatch
 from neuroshard_trainer.data.order import SampleOrder
@@ -85,6 +86,22 @@ def test_an_evaluation_counts_every_held_out_sample_once() -> None:
     assert {len(batch.labels) for batch in batches} == {4}
     real = [number for batch in batches for number in numbers(batch)[: batch.num_real]]
     assert len(set(real)) == 10
+
+
+def test_the_readers_of_an_evaluation_share_its_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One batch for all of them would leave it to one reader to read all blocks; no batch is larger than a step's."""
+    monkeypatch.setattr(collation, "LEAST_EVALUATED", 2)
+    ranks = [maker(rank, 2, batch_size=40).for_evaluation(num_readers=2) for rank in range(2)]
+    size = ranks[0].global_batch_size
+    batches = [each.validation(position) for position in range(0, 10, size) for each in ranks]
+
+    assert size == 2 * 3, "10 samples among 2 readers of 2 ranks"
+    real = [number for batch in batches for number in numbers(batch)[: batch.num_real]]
+    assert len(real) == len(set(real)) == 10
+    assert maker(0, 1, batch_size=4).for_evaluation(num_readers=0).global_batch_size == 4
+    monkeypatch.setattr(collation, "LEAST_EVALUATED", 5)
+    assert ranks[0].for_evaluation(num_readers=2).global_batch_size == 2 * 3, "of this maker's batches"
+    assert maker(0, 2, batch_size=40).for_evaluation(num_readers=9).global_batch_size == 2 * 5
 
 
 @pytest.mark.parametrize(

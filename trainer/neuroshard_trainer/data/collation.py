@@ -64,6 +64,10 @@ class HostBatch:
         )
 
 
+LEAST_EVALUATED = 1024
+"""Samples of a batch of an evaluation, unless the training's are fewer: below it, launches take as long as the work."""
+
+
 class BatchMaker:
     """Makes any batch of this rank.
 
@@ -92,8 +96,30 @@ class BatchMaker:
         self._order = order
         self._features = features
         self._rank = rank
+        self._world_size = world_size
         self._batch_size = batch_size
         self.global_batch_size = world_size * batch_size
+
+    def for_evaluation(self, *, num_readers: int) -> "BatchMaker":
+        """Return the maker of an evaluation's batches: smaller ones where there are fewer of them than readers.
+
+        Held-out samples come from all blocks, each of which one reader reads whole for a few of its samples. In one
+        batch of 65,536 all blocks of 6 million samples were read by one of 10 readers.
+
+        Args:
+            num_readers: reader processes of each rank. 0: the training thread reads.
+        """
+        shares = self._world_size * max(1, num_readers)
+        own_share = -(-self._order.num_validation // shares)
+        return BatchMaker(
+            self._source,
+            self._order,
+            self._features,
+            rank=self._rank,
+            world_size=self._world_size,
+            batch_size=min(self._batch_size, max(own_share, LEAST_EVALUATED)),
+            drifted=self._drifted,
+        )
 
     def training(self, position: int) -> HostBatch:
         """Return this rank's part of the global batch that begins at a training sample, counted through all epochs."""

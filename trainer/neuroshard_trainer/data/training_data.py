@@ -40,6 +40,7 @@ class TrainingData:
 
     train: BatchMaker | OwnDataset
     evaluate: BatchMaker | OwnDataset
+    """Its batches may be smaller than the training's."""
     num_training: int
     """Samples of an epoch, over all ranks."""
     num_validation: int
@@ -180,7 +181,7 @@ def open_training_data(
     require_same_ids(source, evaluated)
     return TrainingData(
         train=maker,
-        evaluate=evaluate,
+        evaluate=evaluate.for_evaluation(num_readers=readers.num_processes),
         num_training=order.num_training,
         num_validation=held_out.num_validation,
         readers=readers,
