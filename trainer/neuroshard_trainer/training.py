@@ -37,6 +37,8 @@ from neuroshard_trainer.state.saver import Saver
 from neuroshard_trainer.state.training_state import TrainingState
 
 logger = logging.getLogger(__name__)
+_LOSSES_AT_ONCE = 100
+"""Losses that are added up by one launch."""
 
 
 class TrainingLoop:
@@ -117,7 +119,9 @@ class TrainingLoop:
             self._progress.gradient_guard = gradient_guard.record
         self._evaluated_step: int | None = None
         self._loss_sum = torch.zeros((), device=process.device)
-        """Of this rank's losses since the last line of the log."""
+        """Of this rank's losses since the last line of the log, but for the last ones."""
+        self._last_losses: list[torch.Tensor] = []
+        """Those that are not in the sum yet: an addition in each step would be a launch in each step."""
         self._num_losses = 0
 
     @property
@@ -160,8 +164,7 @@ class TrainingLoop:
     def _train(self, vote: StepVote) -> None:
         self._trace.begin_step(self.step)
         for loss in self._losses():
-            self._loss_sum += loss
-            self._num_losses += 1
+            self._add_loss(loss)
             wish = self._wish(vote, save_is_due=self._save_is_due())
             self._reporter.end_step()
             self.step += 1
@@ -286,8 +289,21 @@ class TrainingLoop:
         self._progress.log(self.step, f"loss {mean:.4f}")
         self._progress.write(self.step)
 
+    def _add_loss(self, loss: torch.Tensor) -> None:
+        self._last_losses.append(loss)
+        self._num_losses += 1
+        if len(self._last_losses) == _LOSSES_AT_ONCE:
+            self._sum_losses()
+
+    def _sum_losses(self) -> None:
+        """Take the last losses into the sum."""
+        if self._last_losses:
+            self._loss_sum += torch.stack(self._last_losses).sum()
+            self._last_losses.clear()
+
     def _mean_loss(self) -> float:
         """Return the mean of all ranks since the last line of the log. Raises InputError where it is not finite."""
+        self._sum_losses()
         sums = torch.tensor([float(self._loss_sum), self._num_losses], dtype=torch.float64)
         dist.all_reduce(sums, group=self._process.group)
         mean = float(sums[0] / sums[1].clamp(min=1))
