@@ -120,12 +120,13 @@ def _place_sorted(
     above_limit = 1e6  # dominates every score, so that the limit yields only to memory
     for step in range(width):
         ranked = score
-        if (most_columns > column_room[step]).any():
+        # Of so few numbers `count_nonzero` takes a fraction of what `any` does.
+        if np.count_nonzero(most_columns > column_room[step]):
             np.greater(used_columns, column_room[step, :, None], out=is_out)
             np.multiply(is_out, above_limit, out=penalised)
             penalised += score
             ranked = penalised
-        has_full = allowed is not None or (most_memory > memory_room[step]).any()
+        has_full = allowed is not None or bool(np.count_nonzero(most_memory > memory_room[step]))
         if has_full:
             np.greater(used_memory, memory_room[step, :, None], out=is_out)
             if allowed is not None:
