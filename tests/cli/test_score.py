@@ -13,15 +13,15 @@ from neuroshard_planner.interop.imported_plan import imported_plan
 from support.builders import table, table_set, topology
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
 
-DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "4096")
+DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "8192")
 
 
 @pytest.fixture
 def greedy(neuroshard: Any, tmp_path: Path) -> Path:
     """Write a plan that evens out rows and columns alone: one device has nearly all lookups."""
     members = [
-        table(f"t{at}", num_embeddings=10**6 // (1 + at), embedding_dim=64, pooling_factor=1.0 + 40 * (at % 4 == 0))
-        for at in range(12)
+        table(f"t{at}", num_embeddings=10**6 // (1 + at), embedding_dim=64, pooling_factor=1.0 + 100 * (at % 3 == 0))
+        for at in range(16)
     ]
     tables, plan = tmp_path / "tables.json", tmp_path / "greedy.json"
     tables.write_text(table_set(*members).to_json())

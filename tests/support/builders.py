@@ -353,7 +353,13 @@ def status(**fields: Any) -> Status:
         "duplicationFactors": [{"group": "user", "factor": "7.92"}],
     }
     cost["stepMicroseconds"] = 3900
-    measured = cost | {"totalMicroseconds": 1650, "stepMicroseconds": 4000, "steps": 100, "lastUpdatedTime": time}
+    measured = cost | {
+        "totalMicroseconds": 1650,
+        "stepMicroseconds": 4000,
+        "hostBoundParts": ["Dense"],
+        "steps": 100,
+        "lastUpdatedTime": time,
+    }
     running = condition("Running", observedGeneration=1).model_dump(mode="json")
     stage = {
         "name": "Planning",
