@@ -182,9 +182,12 @@ def _speed(precision: str) -> None:  # noqa: C901, PLR0915 - both loops share th
 
         pipeline = BatchPipeline(model, optimizer, loss_of, device())
         reporter = StepReporter(model, plan_file, write=WORK / "speed-step-report.json", samples_per_step=batch_size)
-        vote, loss_sum = StepVote(new_group(60.0)), torch.zeros((), device=device())
+        vote, losses = StepVote(new_group(60.0)), list[torch.Tensor]()
         for loss in reporter.pipelined(_forever(data), pipeline.progress):
-            loss_sum += loss
+            losses.append(loss)
+            if len(losses) == 100:  # noqa: PLR2004 - as the trainer adds them up
+                torch.stack(losses).sum()
+                losses.clear()
             vote.wish(save_is_due=False)
             reporter.end_step()
             yield loss
