@@ -8,6 +8,8 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
+from neuroshard_cli.shared.grouped_help import GroupedCommand
+
 
 @dataclass(frozen=True)
 class CommandEntry:
@@ -127,7 +129,7 @@ class CommandGroup(TyperGroup):
         if cmd_name not in ENTRIES:
             return None
         single = typer.Typer(rich_markup_mode=None, add_completion=False)
-        single.command(cmd_name)(ENTRIES[cmd_name].load())
+        single.command(cmd_name, cls=GroupedCommand)(ENTRIES[cmd_name].load())
         return typer.main.get_command(single)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]  # noqa: ANN401, ARG002 - as above

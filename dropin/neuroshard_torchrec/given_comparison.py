@@ -114,12 +114,13 @@ def _exported(file: Path, tables: ModelTables, *, world_size: int) -> TorchRecPl
         if other is not None:
             raise DropInError(
                 f"{file}: stores table {other.name!r} as {other.data_type}, and the module's own type is "
-                f"{in_module[other.name]}; hint: set data_type of its EmbeddingBagConfig, or plan without --data-types"
+                f"{in_module[other.name]}; hint: set data_type of its EmbeddingBagConfig, "
+                "or plan without spec.planner.dataTypes"
             )
         if plan.dense is not None:
             raise DropInError(
                 f"{file}: shards the dense part, which the script would not do"
-                f"; hint: plan with --dense-policy replicate"
+                f"; hint: plan with --set spec.training.denseParallelism.policy=Replicate"
             )
         compute_device: ComputeDevice = "cuda" if torch.cuda.is_available() else "cpu"
         return _trainable(file, TorchRecPlan.of(plan, collections=tables.by_path, compute_device=compute_device))

@@ -88,6 +88,7 @@ def _known(name: str, given: Given, known: Mapping[Given, Optimizer]) -> Optimiz
     if given not in known:
         raise DropInError(
             f"table {name!r} is trained by {given}, whose state is not priced; "
-            f"hint: name the nearest of {', '.join(Optimizer)} as the planner's `optimizer`, or `--optimizer`"
+            f"hint: name the nearest of {', '.join(Optimizer)} as the planner's `optimizer`, "
+            "or by `--set spec.model.embeddingOptimizer`"
         )
     return known[given]

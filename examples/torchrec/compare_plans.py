@@ -1,8 +1,9 @@
 """The script of one_line.py, trained under several plans in turns: one process of what the command starts.
 
-    neuroshard plan --module one_line:Model --devices 2 --device-type h100-80gb --optimizer sgd --out ours.json
-    neuroshard plan --module one_line:Model --devices 2 --device-type h100-80gb --optimizer sgd \
-        --algorithm dim_greedy --out greedy.json
+    neuroshard plan one_line:Model --devices 2 --device-type h100-80gb \
+        --set spec.model.embeddingOptimizer=SGD --out ours.json
+    neuroshard plan one_line:Model --devices 2 --device-type h100-80gb \
+        --set spec.model.embeddingOptimizer=SGD --algorithm dim_greedy --out greedy.json
     neuroshard compare-training compare_plans.py --plans greedy.json ours.json --rounds 20 --plot rounds.svg
 
 The plans are for two H100; the training here is on the CPU.

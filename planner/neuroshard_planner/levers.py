@@ -151,6 +151,12 @@ def _worthwhile(plan: Plan, costs: Bundle) -> Iterator[Lever]:
             )
 
 
+def _settings(*fields: tuple[str, str]) -> tuple[str, str]:
+    """Return fields of a job as the options that set them, and as the words of a sentence."""
+    options = " ".join(f"--set '{path}={value}'" for path, value in fields)
+    return options, ", with ".join(f"{path}: {value}" for path, value in fields)
+
+
 def _wire_types(plan: Plan) -> Iterator[LeverRequest]:
     asked = plan.request
     if asked.wire is not None or asked.communication is not None or asked.memory.output_data_type is not DataType.FP32:
@@ -163,9 +169,10 @@ def _wire_types(plan: Plan) -> Iterator[LeverRequest]:
                 LeverName.WIRE_TYPES,
                 f"pooled embeddings and their gradients travel in {kind}",
                 _with(plan, wire=types),
-                f"--wire-forward {kind} --wire-backward {kind}",
-                "spec.training.communication.policy: Auto, with "
-                f"spec.experimental.communication.embeddings: {{forward: [{kind}], backward: [{kind}]}}",
+                *_settings(
+                    ("spec.training.communication.policy", "Auto"),
+                    ("spec.experimental.communication.embeddings", f"{{forward: [{kind}], backward: [{kind}]}}"),
+                ),
             )
             return
 
@@ -184,8 +191,7 @@ def _stored_types(plan: Plan) -> Iterator[LeverRequest]:
             LeverName.STORED_TYPES,
             f"{len(narrow)} tables are stored in FP16, which changes results",
             _with(plan, tables=with_types(plan.request.tables, narrow)),
-            "--data-types FP32,FP16",
-            "spec.planner.dataTypes: [FP32, FP16]",
+            *_settings(("spec.planner.dataTypes", "[FP32, FP16]")),
         )
 
 
@@ -196,8 +202,7 @@ def _repeats(plan: Plan) -> Iterator[LeverRequest]:
             LeverName.REPEATS,
             f"repeated lists of {_named(groups)} are left out",
             _with(plan, deduplicate=groups),
-            "--deduplicate",
-            "spec.data.deduplication: Auto",
+            *_settings(("spec.data.deduplication", "Auto")),
         )
 
 
@@ -224,8 +229,7 @@ def _of_groups(way: Grouping, request: PlanRequest, plan: Plan, average_ms: floa
         LeverName.DEVICE_GROUPS,
         f"{way.num_groups} {way.layout} groups of {size} devices each hold all tables, averaged after each step",
         request,
-        f"--group-sizes {size}",
-        f"spec.planner.shardingGroups: {{sizes: [{size}]}}",
+        *_settings(("spec.planner.shardingGroups", f"{{sizes: [{size}]}}")),
         num_samples=plan.request.global_batch_size,
         added_ms=average_ms,
     )

@@ -16,7 +16,6 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.failures import CommandError
-from neuroshard_api.process.optimizer_choice import OptimizerChoice
 from neuroshard_costs.errors import BundleDeviceError
 from neuroshard_planner.baselines.torchrec import require_torchrec
 
@@ -51,8 +50,8 @@ class PlanArguments(TypedDict, total=False):
     """A topology, or its file, in place of the three above."""
     batch_size: int
     """Samples per device and step. If unset: the table set's, else 8,192."""
-    optimizer: OptimizerChoice
-    """Of the tables. If unset: that of the table set or of the module, else ``rowwise_adagrad``."""
+    set: Mapping[str, Any]
+    """Fields of a job by path, as ``{"spec.training.pipeline": "None"}``, over what the source says. Unset: none."""
     constraints: PathLike | Mapping[str, Any]
     """Constraints, or their file. If unset: none."""
     dense: PathLike

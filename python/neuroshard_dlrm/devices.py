@@ -9,7 +9,6 @@ from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import BundleDeviceError
 
 from neuroshard_dlrm.options import RequestOptions
-from neuroshard_dlrm.sizes import parse_bytes
 
 
 def find_preset(device_type: str) -> DevicePreset:
@@ -25,10 +24,6 @@ def build_topology(options: RequestOptions) -> Topology:
     if options.topology is not None:
         if options.devices is not None or options.nodes is not None or options.device_type is not None:
             raise CommandError("--topology: already says what --devices, --nodes and --device-type say; hint: give one")
-        if options.host_memory is not None:
-            raise CommandError(
-                "--topology: says itself what host memory there is (host_memory); hint: leave out --host-memory"
-            )
         return Topology.read(options.topology) if isinstance(options.topology, Path) else options.topology
     if options.devices is None or options.device_type is None:
         raise CommandError(
@@ -39,8 +34,7 @@ def build_topology(options: RequestOptions) -> Topology:
     per_node, rest = divmod(options.devices, nodes)
     if rest:
         raise CommandError(f"--devices: {options.devices} do not fill {nodes} equal nodes; hint: give another --nodes")
-    memory = None if options.host_memory is None else parse_bytes(options.host_memory, option="--host-memory")
-    return found.topology(num_nodes=nodes, devices_per_node=per_node, host_memory_bytes=memory)
+    return found.topology(num_nodes=nodes, devices_per_node=per_node)
 
 
 def find_bundle(path: Path | None, device: DeviceType, *, any_device: bool) -> CostBundle:

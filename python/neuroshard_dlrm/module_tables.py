@@ -1,4 +1,4 @@
-"""Tables of a TorchRec module that a function of the user makes, for the commands that take ``--module``."""
+"""Tables of a TorchRec module that a function of the user makes."""
 
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ def read_module(name: str, *, max_batches: int) -> "GivenModel":
         MissingPackageError: TorchRec is not installed.
         DropInError: there is no such function, or it returns something else.
     """
-    require_torchrec("--module")
+    require_torchrec("the tables of a module")
     from neuroshard_torchrec.given_model import given_model
 
     return given_model(name, max_batches=max_batches)

@@ -1,32 +1,34 @@
-"""From options to the request of a plan: the one translation, of the command and of Python alike."""
+"""From a source and options to the request of a plan, by the job's own translation: for the command and Python alike.
 
+A job file is planned as the operator plans it. A table set or a module becomes a job of defaults, whose trainer is not
+known, so that ``--set`` has the same paths for each of them.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.dense_profile import DenseProfile
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, read_data, validated
-from neuroshard_api.documents.gradient_exchange import GradientType
 from neuroshard_api.documents.plan import GivenPlan, any_plan
+from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
 from neuroshard_api.documents.table_files import SUFFIXES, read_table_set
-from neuroshard_api.documents.tables import DataType, TableSet
+from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_api.job.job_file import JobFile, is_job_file, read_job_file
-from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.model import EmbeddingOptimizer
+from neuroshard_api.job.plan_request import plan_request, spec_request
+from neuroshard_api.job.training import Deduplication
+from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
 from neuroshard_api.process.failures import CommandError
-from neuroshard_api.sharding.kinds import ComputeKernel
 from neuroshard_planner.workload_store import read_workload
 
 from neuroshard_dlrm.devices import build_topology
-from neuroshard_dlrm.job_request import request_of_job
-from neuroshard_dlrm.module_tables import (
-    read_module,
-    with_managed_collision,
-    with_module_limits,
-    without_optimizers,
-)
-from neuroshard_dlrm.options import RequestOptions
-from neuroshard_dlrm.sizes import parse_bytes
+from neuroshard_dlrm.module_tables import read_module, with_managed_collision, with_module_limits, without_optimizers
+from neuroshard_dlrm.options import DEFAULT_BATCHES, RequestOptions
+from neuroshard_dlrm.settings import Settings, with_settings
 
 if TYPE_CHECKING:
     from neuroshard_torchrec import ModelTables
@@ -44,15 +46,46 @@ class Module(Protocol):
 
 Source = TableSet | JobFile | PlanRequest | Module
 """What can be planned from."""
+DocumentSource = TableSet | JobFile | PlanRequest
+
+_BATCH_SIZE = "spec.model.batchSizePerDevice"
+_OPTIMIZER = "spec.model.embeddingOptimizer"
+_DENSE_MEMORY = "spec.experimental.planner.denseMemoryPerDevice"
+_OF_DENSE = (
+    "spec.training.denseParallelism",
+    "spec.experimental.denseParallelism",
+    "spec.experimental.communication.dense",
+)
+_DATA_TYPES = "spec.planner.dataTypes"
+_FUNCTION = re.compile(r"[\w.]+:\w+")
+"""A function as ``package.module:function``."""
+_OF_JOBS = frozenset(
+    {"tables", "devices", "nodes", "device_type", "topology", "bundle", "any_device", "dense", "batch_size", "set"}
+)
+"""Options that hold for a job too: its devices may be elsewhere, and a command with torch counts its dense part."""
+_PRODUCT_LABEL = "nvidia.com/gpu.product"
+"""Label of nodes with the product name of their GPUs."""
 
 
-def read_source(name_or_path: str) -> TableSet | JobFile | PlanRequest:
-    """Read a table set, a job, a request, or a plan for its request from a file; or a bundled workload by its name.
+def read_source(name: str) -> Source:
+    """Read the source that a word of the command line names.
+
+    It is a file with a table set, a job, a request, or a plan for its request; a TorchRec module, as the function that
+    makes it; or a bundled workload.
 
     Raises:
         DocumentError: the file cannot be read, or is none of these.
         RequestError: there is no such workload.
+        DropInError: there is no such function, or it returns something else.
+        MissingPackageError: it names a function, and TorchRec is not installed.
     """
+    if _FUNCTION.fullmatch(name) and not Path(name).exists():
+        return read_module(name, max_batches=DEFAULT_BATCHES)
+    return read_document(name)
+
+
+def read_document(name_or_path: str) -> DocumentSource:
+    """Read a source as `read_source` does, but for modules."""
     path = Path(name_or_path)
     plain = Path(path.name.removesuffix(COMPRESSED_SUFFIX))
     if not (plain.suffix.lower() in SUFFIXES or len(path.parts) > 1 or path.is_file()):
@@ -64,7 +97,7 @@ def read_source(name_or_path: str) -> TableSet | JobFile | PlanRequest:
     return source_of(read_data(path), where=str(path))
 
 
-def source_of(raw: object, *, where: str) -> TableSet | JobFile | PlanRequest:
+def source_of(raw: object, *, where: str) -> DocumentSource:
     """Return plain data as the document that it says it is. Raises DocumentError."""
     if PlanRequest.is_named_by(raw):
         return PlanRequest.from_data(raw, where=where)
@@ -76,27 +109,45 @@ def source_of(raw: object, *, where: str) -> TableSet | JobFile | PlanRequest:
 
 
 def build_request(options: RequestOptions, algorithm: Algorithm | str | None) -> PlanRequest:
-    """Return the request that the options stand for. Raises CommandError or DocumentError.
+    """Return the request that the options stand for. Raises as `read_source` and `request_of`.
 
     Args:
         options: what is planned; tables of a job file come with all that the job says.
         algorithm: None: that of the job or of the request, or NeuroShard's.
     """
-    if options.tables is None and options.module is not None:
-        return request_of(read_module(options.module, max_batches=options.batches), options, algorithm)
-    if options.tables is None or options.module is not None:
-        found = "neither" if options.tables is None else "both"
-        raise CommandError(f"TABLES and --module: found {found}; hint: give one of them")
+    if options.tables is None:
+        raise CommandError(
+            "TABLES: is missing; hint: give a table set, a job, request, or plan file, package.module:function, or a "
+            "name of `neuroshard workloads`"
+        )
     return request_of(read_source(options.tables), options, algorithm)
 
 
 def request_of(source: Source, options: RequestOptions, algorithm: Algorithm | str | None) -> PlanRequest:
-    """Return the request for a source with these options, which name none. Raises CommandError or DocumentError."""
+    """Return the request for a source with these options, whose ``tables`` is its name in errors.
+
+    Raises:
+        CommandError: an option contradicts another one or the source, or a setting does not change the request.
+        DocumentError: the tables cannot be read, or not be planned so.
+    """
+    chosen = None if algorithm is None else Algorithm(algorithm)
     if isinstance(source, PlanRequest):
-        return _request_again(source, options, algorithm)
-    if isinstance(source, JobFile):
-        return request_of_job(source, options, algorithm)
-    return _request_of_tables(source, options, algorithm or Algorithm.NEUROSHARD)
+        return _request_again(source, options, chosen)
+    if options.batch_size is not None and _BATCH_SIZE in options.set:
+        raise CommandError(f"--batch-size: excludes --set {_BATCH_SIZE}; hint: give one of them")
+    if options.dense is not None and options.set.get(_DENSE_MEMORY) is not None:
+        raise CommandError(
+            f"--dense: excludes --set {_DENSE_MEMORY}, which takes the place of the count; hint: give one of them"
+        )
+    ask = _of_job(source, options, chosen) if isinstance(source, JobFile) else _of_tables(source, options, chosen)
+    asked = ask(options.set)
+    for path in options.set:
+        _require_effect(path, ask, options, asked)
+    request = asked.request
+    if options.dense is None:
+        return request
+    counted = options.dense_path(request.batch_size_per_device)
+    return request.with_dense(DenseProfile.read(counted), where=str(counted))
 
 
 def require_no_options(options: RequestOptions, *, but: frozenset[str], where: str) -> None:
@@ -107,7 +158,30 @@ def require_no_options(options: RequestOptions, *, but: frozenset[str], where: s
         raise CommandError(f"{what}: {where} already says what it answers; hint: leave it out")
 
 
-def _request_again(given: PlanRequest, options: RequestOptions, algorithm: Algorithm | str | None) -> PlanRequest:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Asked:
+    """A spec with its settings, and its request without a counted dense part."""
+
+    spec: Spec
+    request: PlanRequest
+
+
+_Ask = Callable[[Settings], _Asked]
+
+
+def _require_effect(path: str, ask: _Ask, options: RequestOptions, asked: _Asked) -> None:
+    """Do nothing if a setting changes the request, or is what it would be anyway. Raises CommandError."""
+    try:
+        without = ask({name: value for name, value in options.set.items() if name != path})
+    except ValueError:  # what other settings need
+        return
+    if without.spec != asked.spec and without.request == asked.request:
+        needs_count = options.dense is None and path.startswith(_OF_DENSE)
+        remedy = "give the counted dense part too, by --dense" if needs_count else "leave it out"
+        raise CommandError(f"--set {path}: does not change what is planned here; hint: {remedy}")
+
+
+def _request_again(given: PlanRequest, options: RequestOptions, algorithm: Algorithm | None) -> PlanRequest:
     """Return a request, at another batch size or for another algorithm where these are named. Raises CommandError."""
     require_no_options(
         options, but=frozenset({"tables", "bundle", "any_device", "batch_size"}), where=options.tables or "the request"
@@ -116,195 +190,128 @@ def _request_again(given: PlanRequest, options: RequestOptions, algorithm: Algor
     if options.batch_size is not None:
         changes["batch_size_per_device"] = options.batch_size
     if algorithm is not None:
-        changes["algorithm"] = Algorithm(algorithm)
+        changes["algorithm"] = algorithm
     raw = given.model_dump(mode="json", exclude_none=True)
     return validated(PlanRequest, {**raw, **changes}, where="request") if changes else given
 
 
-def _request_of_tables(source: TableSet | Module, options: RequestOptions, algorithm: Algorithm | str) -> PlanRequest:
-    if options.dense is not None and options.dense_memory is not None:
+def _of_job(file: JobFile, options: RequestOptions, algorithm: Algorithm | None) -> _Ask:
+    """Return a function from settings to the request of a job, on the devices of the options, or else its own."""
+    if options.constraints is not None:
         raise CommandError(
-            "--dense: excludes --dense-memory, which takes the place of the count; hint: give one of them"
+            "--constraints: are of a table set or a module, and the operator plans a job by its spec alone"
+            f"; hint: set limits in spec.planner of {file.path}"
         )
+    given = {} if options.batch_size is None else {_BATCH_SIZE: options.batch_size}
+
+    def ask(settings: Settings) -> _Asked:
+        set_ = {**given, **settings}
+        job = DLRMTrainingJob.from_data(with_settings(file.document, set_), where=str(file.path)) if set_ else file.job
+        changed = replace(file, job=job)
+        if not changed.has_tables:
+            raise CommandError(
+                f"{file.path}: its tables are in a ConfigMap of the cluster; hint: add it to the file after a line "
+                "`---`, or give a file next to it: --set 'spec.model.embeddingTablesFrom={file: tables.yaml}'"
+            )
+        topology = build_topology(_with_devices_of(changed, options))
+        request = plan_request(job, tables=changed.tables(), topology=topology, algorithm=algorithm)
+        return _Asked(spec=job.spec, request=request)
+
+    return ask
+
+
+def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:
+    """Return the options with the devices of the job where they name none. Raises CommandError."""
+    if options.topology is not None:
+        return options
+    spec = file.job.spec
+    device_type = options.device_type or spec.profiler.device_type or _selected_product(spec)
+    if device_type is None:
+        raise CommandError(
+            f"--device-type: is missing, and {file.path} names none in spec.profiler.deviceType"
+            "; hint: give --device-type, one of `neuroshard devices`"
+        )
+    if options.devices is not None:
+        return replace(options, device_type=device_type)
+    nodes = options.nodes or spec.trainer.num_nodes
+    return replace(options, device_type=device_type, nodes=nodes, devices=nodes * spec.trainer.devices_per_node)
+
+
+def _selected_product(spec: Spec) -> str | None:
+    """Return the device type to whose nodes a job's pods go. None: they name no product, or one that is not known."""
+    selector = spec.pod_template.spec.get("nodeSelector") or {}
+    product = selector.get(_PRODUCT_LABEL) if isinstance(selector, Mapping) else None
+    return next((name for name, each in load_presets().items() if each.device.product == product), None)
+
+
+def _of_tables(source: TableSet | Module, options: RequestOptions, algorithm: Algorithm | None) -> _Ask:
+    """Return a function from settings to the request of tables whose trainer is not known."""
     given = options.constraints or Constraints()
-    constraints = Constraints.read(given) if isinstance(given, Path) else given
+    limits = Constraints.read(given) if isinstance(given, Path) else given
     topology = build_topology(options)
-    tables, constraints, dense_bytes, of_module = _model(source, options, constraints)
-    limits = constraints.model_dump(mode="json", exclude_none=True)
-    if options.max_memory is not None:
-        limits["max_memory_bytes_per_device"] = parse_bytes(options.max_memory, option="--max-memory")
-    if options.host_memory is not None:
-        limits.setdefault("compute_kernels", [kernel.value for kernel in ComputeKernel])
-    if options.data_types is not None:
-        limits["data_types"] = _data_types(options.data_types, of_module=of_module is not None)
-    batch_size = options.batch_size
-    if batch_size is None and tables.global_batch_size is not None:
-        batch_size = -(-tables.global_batch_size // topology.num_devices)
-    if options.deduplicate and not tables.duplication_groups:
-        raise CommandError(
-            "--deduplicate: no table has a duplication_group with a duplication_factor"
-            "; hint: `neuroshard stats --session COLUMN --time COLUMN` measures them"
-        )
-    raw = {
-        "schema_version": PlanRequest.schema_name,
-        "tables": tables.model_dump(mode="json", exclude_none=True),
-        "topology": topology.model_dump(mode="json"),
-        "batch_size_per_device": batch_size,
-        "optimizer": options.optimizer or tables.optimizer,
-        "pipeline": options.pipeline,
-        "compute_peak": options.compute_peak,
-        "memory": {
-            **({} if dense_bytes is None else {"dense_bytes": dense_bytes}),
-            "reserve_fraction": options.reserve,
-            "reserve_bytes": parse_bytes(options.reserve_memory, option="--reserve-memory"),
-            "output_data_type": options.output_data_type,
-        },
-        "deduplicate": tables.duplication_groups if options.deduplicate else None,
-        "communication": _communication(options),
-        "gradient_choices": _gradient_choices(options),
-        "dense_choices": _dense_choices(options),
-        "replication": _replication(options),
-        "constraints": limits,
-        "search": {
-            "seed": options.seed,
-            "work_budget": options.work_budget,
-            "shard_tolerance": options.shard_tolerance,
-        },
-        "algorithm": algorithm,
-    }
-    request = validated(PlanRequest, {key: value for key, value in raw.items() if value is not None}, where="request")
-    if of_module is not None:
-        request = with_managed_collision(request, of_module)
-    if options.dense is None:
-        return request
-    counted = options.dense_path(request.batch_size_per_device)
-    return request.with_dense(DenseProfile.read(counted), where=str(counted))
-
-
-def _data_types(text: str, *, of_module: bool) -> list[str]:
-    """Return the types that the option permits. Raises CommandError."""
-    names = [name.strip().upper() for name in text.split(",")]
-    unknown = next((name for name in names if name not in list(DataType)), None)
-    if unknown is not None:
-        raise CommandError(f"--data-types: {unknown!r} is not a type of tables; hint: use FP32, FP16, or both")
-    if of_module:
-        raise CommandError(
-            "--data-types: the tables of --module have the types that the module gives them, which no plan changes"
-            "; hint: set data_type of the module's EmbeddingBagConfig, or leave the option out"
-        )
-    return names
-
-
-def _communication(options: RequestOptions) -> dict[str, object] | None:
-    """Return the types that the options permit on the wire. None: none. Raises CommandError."""
-    given = {"forward": options.wire_forward, "backward": options.wire_backward}
-    if all(text is None for text in given.values()):
-        if options.least_gain is not None and options.gradient_types is None:
-            raise CommandError(
-                "--least-gain: no types are permitted"
-                "; hint: give --wire-forward, --wire-backward, or --gradient-types too, "
-                "or leave it out"
-            )
-        return None
-    chosen: dict[str, object] = {} if options.least_gain is None else {"least_gain_percent": options.least_gain}
-    for direction, text in given.items():
-        names = [] if text is None else [name.strip().upper() for name in text.split(",")]
-        unknown = next((name for name in names if name not in list(WireType)), None)
-        if unknown is not None:
-            raise CommandError(
-                f"--wire-{direction}: {unknown!r} is not a type on the wire; hint: use {', '.join(WireType)}"
-            )
-        chosen[direction] = names
-    return chosen
-
-
-def _gradient_choices(options: RequestOptions) -> dict[str, object] | None:
-    """Return the types that the options permit for gradients of the dense part. None: none. Raises CommandError."""
-    known = {each.lower(): each for each in GradientType}
-    names = [] if options.gradient_types is None else [each.strip() for each in options.gradient_types.split(",")]
-    unknown = next((name for name in names if name.lower() not in known), None)
-    if unknown is not None:
-        raise CommandError(
-            f"--gradient-types: {unknown!r} is not a type of gradients; hint: use {', '.join(GradientType)}"
-        )
-    types = [known[name.lower()] for name in names]
-    if options.keep_percent is not None and GradientType.THRESHOLD not in types:
-        raise CommandError(
-            "--keep-percent: is for Threshold alone; hint: give --gradient-types Threshold too, or leave it out"
-        )
-    if not types:
-        return None
-    if options.dense is None:
-        raise CommandError(
-            "--gradient-types: are of a counted dense part"
-            "; hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
-        )
-    given = {"least_gain_percent": options.least_gain, "keep_percent": options.keep_percent}
-    return {"types": types, **{field: value for field, value in given.items() if value is not None}}
-
-
-def _dense_choices(options: RequestOptions) -> dict[str, object] | None:
-    """Return the options' choices for the dense part. None: the defaults. Raises CommandError."""
-    named = {
-        "policy": options.dense_policy,
-        "group": options.dense_group,
-        "checkpointing": options.dense_checkpointing,
-        "splitting": options.dense_splitting,
-    }
-    chosen: dict[str, object] = {name: value for name, value in named.items() if value != "auto"}
-    if options.dense_units is not None:
-        pairs = [each.strip().partition("=") for each in options.dense_units.split(",")]
-        if not all(module and strategy for module, _, strategy in pairs):
-            raise CommandError(
-                f"--dense-units: {options.dense_units!r} is not a list of units; hint: write PATH=STRATEGY,..., where "
-                "a strategy is replicate, zero2, or zero3"
-            )
-        chosen["units"] = [{"module": module, "strategy": strategy} for module, _, strategy in pairs]
-    if chosen and options.dense is None:
-        raise CommandError(
-            "--dense-policy, --dense-group, --dense-checkpointing, --dense-splitting, --dense-units: are of a counted "
-            "dense part"
-            "; hint: count it with `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, and give --dense"
-        )
-    return chosen or None
-
-
-def _replication(options: RequestOptions) -> dict[str, object] | None:
-    """Return the groups that the options permit. None: none. Raises CommandError."""
-    if options.group_sizes is None:
-        if options.sync_every != 1:
-            raise CommandError(
-                "--sync-every: there are no groups to average; hint: give --group-sizes too, or leave it out"
-            )
-        return None
-    chosen: dict[str, object] = {"sync_every_steps": options.sync_every}
-    if options.group_sizes == "auto":
-        return chosen
-    sizes = options.group_sizes.split(",")
-    if not all(size.strip().isdecimal() for size in sizes):
-        raise CommandError(
-            f"--group-sizes: {options.group_sizes!r} is not a list of sizes; hint: write numbers such as 8,16, or auto"
-        )
-    return {**chosen, "group_sizes": [int(size) for size in sizes]}
-
-
-def _model(
-    source: TableSet | Module, options: RequestOptions, constraints: Constraints
-) -> "tuple[TableSet, Constraints, int | None, ModelTables | None]":
-    """Return the tables of a source, limits, and memory of the dense part, None: counted.
-
-    Last come the tables as the module has them. None: they are not a module's. A module has what its sharders allow,
-    its own optimizer, and its own dense part, where no option says otherwise.
-    """
-    dense_bytes = None if options.dense_memory is None else parse_bytes(options.dense_memory, option="--dense-memory")
     if isinstance(source, TableSet):
-        return source, constraints, dense_bytes, None
-    tables = source.tables()
-    table_set = tables.table_set
-    if options.optimizer is not None:
-        table_set = without_optimizers(table_set)
-    elif tables.optimizer_problem:
-        raise CommandError(tables.optimizer_problem)
-    if dense_bytes is None and options.dense is None:
-        dense_bytes = source.dense_bytes(tables)
-    return table_set, with_module_limits(tables, constraints), dense_bytes, tables
+        tables, of_module, dense_bytes = source, None, None
+    else:
+        of_module = source.tables()
+        tables, dense_bytes = of_module.table_set, source.dense_bytes(of_module)
+        limits = with_module_limits(of_module, limits)
+    start = _job_of(tables, num_devices=topology.num_devices, batch_size=options.batch_size)
+
+    def ask(settings: Settings) -> _Asked:
+        spec = DLRMTrainingJob.from_data(with_settings(start, settings), where="--set").spec
+        request = spec_request(
+            spec,
+            tables=tables if of_module is None else _tables_of_module(of_module, settings),
+            topology=topology,
+            algorithm=algorithm,
+            deduplicated=tables.duplication_groups if _leaves_out_repeats(spec) else (),
+            remarks=(),
+            counts_dense=options.dense is not None,
+            has_expandable_segments=True,
+            limits=limits,
+        )
+        if of_module is not None:
+            request = with_managed_collision(request, of_module)
+        if (
+            dense_bytes is not None
+            and spec.experimental.planner.dense_memory_per_device is None
+            and options.dense is None
+        ):
+            memory = request.memory.model_copy(update={"dense_bytes": dense_bytes})
+            request = request.model_copy(update={"memory": memory})
+        return _Asked(spec=spec, request=request)
+
+    return ask
+
+
+def _job_of(tables: TableSet, *, num_devices: int, batch_size: int | None) -> dict[str, Any]:
+    """Return a job of defaults for tables, as plain data; what the table set says of batch and optimizer holds."""
+    if batch_size is None and tables.global_batch_size is not None:
+        batch_size = -(-tables.global_batch_size // num_devices)
+    model: dict[str, Any] = {"embeddingTablesFrom": {"file": "tables.json"}}
+    if batch_size is not None:
+        model["batchSizePerDevice"] = batch_size
+    if tables.optimizer is not None:
+        model["embeddingOptimizer"] = EmbeddingOptimizer[Optimizer(tables.optimizer).name].value
+    spec: dict[str, Any] = {"model": model}
+    if tables.duplication_groups:  # of a log in sessions; a plan leaves their repeats out where it is told so
+        spec["data"] = {"format": "Parquet", "path": "log", "sessionColumn": "session", "deduplication": "Off"}
+    return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "tables"}, "spec": spec}
+
+
+def _leaves_out_repeats(spec: Spec) -> bool:
+    return spec.data.has_sessions and spec.data.deduplication is Deduplication.AUTO
+
+
+def _tables_of_module(found: "ModelTables", settings: Settings) -> TableSet:
+    """Return a module's tables, with its optimizers unless a setting names one. Raises CommandError."""
+    if settings.get(_DATA_TYPES) is not None:
+        raise CommandError(
+            f"--set {_DATA_TYPES}: the tables of a module have the types that it gives them, which no plan changes"
+            "; hint: set data_type of the module's EmbeddingBagConfig, or leave the setting out"
+        )
+    if _OPTIMIZER in settings:
+        return without_optimizers(found.table_set)
+    if found.optimizer_problem:
+        raise CommandError(found.optimizer_problem)
+    return found.table_set

@@ -89,7 +89,7 @@ def _torchrec_plan(
     if exported is not None and exported.groups is not None:
         raise CommandError(
             f"{path}: groups: plans with groups of devices have their price from the search alone"
-            "; hint: plan the tables with `neuroshard plan --group-sizes`, which shows the price"
+            "; hint: plan the tables with `neuroshard plan --set spec.planner.shardingGroups={}`, which shows the price"
         )
     if exported is not None:
         world = (exported.world_size, exported.local_world_size)

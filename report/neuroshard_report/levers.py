@@ -18,4 +18,5 @@ def lever_line(lever: Lever, *, now_ms: float, num_samples: int) -> str:
     if lever.num_samples is not None:
         counts = f"{format_count(lever.num_samples)} samples in place of {format_count(num_samples)}"
         times, saved = f"{times} for {counts}", f"{saved} per sample"
-    return f"{lever.text}: {times} ({saved}); {lever.option}, or {lever.field}"
+    way = lever.option if lever.option.startswith("--set") else f"{lever.option}, or {lever.field}"
+    return f"{lever.text}: {times} ({saved}); {way}"

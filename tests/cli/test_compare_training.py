@@ -27,7 +27,7 @@ spec:
   trainer: {numProcPerNode: 2}
   data: {numSamples: 4096}
 """
-DEVICES = (*quick(2), "--batch-size", "32", "--optimizer", "sgd")
+DEVICES = (*quick(2), "--batch-size", "32", "--set", "spec.model.embeddingOptimizer=SGD")
 
 
 TABLES = (

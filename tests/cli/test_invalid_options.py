@@ -16,7 +16,15 @@ from neuroshard_cli.main import app, run
 from pyarrow import parquet
 from support.cli.local_runs import made_plan
 
-PLAN = ("tables.csv", "--devices", "2", "--device-type", "h100-80gb", "--work-budget", "100")
+PLAN = (
+    "tables.csv",
+    "--devices",
+    "2",
+    "--device-type",
+    "h100-80gb",
+    "--set",
+    "spec.experimental.planner.workBudget=100",
+)
 LOG = ("log.parquet", "--session", "session", "--time", "time")
 VALID = {
     "plan": PLAN,

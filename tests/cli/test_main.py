@@ -75,7 +75,7 @@ def test_a_plan_without_a_report_imports_only_what_it_uses(tmp_path: Path) -> No
         (("plan", "t.csv", "--device", "8"), "No such option"),
         (("plan", "t.csv", "--devices", "eight"), "--devices"),
         (("plan", "t.csv", "--devices", "0"), "--devices"),
-        (("plan", "t.csv", "--optimizer", "lion"), "rowwise_adagrad"),
+        (("plan", "t.csv", "--algorithm", "lion"), "size_lookup_greedy"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )

@@ -100,7 +100,9 @@ def test_plan_and_report_are_written_beside_the_summary(neuroshard: Any, tables:
 
 def test_equal_commands_give_equal_plans(neuroshard: Any, tables: Path) -> None:
     """No clock and no chance enters a plan."""
-    first, second = (neuroshard("plan", tables, *DEVICES, "--json", "--seed", 3) for _ in range(2))
+    first, second = (
+        neuroshard("plan", tables, *DEVICES, "--json", "--set", "spec.experimental.planner.seed=3") for _ in range(2)
+    )
 
     assert first.out == second.out
 
@@ -208,7 +210,11 @@ def test_a_counted_dense_part_is_in_the_plan_and_its_ledger(neuroshard: Any, tab
         ("cut", (), "dense.json: is not complete JSON"),
         ("other model", (), "dense.json: was counted for tables with other features or widths"),
         ("other batch", (), "dense.json: was counted for 64 samples per device, the request has 8,192"),
-        ("fits", ("--dense-memory", "1GiB"), "--dense: excludes --dense-memory"),
+        (
+            "fits",
+            ("--set", "spec.experimental.planner.denseMemoryPerDevice=1Gi"),
+            "--dense: excludes --set spec.planner.dense",
+        ),
     ],
 )
 def test_a_dense_profile_of_something_else_is_one_sentence(
@@ -235,7 +241,9 @@ def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: A
     """Each names the units, what they need, and that their times are simulated."""
     dense, plan, report = (few_tables.with_name(name) for name in ("dense.json", "plan.json", "report.html"))
     dense.write_text(dense_profile(*TableSet.read(few_tables).tables).to_json())
-    choices = ("--dense-policy", "shard", "--dense-units", "over_arch=zero3", "--dense-checkpointing", "always")
+    units = "units: [{module: over_arch, strategy: ZeRO3}]"
+    setting = f"spec.experimental.denseParallelism={{{units}, activationCheckpointing: Always}}"
+    choices = ("--set", "spec.training.denseParallelism.policy=Shard", "--set", setting)
 
     result = neuroshard("plan", few_tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
     explained = neuroshard("explain", plan)
@@ -260,7 +268,8 @@ def test_a_split_unit_is_in_summary_explanation_and_report(neuroshard: Any, few_
     (unit,) = counted.units
     unit = unit.model_copy(update={"operators": dense_operators(unit.num_parameters // 2, "0", "2")})
     dense.write_text(counted.model_copy(update={"units": (unit,)}).to_json())
-    choices = ("--dense-units", "over_arch=zero3", "--dense-splitting", "always")
+    units = "units: [{module: over_arch, strategy: ZeRO3}]"
+    choices = ("--set", f"spec.experimental.denseParallelism={{{units}, operatorSplitting: Always}}")
 
     result = neuroshard("plan", few_tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
     explained = neuroshard("explain", plan)
@@ -280,17 +289,22 @@ def test_a_split_unit_is_in_summary_explanation_and_report(neuroshard: Any, few_
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        (("--dense-policy", "shard"), "are of a counted dense part"),
-        (("--dense-splitting", "never"), "are of a counted dense part"),
-        (("--dense-units", "over_arch", "--dense", "dense.json"), "is not a list of units"),
-        (("--dense-units", "over_arch=half", "--dense", "dense.json"), "dense_choices.units[0].strategy"),
+        ("training.denseParallelism.policy=Shard", "give the counted dense part too, by --dense"),
+        (
+            "experimental.denseParallelism.units=over_arch",
+            "spec.experimental.denseParallelism.units: input should be a valid array",
+        ),
+        (
+            "experimental.denseParallelism.units=[{module: over_arch, strategy: half}]",
+            "denseParallelism.units[0].strategy: input should be",
+        ),
     ],
 )
 def test_choices_of_a_dense_part_that_cannot_be_read_are_one_sentence(
-    neuroshard: Any, tables: Path, option: tuple[str, ...], words: str
+    neuroshard: Any, tables: Path, option: str, words: str
 ) -> None:
-    """Exit code 2, by the name of the option or the field."""
-    result = neuroshard("plan", tables, *DEVICES, *option)
+    """Exit code 2, by the name of the field."""
+    result = neuroshard("plan", tables, *DEVICES, "--set", f"spec.{option}")
 
     assert (result.code, result.out) == (2, "")
     assert words in result.err
@@ -298,7 +312,16 @@ def test_choices_of_a_dense_part_that_cannot_be_read_are_one_sentence(
 
 def test_batch_sizes_have_speed_and_memory_and_leave_the_plan_as_it_is(neuroshard: Any, tables: Path) -> None:
     """Each row is the plan of a request of that size; one that does not fit has its reason."""
-    asked = ("plan", tables, *DEVICES, "--max-memory", "10GiB", "--json", "--algorithm", "size_greedy")
+    asked = (
+        "plan",
+        tables,
+        *DEVICES,
+        "--set",
+        "spec.planner.maxMemoryPerDevice=10Gi",
+        "--json",
+        "--algorithm",
+        "size_greedy",
+    )
 
     alone = neuroshard(*asked)
     result = neuroshard(*asked, "--batch-sizes", "1024,8192,1048576")
@@ -316,7 +339,7 @@ def test_batch_sizes_have_speed_and_memory_and_leave_the_plan_as_it_is(neuroshar
     assert "no device with memory" in large["problem"]
 
 
-@pytest.mark.parametrize(("memory", "code"), [("10GiB", 0), ("1GiB", ExitCode.INFEASIBLE)])
+@pytest.mark.parametrize(("memory", "code"), [("10Gi", 0), ("1Gi", ExitCode.INFEASIBLE)])
 def test_the_batch_size_of_the_plan_is_searched_once(
     neuroshard: Any, tables: Path, monkeypatch: pytest.MonkeyPatch, memory: str, code: int
 ) -> None:
@@ -328,7 +351,17 @@ def test_the_batch_size_of_the_plan_is_searched_once(
         return search(request, **options)
 
     monkeypatch.setattr("neuroshard_planner.pipeline.plan", counted)
-    asked = ("plan", tables, *DEVICES, "--max-memory", memory, "--batch-size", "8192", "--algorithm", "size_greedy")
+    asked = (
+        "plan",
+        tables,
+        *DEVICES,
+        "--set",
+        f"spec.planner.maxMemoryPerDevice={memory}",
+        "--batch-size",
+        "8192",
+        "--algorithm",
+        "size_greedy",
+    )
 
     result = neuroshard(*asked, "--batch-sizes", "1024,8192")
 
@@ -363,7 +396,17 @@ def test_batch_sizes_take_a_dense_part_counted_for_each(neuroshard: Any, tables:
 
 def test_batch_sizes_are_shown_where_the_plan_does_not_fit(neuroshard: Any, tables: Path) -> None:
     """The error stays what it is; the table says which sizes fit."""
-    asked = ("plan", tables, *DEVICES, "--max-memory", "10GiB", "--batch-size", "1048576", "--algorithm", "size_greedy")
+    asked = (
+        "plan",
+        tables,
+        *DEVICES,
+        "--set",
+        "spec.planner.maxMemoryPerDevice=10Gi",
+        "--batch-size",
+        "1048576",
+        "--algorithm",
+        "size_greedy",
+    )
 
     result = neuroshard(*asked, "--batch-sizes", "1024,1048576")
     as_json = neuroshard(*asked, "--batch-sizes", "1024", "--json")
@@ -384,10 +427,10 @@ def test_batch_sizes_are_shown_where_the_plan_does_not_fit(neuroshard: Any, tabl
         (("--batch-sizes", "64,64"), "--batch-sizes: has 64 twice"),
         (("--batch-sizes", ",".join(map(str, range(1, 18)))), "--batch-sizes: plans at most 16 sizes (found 17)"),
         (("--batch-size", "0"), "--batch-size"),
-        (("--max-memory", "much"), "--max-memory: 'much' is not a size"),
-        (("--host-memory", "much"), "--host-memory: 'much' is not a size"),
-        (("--dense-memory", "-1GiB"), "--dense-memory"),
-        (("--reserve", "1.5"), "--reserve"),
+        (("--set", "spec.planner.maxMemoryPerDevice=much"), "spec.planner.maxMemoryPerDevice: must be a size"),
+        (("--set", "spec.planner.hostMemoryPerNode=-1Gi"), "spec.planner.hostMemoryPerNode: must be a size"),
+        (("--set", "spec.planner.maxMemory"), "'spec.planner.maxMemory' has no value"),
+        (("--set", "spec.planner.reservedMemoryPercent=15"), "hint: set spec.planner.maxMemoryPerDevice instead"),
         (("--constraints", "none.yaml"), "none.yaml: does not exist"),
         (("--out", "no/such/folder/plan.json"), "no/such/folder/plan.json: the folder"),
         (("--report", "."), "is a directory"),
@@ -413,14 +456,14 @@ def test_host_memory_takes_what_device_memory_does_not(neuroshard: Any, tmp_path
         "2",
         "--device-type",
         "h100-80gb",
-        "--max-memory",
-        "6GiB",
-        "--work-budget",
-        "200",
+        "--set",
+        "spec.planner.maxMemoryPerDevice=6Gi",
+        "--set",
+        "spec.experimental.planner.workBudget=200",
     )
     assert neuroshard(*asked).code == ExitCode.INFEASIBLE
 
-    result = neuroshard(*asked, "--host-memory", "512GiB", "--out", out)
+    result = neuroshard(*asked, "--set", "spec.planner.hostMemoryPerNode=512Gi", "--out", out)
 
     assert (result.code, "user in host memory; node 0 is the fullest" in result.out) == (0, True)
     assert [each.compute_kernel.is_on_host for each in Plan.read(out).tables] == [True, False]
@@ -428,7 +471,7 @@ def test_host_memory_takes_what_device_memory_does_not(neuroshard: Any, tmp_path
 
 def test_a_limit_that_nothing_fits_is_infeasible(neuroshard: Any, few_tables: Path) -> None:
     """Three tables of 16 MB do not fit eight times 1 MiB."""
-    result = neuroshard("plan", few_tables, *DEVICES, "--max-memory", "1MiB")
+    result = neuroshard("plan", few_tables, *DEVICES, "--set", "spec.planner.maxMemoryPerDevice=1Mi")
 
     assert (result.code, result.out) == (3, "")
 
@@ -471,7 +514,7 @@ def test_a_damaged_bundle_cannot_be_used(neuroshard: Any, tmp_path: Path, file: 
 
 def test_cost_models_of_another_device_are_refused(neuroshard: Any, tmp_path: Path) -> None:
     """They are used only where the caller asks for it, and then the plan carries a warning."""
-    other = ("--bundle", bundled_root() / "a100-80gb", "--work-budget", "100")
+    other = ("--bundle", bundled_root() / "a100-80gb")
     out = tmp_path / "plan.json"
 
     refused = neuroshard("plan", "criteo-kaggle", *DEVICES, *other)

@@ -23,3 +23,18 @@ def test_the_reference_names_every_option_of_every_command(name: str, capsys: py
     assert options <= documented
     if name not in SAME_AS:
         assert documented - {"--install-completion", "--block-signal"} <= options  # the second is of GNU env
+
+
+@pytest.mark.parametrize("name", ["plan", "compare", "score"])
+def test_planning_has_few_options_in_groups_and_the_most_used_come_first(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person reads one screen; all else is a field of the job."""
+    run([name, "--help"])
+    text = capsys.readouterr().out
+    titles = re.findall(r"^(\S.*):$", text, re.MULTILINE)
+    options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)
+
+    assert titles[:4] == ["Arguments", "Most used", "What is planned", "Devices and cost models"]
+    assert options[:4] == ["--devices", "--nodes", "--device-type", "--batch-size"]
+    assert len(set(options) - {"--help"}) <= 18

@@ -1,11 +1,11 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientType
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, Constraints
 from neuroshard_api.documents.tables import Optimizer
@@ -14,9 +14,10 @@ from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.devices import build_topology
 from neuroshard_dlrm.options import RequestOptions
-from neuroshard_dlrm.requests import build_request, read_source
+from neuroshard_dlrm.requests import build_request, read_source, request_of
+from neuroshard_dlrm.settings import parse_settings
 from neuroshard_planner.workload_store import read_workload
-from support.builders import dense_profile
+from support.builders import table, table_set
 
 OPTIONS = RequestOptions(tables="mlperf-dlrm-dcnv2", devices=8, device_type="h100-80gb")
 
@@ -36,36 +37,92 @@ def test_a_batch_that_does_not_divide_is_rounded_up() -> None:
     assert request.batch_size_per_device == 10923
 
 
-def test_options_win_over_the_table_set(tmp_path: Path) -> None:
-    """Every option reaches its field of the request."""
+def test_settings_win_over_the_table_set_and_its_constraints(tmp_path: Path) -> None:
+    """Every field of a job that bears on a plan reaches its field of the request."""
     limits = tmp_path / "constraints.json"
     limits.write_text(json.dumps({"schema_version": Constraints.schema_name, "min_shard_width": 16}))
-    request = build_request(
-        replace(
-            OPTIONS,
-            batch_size=512,
-            optimizer="adam",
-            output_data_type="BF16",
-            constraints=limits,
-            max_memory="70GiB",
-            dense_memory="2GiB",
-            reserve=0.2,
-            seed=7,
-            work_budget=1000,
-            shard_tolerance=0.0,
-        ),
-        Algorithm.DIM_GREEDY,
-    )
+    settings = {
+        "spec.model.embeddingOptimizer": "Adam",
+        "spec.planner.maxMemoryPerDevice": "70Gi",
+        "spec.experimental.planner.denseMemoryPerDevice": "2Gi",
+        "spec.experimental.planner.seed": 7,
+        "spec.planner.shardingGroups": {"sizes": [4]},
+        "spec.training.pipeline": "None",
+        "spec.training.communication.policy": "Auto",
+        "spec.experimental.communication.embeddings": {"forward": ["INT8"]},
+    }
+    asked = replace(OPTIONS, batch_size=512, constraints=limits, set=settings)
+    request = build_request(asked, Algorithm.DIM_GREEDY)
 
     assert request.batch_size_per_device == 512
-    assert request.optimizer == "adam"
-    assert request.memory.output_data_type == "BF16"
+    assert (request.optimizer, request.pipeline) == ("adam", "none")
     assert request.memory.dense_bytes == 2 * 2**30
-    assert request.memory.reserve_fraction == 0.2
     assert request.constraints.min_shard_width == 16
     assert request.constraints.max_memory_bytes_per_device == 70 * 2**30
-    assert (request.search.seed, request.search.work_budget, request.search.shard_tolerance) == (7, 1000, 0.0)
+    assert request.search.seed == 7
+    assert request.replication is not None
+    assert request.replication.group_sizes == (4,)
+    assert request.communication is not None
+    assert (request.communication.forward, request.communication.backward) == (("INT8",), ("FP16",))
     assert request.algorithm is Algorithm.DIM_GREEDY
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            {"spec.planner.algoritm": 3},
+            "spec.planner has no field 'algoritm'; hint: did you mean spec.planner.algorithm",
+        ),
+        ({"spec.planner.seed": 3}, "spec.planner.seed: is an earlier field; hint: set spec.experimental.planner.seed"),
+        ({"spec.planner.max_memory_per_device": "1Gi"}, "did you mean spec.planner.maxMemoryPerDevice"),
+        ({"spec.planner.whatever": 3}, "hint: its fields are algorithm, "),
+        ({"planner.seed": 3}, "'planner.seed' is not a field of a job's spec; hint: write its whole path"),
+        ({"spec.experimental.planner.seed.value": 3}, "--set: spec.experimental.planner.seed has no fields"),
+        ({"spec.experimental.planner.seed": "much"}, "--set: spec.experimental.planner.seed: .*found .much"),
+        ({"spec.trainer.numNodes": 4}, "--set spec.trainer.numNodes: does not change what is planned here"),
+        ({"spec.training.denseParallelism.policy": "Shard"}, "hint: give the counted dense part too, by --dense"),
+        ({"spec.experimental.communication.dense": ["BF16"]}, "hint: give the counted dense part too, by --dense"),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused_by_its_path(settings: dict[str, Any], words: str) -> None:
+    """A typing error, a value of another kind, or a field that no plan of tables depends on."""
+    with pytest.raises((CommandError, DocumentError), match=words):
+        build_request(replace(OPTIONS, set=settings), None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["spec.experimental.planner.seed"], "'spec.experimental.planner.seed' has no value; hint: write PATH=VALUE"),
+        (
+            ["spec.experimental.planner.seed=1", "spec.experimental.planner.seed=2"],
+            "spec.experimental.planner.seed is given twice",
+        ),
+        (["spec.planner.dataTypes=[FP32"], "--set spec.planner.dataTypes: is not valid YAML"),
+    ],
+)
+def test_a_setting_is_a_path_and_a_value(texts: list[str], words: str) -> None:
+    """As text on the command line, once for each path."""
+    with pytest.raises(CommandError, match=re.escape(words)):
+        parse_settings(texts)
+
+
+def test_a_setting_of_the_value_that_holds_anyway_is_no_error() -> None:
+    """A loop over seeds begins with 0."""
+    assert build_request(replace(OPTIONS, set={"spec.experimental.planner.seed": 0}), None) == build_request(
+        OPTIONS, None
+    )
+
+
+def test_repeated_lists_are_left_out_where_a_setting_says_it() -> None:
+    """Of tables that were measured in sessions; others have none."""
+    watched = table("watched", duplication_group="watched", duplication_factor=4.0)
+    tables = table_set(watched, session_run=8)
+    given = replace(OPTIONS, tables="tables", set={"spec.data.deduplication": "Auto"})
+
+    assert request_of(tables, given, None).deduplicate == ("watched",)
+    assert request_of(tables, replace(given, set={}), None).deduplicate is None
 
 
 @pytest.mark.parametrize(
@@ -94,7 +151,7 @@ def test_a_topology_file_describes_any_device(tmp_path: Path) -> None:
     [
         ({"devices": None}, "--devices and --device-type"),
         ({"device_type": None}, "--devices and --device-type"),
-        ({"device_type": "h100"}, "--device-type: .*h100-80gb"),
+        ({"device_type": "h100"}, "--device-type: .*hint: did you mean h100-80gb"),
         ({"devices": 9, "nodes": 2}, "--devices: 9 do not fill 2 equal nodes"),
         ({"devices": 17}, "--devices: 17 do not fill 3 equal nodes"),
         ({"topology": Path("t.json")}, "--topology"),
@@ -107,64 +164,11 @@ def test_devices_described_badly_are_refused_by_the_options_name(changes: dict[s
         build_topology(replace(OPTIONS, **changes))  # type: ignore[arg-type]
 
 
-def test_types_of_gradients_are_permitted_by_a_list(tmp_path: Path) -> None:
-    """In any case of letters, with the settings of their own; the least gain counts for them too."""
-    counted = dense_profile(*read_workload("mlperf-dlrm-dcnv2").tables)
-    (tmp_path / "dense.json").write_text(counted.to_json())
-    given = replace(
-        OPTIONS,
-        tables="mlperf-dlrm-dcnv2",
-        batch_size=counted.batch_size_per_device,
-        dense=tmp_path / "dense.json",
-        gradient_types="bf16, threshold",
-        keep_percent=1.0,
-        least_gain=1.0,
-    )
-    found = build_request(given, "neuroshard")
-
-    assert found.gradient_choices == GradientChoices(
-        types=(GradientType.BF16, GradientType.THRESHOLD), keep_percent=1.0, least_gain_percent=1.0
-    )
-    assert found.communication is None
-
-
 def test_a_name_without_suffix_is_a_workload() -> None:
     """Files are distinguished by their suffix or folder."""
     assert read_source("mlperf-dlrm-dcnv2") == read_workload("mlperf-dlrm-dcnv2")
     with pytest.raises(DocumentError, match="does not exist"):
         read_source("mlperf-dlrm-dcnv2.yaml")
-
-
-def test_types_on_the_wire_are_permitted_by_lists() -> None:
-    """In any case of letters; without a list there is nothing to choose from."""
-    given = replace(OPTIONS, tables="mlperf-dlrm-dcnv2", wire_forward="fp16, INT8", least_gain=5.0)
-    found = build_request(given, "neuroshard").communication
-
-    assert found is not None
-    assert (found.forward, found.backward, found.least_gain_percent) == (("FP16", "INT8"), (), 5.0)
-    assert build_request(replace(OPTIONS, tables="mlperf-dlrm-dcnv2"), "neuroshard").communication is None
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"wire_backward": "FP16,INT4"},
-            "--wire-backward: 'INT4' is not a type on the wire; hint: use FP32, FP16, BF16",
-        ),
-        ({"least_gain": 1.0}, "--least-gain: no types are permitted"),
-        (
-            {"gradient_types": "BF16,INT8"},
-            "--gradient-types: 'INT8' is not a type of gradients; hint: use FP32, FP16, BF16",
-        ),
-        ({"gradient_types": "BF16"}, "--gradient-types: are of a counted dense part"),
-        ({"gradient_types": "BF16", "keep_percent": 1.0}, "--keep-percent: is for Threshold alone"),
-    ],
-)
-def test_types_described_badly_are_refused_by_the_options_name(changes: dict[str, object], words: str) -> None:
-    """A type that does not exist, or a gain of nothing."""
-    with pytest.raises(CommandError, match=words):
-        build_request(replace(OPTIONS, tables="mlperf-dlrm-dcnv2", **changes), "neuroshard")  # type: ignore[arg-type]
 
 
 JOB = Path(__file__).parents[2] / "examples" / "02-movielens.yaml"
@@ -194,13 +198,17 @@ def test_a_job_in_json_is_planned_as_in_yaml(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"max_memory": "70GiB"}, "--max-memory: .*02-movielens.yaml is a job, which says this itself; hint: set it"),
-        ({"seed": 3}, "--seed: .* is a job"),
+        (
+            {"constraints": Path("limits.json")},
+            "--constraints: .* hint: set limits in spec.planner of .*02-movielens.yaml",
+        ),
+        ({"set": {"spec.training.epochs": 9}}, "--set spec.training.epochs: does not change what is planned here"),
+        ({"batch_size": 64, "set": {"spec.model.batchSizePerDevice": 32}}, "--batch-size: excludes --set spec.model.b"),
         ({"device_type": None}, "--device-type: is missing, and .* names none in spec.profiler.deviceType"),
     ],
 )
-def test_what_a_job_says_itself_is_no_option(changes: dict[str, Any], message: str) -> None:
-    """An option would be dropped, or contradict what the operator plans."""
+def test_what_the_operator_would_not_plan_is_refused(changes: dict[str, Any], message: str) -> None:
+    """It would be dropped, or contradict what the job says."""
     with pytest.raises(CommandError, match=message):
         build_request(replace(OPTIONS, tables=str(JOB), **changes), None)
 
@@ -209,7 +217,7 @@ def test_what_a_job_says_itself_is_no_option(changes: dict[str, Any], message: s
     ("changes", "words"),
     [
         ({"devices": 4}, "--devices: .*request.json already says what it answers; hint: leave it out"),
-        ({"max_memory": "70GiB"}, "--max-memory: .*request.json already says"),
+        ({"set": {"spec.experimental.planner.seed": 3}}, "--set: .*request.json already says"),
         ({"batch_size": 0}, "request: batch_size_per_device: "),
     ],
 )

@@ -49,13 +49,15 @@ def printed_by(neuroshard: Any, folder: Path, page: Path, command: str, *options
     ("page", "command"),
     [
         (ROOT / "README.md", "plan mlperf-dlrm-dcnv2"),
-        (FIT_GUIDE, "plan hugectr-embark-7-table-470b --devices 16 --device-type h100-80gb --host"),
+        (FIT_GUIDE, "plan hugectr-embark-7-table-470b --devices 16 --device-type h100-80gb +--set spec"),
     ],
     ids=["summary", "host memory"],
 )
 def test_a_plan_prints_the_lines_of_its_pages_sample(neuroshard: Any, tmp_path: Path, page: Path, command: str) -> None:
     """Labels and words of each line of the sample are in a line of the output; `...` stands for the rest."""
-    result = printed_by(neuroshard, tmp_path, page, command, "--work-budget", str(QUICK_WORK))
+    result = printed_by(
+        neuroshard, tmp_path, page, command, "--set", f"spec.experimental.planner.workBudget={QUICK_WORK}"
+    )
 
     printed = [gist(line) for line in result.out.splitlines()]
     shown = sample_with(page, "model      ").splitlines()

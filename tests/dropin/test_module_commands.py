@@ -1,4 +1,4 @@
-"""``--module`` of ``neuroshard plan`` and ``stats``, on a module of the user's own in the working directory."""
+"""A module of the user's own in the working directory, for ``neuroshard plan`` and ``stats``."""
 
 import json
 import sys
@@ -90,7 +90,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_a_module_is_planned_by_the_name_of_its_function(shop: Path) -> None:
     """Its tables by path and name, under what its sharders allow."""
-    assert run(["plan", "--module", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
+    assert run(["plan", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
 
     plan = Plan.read(shop / "plan.json")
     assert [table.name for table in plan.tables] == ["users/id", "country", "items/id", "tags"]
@@ -98,7 +98,7 @@ def test_a_module_is_planned_by_the_name_of_its_function(shop: Path) -> None:
 
 def test_a_modules_plan_is_exported_and_explained_by_path(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As TorchRec takes it: a plan for each collection, of the tables' own names."""
-    assert run(["plan", "--module", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
+    assert run(["plan", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
     assert run(["export", "plan.json", "--out", "sharding.json"]) == 0
     modules = json.loads((shop / "sharding.json").read_text())["modules"]
     capsys.readouterr()
@@ -141,23 +141,23 @@ def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("plan", "--module", "shop", *DEVICES), "'shop' names no function\nhint: give package.module:function"),
-        (("plan", "--module", "shopp:model", *DEVICES), "there is no module 'shopp' in the working directory"),
-        (("plan", "--module", "shop:nothing", *DEVICES), "shop has no function 'nothing'"),
-        (("plan", "--module", "shop:value", *DEVICES), "shop has no function 'value'"),
+        (("stats", "--module", "shop"), "'shop' names no function\nhint: give package.module:function"),
+        (("plan", "shopp:model", *DEVICES), "there is no module 'shopp' in the working directory"),
+        (("plan", "shop:nothing", *DEVICES), "shop has no function 'nothing'"),
+        (("plan", "shop:value", *DEVICES), "shop has no function 'value'"),
         (
-            ("plan", "--module", "unfinished:model", *DEVICES),
+            ("plan", "unfinished:model", *DEVICES),
             "importing it failed: ModuleNotFoundError: No module",
         ),
-        (("plan", "--module", "shop:broken", *DEVICES), "calling it failed: RuntimeError: no data today ("),
+        (("plan", "shop:broken", *DEVICES), "calling it failed: RuntimeError: no data today ("),
         (("stats", "--module", "shop:leave"), "shop:leave: calling it failed: SystemExit: 3 ("),
         (("stats", "--module", "leaving:model"), "importing it failed: SystemExit: no ("),
         (("stats", "--module", "unread:model"), "importing it failed: SyntaxError: "),
         (("stats", "--module", "shop:many_lines"), "calling it failed: ValueError: one two ("),
         (("stats", "--module", "shop:inside_torch"), "shop.py, line "),
-        (("plan", "--module", "shop:adamax", *DEVICES), "is trained by Adamax, whose state is not priced"),
-        (("plan", "--module", "shop:text", *DEVICES), "returned a str, not a torch module"),
-        (("plan", "--module", "shop:words", *DEVICES), "shop:words: has a str among the batches"),
+        (("plan", "shop:adamax", *DEVICES), "is trained by Adamax, whose state is not priced"),
+        (("plan", "shop:text", *DEVICES), "returned a str, not a torch module"),
+        (("plan", "shop:words", *DEVICES), "shop:words: has a str among the batches"),
         (
             ("stats", "--module", "shop:named"),
             "shop:named: found a dict\nhint: give KeyedJaggedTensors, or tuples of them",
@@ -168,8 +168,7 @@ def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.Captu
         (("stats", "--module", "shop:model", "--embedding-dim", "8"), "--module: excludes --embedding-dim"),
         (("stats", "--module", "shop:model", "--format", "NPZ"), "--module: excludes --format"),
         (("stats",), "DATA: is missing\nhint: give DATA and --embedding-dim, or --module"),
-        (("plan", *DEVICES), "TABLES and --module: found neither\nhint: give one of them"),
-        (("plan", "t.csv", "--module", "shop:model", *DEVICES), "TABLES and --module: found both"),
+        (("plan", *DEVICES), "TABLES: is missing\nhint: give a table set, a job, "),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value[:3]),
 )
@@ -202,13 +201,13 @@ def test_a_modules_optimizer_and_dense_part_count_unless_options_say_otherwise(s
     mixed = ["adam", "rowwise_adagrad"]
     for options, optimizers, num_bytes in (
         ((), mixed, dense),
-        (("--optimizer", "sgd"), ["sgd"], dense),
-        (("--dense-memory", "1000"), mixed, 1000),
+        (("--set", "spec.model.embeddingOptimizer=SGD"), ["sgd"], dense),
+        (("--set", "spec.experimental.planner.denseMemoryPerDevice=2Mi"), mixed, 2 * 2**20),
     ):
-        assert run(["plan", "--module", "shop:adam", *DEVICES, *options, "--out", "plan.json"]) == 0
+        assert run(["plan", "shop:adam", *DEVICES, *options, "--out", "plan.json"]) == 0
         request = Plan.read(shop / "plan.json").request
         assert (list(request.optimizers), request.memory.dense_bytes) == (optimizers, num_bytes)
-    assert run(["plan", "--module", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
+    assert run(["plan", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
     assert Plan.read(shop / "plan.json").request.optimizer.value == "rowwise_adagrad"
     for function, declared in (("adam", ["adam", "adam", None, None]), ("adamax", [None] * 4), ("model", [None] * 4)):
         assert run(["stats", "--module", f"shop:{function}", "--out", "tables.json"]) == 0
@@ -223,4 +222,4 @@ def test_without_torchrec_the_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "torchrec", None)
 
     assert run(["stats", "--module", "shop:model"]) == 5
-    assert "--module needs TorchRec" in capsys.readouterr().err
+    assert "the tables of a module needs TorchRec" in capsys.readouterr().err

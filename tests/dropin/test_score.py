@@ -187,6 +187,6 @@ def test_a_plan_in_json_is_known_by_its_content_too(folder: Path, capsys: pytest
     assert run(["plan", "tables.json", *DEVICES, "--out", "plan.json"]) == 0
     (folder / "plan").write_bytes((folder / "plan.json").read_bytes())
     assert run(["score", "plan"]) == 0, capsys.readouterr().err
-    for option, value in (("--optimizer", "sgd"), ("--dense-memory", "1GiB"), ("--seed", "3"), ("--reserve", "0.2")):
+    for option, value in (("--set", "spec.experimental.planner.seed=3"), ("--batch-size", "64"), ("--devices", "2")):
         assert run(["score", "plan", option, value]) == 2
         assert f"{option}: plan already says what it answers" in capsys.readouterr().err

@@ -46,12 +46,15 @@ def test_a_lever_that_pays_is_named_with_its_option_and_kept() -> None:
     (question,) = (each for each in questions(plan, costs=costs) if each.name is LeverName.WIRE_TYPES)
     assert planned(question.request).predicted.total_ms == pytest.approx(wire.total_ms, rel=0.03)
     assert wire.total_ms < 0.9 * plan.predicted.total_ms
-    assert wire.option == "--wire-forward BF16 --wire-backward BF16"
+    assert wire.option == (
+        "--set 'spec.training.communication.policy=Auto' "
+        "--set 'spec.experimental.communication.embeddings={forward: [BF16], backward: [BF16]}'"
+    )
     assert plan.levers == tuple(sorted(plan.levers, key=lambda each: -each.saved_share))
     assert Plan.from_json(plan.to_json()) == plan
     console = Console(width=500, record=True)
     console.print(render_plan(plan))
-    assert f"{wire.option}, or spec.training.communication" in console.export_text()
+    assert f"; {wire.option}" in console.export_text()
 
 
 @pytest.mark.parametrize(
@@ -144,7 +147,7 @@ def test_groups_are_asked_about_where_they_could_be_formed() -> None:
     """With the average of their copies; not where an optimizer's state, pinned devices, or host memory exclude them."""
     groups = asked_for()[LeverName.DEVICE_GROUPS]
 
-    assert {each.option for each in groups} == {"--group-sizes 4"}
+    assert {each.option for each in groups} == {"--set 'spec.planner.shardingGroups={sizes: [4]}'"}
     assert all(each.added_ms > 0 and each.request.topology.num_devices == 4 for each in groups)
     for fields in (
         {"optimizer": Optimizer.ADAM},

@@ -21,7 +21,7 @@ def test_a_module_gives_the_plan_of_the_command(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "towers.py").write_text("from support.dropin.dropin_models import TwoTowers\nmodel = TwoTowers\n")
     found = ns.plan(TwoTowers(), devices=2, device="h100-80gb", algorithm="dim_greedy")
 
-    assert run(["plan", "--module", "towers:model", *DEVICES, "--out", "plan.json"]) == 0
+    assert run(["plan", "towers:model", *DEVICES, "--out", "plan.json"]) == 0
     assert found.to_json() == (tmp_path / "plan.json").read_text()
 
 

@@ -1,5 +1,6 @@
 """Device presets: published data sheets as documents. Holds numbers, computes nothing."""
 
+from difflib import get_close_matches
 from functools import lru_cache
 from importlib.resources import files
 
@@ -54,11 +55,15 @@ def load_presets() -> dict[str, DevicePreset]:
 
 
 def preset(name: str) -> DevicePreset:
-    """Return one preset. Raises ValueError that lists the names."""
+    """Return one preset. Raises ValueError that has the nearest name, or all of them."""
     presets = load_presets()
     if name not in presets:
+        typed = name.lower().replace("_", "-")
+        near = [each for each in presets if each.startswith(typed)] if typed else []
+        near = near or get_close_matches(typed, presets, n=1)
+        nearest = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
         raise ValueError(
-            f"device type {name!r} is not known; hint: choose one of {', '.join(presets)}, "
+            f"device type {name!r} is not known; hint: {nearest}choose one of {', '.join(presets)}, "
             "or describe the device by numbers in a topology file"
         )
     return presets[name]

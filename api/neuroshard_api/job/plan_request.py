@@ -37,47 +37,97 @@ def plan_request(
             a table has a name or an optimizer with which the job's trainer does not train it; or a fixed type on the
             wire does not go with the batch size or the devices; or a feature is another column of the job's data.
     """
-    model, planner = job.spec.model, job.spec.planner
-    require_feature_columns(model, job.spec.data, tables, where="job")
+    spec = job.spec
+    require_feature_columns(spec.model, spec.data, tables, where="job")
     _require_trainable_names(job, tables)
     _require_one_optimizer(job, tables)
     tables = with_known_repeats(job, tables)
-    limit = planner.max_memory_per_device
-    named, host, groups = planner.sharding_types, planner.host_memory_per_node, planner.sharding_groups
-    narrow, search = job.spec.narrow_types, job.spec.experimental.planner
-    dense = search.dense_memory_per_device
-    _require_trainable(narrow, model.batch_size_per_device, topology)
+    _require_trainable(spec.narrow_types, spec.model.batch_size_per_device, topology)
+    return spec_request(
+        spec,
+        tables=tables,
+        topology=topology,
+        algorithm=algorithm,
+        deduplicated=groups_to_deduplicate(job, tables),
+        remarks=(*_unmeasured_repeats(job, tables), *_other_precision(job, topology)),
+        counts_dense=counts_dense(spec),
+        has_expandable_segments=_has_expandable_segments(job),
+        limits=Constraints(excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if spec.trainer.command else None),
+    )
+
+
+def spec_request(
+    spec: Spec,
+    *,
+    tables: TableSet,
+    topology: Topology,
+    algorithm: Algorithm | None,
+    deduplicated: tuple[str, ...],
+    remarks: tuple[str, ...],
+    counts_dense: bool,
+    has_expandable_segments: bool,
+    limits: Constraints,
+) -> PlanRequest:
+    """Return the request for tables under the settings of a spec.
+
+    Args:
+        spec: its model, planner, training, and experimental settings say what is planned.
+        tables: those that are planned.
+        topology: the devices.
+        algorithm: None: the spec's.
+        deduplicated: duplication groups whose repeats may be left out.
+        remarks: sentences that the plan repeats as warnings.
+        counts_dense: whether the dense part is counted, so that choices for it mean something.
+        has_expandable_segments: whether the trainer's allocator grows its segments.
+        limits: further ones; those of the spec win.
+
+    Raises:
+        DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known.
+    """
+    narrow, search = spec.narrow_types, spec.experimental.planner
+    dense, host = search.dense_memory_per_device, spec.planner.host_memory_per_node
+    groups = spec.planner.sharding_groups
     return PlanRequest(
         tables=tables,
         topology=topology if host is None else _with_host_memory(topology, size_bytes(host)),
-        batch_size_per_device=model.batch_size_per_device,
-        optimizer=model.embedding_optimizer.optimizer,
-        deduplicate=groups_to_deduplicate(job, tables) or None,
-        remarks=(*_unmeasured_repeats(job, tables), *_other_precision(job, topology)) or None,
-        dense_choices=job.spec.dense_choices if counts_dense(job.spec) else None,
+        batch_size_per_device=spec.model.batch_size_per_device,
+        optimizer=spec.model.embedding_optimizer.optimizer,
+        deduplicate=deduplicated or None,
+        remarks=remarks or None,
+        dense_choices=spec.dense_choices if counts_dense else None,
         replication=None
         if groups is None
         else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=search.sync_every_steps),
         communication=narrow.choices,
         wire=narrow.fixed,
-        gradient_choices=narrow.gradient_choices,
+        gradient_choices=narrow.gradient_choices if counts_dense else None,
         gradients=narrow.fixed_gradients,
-        pipeline=Pipeline[job.spec.training.pipeline.name],
+        pipeline=Pipeline[spec.training.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),
-            expandable_segments=_has_expandable_segments(job),
+            expandable_segments=has_expandable_segments,
         ),
-        constraints=Constraints(
-            max_memory_bytes_per_device=None if limit is None else size_bytes(limit),
-            max_shard_width=search.max_shard_width,
-            sharding_types=None if named is None else tuple(each.sharding_type for each in named),
-            excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if job.spec.trainer.command else None,
-            compute_kernels=None if host is None else tuple(ComputeKernel),
-            data_types=planner.data_types,
-        ),
+        constraints=_limits(spec, limits),
         search=SearchSettings(seed=search.seed, work_budget=search.work_budget),
-        algorithm=algorithm or planner.algorithm.algorithm,
+        algorithm=algorithm or spec.planner.algorithm.algorithm,
     )
+
+
+def _limits(spec: Spec, given: Constraints) -> Constraints:
+    """Return the limits of a spec with others, over which its own win."""
+    planner = spec.planner
+    most, named = planner.max_memory_per_device, planner.sharding_types
+    own = {
+        "max_memory_bytes_per_device": None if most is None else size_bytes(most),
+        "max_shard_width": spec.experimental.planner.max_shard_width,
+        "sharding_types": None if named is None else tuple(each.sharding_type for each in named),
+        "compute_kernels": None
+        if planner.host_memory_per_node is None or given.compute_kernels is not None
+        else tuple(ComputeKernel),
+        "data_types": planner.data_types,
+    }
+    others = {name: getattr(given, name) for name in Constraints.model_fields}
+    return Constraints(**others | {name: value for name, value in own.items() if value is not None})
 
 
 def _has_expandable_segments(job: DLRMTrainingJob) -> bool:

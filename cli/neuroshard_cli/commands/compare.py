@@ -8,7 +8,7 @@ import typer
 from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.output import print_document, print_text
-from neuroshard_cli.shared.request_options import takes_request_options
+from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, takes_request_options
 
 if TYPE_CHECKING:
     from neuroshard_planner.explain.comparison import Comparison
@@ -18,10 +18,17 @@ if TYPE_CHECKING:
 @takes_request_options
 def compare(
     options: RequestOptions,
-    algorithms: Annotated[str | None, typer.Option(help="Those to compare, separated by commas. Default: all.")] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Those to compare, separated by commas. Default: all.", rich_help_panel=MOST_USED)
+    ] = None,
     torchrec_seconds: Annotated[
         float,
-        typer.Option(min=0.001, max=1e6, help="Time limit of TorchRec's planner, whose search grows with the tables."),
+        typer.Option(
+            min=0.001,
+            max=1e6,
+            help="Time limit of TorchRec's planner, whose search grows with the tables.",
+            rich_help_panel=SEARCH,
+        ),
     ] = 60.0,
     json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
 ) -> None:

@@ -13,7 +13,7 @@ from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.batch_sizes import parse_batch_sizes, print_sizes, requests_of, with_sizes
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
-from neuroshard_cli.shared.request_options import takes_request_options
+from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, WHAT, takes_request_options
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.request import PlanRequest
@@ -24,30 +24,48 @@ if TYPE_CHECKING:
 def plan(
     options: RequestOptions,
     *,
-    algorithm: Annotated[
-        AlgorithmChoice | None,
-        typer.Option(help="How to search; all but the first are baselines. Default: a job's own, else neuroshard."),
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write the plan to this file.", rich_help_panel=MOST_USED)
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write an HTML report to this file.", rich_help_panel=MOST_USED)
     ] = None,
     statistics: Annotated[
         Path | None,
-        typer.Option(help="Inputs as a trainer counted them (input-statistics.json), in place of the table set's."),
+        typer.Option(
+            help="Inputs as a trainer counted them (input-statistics.json), in place of the table set's.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    algorithm: Annotated[
+        AlgorithmChoice | None,
+        typer.Option(
+            help="How to search; all but the first are baselines. Default: a job's own, else neuroshard.",
+            rich_help_panel=SEARCH,
+        ),
     ] = None,
     incumbent: Annotated[
-        Path | None, typer.Option(help="The plan in force; of nearly equal plans the one that moves least is taken.")
+        Path | None,
+        typer.Option(
+            help="The plan in force; of nearly equal plans the one that moves least is taken.", rich_help_panel=SEARCH
+        ),
     ] = None,
     move_price: Annotated[
         float,
-        typer.Option(min=0.0, help="Milliseconds of a step that may be given up for each GiB that does not move."),
+        typer.Option(
+            min=0.0,
+            help="Milliseconds of a step that may be given up for each GiB that does not move.",
+            rich_help_panel=SEARCH,
+        ),
     ] = 0.0,
     batch_sizes: Annotated[
         str | None,
         typer.Option(
             help="Also show samples per second and memory at these samples per device, such as 4096,8192,16384; the "
-            "plan keeps its own."
+            "plan keeps its own.",
+            rich_help_panel=SEARCH,
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan to this file.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report to this file.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Plan the placement of a model's embedding tables."""

@@ -11,7 +11,7 @@ from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.output import check_writable, print_json, print_text, write_file
-from neuroshard_cli.shared.request_options import takes_request_options
+from neuroshard_cli.shared.request_options import MOST_USED, takes_request_options
 
 
 @takes_request_options
@@ -21,7 +21,10 @@ def score(
         Path,
         typer.Argument(metavar="PLAN", help="A plan file, or TorchRec's: an exported JSON, or a pickled ShardingPlan."),
     ],
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the plan with its price to this file.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Write the plan with its price to this file.", rich_help_panel=MOST_USED),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Price any plan: its cost, its losses, and the gain of moving three tables.

@@ -269,9 +269,9 @@ def _dense_remedy(
     smallest = _layouts(request, profile, costs=costs, choices=choices, groups=groups).candidates[0]
     if smallest.memory.total_bytes >= profile.total_bytes:
         return ""
-    settings = [] if may_shard(own, profile) else ["denseParallelism.policy Shard, --dense-policy shard"]
+    settings = [] if may_shard(own, profile) else ["spec.training.denseParallelism.policy=Shard"]
     if any(group not in groups_of(own.group, request.topology)[-1] for group in groups):
-        settings.append("experimental.denseParallelism.group Auto, --dense-group auto")
+        settings.append("spec.experimental.denseParallelism.group=Auto")
     sizes = f"{gib(smallest.memory.total_bytes)} in place of {gib(profile.total_bytes)}"
     if settings and needed_bytes is not None and _left_bytes(request, smallest) >= _enough(needed_bytes):
         return f"; or shard the dense part ({'; '.join(settings)}): it then needs {sizes}"

@@ -108,7 +108,7 @@ def _host_remedy(request: PlanRequest) -> str:
         return ""
     return (
         "; or store tables in host memory: allow fused_uvm_caching in constraints.compute_kernels and give "
-        "topology.host_memory (--host-memory does both)"
+        "topology.host_memory (spec.planner.hostMemoryPerNode does both)"
     )
 
 

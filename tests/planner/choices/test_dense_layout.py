@@ -249,11 +249,11 @@ def test_shards_that_are_asked_for_take_all_devices_where_a_node_has_one() -> No
     [
         (
             DenseChoices(policy=DensePolicy.REPLICATE, checkpointing=NEVER, group=GroupChoice.NODE),
-            r"policy shard; experimental\.denseParallelism\.group Auto, --dense-group auto\): it then needs",
+            r"policy=Shard; spec\.experimental\.denseParallelism\.group=Auto\): it then needs",
         ),
         (
             DenseChoices(policy=DensePolicy.SHARD, checkpointing=NEVER, group=GroupChoice.NODE),
-            r"shard the dense part \(experimental\.denseParallelism\.group Auto, --dense-group auto\): it then needs",
+            r"shard the dense part \(spec\.experimental\.denseParallelism\.group=Auto\): it then needs",
         ),
     ],
     ids=["policy and group", "group"],

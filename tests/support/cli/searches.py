@@ -5,4 +5,11 @@ QUICK_WORK = 3_000
 
 def quick(num_devices: int) -> tuple[str, ...]:
     """Return the options of a quick search for H100s; give further ones after them."""
-    return ("--devices", str(num_devices), "--device-type", "h100-80gb", "--work-budget", str(QUICK_WORK))
+    return (
+        "--devices",
+        str(num_devices),
+        "--device-type",
+        "h100-80gb",
+        "--set",
+        f"spec.experimental.planner.workBudget={QUICK_WORK}",
+    )

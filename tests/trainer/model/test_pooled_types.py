@@ -39,5 +39,5 @@ def test_only_types_with_fp32s_range_are_trained() -> None:
     for output in (DataType.FP32, DataType.BF16):
         require_lasting_gradients(plan_of(memory=MemorySettings(output_data_type=output)))
 
-    with pytest.raises(InputError, match="become 0; hint: plan again with --output-data-type BF16"):
+    with pytest.raises(InputError, match=r"become 0; hint: plan again with memory\.output_data_type BF16"):
         require_lasting_gradients(plan_of(memory=MemorySettings(output_data_type=DataType.FP16)))

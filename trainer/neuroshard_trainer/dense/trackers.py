@@ -36,7 +36,7 @@ _NOTHING_COMPUTED = (
 _BACKWARD = 2  # products of a backward pass for one of the forward pass, at the most: by input and by weight
 _REMEDY = (
     "use the version of torch in constraints.txt, or give the dense part's memory yourself "
-    "(spec.experimental.planner.denseMemoryPerDevice, --dense-memory)"
+    "(spec.experimental.planner.denseMemoryPerDevice)"
 )
 
 

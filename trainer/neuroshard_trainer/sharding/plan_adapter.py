@@ -81,7 +81,7 @@ def require_lasting_gradients(plan: GivenPlan) -> None:
     if found is Element.FP16:
         raise InputError(
             f"the plan has pooled embeddings of type {found}, in which gradients of a mean loss become 0; "
-            "hint: plan again with --output-data-type BF16, which keeps FP32's range (FP32 for CPUs)"
+            "hint: plan again with memory.output_data_type BF16, which keeps FP32's range (FP32 for CPUs)"
         )
 
 

@@ -1,0 +1,83 @@
+"""``--set``: fields of a job by their paths, over what a job file says or in place of one."""
+
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, get_args, get_origin
+
+from neuroshard_api.documents.document import DocumentError, parse_data
+from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, sentence
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.process.failures import CommandError
+from pydantic import BaseModel
+from pydantic.alias_generators import to_snake
+
+Settings = Mapping[str, Any]
+"""Values by path, such as ``spec.experimental.planner.seed``."""
+
+
+def parse_settings(texts: Sequence[str]) -> Settings:
+    """Return settings that were typed as ``PATH=VALUE``, the value in YAML. Raises CommandError."""
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, is_given, value = text.partition("=")
+        path = path.strip()
+        if not is_given:
+            raise CommandError(
+                f"--set: {text!r} has no value; hint: write PATH=VALUE, such as spec.experimental.planner.seed=3"
+            )
+        if path in found:
+            raise CommandError(f"--set: {path} is given twice; hint: leave one out")
+        try:
+            found[path] = parse_data(value, where=f"--set {path}", is_json=False)
+        except DocumentError as error:
+            raise CommandError(str(error)) from error
+    return found
+
+
+def with_settings(document: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+    """Return a job as plain data with settings in place of what it says. Raises CommandError for an unknown path."""
+    for path in settings:
+        _require_field(path)
+    whole: dict[str, Any] = dict(document)
+    for path, value in settings.items():
+        *above, last = path.split(".")
+        part = whole
+        for name in above:
+            below = part.get(name)
+            part[name] = part = dict(below) if isinstance(below, Mapping) else {}
+        part[last] = value
+    return whole
+
+
+def _require_field(path: str) -> None:
+    """Do nothing if a job has such a field. Raises CommandError with its present place, or the nearest name."""
+    if path in EARLIER_FIELDS:
+        raise CommandError(f"--set {sentence(path)}")
+    kind: type[BaseModel] | None = DLRMTrainingJob
+    names = path.split(".")
+    if len(names) == 1 or names[0] != "spec":
+        raise CommandError(
+            f"--set: {path!r} is not a field of a job's spec; hint: write its whole path: spec.planner.algorithm"
+        )
+    for number, name in enumerate(names):
+        parent = ".".join(names[:number])
+        if kind is None:
+            raise CommandError(f"--set: {parent} has no fields (found {path}); hint: set it as a whole")
+        fields = {field.alias or key: field.annotation for key, field in kind.model_fields.items()}
+        if name not in fields:
+            near = get_close_matches(to_snake(name), [to_snake(each) for each in fields], n=1)
+            known = {to_snake(each): each for each in fields}
+            nearest = f"did you mean {parent}.{known[near[0]]}" if near else f"its fields are {', '.join(fields)}"
+            raise CommandError(f"--set: {parent} has no field {name!r}; hint: {nearest}")
+        kind = next(_models(fields[name]), None)
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the models that a field itself may be; those of a list's entries are not."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        if issubclass(annotation, BaseModel):
+            yield annotation
+    elif get_origin(annotation) not in {tuple, list, dict}:
+        for each in get_args(annotation):
+            yield from _models(each)
