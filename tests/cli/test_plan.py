@@ -9,6 +9,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import bundled_root
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.pipeline import plan as search
@@ -96,6 +97,22 @@ def test_plan_and_report_are_written_beside_the_summary(neuroshard: Any, tables:
     assert result.err.splitlines() == [f"plan written to {plan}", f"report written to {report}"]
     assert Plan.read(plan).request.tables.name == "test set"
     assert report.read_text().startswith("<!doctype html>")
+
+
+def test_a_full_disk_does_not_take_the_result_along(
+    neuroshard: Any, few_tables: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The summary is printed before the file is written."""
+
+    def full(path: Path, text: str) -> None:
+        raise CommandError(f"{path}: cannot be written: No space left on device ({len(text)} bytes)")
+
+    monkeypatch.setattr("neuroshard_cli.commands.plan.write_file", full)
+    result = neuroshard("plan", few_tables, *DEVICES, "--out", few_tables.with_name("plan.json"))
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert "predicted" in result.out
+    assert "plan.json: cannot be written: No space left" in result.err
 
 
 def test_equal_commands_give_equal_plans(neuroshard: Any, tables: Path) -> None:

@@ -16,8 +16,10 @@ from neuroshard_cli.shared.output import check_writable, print_document, print_t
 from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, WHAT, takes_request_options
 
 if TYPE_CHECKING:
+    from neuroshard_api.documents.plan import Plan
     from neuroshard_api.documents.request import PlanRequest
     from neuroshard_planner.explain.batch_sizes import BatchSize
+    from neuroshard_planner.explain.robustness import TrafficCost
 
 
 @takes_request_options
@@ -103,19 +105,27 @@ def plan(
     except InfeasibleError:
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)
         raise
+    if json:
+        print_document(with_sizes(found, of_sizes))
+    else:
+        print_text(render_plan(found, traffic=traffic))
+        print_sizes(of_sizes, source=bundle.manifest.source, as_json=False)
+    # After the summary, so that a full disk does not take the result of a search along.
+    _write(found, out, report, traffic, says=not json)
+
+
+def _write(
+    found: "Plan", out: Path | None, report: Path | None, traffic: "Sequence[TrafficCost]", *, says: bool
+) -> None:
+    """Write a plan and its report to the files that are wanted."""
     if out is not None:
         write_file(out, found.to_json())
     if report is not None:
         from neuroshard_report.html.page import render_html  # the template engine takes a fifth of a start
 
         write_file(report, render_html(found, traffic=traffic))
-    if json:
-        print_document(with_sizes(found, of_sizes))
-        return
-    print_text(render_plan(found, traffic=traffic))
-    print_sizes(of_sizes, source=bundle.manifest.source, as_json=False)
     for path, kind in ((out, "plan"), (report, "report")):
-        if path is not None:
+        if path is not None and says:
             say(f"{kind} written to {path}")
 
 

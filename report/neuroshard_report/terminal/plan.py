@@ -1,9 +1,11 @@
 """A plan for the terminal: a summary, a bar for each device, the split tables. Plain words when piped, no box art."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 from neuroshard_api.documents.plan import DeduplicatedGroup, IncumbentPlan, Plan
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.stored_types import stored_types_text
 from neuroshard_planner.explain.trust import trust_text
@@ -16,14 +18,24 @@ from rich.text import Text
 from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.levers import lever_line
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
-from neuroshard_report.summary import DeviceView, PlanSummary, Quantiles, cost_terms, cost_terms_ms, summarize
+from neuroshard_report.summary import (
+    DeviceView,
+    PlanSummary,
+    Quantiles,
+    cost_terms,
+    cost_terms_ms,
+    index_ranges,
+    summarize,
+)
 from neuroshard_report.terminal.collections import collections_table
 from neuroshard_report.terminal.communication import narrow_tables
+from neuroshard_report.terminal.printing import UNBOUND_WIDTH
 from neuroshard_report.terminal.tables import TextTable, fact_grid, plain_table
 
 MAX_DEVICES = 16  # more devices are shown as extremes and quantiles
 NUM_EXTREMES = 4
 MAX_SPLIT_TABLES = 12
+MIN_BAR_WIDTH = 8
 
 _TERM_MARKS = (
     ("▓", "bright_blue"),
@@ -109,27 +121,69 @@ class _DeviceTable:
     """Devices between the slowest and the fastest half that are not shown."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        columns = ["dev", "fwd ms", "bwd ms", "comm ms", "wait ms", "total ms", "memory"]
-        table = plain_table(*columns, is_terminal=options.is_terminal)
-        if options.is_terminal:
-            table.add_column("", ratio=1, min_width=8)
-        for position, device in enumerate(self.devices):
-            if self.num_left_out and position == len(self.devices) // 2:
+        slower = len(self.devices) // 2 if self.num_left_out else len(self.devices)
+        halves = [_folded(self.devices[:slower]), _folded(self.devices[slower:])]
+        left = options.max_width if options.is_terminal else UNBOUND_WIDTH
+        columns = _fitting_columns([row for half in halves for row in half], max_width=left)
+        has_bars = options.is_terminal and left >= _width(columns) + MIN_BAR_WIDTH + 1
+        table = plain_table(*(name for name, _ in columns), is_terminal=options.is_terminal)
+        if has_bars:
+            table.add_column("", ratio=1, min_width=MIN_BAR_WIDTH)
+        for position, half in enumerate(halves):
+            if position and half:
                 table.add_row("...", *[""] * (len(table.columns) - 1))
-            bar = StackedBar(
-                values=cost_terms_ms(device.cost, self.terms), marks=_TERM_MARKS[: len(self.terms)], full=self.total_ms
-            )
-            table.add_row(*_device_cells(device), *([bar] if options.is_terminal else []))
+            for row in half:
+                values = cost_terms_ms(row.first.cost, self.terms)
+                bar = StackedBar(values=values, marks=_TERM_MARKS[: len(self.terms)], full=self.total_ms)
+                table.add_row(*(row.cells[name] for name, _ in columns), *([bar] if has_bars else []))
         yield table
-        if options.is_terminal:
+        if has_bars:
             yield _legend(self.terms)
 
 
-def _device_cells(device: DeviceView) -> list[str]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _DeviceRow:
+    """Devices of which all shown numbers are equal."""
+
+    first: DeviceView
+    cells: Mapping[str, str]
+    """Text by the name of its column."""
+
+
+def _folded(devices: Sequence[DeviceView]) -> list[_DeviceRow]:
+    """Return a row for each run of devices whose cells are equal."""
+    rows = []
+    for _, run in groupby(devices, key=_device_cells):
+        equal = list(run)
+        cells = {"dev": index_ranges([each.index for each in equal]), **_device_cells(equal[0])}
+        rows.append(_DeviceRow(first=equal[0], cells=cells))
+    return rows
+
+
+def _device_cells(device: DeviceView) -> dict[str, str]:
     cost = device.cost
-    memory = f"{format_bytes(device.memory_bytes)} ({device.memory_share:.0%})"
-    times = (cost.forward_compute_ms, cost.backward_compute_ms, cost.communication_ms, cost.wait_ms, cost.total_ms)
-    return [str(device.index), *map(format_ms, times), memory]
+    return {
+        "fwd ms": format_ms(cost.forward_compute_ms),
+        "bwd ms": format_ms(cost.backward_compute_ms),
+        "comm ms": format_ms(cost.communication_ms),
+        "wait ms": format_ms(cost.wait_ms),
+        "total ms": format_ms(cost.total_ms),
+        "memory": f"{format_bytes(device.memory_bytes)} ({device.memory_share:.0%})",
+    }
+
+
+def _fitting_columns(rows: Sequence[_DeviceRow], *, max_width: int) -> list[tuple[str, int]]:
+    """Return names and widths of the columns that fit; those of the parts of a step go first."""
+    columns = [(name, max(len(name), *(len(row.cells[name]) for row in rows))) for name in rows[0].cells]
+    for dropped in ("wait ms", "fwd ms", "bwd ms", "comm ms"):
+        if _width(columns) > max_width:
+            columns = [each for each in columns if each[0] != dropped]
+    return columns
+
+
+def _width(columns: Sequence[tuple[str, int]]) -> int:
+    """Return the cells that columns take on a terminal, one between each two."""
+    return sum(width for _, width in columns) + 2 * (len(columns) - 1)
 
 
 def _legend(terms: Sequence[tuple[str, str]]) -> Text:
@@ -242,7 +296,13 @@ def _deduplication(plan: Plan, groups: Sequence[DeduplicatedGroup]) -> Renderabl
 
 
 def _split_tables(summary: PlanSummary) -> RenderableType:
-    split = sorted(summary.split_tables, key=lambda placed: -len(placed.placement.shards))
+    split = sorted(
+        summary.split_tables,
+        key=lambda placed: (
+            placed.placement.sharding_type is ShardingType.DATA_PARALLEL,  # copies are not what a split is read for
+            -len(placed.placement.shards),
+        ),
+    )
     modules = ("module",) if summary.collections else ()
     rows = tuple(
         (

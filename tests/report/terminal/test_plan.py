@@ -1,6 +1,8 @@
 import re
 
+import pytest
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
 from support.planner.plan_builders import in_collections, plan_of, random_tables, without_repeats
@@ -38,6 +40,47 @@ def test_a_terminal_of_eighty_columns_keeps_every_number() -> None:
 def test_every_device_has_a_bar_on_a_terminal() -> None:
     """Backward compute, the largest term, is drawn for each of eight devices, and once in the legend."""
     assert sum("█" in line for line in _shown(plan_of(), width=140, is_terminal=True).splitlines()) == 9
+
+
+@pytest.mark.parametrize("width", [40, 60, 80])
+def test_a_narrow_terminal_keeps_the_device_the_total_and_the_memory(width: int) -> None:
+    """The parts of a step make room first, and the bars; no cell is cut."""
+    plan = plan_of()
+    lines = _shown(plan, width=width, is_terminal=True).splitlines()
+    [header] = (number for number, line in enumerate(lines) if line.startswith("dev "))
+    titles = lines[header].split()
+    table = lines[header + 2 : header + 2 + len(plan.predicted.devices)]
+
+    assert (titles[0], titles[-1], "total" in titles) == ("dev", "memory", True)
+    assert [line.split()[0] for line in table] == [str(device) for device in range(8)]
+    assert all(re.search(r"GiB \(\d+%\)|MiB \(\d+%\)", line) for line in table)
+    assert any(line.startswith("bars: ") for line in lines) == (width == 80)
+
+
+def test_devices_with_equal_numbers_share_a_row() -> None:
+    """Copies alone load every device alike."""
+    plan = plan_of()
+    costs = plan.predicted.model_copy(update={"devices": plan.predicted.devices[:1] * 8})
+    alike = plan.model_copy(update={"predicted": costs, "memory": plan.memory[:1] * 8})
+
+    [row] = [line for line in _shown(alike).splitlines() if line.startswith("0-7 ")]
+
+    assert row.endswith("%)")
+
+
+def test_copies_come_after_tables_that_are_cut() -> None:
+    """Which of them are cut, and where, is what the list is read for."""
+    plan = plan_of()
+    whole = plan.tables[1]
+    copies = tuple(whole.shards[0].model_copy(update={"device": device}) for device in range(8))
+    copied = whole.model_copy(update={"sharding_type": ShardingType.DATA_PARALLEL, "shards": copies})
+    tables = (plan.tables[0], copied, *plan.tables[2:])
+    text = _shown(plan.model_copy(update={"tables": tables}))
+    rows = text[text.index("split table") :].splitlines()
+    [place] = (number for number, row in enumerate(rows) if "data_parallel" in row)
+    [last] = (number for number, row in enumerate(rows) if row.startswith("table_18 "))
+
+    assert place == last + 1
 
 
 def test_many_devices_are_shown_as_quantiles_and_extremes() -> None:
