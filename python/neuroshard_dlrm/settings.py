@@ -1,16 +1,14 @@
 """``--set``: fields of a job by their paths, over what a job file says or in place of one."""
 
-import types
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from typing import Any, get_args, get_origin
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from neuroshard_api.documents.document import DocumentError, parse_data
+from neuroshard_api.documents.field_names import models_of, nearest
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, sentence
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
 from pydantic import BaseModel
-from pydantic.alias_generators import to_snake
 
 Settings = Mapping[str, Any]
 """Values by path, such as ``spec.experimental.planner.seed``."""
@@ -66,18 +64,7 @@ def _require_field(path: str) -> None:
             raise CommandError(f"--set: {parent} has no fields (found {path}); hint: set it as a whole")
         fields = {field.alias or key: field.annotation for key, field in kind.model_fields.items()}
         if name not in fields:
-            near = get_close_matches(to_snake(name), [to_snake(each) for each in fields], n=1)
-            known = {to_snake(each): each for each in fields}
-            nearest = f"did you mean {parent}.{known[near[0]]}" if near else f"its fields are {', '.join(fields)}"
-            raise CommandError(f"--set: {parent} has no field {name!r}; hint: {nearest}")
-        kind = next(_models(fields[name]), None)
-
-
-def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models that a field itself may be; those of a list's entries are not."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-    elif get_origin(annotation) not in {tuple, list, dict}:
-        for each in get_args(annotation):
-            yield from _models(each)
+            near = nearest(name, tuple(fields))
+            remedy = f"did you mean {parent}.{near}" if near else f"its fields are {', '.join(fields)}"
+            raise CommandError(f"--set: {parent} has no field {name!r}; hint: {remedy}")
+        kind = next(models_of(fields[name], of_entries=False), None)

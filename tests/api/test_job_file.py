@@ -60,7 +60,7 @@ def test_tables_of_a_config_map_stand_in_the_same_file(tmp_path: Path, fields: d
         ((), "holds 0 documents that may be a DLRMTrainingJob; hint: leave exactly one"),
         ((builders.job_data(), builders.job_data()), "holds 2 documents that may be a DLRMTrainingJob"),
         (({"kind": "Job"},), "apiVersion: is missing"),
-        ((builders.job_data(planer={}),), "spec.planer: is not a known key; hint: check its spelling or remove it"),
+        ((builders.job_data(planer={}),), "spec.planer: is not a known key; hint: did you mean planner"),
         (("just text",), "must hold a DLRMTrainingJob, found a str"),
     ],
     ids=["empty", "two-jobs", "no-job", "unknown-field", "text"],

@@ -42,9 +42,25 @@ def test_a_name_that_children_could_not_bear_is_refused(name: str, message: str)
 @pytest.mark.parametrize(("spec", "path"), [pytest.param(*case[1:], id=case[0]) for case in broken_jobs.UNKNOWN])
 def test_an_unknown_field_is_refused(spec: dict[str, Any], path: str) -> None:
     """A misspelt field must not be silently ignored."""
-    assert problem_of(builders.job_data(**spec)) == (
-        f"job.yaml: {path}: is not a known key; hint: check its spelling or remove it"
-    )
+    assert problem_of(builders.job_data(**spec)).startswith(f"job.yaml: {path}: is not a known key; hint: ")
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ({"trainer": {"numNode": 2}}, "did you mean numNodes"),
+        ({"trainer": {"num_nodes": 2}}, "did you mean numNodes"),
+        ({"planner": {"NumRows": 2}}, "check its spelling or remove it"),
+        (
+            {"failurePolicy": {"rules": [{"name": "a", "action": "FailJob", "onExitCode": {}}]}},
+            "did you mean onExitCodes",
+        ),
+    ],
+    ids=["letter", "case", "nothing near", "in a list"],
+)
+def test_the_nearest_field_is_named(spec: dict[str, Any], hint: str) -> None:
+    """Of those at that place of the job."""
+    assert problem_of(builders.job_data(**spec)).endswith(f"hint: {hint}")
 
 
 @pytest.mark.parametrize(

@@ -257,7 +257,7 @@ def many_tables(count: int) -> list[dict[str, Any]]:
     ("spec", "problem"),
     [
         ({"trainer": {"numNodes": 2}}, "spec.trainer.numNodes: is 2, this is one machine\nhint: set it to 1"),
-        ({"planer": {}}, "spec.planer: is not a known key\nhint: check its spelling or remove it"),
+        ({"planer": {}}, "spec.planer: is not a known key\nhint: did you mean planner"),
         ({"trainer": {"command": ["no-such-trainer"]}}, "could not be started: there is no 'no-such-trainer'"),
         (
             {"profiler": {"policy": "Never", "costModelRef": {"configMapName": "models"}}},

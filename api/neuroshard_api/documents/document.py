@@ -17,6 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, SchemaValidator
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
+from neuroshard_api.documents.field_names import field_names, nearest
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.hints import in_one_line
 
@@ -54,6 +55,7 @@ class FieldError(ValueError):
 
 
 _NOT_TEXT = "is not text in UTF-8; is it the right file? If so, save it as plain text"
+_SPELLING = "check its spelling or remove it"
 MAX_PROBLEMS_SHOWN = 10  # enough to fix a file in one go without filling the terminal
 COMPRESSED_SUFFIX = ".gz"
 """At the end of a file's name: it holds gzip data, as ConfigMaps keep large files."""
@@ -141,7 +143,7 @@ def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
         return _validated(cls, raw, where=where)
     except ValidationError as error:
         faults = _without_echoes(error.errors(include_url=False))
-        raise DocumentError(where, [_problem(fault) for fault in faults]) from error
+        raise DocumentError(where, [_problem(fault, cls) for fault in faults]) from error
 
 
 def validated_without_unknown(
@@ -170,7 +172,7 @@ def validated_without_unknown(
             faults = error.errors(include_url=False)
             unknown = [fault["loc"] for fault in faults if fault["type"] == "extra_forbidden"]
             if not unknown:
-                raise DocumentError(where, [_problem(fault) for fault in _without_echoes(faults)]) from error
+                raise DocumentError(where, [_problem(fault, cls) for fault in _without_echoes(faults)]) from error
             for location in unknown:
                 data = _without(data, location)
                 dropped.append(field_path(location))
@@ -382,13 +384,15 @@ def _without_echoes(faults: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _problem(fault: Any) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whose input is anything
+def _problem(fault: Any, cls: type[BaseModel]) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whose input is anything
     path = field_path(fault["loc"])
     kind = fault["type"]
     if kind == "missing":
         return f"{path}: is missing"
     if kind == "extra_forbidden":
-        return f"{path}: is not a known key; hint: check its spelling or remove it"
+        *above, last = fault["loc"]
+        near = nearest(str(last), field_names(cls, above))
+        return f"{path}: is not a known key; hint: {f'did you mean {near}' if near else _SPELLING}"
     if kind == "too_short":
         return f"{path}: needs at least {fault['ctx']['min_length']} entries, found {fault['ctx']['actual_length']}"
     error = fault.get("ctx", {}).get("error")
