@@ -15,12 +15,14 @@ RUN python3 -m venv /opt/venv \
 ENV VIRTUAL_ENV=/opt/venv
 WORKDIR /build
 
-# Dependencies in a layer of their own, so that a change of the source rebuilds only what is below.
+# Dependencies in a layer of their own, so that a change of the source rebuilds only what is below. The operator makes no
+# plans: what they need would be most of its image.
 FROM installer AS operator-packages
 ARG SSL_CERT_FILE
 COPY pyproject.toml constraints.txt ./
 RUN /opt/venv/bin/uv pip install --quiet --no-cache --compile-bytecode --constraint=constraints.txt \
-    --requirements=pyproject.toml --extra=operator
+    --requirements=pyproject.toml --extra=operator \
+ && /opt/venv/bin/uv pip uninstall --quiet numpy scipy safetensors jinja2 markupsafe
 COPY . .
 RUN /opt/venv/bin/uv pip install --quiet --no-cache --compile-bytecode --no-deps . \
  && /opt/venv/bin/uv pip uninstall --quiet uv pip setuptools
@@ -29,7 +31,7 @@ FROM installer AS planner-packages
 ARG SSL_CERT_FILE
 COPY pyproject.toml constraints.txt ./
 RUN /opt/venv/bin/uv pip install --quiet --no-cache --compile-bytecode --constraint=constraints.txt \
-    --requirements=pyproject.toml --extra=planner
+    --requirements=pyproject.toml
 COPY . .
 RUN /opt/venv/bin/uv pip install --quiet --no-cache --compile-bytecode --no-deps . \
  && /opt/venv/bin/uv pip uninstall --quiet uv pip setuptools
@@ -82,12 +84,12 @@ WORKDIR /
 USER 65532:65532
 ENTRYPOINT ["python", "-m", "neuroshard_profiler"]
 
-# The trainer: torchrun workers that train under a plan. What the planner needs is for trainers of your own, which may
-# plan by the drop-in.
+# The trainer: torchrun workers that train under a plan. It has what a plan needs, since a trainer of your own may plan by
+# the drop-in.
 FROM torch AS trainer
 ARG SSL_CERT_FILE
 RUN /opt/venv/bin/uv pip install --quiet --no-cache --compile-bytecode --constraint=constraints.txt \
-    --requirements=pyproject.toml --extra=trainer --extra=planner
+    --requirements=pyproject.toml --extra=trainer
 COPY . .
 RUN /opt/venv/bin/uv pip install --quiet --no-cache --compile-bytecode --no-deps .
 WORKDIR /

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any, cast
 
 import typer
+from neuroshard_api.process.missing_package import NO_EXTRA
 from typer.core import TyperGroup
 
 from neuroshard_cli.shared.grouped_help import GroupedCommand
@@ -21,7 +22,8 @@ class CommandEntry:
     module: str
     function: str
     extra: str | None
-    """Of this distribution, which brings the packages that the command needs. None: it needs no further package."""
+    """Of this distribution, which brings the packages that the command needs, or `NO_EXTRA`. None: it needs what every
+    room needs."""
     kernels: bool
     """Whether it also needs TorchRec and FBGEMM, which no extra brings: their versions follow torch and the device."""
 
@@ -31,7 +33,7 @@ class CommandEntry:
 
 
 def _entry(
-    name: str, summary: str, *, extra: str | None = "planner", module: str | None = None, kernels: bool = False
+    name: str, summary: str, *, extra: str | None = NO_EXTRA, module: str | None = None, kernels: bool = False
 ) -> CommandEntry:
     function = name.replace("-", "_")
     module = module or f"neuroshard_cli.commands.{function}"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import run_command
+from neuroshard_api.process.missing_package import NO_EXTRA
 
 if TYPE_CHECKING:
     from neuroshard_costs.bundle import CostBundle
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
     parser.add_argument("--bundle", type=Path, required=True, help="directory of the cost models, or a bundled device")
     parser.add_argument("--out", type=Path, required=True, help="where the plan is written")
     options = parser.parse_args(arguments)
-    return run_command(lambda: _run(options), extra="planner", out=options.out)
+    return run_command(lambda: _run(options), extra=NO_EXTRA, out=options.out)
 
 
 def _run(options: argparse.Namespace) -> ExitCode:

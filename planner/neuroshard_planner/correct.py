@@ -11,6 +11,7 @@ from pathlib import Path
 
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import run_command
+from neuroshard_api.process.missing_package import NO_EXTRA
 
 from neuroshard_planner.step_correction import corrected
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
         "--out", type=Path, required=True, help="directory that the corrected cost models are written to"
     )
     options = parser.parse_args(arguments)
-    return run_command(lambda: _run(options), extra="planner", out=options.out)
+    return run_command(lambda: _run(options), extra=NO_EXTRA, out=options.out)
 
 
 def _run(options: argparse.Namespace) -> ExitCode:

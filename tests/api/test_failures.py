@@ -6,8 +6,9 @@ import pytest
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import run_command
+from neuroshard_api.process.missing_package import NO_EXTRA
 
-INSTALL = "pip install '.[planner]' in a checkout of the repository"
+INSTALL = "pip install . in a checkout of the repository"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +36,7 @@ def test_a_failure_is_an_exit_code_and_a_sentence(
     def fails() -> ExitCode:
         raise error
 
-    assert run_command(fails, extra="planner") == code
+    assert run_command(fails, extra=NO_EXTRA) == code
     assert capsys.readouterr().err == f"error: {sentence}\n".replace("; hint", "\nhint")
 
 
@@ -45,7 +46,7 @@ def test_the_output_of_a_command_is_named_in_errors_of_files(capsys: pytest.Capt
     def fails() -> ExitCode:
         raise FileNotFoundError(2, "No such file or directory", ".plan.json.part")
 
-    run_command(fails, extra="planner", out=Path("plan.json"))
+    run_command(fails, extra=NO_EXTRA, out=Path("plan.json"))
 
     assert capsys.readouterr().err.startswith("error: plan.json: No such file or directory")
 
@@ -56,7 +57,7 @@ def test_ctrl_c_ends_the_command_without_a_traceback(capsys: pytest.CaptureFixtu
     def interrupted() -> ExitCode:
         raise KeyboardInterrupt
 
-    assert run_command(interrupted, extra="planner") == ExitCode.INTERRUPTED
+    assert run_command(interrupted, extra=NO_EXTRA) == ExitCode.INTERRUPTED
     assert capsys.readouterr().err == "error: interrupted\n"
 
 
@@ -75,7 +76,7 @@ def test_an_error_without_an_exit_code_is_a_bug(capsys: pytest.CaptureFixture[st
     def fails() -> ExitCode:
         raise bug
 
-    assert run_command(fails, extra="planner", out=Path("plan.json")) == ExitCode.INTERNAL_ERROR
+    assert run_command(fails, extra=NO_EXTRA, out=Path("plan.json")) == ExitCode.INTERNAL_ERROR
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("Traceback")
     assert lines[-1].startswith(f"error: this is a bug of neuroshard ({type(bug).__name__}")

@@ -59,12 +59,13 @@ def test_the_wheel_has_every_file_of_its_packages(wheel_names: set[str]) -> None
 
 
 def test_images_are_built_from_every_package() -> None:
-    """The trainer's too, with what the planner needs: a script of the user's in it may plan by the drop-in."""
+    """The trainer's has what a plan needs, as a script may plan by the drop-in; the operator's has not."""
     sources = {line.removeprefix("!") for line in (ROOT / ".dockerignore").read_text().splitlines()}
     trainer = (ROOT / "Dockerfile").read_text().partition(" AS trainer\n")[2]
 
     assert set(ROOMS) <= sources
-    assert "--extra=trainer --extra=planner" in trainer
+    assert "--requirements=pyproject.toml --extra=trainer" in trainer
+    assert "uv pip uninstall --quiet numpy scipy" in (ROOT / "Dockerfile").read_text()
 
 
 def test_the_wheel_carries_the_licence(wheel_names: set[str]) -> None:

@@ -68,8 +68,8 @@ TRAIN = ("neuroshard_trainer", "job.yaml", "--plan", "p.json", "--run-dir", "x")
 LAUNCH = ("neuroshard_trainer.launch", "--standalone", "-m", *TRAIN)
 API = "neuroshard_api.documents.records"
 MISSING = (
-    ("", "pydantic", PLAN, "planner"),
-    (API, "numpy", PLAN, "planner"),
+    ("", "pydantic", PLAN, "pip install . in"),
+    (API, "numpy", PLAN, "pip install . in"),
     (API, "numpy", PROFILE, "profiler"),
     (API, "rich", PROFILE, "profiler"),
     (API, "typer", PROFILE, "profiler"),

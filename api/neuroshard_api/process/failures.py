@@ -10,18 +10,18 @@ from pathlib import Path
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.hints import in_lines
-from neuroshard_api.process.missing_package import missing_package
+from neuroshard_api.process.missing_package import NO_EXTRA, missing_package
 from neuroshard_api.process.printable import printable
 
 OPTIONAL_PACKAGES = {
     "torch": "pretrain",
     "matplotlib": "pretrain",
-    "numpy": "planner",
-    "safetensors": "planner",
-    "jinja2": "planner",
+    "numpy": NO_EXTRA,
+    "safetensors": NO_EXTRA,
+    "jinja2": NO_EXTRA,
     "kubernetes": "client",
     "psutil": "run",
-    "scipy": "planner",
+    "scipy": NO_EXTRA,
     "pyarrow": "profiler",
 }
 """Packages that a command may lack, with the extra that installs each."""
@@ -43,7 +43,7 @@ def run_command(run: Callable[[], ExitCode], *, extra: str, out: Path | None = N
 
     Args:
         run: the command.
-        extra: of this distribution, which brings the packages of the command.
+        extra: of this distribution, which brings the packages of the command, or `NO_EXTRA`.
         out: file or folder that the command writes, named in errors of files. If unset: the file of the error.
     """
     try:
@@ -98,7 +98,9 @@ def _expected_failure(error: Exception, extra: str | None, out: Path | None) -> 
         return error.exit_code, str(error)
     if isinstance(error, ModuleNotFoundError):
         package = (error.name or "").partition(".")[0]
-        brings = None if package.startswith("neuroshard_") else extra or OPTIONAL_PACKAGES.get(package)
+        brings = (
+            None if package.startswith("neuroshard_") else OPTIONAL_PACKAGES.get(package) if extra is None else extra
+        )
         return None if brings is None else (ExitCode.MISSING_PACKAGE, missing_package(error, extra=brings))
     if isinstance(error, OSError) and (error.errno in PLACE_ERRORS or (out and error.filename)):
         place = out or error.filename or "a file"

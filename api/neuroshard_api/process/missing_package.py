@@ -1,5 +1,8 @@
 """What a command says where a package is not installed. Imports nothing but the standard library."""
 
+NO_EXTRA = ""
+"""In the place of an extra: the packages that the distribution itself needs."""
+
 
 def missing_package(error: ImportError, *, extra: str) -> str:
     """Return the name of the missing package and the command that installs it.
@@ -14,4 +17,5 @@ def missing_package(error: ImportError, *, extra: str) -> str:
 
 def install_hint(extra: str) -> str:
     """Return the command that installs an extra, and where to run it: no release is published."""
-    return f"pip install '.[{extra}]' in a checkout of the repository"
+    what = f"'.[{extra}]'" if extra else "."
+    return f"pip install {what} in a checkout of the repository"

@@ -98,13 +98,13 @@ def conflicts(*, version_of: VersionOf = installed_version, cuda: str | None, dr
 
 
 def _unmet(extra: str, version_of: VersionOf) -> Iterator[str]:
-    """Yield the requirements of an extra, and of the extras it names, that no installed package meets."""
+    """Yield the requirements of the distribution with an extra that no installed package meets."""
     pending, seen = [extra], {extra}
     yielded = set()
     while pending:
         current = pending.pop()
         for requirement in map(Requirement, metadata.requires(DISTRIBUTION) or ()):
-            if requirement.marker is None or not requirement.marker.evaluate({"extra": current}):
+            if requirement.marker is not None and not requirement.marker.evaluate({"extra": current}):
                 continue
             if requirement.name == DISTRIBUTION:
                 pending += sorted(requirement.extras - seen)
