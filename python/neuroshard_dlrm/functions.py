@@ -25,7 +25,7 @@ from neuroshard_dlrm.devices import find_bundle
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.plan_file import read_placement, read_plan
 from neuroshard_dlrm.plans import Plan
-from neuroshard_dlrm.requests import read_source, request_of
+from neuroshard_dlrm.requests import read_document, request_of
 from neuroshard_dlrm.results import Comparison, Difference, Estimate, Explanation, Score, Tables
 from neuroshard_dlrm.scoring import answered, given_plan, scored_plan, torchrec_tables
 
@@ -184,7 +184,7 @@ def read(path: PathLike) -> Plan | Tables:
     file = Path(path)
     if file.is_file() and file.name.removesuffix(".gz").endswith(".json") and GivenPlan.is_named_by(read_data(file)):
         return Plan(read_plan(file, must_fit=False))
-    return Tables(read_source(str(path)))
+    return Tables(read_document(str(path)))
 
 
 def diff(before: Plan | PathLike, after: Plan | PathLike) -> Difference:
