@@ -21,6 +21,23 @@ def test_in_a_pipe_each_change_is_a_line() -> None:
     assert shown.getvalue() == ("profile: measuring for 60 s\nprofile: done after 0 s: cpu:any\nplan: reused\n")
 
 
+def test_in_a_pipe_a_stage_at_work_has_a_line_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its newest words with the time left; what comes in between is passed over."""
+    times = iter([0.0, 10.0, 61.0, 70.0, 122.0])
+    shown = io.StringIO()
+    monkeypatch.setattr("neuroshard_cli.local.progress_view.time.monotonic", lambda: next(times))
+    view = RunView(STAGES, Console(file=shown, width=200))
+    view.begin("train")
+    for step in (100, 151, 160, 212):
+        view.note("train", f"step {step} of 312: loss 0.5")
+
+    assert shown.getvalue().splitlines() == [
+        "train: begun",
+        "train: 61 s: step 151 of 312: loss 0.5; 161 s left",
+        "train: 122 s: step 212 of 312: loss 0.5; 100 s left",
+    ]
+
+
 def test_on_a_terminal_all_stages_stay_in_place() -> None:
     """Each with its mark, its time and its newest words; those to come are there too."""
     shown = io.StringIO()

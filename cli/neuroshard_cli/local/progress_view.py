@@ -20,6 +20,8 @@ MARKS: Mapping[State, str] = {
     "stopped": "x",
 }
 SHOWN_CHARACTERS = 100
+LINE_SECONDS = 60.0
+"""Between lines of a stage at work where nothing moves in place, such as in a log of CI."""
 STEP = re.compile(r"\bstep (\d+) of (\d+)\b")
 """The trainer's line in a log, from which the time left is estimated."""
 
@@ -35,12 +37,14 @@ class StageLine:
     note: str = ""
     first_step: tuple[int, float] | None = None
     """The first training step that the log showed, and the seconds at which it did. None: no step yet."""
+    printed_s: float = 0.0
+    """Seconds of the stage at its newest line in a pipe."""
     left_s: float | None = None
     """Estimated seconds until the last step. None: unknown."""
 
 
 class RunView:
-    """Shows the stages: in place on a terminal, else one line whenever a stage begins or ends.
+    """Shows the stages: in place on a terminal, else a line where a stage begins or ends, and one a minute between.
 
     Args:
         stages: names in order.
@@ -87,6 +91,11 @@ class RunView:
             first, first_s = line.first_step or (step, seconds)
             left_s = (seconds - first_s) / (step - first) * (last - step) if step > first else None
             self._set(stage, first_step=(first, first_s), left_s=left_s)
+        if seconds - line.printed_s >= LINE_SECONDS:
+            left_s = self._lines[stage].left_s
+            left = "" if left_s is None else f"; {left_s:.0f} s left"
+            self._set(stage, printed_s=seconds)
+            self._say(f"{stage}: {seconds:.0f} s: {note[:SHOWN_CHARACTERS]}{left}")
 
     def end(self, stage: str, state: State, note: str | None = None) -> None:
         """Show the end of a stage."""
