@@ -26,6 +26,8 @@ FEATURE_SEPARATOR = "|"
 SUFFIXES = (".csv", ".json", ".yaml", ".yml")
 """Of files that hold a table set."""
 
+_OTHER_SEPARATORS = (";", "\t", "|")
+"""That spreadsheets write in the place of commas."""
 _INTEGERS = ("num_embeddings", "embedding_dim")
 _NUMBERS = ("pooling_factor", "zipf_exponent")
 
@@ -73,16 +75,24 @@ def parse_csv(text: str, *, where: str, name: str) -> TableSet:
     (header_line, header), *rows = lines
     columns = [cell.strip() for cell in header]
     problems = [f"line {header_line}, {problem}" for problem in _header_problems(columns)]
-    problems = problems or _row_problems(columns, rows)
-    if problems:
-        raise DocumentError(where, problems)
-    tables = [_table(dict(zip(columns, cells, strict=True))) for _, cells in rows]
+    if problems or not rows:
+        raise DocumentError(where, problems or ["has a header but no tables; hint: add one line per table"])
+    problems = _row_problems(columns, rows)
+    whole = [(number, cells) for number, cells in rows if len(cells) == len(columns)]
+    tables = [_table(dict(zip(columns, cells, strict=True))) for _, cells in whole]
     raw = {"schema_version": TableSet.schema_name, "name": name, "tables": tables}
     try:
-        return validated(TableSet, raw, where=where)
+        found = validated(TableSet, raw, where=where)
     except DocumentError as error:
-        line_numbers = [number for number, _ in rows]
-        raise DocumentError(where, [_with_line(problem, line_numbers) for problem in error.problems]) from error
+        if whole:
+            of_tables = [
+                each for each in error.problems if not each.startswith("tables[].name: ")
+            ]  # named by line above
+            problems += [_with_line(problem, [number for number, _ in whole]) for problem in of_tables]
+        raise DocumentError(where, list(dict.fromkeys(problems))) from error
+    if problems:
+        raise DocumentError(where, problems)
+    return found
 
 
 def _numbered_lines(text: str, where: str) -> list[tuple[int, list[str]]]:
@@ -99,6 +109,9 @@ def _numbered_lines(text: str, where: str) -> list[tuple[int, list[str]]]:
 
 def _header_problems(columns: list[str]) -> list[str]:
     known = (*REQUIRED_COLUMNS, *OPTIONAL_COLUMNS)
+    other = next((mark for mark in _OTHER_SEPARATORS if len(columns) == 1 and mark in columns[0]), None)
+    if other is not None:
+        return [f"its columns are separated by {other!r}; hint: separate them by commas"]
     problems = [
         f"column {column}: is missing; the header needs {','.join(REQUIRED_COLUMNS)}"
         for column in REQUIRED_COLUMNS
@@ -115,19 +128,17 @@ def _header_problems(columns: list[str]) -> list[str]:
 
 
 def _row_problems(columns: list[str], rows: list[tuple[int, list[str]]]) -> list[str]:
-    """Return the faults of the table as a whole: no lines, ragged lines, repeated names."""
-    if not rows:
-        return ["has a header but no tables; hint: add one line per table"]
+    """Return the faults of the lines next to each other: ragged ones, repeated names."""
     problems = [
         f"line {number}: has {len(cells)} cells, the header has {len(columns)}; hint: is a comma missing or too many?"
         for number, cells in rows
         if len(cells) != len(columns)
     ]
-    if problems:
-        return problems
     name_at = columns.index("name")
     first_line: dict[str, int] = {}
     for number, cells in rows:
+        if len(cells) != len(columns):
+            continue
         earlier = first_line.setdefault(cells[name_at].strip(), number)
         if earlier != number:
             name = cells[name_at].strip()
