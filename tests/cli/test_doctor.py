@@ -60,9 +60,9 @@ def test_statistics_of_a_log_need_no_torch() -> None:
 
 def test_a_package_that_is_too_old_is_named_with_the_version_found() -> None:
     """The installed version tells what to upgrade."""
-    check = check_command(ENTRIES["plan"], version_of=lambda name: "1.26.4" if name == "numpy" else "99")
+    check = check_command(ENTRIES["stats"], version_of=lambda name: "17.0.0" if name == "pyarrow" else "99")
 
-    assert check.missing == ("numpy>=2.0 (found 1.26.4)",)
+    assert check.missing == ("pyarrow>=18.0 (found 17.0.0)",)
 
 
 def test_training_needs_torchrec_and_kernels_that_no_extra_brings() -> None:
