@@ -3,7 +3,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.request import Constraints
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
+from support.builders import job_data, table_set, topology
 from support.cli.searches import quick
 
 
@@ -67,3 +70,39 @@ def test_a_plan_is_explained_by_the_models_that_made_it(neuroshard: Any, plan: P
 
     assert (result.code, result.out) == (2, "")
     assert "give the bundle of the plan" in result.err
+
+
+@pytest.mark.parametrize(
+    ("command", "file", "words"),
+    [
+        (
+            ("explain",),
+            "job.yaml",
+            "is a DLRMTrainingJob, expected 'plan/v3'\nhint: use `neuroshard plan` or `neuroshard run`",
+        ),
+        (("report", "--out", "report.html"), "job.yaml", "hint: use `neuroshard plan` or `neuroshard run`"),
+        (
+            ("run",),
+            "tables.json",
+            "is a document 'table-set/v1', expected a DLRMTrainingJob\nhint: use `neuroshard plan`",
+        ),
+        (("plan", "--devices", 2, "--device-type", "h100-80gb"), "topology.json", "hint: give it by --topology"),
+        (("explain",), "constraints.json", "expected 'plan/v3'\nhint: give it by --constraints"),
+    ],
+    ids=["explained job", "reported job", "run tables", "planned topology", "explained constraints"],
+)
+def test_a_file_of_another_kind_is_named_with_what_takes_it(
+    neuroshard: Any, tmp_path: Path, command: tuple[str, ...], file: str, words: str
+) -> None:
+    """A person who gave the right file to the wrong command needs the command."""
+    documents = {
+        "job.yaml": json.dumps(job_data()),
+        "tables.json": table_set().to_json(),
+        "topology.json": topology().to_json(),
+        "constraints.json": Constraints().to_json(),
+    }
+    (tmp_path / file).write_text(documents[file])
+    result = neuroshard(command[0], tmp_path / file, *command[1:])
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert words in result.err

@@ -18,6 +18,7 @@ from pydantic_core import CoreSchema, SchemaValidator
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
 from neuroshard_api.documents.field_names import field_names, nearest
+from neuroshard_api.documents.kinds import problem_of_resource, use_of
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.hints import in_one_line
 
@@ -112,6 +113,9 @@ class Document(Value):
         if not isinstance(raw, dict):
             found = "nothing" if raw is None else f"a {type(raw).__name__}"
             raise DocumentError(where, [f"must hold a mapping with schema_version {cls.schema_name!r}, found {found}"])
+        problem = problem_of_resource(raw, expected=cls.schema_name)
+        if problem is not None:
+            raise DocumentError(where, [problem])
         version = raw.get("schema_version")
         if version in cls.earlier_versions:
             raw, version = {**raw, "schema_version": cls.schema_name}, cls.schema_name
@@ -370,7 +374,7 @@ def _version_problem(found: object, expected: str) -> str:
         return (
             f"schema_version: is {found!r}, this release reads {expected!r}; hint: use the release that wrote the file"
         )
-    return f"schema_version: is {found!r}, expected {expected!r}; hint: is this another kind of document?"
+    return f"schema_version: is {found!r}, expected {expected!r}; hint: {use_of(found)}"
 
 
 def _without_echoes(faults: Sequence[Any]) -> list[Any]:

@@ -18,6 +18,7 @@ from neuroshard_api.documents.document import (
     validated,
     validated_without_unknown,
 )
+from neuroshard_api.documents.kinds import problem_of_document
 from neuroshard_api.job.communication import CommunicationPolicy, NarrowTypes
 from neuroshard_api.job.dense import ParallelismPolicy, dense_choices
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, sentence, without_echoes
@@ -338,6 +339,9 @@ def _of_this_kind(raw: object, where: str) -> dict[str, object]:
     if not isinstance(raw, dict):
         found = "nothing" if raw is None else f"a {type(raw).__name__}"
         raise DocumentError(where, [f"must hold a {KIND}, found {found}; hint: is this another kind of document?"])
+    problem = problem_of_document(raw)
+    if problem is not None:
+        raise DocumentError(where, [problem])
     for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key not in raw:
             raise DocumentError(where, [f"{key}: is missing; hint: add `{key}: {expected}`"])
