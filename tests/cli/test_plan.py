@@ -49,7 +49,9 @@ def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
     assert (result.code, result.err) == (0, "")
     assert "simulated:" in result.out
     assert "above the lower bound" in result.out
-    assert sum(line.startswith(f"{device}  ") for line in result.out.splitlines() for device in range(8)) == 8
+    rows = result.out.partition("\ndev ")[2].partition("\n\n")[0].splitlines()[1:]
+    runs = [run.split("-") for row in rows for run in row.partition("  ")[0].split(", ")]
+    assert sorted(device for run in runs for device in range(int(run[0]), int(run[-1]) + 1)) == list(range(8))
 
 
 def test_a_report_shows_the_plan_under_other_traffic(neuroshard: Any, tables: Path) -> None:
@@ -230,7 +232,7 @@ def test_a_counted_dense_part_is_in_the_plan_and_its_ledger(neuroshard: Any, tab
         (
             "fits",
             ("--set", "spec.experimental.planner.denseMemoryPerDevice=1Gi"),
-            "--dense: excludes --set spec.planner.dense",
+            "--dense: excludes --set spec.experimental.planner.dense",
         ),
     ],
 )
