@@ -71,8 +71,8 @@ def test_settings_win_over_the_table_set_and_its_constraints(tmp_path: Path) -> 
     ("settings", "words"),
     [
         (
-            {"spec.planner.algoritm": 3},
-            "spec.planner has no field 'algoritm'; hint: did you mean spec.planner.algorithm",
+            {"spec.planner.algoritmh": 3},
+            "spec.planner has no field 'algoritmh'; hint: did you mean spec.planner.algorithm",
         ),
         ({"spec.planner.seed": 3}, "spec.planner.seed: is an earlier field; hint: set spec.experimental.planner.seed"),
         ({"spec.planner.max_memory_per_device": "1Gi"}, "did you mean spec.planner.maxMemoryPerDevice"),
