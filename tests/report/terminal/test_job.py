@@ -59,5 +59,5 @@ def test_further_plans_are_shown_with_promise_and_measurement(capsys: pytest.Cap
     assert "candidate plan 2: CoolingDown, gain 0.300 ms a step: the last restart was 60 s ago" in printed
     assert "avoided nodes: node-2" in printed
     assert "would help: 2,048 samples per device: about 2.50 ms for 4,096 samples (-17 % per sample)" in printed
-    assert "Dense part, not in the totals: 2.000 ms predicted, 2.000 ms measured, +0 %." in printed
+    assert "Dense part, not in the totals: 2.000 ms predicted, 2.000 ms measured." in printed  # bound by the host
     assert "plan 1 (InputsDrifted): predicted 1.50 ms, measured 1.65 ms, gain promised 20 %, measured 15 %" in printed
