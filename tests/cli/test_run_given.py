@@ -85,7 +85,7 @@ def test_a_plan_without_a_price_may_be_given(runs: Runs) -> None:
     ("options", "spec", "problem"),
     [
         (["--plan", "nowhere.json"], {}, "nowhere.json: does not exist"),
-        (["--plan", "job.yaml"], {}, "job.yaml: schema_version: is missing"),
+        (["--plan", "job.yaml"], {}, "job.yaml: is a DLRMTrainingJob, expected 'plan/v3'"),
         (
             ["--plan", "four.json"],
             {},
