@@ -356,7 +356,7 @@ def status(**fields: Any) -> Status:
     measured = cost | {
         "totalMicroseconds": 1650,
         "stepMicroseconds": 4000,
-        "hostBoundParts": ["Expansion"],
+        "hostBoundParts": ["Dense"],
         "steps": 100,
         "lastUpdatedTime": time,
     }
