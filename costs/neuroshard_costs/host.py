@@ -18,7 +18,8 @@ and tensors there are, and hardly on how much each has to do:
 
 benchmarks/host_operations.py counts and times the parts on a CPU, where launches cost nothing; its result file holds
 settings out. A GPU's host also launches a kernel for each operation that computes. Where a profile has measured how
-long the host takes for a lookup module's call, all parts are scaled by it.
+long the host takes for a lookup module's call, what exceeds the call's processor time is the price of its launches,
+and of all others; a faster host does everything faster.
 """
 
 from dataclasses import dataclass
@@ -91,12 +92,15 @@ def host_times(work: HostWork, *, device: DeviceType, launch: Launch) -> HostTim
     Args:
         work: of the step.
         device: a CPU launches no kernels.
-        launch: of a call; where it was measured, it scales all parts.
+        launch: of a call; where it was measured, it says what launches take, or how much faster all parts are.
     """
     launch_ms = 0.0 if device.is_cpu else _MS_PER_SECOND * HOST_LAUNCH_SECONDS
     scale = 1.0
     if launch.host_source is not None:
-        scale = sum(launch.host_ms) / _ms(_CALL, launch_ms)
+        call_ms = sum(launch.host_ms)
+        if not device.is_cpu:
+            launch_ms = max(call_ms - _CALL.processor_ms, 0.0) / _CALL.launches
+        scale = call_ms / _ms(_CALL, launch_ms)
 
     def sums(counts: dict[str, int]) -> tuple[float, float]:
         return (

@@ -41,15 +41,28 @@ def test_a_cpu_launches_no_kernels() -> None:
     assert (cpu.dense_ms or 0) < (gpu.dense_ms or 0)
 
 
-def test_a_measured_call_scales_all_parts_and_is_named() -> None:
-    """Twice as slow a host takes twice as long; an assumed time of a call scales nothing."""
-    one, two = (
+def test_a_measured_call_prices_all_launches_and_is_named() -> None:
+    """What exceeds its processor time is the price of its 16 launches; an assumed time of a call says nothing."""
+    fast, one, two = (
         host_times(WORK, device=GPU, launch=Launch(host_ms=host_ms, host_source="measured:A100"))
-        for host_ms in ((0.1, 0.2), (0.2, 0.4))
+        for host_ms in ((0.063, 0.1), (0.1, 0.2), (0.2, 0.4))
     )
 
-    assert two.tables_ms == pytest.approx(2 * one.tables_ms)
+    assert two.tables_ms - one.tables_ms == pytest.approx(0.3 / 16 * one.launches)
+    assert one.tables_ms - fast.tables_ms == pytest.approx(0.137 / 16 * one.launches)
     assert one.source == "measured:A100"
     assumed = host_times(WORK, device=GPU, launch=ASSUMED)
     assert assumed.tables_ms == host_times(WORK, device=GPU, launch=Launch()).tables_ms
     assert assumed.source.startswith("assumed:")
+
+
+def test_a_host_that_is_faster_than_the_counted_one_does_all_parts_faster() -> None:
+    """On a CPU, and where a call takes less than the processor time that was counted for it."""
+    half = Launch(host_ms=(0.03, 0.0515), host_source="measured:A100")
+
+    for device in (GPU, CPU):
+        own, counted = (host_times(WORK, device=device, launch=each) for each in (half, Launch()))
+        assert own.tables_ms < counted.tables_ms
+    assert host_times(WORK, device=CPU, launch=half).tables_ms == pytest.approx(
+        host_times(WORK, device=CPU, launch=Launch()).tables_ms / 2
+    )
