@@ -139,7 +139,6 @@ def _demand_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
 
     missed = missed_rows(shards, row_bytes=sector_bytes(weight_bytes), capacity_bytes=capacity)
     inputs = c.INDEX_BYTES * (lookups + bags)
-    inputs = c.INDEX_BYTES * (lookups + bags)
     forward_dram = missed * random_bytes(weight_bytes) + inputs + c.WRITE_PRICE * bags * sector_bytes(output_bytes)
     cached_reads = _first_reads(shards, device.num_multiprocessors)
     forward_cache = cached_reads * sector_bytes(weight_bytes) + inputs + bags * output_bytes
