@@ -20,7 +20,7 @@ PASSED_BYTES: Mapping[GradientType, int] = {
     GradientType.BF16: 12,
     GradientType.THRESHOLD: 64,
 }
-"""Of a parameter, counted in the hooks; read at the efficiency that is assumed for codecs."""
+"""Of a parameter, counted in the hooks; read at the efficiency that is assumed for passes by elements."""
 LAUNCHES: Mapping[GradientType, int] = {
     GradientType.FP32: 0,
     GradientType.FP16: 2,
