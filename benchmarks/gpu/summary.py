@@ -127,7 +127,11 @@ def _jobs(rows: Sequence[Row]) -> list[str]:
         "job | steps | step, ms | forward: predicted / measured, ms | backward | ledger / peak, GB | ratio "
         "| with reserve / used of the device, GB"
     )
-    return _table("Jobs under `neuroshard run`, one rank with NCCL", columns, cells)
+    return _table(
+        "Jobs under `neuroshard run`, one rank with NCCL; predicted by the models that they were planned with",
+        columns,
+        cells,
+    )
 
 
 def _failures(rows: Sequence[Row]) -> list[str]:
