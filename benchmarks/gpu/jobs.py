@@ -1,6 +1,5 @@
 """Jobs on one GPU through `neuroshard run`: parts of a step, samples per second, and the ledger next to the peak."""
 
-import contextlib
 import json
 import shutil
 import subprocess
@@ -10,10 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import torch
 
 from benchmarks.gpu.rows import CPU, DATA, ROOT, WORK, attempt, emit
+from benchmarks.process_family import kill_family
 
 LEAST_SECONDS = 12.0
 """A job is not begun where less is left."""
@@ -101,7 +100,7 @@ def _run(job: dict[str, Any], *, limit_s: float) -> None:
         try:
             code: Any = process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
-            _kill(process.pid)
+            kill_family(process)  # the next measurement needs the GPU alone
             code = "out of time"
     logs = folder / "logs"
     if logs.is_dir():
@@ -119,18 +118,6 @@ def _run(job: dict[str, Any], *, limit_s: float) -> None:
     if report is not None:
         row["step_report"] = json.loads(report.read_text())
     emit(**row)
-
-
-def _kill(process: int) -> None:
-    """Kill a process and all that it has started, whatever their sessions: the next measurement needs the GPU alone."""
-    try:
-        family = [psutil.Process(process), *psutil.Process(process).children(recursive=True)]
-    except psutil.NoSuchProcess:
-        return
-    for each in family:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            each.kill()
-    psutil.wait_procs(family, timeout=10)
 
 
 def jobs(budget_s: float, only: str) -> None:
