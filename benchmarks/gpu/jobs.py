@@ -74,6 +74,14 @@ def _job(name: str, **changes: Any) -> dict[str, Any]:
     }
 
 
+def _equal_tables(count: int, rows: int, **more: str) -> list[dict[str, Any]]:
+    """Return tables of 128 columns that differ by name alone."""
+    return [
+        {"name": f"t{index}", "numEmbeddings": 1000 if CPU else rows, "embeddingDim": 128, **more}
+        for index in range(count)
+    ]
+
+
 def bundle() -> Path:
     """Return the bundled cost models of the GPU that is here."""
     name = "" if CPU else torch.cuda.get_device_name(0).lower()
@@ -131,15 +139,7 @@ def jobs(budget_s: float, only: str) -> None:
             steps=60,
             model={
                 "batchSizePerDevice": 128 if CPU else 65_536,
-                "embeddingTables": [
-                    {
-                        "name": f"t{index}",
-                        "numEmbeddings": 1000 if CPU else 1_000_000,
-                        "embeddingDim": 128,
-                        "poolingFactor": "20",
-                    }
-                    for index in range(8)
-                ],
+                "embeddingTables": _equal_tables(8, 1_000_000, poolingFactor="20"),
             },
         ),
         _job("tf32-pipeline"),
@@ -148,21 +148,7 @@ def jobs(budget_s: float, only: str) -> None:
         _job(
             "adam-large", steps=120, model={"embeddingOptimizer": "Adam", "batchSizePerDevice": 128 if CPU else 16384}
         ),
-        _job(
-            "fp16-weights",
-            steps=120,
-            model={
-                "embeddingTables": [
-                    {
-                        "name": f"t{index}",
-                        "numEmbeddings": 1000 if CPU else 2_000_000,
-                        "embeddingDim": 128,
-                        "dataType": "FP16",
-                    }
-                    for index in range(4)
-                ]
-            },
-        ),
+        _job("fp16-weights", steps=120, model={"embeddingTables": _equal_tables(4, 2_000_000, dataType="FP16")}),
         _job("dcnv2", steps=120, model={"architecture": "DCNv2"}),
     ]
     if CPU:
