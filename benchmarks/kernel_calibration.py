@@ -19,7 +19,7 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.records import ComputeSample, ProfileRecord
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.tables import Optimizer, Table
-from neuroshard_costs.bundle import CostBundle, bundled_bundle
+from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.reuse.shard_arrays import sample_shards
 from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_costs.simulator import compute, constants
@@ -27,7 +27,7 @@ from neuroshard_costs.simulator.constants import Constant
 from scipy.optimize import least_squares
 from scipy.stats import kendalltau
 
-from benchmarks.gpu.judge import Measured, measured
+from benchmarks.gpu.judge import Measured, bundle_ms, measured
 from benchmarks.results_file import write_result
 
 DATA = Path(__file__).parent / "data" / "h200"
@@ -92,12 +92,7 @@ class Calls:
 
     def bundled_ms(self) -> FloatArray:
         """Return the [calls, 2] of the bundled cost models."""
-        bundle = bundled_bundle(DEVICE)
-        return np.array([_of_bundle(bundle, each) for each in self.each])
-
-
-def _of_bundle(bundle: CostBundle, shards: ShardArrays) -> FloatArray:
-    return bundle.compute_ms(bundle.represent(shards).sum(axis=0), pipeline=Pipeline.SPARSE_DIST)
+        return bundle_ms(bundled_bundle(DEVICE), self.each)
 
 
 def fitted(calls: Calls) -> dict[str, float]:
@@ -125,7 +120,9 @@ def fitted(calls: Calls) -> dict[str, float]:
 
 def main() -> None:
     """Write the result file."""
-    calibrating, held_out = halves()
+    calibrating_records, held_out = halves()
+    calibrating = Calls(calibrating_records)
+    everything = Calls([each for found in held_out.values() for each in found])
     lines = [
         "# The simulator's kernels against a measured H200",
         "",
@@ -135,9 +132,8 @@ def main() -> None:
         "| records | part | calls | simulator: forward | backward | both | range | tau | bundled: both |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, found in {"drawn, and half of profile": calibrating, **held_out}.items():
-        lines.append(_row(name, "calibrating" if found is calibrating else "held out", Calls(found)))
-    everything = Calls([each for found in held_out.values() for each in found])
+    lines.append(_row("drawn, and half of profile", "calibrating", calibrating))
+    lines += [_row(name, "held out", Calls(found)) for name, found in held_out.items()]
     lines.append(_row("all that is held out", "held out", everything))
     lines += [
         "",
@@ -152,7 +148,7 @@ def main() -> None:
         errors = _errors(simulated[own], everything.truth_ms[own])
         lines.append(f"| {optimizer} | {own.sum()} | {' | '.join(f'{100 * each:.1f} %' for each in errors)} |")
     lines += ["", "| constant | used | fits the calibrating half best |", "|---|---|---|"]
-    for name, value in fitted(Calls(calibrating)).items():
+    for name, value in fitted(calibrating).items():
         lines.append(f"| {name} | {float(getattr(constants, name)):.4g} | {value:.4g} |")
     lines += [*_small_calls(), *_training()]
     print(write_result("kernel-calibration", lines, hardware="H200"))
