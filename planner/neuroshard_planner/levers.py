@@ -178,13 +178,13 @@ def _wire_types(plan: Plan) -> Iterator[LeverRequest]:
 
 
 def _stored_types(plan: Plan) -> Iterator[LeverRequest]:
-    refused = TRAINING_KERNELS[plan.request.topology.device.kind].refused
+    kernels = TRAINING_KERNELS[plan.request.topology.device.kind]
     narrow = {
         table.name: DataType.FP16
         for table, placed in zip(plan.request.tables.tables, plan.tables, strict=True)
         if table.data_type is DataType.FP32
         and placed.sharding_type is not ShardingType.DATA_PARALLEL
-        and (plan.request.optimizer_of(table), DataType.FP16) not in refused
+        and DataType.FP16 in kernels.types_with(plan.request.optimizer_of(table))
     }
     if narrow and not plan.request.constraints.has_data_types:
         yield LeverRequest(

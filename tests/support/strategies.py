@@ -47,8 +47,7 @@ def tables(draw: st.DrawFn, *, optimizer: Optimizer | None = None) -> Table:
 
 def trained_types(optimizer: Optimizer | None) -> list[DataType]:
     """Return the types of weights that GPUs train with an optimizer. None: with any."""
-    kernels = TRAINING_KERNELS["cuda"]
-    return [each for each in kernels.weight_types if (optimizer, each) not in kernels.refused]
+    return list(TRAINING_KERNELS["cuda"].types_with(optimizer))
 
 
 @st.composite

@@ -62,6 +62,10 @@ class Kernels:
     refused: frozenset[tuple[Optimizer, DataType]] = frozenset()
     """Optimizers with weights of a type that their compiled kernel refuses in the first backward pass."""
 
+    def types_with(self, optimizer: Optimizer | None) -> tuple[DataType, ...]:
+        """Return the types of weights that are trained with an optimizer. None: with any."""
+        return tuple(each for each in self.weight_types if (optimizer, each) not in self.refused)
+
 
 TRAINING_KERNELS: Mapping[DeviceKind, Kernels] = {
     "cuda": Kernels(
@@ -183,10 +187,9 @@ def kernel_problem(
     for name, data_type in (weight_types or {}).items():
         if optimizer is not None and (optimizer, data_type) in kernels.refused:
             others = [each for each in kernels.optimizers if (each, data_type) not in kernels.refused]
-            types = [each for each in kernels.weight_types if (optimizer, each) not in kernels.refused]
             return (
                 f"table {name!r}: FBGEMM's kernel with {optimizer} refuses weights of type {data_type} on "
-                f"{_DEVICES[kind]}; hint: use {_listed(types)}, or {_listed(others)}"
+                f"{_DEVICES[kind]}; hint: use {_listed(kernels.types_with(optimizer))}, or {_listed(others)}"
             )
     return None
 
