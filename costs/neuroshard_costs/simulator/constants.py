@@ -47,6 +47,11 @@ _HOST = "FBGEMM's kernels on one H100 (recsys_h100_host, recsys_h100_one_table)"
 _TUNING = "NCCL 2.30, src/graph/tuning.cc"
 
 
+def _of_h200(value: float, unit: str, what: str) -> Constant:
+    """Return a constant that is fitted to the measured H200."""
+    return Constant(value, unit, ConstantTrust.CALIBRATED, f"{_H200}: {what}")
+
+
 def _by_protocol(what: str, *microseconds: float) -> tuple[Constant, ...]:
     """Return NCCL's latencies with LL, LL128 and Simple."""
     names = ("LL", "LL128", "Simple")
@@ -74,7 +79,7 @@ WRITE_PRICE = Constant(
     ConstantTrust.MEASURED,
     "copies against reads on H100 and A100 (azure_h100, azure_a100): 0.77 and 0.90 of the peak",
 )
-CACHE_EFFICIENCY = Constant(0.83, "of the peak", ConstantTrust.CALIBRATED, f"{_H200}; gathered rows")
+CACHE_EFFICIENCY = _of_h200(0.83, "of the peak", "gathered rows")
 
 SUB_WARP_COLUMNS = (
     Constant(
@@ -87,32 +92,16 @@ SUB_WARP_COLUMNS = (
 """Widest table of a call up to which 4, or 2, bags share a warp."""
 WARP_COLUMNS = Constant(128, "columns", ConstantTrust.DOCUMENTED, "FBGEMM: 32 lanes read 4 elements each")
 WARPS_IN_FLIGHT = Constant(32, "warps per multiprocessor", ConstantTrust.ASSUMED, "registers allow half of the 64")
-CYCLES_PER_REQUEST = Constant(4.7, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: one row read by one warp")
-CYCLES_PER_BAG = Constant(
-    59, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: offsets, loop set-up, write of one output row"
-)
-CHECK_CYCLES_PER_BAG = Constant(
-    61, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: bounds_check_indices, a warp for each bag"
-)
-CHECK_CYCLES_PER_LOOKUP = Constant(
-    2.6, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: bounds_check_indices, 32 indices at once"
-)
-GRADIENT_CYCLES_PER_REQUEST = Constant(
-    24, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: one row of gradients found and read by one warp"
-)
-CYCLES_PER_SEGMENT = Constant(
-    137, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: set-up and update of one distinct row in the backward kernel"
-)
-ADAM_CYCLES_PER_SEGMENT = Constant(
-    315, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: bias correction, which whole warps do whatever the width"
-)
-CYCLES_PER_LONG_SEGMENT = Constant(
-    1740, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: a row of more lookups than a warp sums takes a block"
-)
-ADAM_CYCLES_PER_LONG_SEGMENT = Constant(13400, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: the same with Adam")
-CYCLES_PER_GRADIENT = Constant(
-    28, "cycles", ConstantTrust.CALIBRATED, f"{_H200}: numbers of bags and lookups by sorted index, of one bag"
-)
+CYCLES_PER_REQUEST = _of_h200(4.7, "cycles", "one row read by one warp")
+CYCLES_PER_BAG = _of_h200(59, "cycles", "offsets, loop set-up, write of one output row")
+CHECK_CYCLES_PER_BAG = _of_h200(61, "cycles", "bounds_check_indices, a warp for each bag")
+CHECK_CYCLES_PER_LOOKUP = _of_h200(2.6, "cycles", "bounds_check_indices, 32 indices at once")
+GRADIENT_CYCLES_PER_REQUEST = _of_h200(24, "cycles", "one row of gradients found and read by one warp")
+CYCLES_PER_SEGMENT = _of_h200(137, "cycles", "set-up and update of one distinct row in the backward kernel")
+ADAM_CYCLES_PER_SEGMENT = _of_h200(315, "cycles", "bias correction, which whole warps do whatever the width")
+CYCLES_PER_LONG_SEGMENT = _of_h200(1740, "cycles", "a row of more lookups than a warp sums takes a block")
+ADAM_CYCLES_PER_LONG_SEGMENT = _of_h200(13400, "cycles", "the same with Adam")
+CYCLES_PER_GRADIENT = _of_h200(28, "cycles", "numbers of bags and lookups by sorted index, of one bag")
 LOOKUPS_PER_WARP = Constant(
     32, "lookups", ConstantTrust.DOCUMENTED, "FBGEMM max_segment_length_per_warp: longer segments are cut"
 )
@@ -125,9 +114,7 @@ SORT_PASS_BYTES = Constant(
     24, "bytes per lookup", ConstantTrust.DOCUMENTED, "CUB radix sort: 8-byte key and 4-byte payload read and written"
 )
 SORT_BITS_PER_PASS = Constant(8, "bits", ConstantTrust.DOCUMENTED, "CUB onesweep radix sort")
-SORT_EFFICIENCY = Constant(
-    0.25, "of the peak", ConstantTrust.CALIBRATED, f"{_H200}: the sort and the small kernels around it"
-)
+SORT_EFFICIENCY = _of_h200(0.25, "of the peak", "the sort and the small kernels around it")
 SORT_KEY_BITS = Constant(
     4, "bits", ConstantTrust.ASSUMED, "keys number the rows of all tables of a call; some 16 tables"
 )
@@ -141,12 +128,8 @@ FORWARD_HOST_SECONDS = Constant(
 BACKWARD_HOST_SECONDS = Constant(
     450e-6, "s per call", ConstantTrust.ASSUMED, "autograd and the sort launch about half as many kernels again"
 )
-FORWARD_DEVICE_SECONDS = Constant(
-    13e-6, "s per call", ConstantTrust.CALIBRATED, f"{_H200}: least device time of a queued call, 3 kernels"
-)
-BACKWARD_DEVICE_SECONDS = Constant(
-    91e-6, "s per call", ConstantTrust.CALIBRATED, f"{_H200}: least device time of a queued call, some 20 kernels"
-)
+FORWARD_DEVICE_SECONDS = _of_h200(13e-6, "s per call", "least device time of a queued call, 3 kernels")
+BACKWARD_DEVICE_SECONDS = _of_h200(91e-6, "s per call", "least device time of a queued call, some 20 kernels")
 
 INTRA_NODE_EFFICIENCY = Constant(
     0.82, "of the data sheet", ConstantTrust.MEASURED, "370 of 450 GB/s over NVLink (NVIDIA/nccl-tests 212)"
