@@ -9,11 +9,11 @@ import yaml
 from neuroshard_api.job.crd import crd_text, job_schema, page_text
 from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
 from support import builders
+from support.jobs.given_paths import EXAMPLES, given_paths, jobs_in
 
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "dlrmtrainingjobs.yaml"
 PAGE = ROOT / "docs" / "reference" / "job-file.md"
-EXAMPLES = sorted((ROOT / "examples").glob("[0-9][0-9]-*.yaml"))
 each_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 
 
@@ -28,23 +28,6 @@ def fields(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 DEFINITION = yaml.load(CRD.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
 SCHEMA: dict[str, Any] = DEFINITION["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
 FIELDS = dict(fields(SCHEMA))
-
-
-def jobs_in(path: Path) -> list[dict[str, Any]]:
-    """Return the jobs of a manifest as plain data."""
-    documents = yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    return [document for document in documents if document["kind"] == KIND]
-
-
-def given_paths(value: object, path: str = "") -> Iterator[str]:
-    """Give the path of every field that plain data sets."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield f"{path}.{key}"
-            yield from given_paths(inner, f"{path}.{key}")
-    elif isinstance(value, list):
-        for inner in value:
-            yield from given_paths(inner, f"{path}[]")
 
 
 def test_the_definition_is_that_of_the_models() -> None:

@@ -2,11 +2,10 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 from neuroshard_api.job.crd import fields_below, is_leaf, job_schema
+from support.jobs.given_paths import EXAMPLES, given_paths, jobs_in
 
 ROOT = Path(__file__).parents[2]
 MAX_LEAVES = 146
@@ -14,24 +13,6 @@ MAX_LEAVES = 146
 SPEC = job_schema()["properties"]["spec"]
 LEAVES = [path for path, field, _ in fields_below(SPEC, "") if is_leaf(field)]
 NORMAL = [path for path in LEAVES if not path.startswith("experimental.")]
-
-
-def _shown_in_jobs() -> set[str]:
-    """Return the paths of the fields that the examples set."""
-    shown: set[str] = set()
-    for path in sorted((ROOT / "examples").glob("*.yaml")):
-        for data in yaml.safe_load_all(path.read_text()):
-            if isinstance(data, dict) and data.get("kind") == "DLRMTrainingJob":
-                shown |= set(_paths(data["spec"], ""))
-    return shown
-
-
-def _paths(data: Any, path: str) -> list[str]:
-    """Return the paths of all values of plain data; those of entries of a list have ``[]``."""
-    if isinstance(data, dict):
-        return [each for key, value in data.items() for each in _paths(value, f"{path}.{key}" if path else str(key))]
-    below = [each for entry in data for each in _paths(entry, f"{path}[]")] if isinstance(data, list) else []
-    return [path, *below]
 
 
 def test_a_user_meets_few_fields() -> None:
@@ -47,7 +28,8 @@ def guides() -> str:
 
 def test_each_field_is_shown_in_an_example_or_a_guide(guides: str) -> None:
     """Nobody uses a field that nobody can find."""
-    shown = _shown_in_jobs()
+    set_somewhere = {each for path in EXAMPLES for job in jobs_in(path) for each in given_paths(job)}
+    shown = {each.removeprefix(".spec.") for each in set_somewhere}
     missing = [path for path in NORMAL if path not in shown and not _is_named(path, guides)]
 
     assert missing == []
