@@ -294,7 +294,7 @@ def _job_of(tables: TableSet, *, num_devices: int, batch_size: int | None) -> di
     if tables.optimizer is not None:
         model["embeddingOptimizer"] = EmbeddingOptimizer[Optimizer(tables.optimizer).name].value
     spec: dict[str, Any] = {"model": model}
-    if tables.duplication_groups:  # of a log in sessions; a plan leaves their repeats out where it is told so
+    if tables.duplication_groups:  # of a log in sessions, whose repeats a plan leaves out on request
         spec["data"] = {"format": "Parquet", "path": "log", "sessionColumn": "session", "deduplication": "Off"}
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "tables"}, "spec": spec}
 

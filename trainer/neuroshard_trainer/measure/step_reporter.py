@@ -275,7 +275,7 @@ class StepReporter:
         parts = [each.times for each in self._parts] or [_NO_TIMES]
         medians = {key: median(each.get(key, 0.0) for each in parts) for key in parts[-1] if key != _SYNC}
         medians["step_ms"] = median(step.step_ms for step in steps)
-        if any(step.sync_ms is not None for step in steps):  # in every so many: its mean is what a step pays
+        if any(step.sync_ms is not None for step in steps):  # not each step has one: the mean is the price of a step
             medians[_SYNC] = mean(step.sync_ms or 0.0 for step in steps)
             medians[TimedPart.BACKWARD_COMMUNICATION.value] += medians[_SYNC]
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
