@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from e2e import jobs
 from e2e.operator_release import Release
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.errors import CommandError
 from neuroshard_cluster.kubectl import Kubectl, Object
@@ -68,12 +69,19 @@ def pod_on(kubectl: Kubectl, name: str, node: str) -> Callable[[], Object | None
 
 @pytest.mark.chaos
 def test_the_next_attempt_prefers_another_node_than_one_that_rejects(cluster: Cluster, namespace: Namespace) -> None:
-    """Its kubelet is stopped, and its writes are played, as for a device plug-in that restarts."""
+    """Its kubelet is stopped, and its writes are played, as for a device plug-in that restarts.
+
+    The plan waits for approval, so that the planner's pod is not given to the node without its kubelet.
+    """
     kubectl, node = namespace.kubectl, cluster.nodes()[0]
     template = {"spec": {"affinity": jobs.preferred(node, "In")}}
+    never = {"maxRestarts": 0}
+    kubectl.apply(jobs.script_job("shop", "true", podTemplate=template, failurePolicy=never, launchPolicy="Manual"))
+    planned = jobs.wait_for(kubectl, "shop", lambda seen: seen.get("reason") == "WaitingForApproval", "is planned")
     cluster.stop("kubelet", node)
     try:
-        kubectl.apply(jobs.script_job("shop", "true", podTemplate=template, failurePolicy={"maxRestarts": 0}))
+        approved = f"{APPROVED_PLAN_ANNOTATION}={planned['plan']['configMapRef']['name']}"
+        kubectl("annotate", jobs.KIND, "shop", approved)
         pod = eventually("the node is chosen", pod_on(kubectl, "shop", node))
         assert pod is not None
         reject(kubectl, pod)
