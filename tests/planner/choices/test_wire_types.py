@@ -168,7 +168,7 @@ def test_passes_of_codecs_count_as_much_as_values_go_through_them() -> None:
 
     device = request.topology.device
     values = mean * request.global_batch_size
-    passes_ms = 1000 * values * 6 * (1 / 0.37 + 1 / 0.46) / device.memory_bandwidth_bytes_per_second + 2 * 0.005
+    passes_ms = 1000 * values * 6 * (1 / 0.37 + 1 / 0.52) / device.memory_bandwidth_bytes_per_second + 2 * 0.005
     copies = {
         width: 2 * 2 * mean * request.global_batch_size * width / (share * device.memory_bandwidth_bytes_per_second)
         for width, share in ((4, 0.9), (2, 0.79))
