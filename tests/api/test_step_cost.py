@@ -11,9 +11,9 @@ from neuroshard_api.job.step_cost import (
     compared_collectives,
     dense_note,
     error_percent,
-    host_bound_note,
     is_host_bound,
     measured_cost,
+    measurement_notes,
     predicted_cost,
     simulation_note,
 )
@@ -206,14 +206,32 @@ def test_a_part_that_the_host_bound_is_no_error_of_the_prediction() -> None:
 
     assert bound.host_bound_parts == (HostBoundPart.COMPUTE, HostBoundPart.DENSE)
     assert error_percent(predicted, bound) is None
-    note = host_bound_note(bound)
-    assert note is not None
+    [note] = measurement_notes(bound)
     assert "later than the device could run them" in note
     assert "(compute, dense part)" in note
-    assert (free.host_bound_parts, host_bound_note(free)) == (None, None)
+    assert (free.host_bound_parts, measurement_notes(free)) == (None, [])
     assert error_percent(predicted, free) is not None
     assert elsewhere.host_bound_parts == (HostBoundPart.DENSE,)
     assert not is_host_bound(elsewhere)
     assert error_percent(predicted, elsewhere) is not None
     planned = predicted.model_copy(update={"dense_microseconds": 1000})
     assert "%" not in dense_note(planned, bound.model_copy(update={"dense_microseconds": 3000}))
+
+
+def test_times_of_a_worker_that_waited_for_a_processor_are_told() -> None:
+    """By the one that waited most; below a quarter there is no sentence."""
+    shares = {"busy": (0.02, 0.552), "usual": (0.02, 0.2), "unknown": (None, None)}
+    costs = {
+        name: measured_cost(
+            builders.step_report(
+                ranks=tuple(builders.rank_times(rank, processor_wait_share=share) for rank, share in enumerate(each))
+            )
+        )
+        for name, each in shares.items()
+    }
+
+    [note] = measurement_notes(costs["busy"])
+    assert [cost.processor_wait_percent for cost in costs.values()] == [55, 20, None]
+    assert note.startswith("A worker waited for a processor for 55 %")
+    assert not measurement_notes(costs["usual"])
+    assert not measurement_notes(costs["unknown"])

@@ -79,6 +79,9 @@ class RankTimes(Value):
     step_ms: Milliseconds
     host_bound: HostBoundShares | None = None
     """How often the host bound the parts. If unset: a CPU, where the host computes, or the trainer did not tell."""
+    processor_wait_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of the time since the report before in which the process's threads could run: the part in which they waited for
+    a processor. If unset: the system does not count it, or the trainer did not tell."""
     peak_memory_bytes: Count | None = None
     """Most memory since the start: of the device, as torch's allocator counts it; on a CPU of the process. If unset:
     the trainer did not tell."""

@@ -32,6 +32,8 @@ _PART_NAMES = {
     HostBoundPart.EXPANSION: "expansion",
     HostBoundPart.DENSE: "dense part",
 }
+BUSY_PERCENT = 25
+"""Of a worker's time: where it waits for a processor for this long, others slow its steps by a third or more."""
 SHOWN_GROUPS = 64
 """Duplication groups in a status, the first ones of the plan."""
 
@@ -109,6 +111,7 @@ def measured_cost(report: StepReport) -> MeasuredCost:
         source=report.source,
         duplication_factors=_factors(report.duplication),
         host_bound_parts=_host_bound_parts(slowest, report.ranks) or None,
+        processor_wait_percent=_processor_wait_percent(report.ranks),
     )
 
 
@@ -161,7 +164,22 @@ def is_host_bound(measured: StepCostStatus | None) -> bool:
     return measured is not None and bool(set(host_bound_parts(measured)) - {HostBoundPart.DENSE})
 
 
-def host_bound_note(measured: StepCostStatus) -> str | None:
+def measurement_notes(measured: StepCostStatus) -> list[str]:
+    """Return the sentences on what the measured times have in them besides the plan's work."""
+    return list(filter(None, (_host_bound_note(measured), _processor_note(measured))))
+
+
+def _processor_note(measured: StepCostStatus) -> str | None:
+    share = measured.processor_wait_percent if isinstance(measured, MeasuredCost) else None
+    if share is None or share < BUSY_PERCENT:
+        return None
+    return (
+        f"A worker waited for a processor for {share} % of the time in which it could run, since others used the "
+        "machine: measured times say little of the plan."
+    )
+
+
+def _host_bound_note(measured: StepCostStatus) -> str | None:
     """Return the sentence about parts that the host bound. None: there are none."""
     parts = [_PART_NAMES[part] for part in host_bound_parts(measured)]
     if not parts:
@@ -225,6 +243,12 @@ def _host_bound_parts(slowest: RankTimes, ranks: Sequence[RankTimes]) -> tuple[H
     found = [part for part, names in _HOST_BOUND.items() if slowest.host_bound and slowest.host_bound.binds(*names)]
     dense = any(each.host_bound is not None and each.host_bound.binds(*_DENSE) for each in ranks)
     return (*found, HostBoundPart.DENSE) if dense else tuple(found)
+
+
+def _processor_wait_percent(ranks: Sequence[RankTimes]) -> int | None:
+    """Return the percent of the rank that waited for a processor most. None: it is not known."""
+    known = [each.processor_wait_share for each in ranks if each.processor_wait_share is not None]
+    return round(100 * max(known)) if known else None
 
 
 def _rank_ms(times: RankTimes) -> float:

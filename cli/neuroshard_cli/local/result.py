@@ -141,12 +141,12 @@ def result_table(result: RunResult) -> "RenderableType":
 
 
 def _notes(result: RunResult) -> list[str]:
-    from neuroshard_api.job.step_cost import dense_note, host_bound_note, simulation_note
+    from neuroshard_api.job.step_cost import dense_note, measurement_notes, simulation_note
 
     notes: list[str] = []
     if result.predicted is not None and result.measured is not None:
         simulated = simulation_note(result.predicted, result.measured)
-        notes += filter(None, (simulated, host_bound_note(result.measured)))
+        notes += [*filter(None, [simulated]), *measurement_notes(result.measured)]
         notes += [
             f"Group {planned.group}: {found.factor} samples per distinct list, planned {planned.factor}."
             for planned, found in zip(

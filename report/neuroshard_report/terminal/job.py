@@ -5,7 +5,7 @@ from datetime import datetime
 
 from neuroshard_api.job.replanning import ReplanningStatus
 from neuroshard_api.job.status import Cost, LeverStatus, Status, StepCostStatus
-from neuroshard_api.job.step_cost import dense_note, host_bound_note, simulation_note
+from neuroshard_api.job.step_cost import dense_note, measurement_notes, simulation_note
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from rich.console import Group, RenderableType
 
@@ -96,7 +96,7 @@ def _of_cost(cost: Cost) -> Iterator[str]:
         yield f"measured is {abs(cost.error_percent)} % {side} what was predicted"
     if cost.predicted is not None and cost.measured is not None:
         note = simulation_note(cost.predicted, cost.measured)
-        yield from filter(None, (note, host_bound_note(cost.measured)))
+        yield from (*filter(None, [note]), *measurement_notes(cost.measured))
         yield from _duplication(cost.predicted, cost.measured)
         if cost.measured.dense_microseconds is not None:
             yield dense_note(cost.predicted, cost.measured)

@@ -42,6 +42,7 @@ from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.dense_timers import DenseTimers
 from neuroshard_trainer.measure.device_memory import measured_memory
 from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers
+from neuroshard_trainer.measure.processor_wait import ProcessorWait
 from neuroshard_trainer.measure.step_marks import (
     COMMUNICATION,
     COMPUTE,
@@ -181,6 +182,7 @@ class StepReporter:
         self._steps: deque[_StepMs] = deque(maxlen=window)
         self._parts: deque[_StepParts] = deque(maxlen=max(1, window // self._timed_every))
         self._reference = ReferenceTimes()
+        self._processor_wait = ProcessorWait()
         folder = drift if isinstance(drift, Path) else write.parent if drift and isinstance(write, Path) else None
         self.drift: DriftWatch | None = None
         """The drift watch, on rank 0; None on other ranks, and where nothing watches."""
@@ -281,7 +283,7 @@ class StepReporter:
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["collectives"] = _collectives(medians)
         own["host_bound"] = _host_bound_shares([each.host_bound for each in self._parts])
-        own.update(measured_memory(self._device))
+        own.update(measured_memory(self._device), processor_wait_share=self._processor_wait.share_since_last())
         work = None if self._codecs is None else taken_work(self._codecs, self._clock)
         distinct = (self._num_samples, *self._num_distinct)
         of_gradients = None if self._gradients is None else self._gradients.take_work()
