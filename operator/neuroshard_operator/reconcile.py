@@ -2,12 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.status import HardwareStatus, Stage, StageName, Status
 from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
+from neuroshard_api.lifecycle.deadlines import missed_deadline, next_deadline
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, EventReason, Reads, Restore
@@ -301,32 +302,22 @@ def _candidate_hash(context: Context) -> str | None:
 
 def _too_late(context: Context) -> StageResult | None:
     """Return the step that ends a job which missed a deadline; waiting in a queue does not count."""
-    policy, started = context.spec.run_policy, context.status.start_time
-    if started is None or holds(context.status.conditions, ConditionType.SUSPENDED):
+    if holds(context.status.conditions, ConditionType.SUSPENDED):
         return None
-    limit = policy.active_deadline_seconds
-    if limit is not None and context.now >= started + timedelta(seconds=limit):
-        message = f"the job took longer than runPolicy.activeDeadlineSeconds ({limit} s)"
-        return failed(display_stage=Stage.RUNNING, stage=None, reason=Reason.DEADLINE_EXCEEDED, message=message)
-    limit = policy.pre_running_deadline_seconds
-    ran = context.stage_status(StageName.RUNNING).start_time is not None
-    if limit is not None and not ran and context.now >= started + timedelta(seconds=limit):
-        doing = f"; last message: {context.status.message}" if context.status.message else ""
-        message = f"the workers did not all run within runPolicy.preRunningDeadlineSeconds ({limit} s){doing}"
-        return failed(display_stage=Stage.LAUNCHING, stage=None, reason=Reason.NOT_RUNNING_IN_TIME, message=message)
-    return None
+    missed = missed_deadline(context.spec.run_policy, context.status, context.now)
+    if missed is None:
+        return None
+    if missed.is_of_start:
+        stage, reason = Stage.LAUNCHING, Reason.NOT_RUNNING_IN_TIME
+    else:
+        stage, reason = Stage.RUNNING, Reason.DEADLINE_EXCEEDED
+    return failed(display_stage=stage, stage=None, reason=reason, message=missed.message)
 
 
 def _deadline_s(context: Context, status: Status) -> float | None:
     """Return the seconds to the next deadline."""
-    policy, started = context.spec.run_policy, status.start_time
-    if started is None:
-        return None
-    ran = any(each.name is StageName.RUNNING and each.start_time for each in status.stages)
-    limits = [policy.active_deadline_seconds, None if ran else policy.pre_running_deadline_seconds]
-    return earliest(
-        seconds_until(started + timedelta(seconds=limit), context.now) for limit in limits if limit is not None
-    )
+    due = next_deadline(context.spec.run_policy, status)
+    return None if due is None else seconds_until(due, context.now)
 
 
 def _refused_for_good(refusals: Sequence[Refusal]) -> StageResult | None:

@@ -5,7 +5,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from neuroshard_api.job.policies import FailureAction
-from neuroshard_operator.failures import FailureCause, cause_of, verdict
+from neuroshard_api.lifecycle.failures import FailureCause, verdict
+from neuroshard_operator.failures import cause_of
 from neuroshard_operator.observed.objects import ChildJob, ChildPod, JobEnd, Meta, Termination
 from neuroshard_operator.stages.result import log_tail
 from support import builders

@@ -9,11 +9,8 @@ from typing import Any
 
 from neuroshard_operator.observed.results import ResultDocument
 
-DISRUPTION = "DisruptionTarget"
-"""Pod condition with which the cluster says that it takes a pod away: drain, preemption, taint, lost node."""
 OF_ANOTHER_NAMESPACE = "of another namespace"
 """In place of the name of a job that this job's users may not know of."""
-LOG_CHARACTERS = 2048  # of the end of a log; status.lastFailure.message holds 4096
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,14 +11,13 @@ from typing import Any
 
 from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.training_job import GROUP, KIND
+from neuroshard_api.lifecycle.failures import DISRUPTION, LOG_CHARACTERS
 from neuroshard_api.process.printable import printable
 
 from neuroshard_operator import names
 from neuroshard_operator.observed.bounded import UNREADABLE, problem_of
 from neuroshard_operator.observed.json_text import members
 from neuroshard_operator.observed.objects import (
-    DISRUPTION,
-    LOG_CHARACTERS,
     ChildConfigMap,
     ChildJob,
     ChildObject,

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from neuroshard_api.job.status import Stage, StageName, StageState
+from neuroshard_api.lifecycle.restarts import LONGEST_PAUSE_S
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Action, Delete, Event, EventReason, Manifest, Patch
@@ -18,7 +19,6 @@ from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.reports import cleared, device_not_reported
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, worker_conditions
-from neuroshard_operator.stages.running import LONGEST_PAUSE_S
 
 REQUEUE_AFTER_S = 10.0
 """While old pods end: a pod on a lost node ends by the clock, and nothing tells when."""

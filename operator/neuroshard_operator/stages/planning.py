@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 
 from neuroshard_api.documents.config_map import ConfigMapTooLargeError
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.fallback import may_fall_back
 from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.job.status import ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
+from neuroshard_api.lifecycle.restarts import with_more_reserve
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
@@ -42,9 +43,6 @@ PLANNING = JobStage(
     again="it plans again",
     failures={ExitCode.INFEASIBLE: (Reason.INFEASIBLE, "no plan fits")},
 )
-MORE_RESERVE = 0.05
-"""Share of a device's memory that each ReplanAndRestart holds back more: an equal request would get an equal plan."""
-MOST_RESERVE = 0.9
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -353,20 +351,13 @@ def _request(
     except ValueError as error:
         return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
     try:
-        text = _with_more_reserve(request, context.status.replans or 0).to_json()
+        text = with_more_reserve(request, context.status.replans or 0).to_json()
         return request_file(context, inputs_hash, text)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the planner's request does not fit into one ConfigMap: {error}"
         return PLANNING.failed_with(Reason.INPUT_TOO_LARGE, message)
     except ValueError as error:
         return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
-
-
-def _with_more_reserve(request: PlanRequest, num_replans: int) -> PlanRequest:
-    """Return the request with more memory kept free for each time that another plan was asked for."""
-    share = min(MORE_RESERVE * num_replans, MOST_RESERVE)
-    kept_free = request.memory.reserve_bytes + int(share * request.topology.device.memory_bytes)
-    return request.model_copy(update={"memory": request.memory.model_copy(update={"reserve_bytes": kept_free})})
 
 
 def _start(

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from neuroshard_api.job.status import LastFailure, Stage, StageName, StageState
+from neuroshard_api.lifecycle.failures import FailureCause
 from neuroshard_api.process.hints import last_message
 
 from neuroshard_operator.actions import Action, Event
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
-from neuroshard_operator.failures import FailureCause
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,8 @@ from neuroshard_api.job.status import (
     StageName,
     StageState,
 )
+from neuroshard_api.lifecycle.failures import FailureCause, FailureVerdict, believed, verdict
+from neuroshard_api.lifecycle.restarts import HUNG, Attempt, NextAttempt, after_failure, no_progress, progress_due
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.replanning.record import with_plan_before
 
@@ -19,15 +21,7 @@ from neuroshard_operator import names
 from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
-from neuroshard_operator.failures import (
-    FailureCause,
-    FailureVerdict,
-    believed,
-    cause_of,
-    cause_of_loss,
-    verdict,
-    was_stopped,
-)
+from neuroshard_operator.failures import cause_of, cause_of_loss, was_stopped
 from neuroshard_operator.observed.objects import OF_ANOTHER_NAMESPACE, ChildJob
 from neuroshard_operator.stages.pinned import nodes_available
 from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
@@ -52,12 +46,6 @@ from neuroshard_operator.stages.result import (
     worker_conditions,
 )
 
-FIRST_PAUSE_S = 10.0
-"""Before the second restart that counts; the first follows at once. Each further pause is twice as long."""
-LONGEST_PAUSE_S = 300.0
-UNCOUNTED_PAUSE = timedelta(seconds=30)
-"""Between restarts that do not count, where the workers ran for less than `QUICK`: nothing else bounds their number."""
-QUICK = timedelta(minutes=10)
 MEETS_WITHIN = timedelta(seconds=10)
 """How long workers that all run need to meet: names of pods resolve some seconds after their start."""
 SILENT_REQUEUE_S = 10.0
@@ -244,29 +232,23 @@ def _lost_nodes(context: Context, current: ChildJob) -> StageResult | None:
 
 def _hang(context: Context, current: ChildJob) -> StageResult | None:
     """Return the restart of workers that report no progress any more; None while they do, or never did."""
-    limit_s = context.spec.failure_policy.progress_timeout_seconds
     last = last_progress(context)
-    if limit_s is None or last is None or context.now < last + timedelta(seconds=limit_s):
+    cause = no_progress(context.spec.failure_policy, last, context.now)
+    if cause is None:
         return None
     if reported(context, last=True):
         return None  # it came since the status was written, as after a pause of the operator
-    cause = FailureCause(
-        reason="NoProgress",
-        message=f"no progress was reported since {last:%H:%M:%S} UTC (failurePolicy.progressTimeoutSeconds {limit_s})",
-        time=context.now,
-    )
     evicted = [pod for pod in context.pods_of(current) if pod.live and pod.disruption]
     if evicted:  # a pod on a node that stopped answering: the cluster takes it away, and nothing else ends
         noticed = cause_of_loss(evicted, cause.message, context.now)
         decided = verdict(context.spec.failure_policy, noticed, lost_node=True)
         return _ended(context, noticed, decided, healthy_until=last)
-    decided = FailureVerdict(action=FailureAction.RESTART_JOB, rule="progressTimeoutSeconds")
-    return _ended(context, cause, decided, healthy_until=last)
+    return _ended(context, cause, HUNG, healthy_until=last)
 
 
 def _hang_check_s(context: Context) -> float | None:
-    limit_s, last = context.spec.failure_policy.progress_timeout_seconds, last_progress(context)
-    return None if limit_s is None or last is None else seconds_until(last + timedelta(seconds=limit_s), context.now)
+    due = progress_due(context.spec.failure_policy, last_progress(context))
+    return None if due is None else seconds_until(due, context.now)
 
 
 def _healthy_time(context: Context, until: datetime) -> timedelta:
@@ -277,13 +259,6 @@ def _healthy_time(context: Context, until: datetime) -> timedelta:
     if last is not None and not reported(context, last=True):
         until = min(until, last)
     return max(until - context.ready_since, timedelta(0))
-
-
-def _counted_before(context: Context, healthy: timedelta) -> int:
-    """Return the restarts that count towards the maximum, none of them once the workers trained for long enough."""
-    if healthy >= timedelta(seconds=context.spec.failure_policy.reset_after_seconds):
-        return 0
-    return context.status.restarts_count_towards_max or 0
 
 
 def _ended(
@@ -299,25 +274,23 @@ def _ended(
     `healthy_until`: when they last trained, where that was before the cause's time. `note`: what else people should
     know, at the end of the message.
     """
-    failure = cause.recorded(Stage.RUNNING, context.now)
     healthy = _healthy_time(context, healthy_until or cause.time or context.now)
-    counted = _counted_before(context, healthy)
-    most = context.spec.failure_policy.max_restarts
-    status_fields = {"workers": worker_count(context), **reported(context, last=True)}
+    attempt = Attempt(number=context.attempt, healthy=healthy, never_ran=cause.never_ran)
+    what = described(cause)
     before = _plan_before(context, cause) if decided.counts else None
+    record: Mapping[str, object] = {}
     if before is not None:
-        what = f"{described(cause)}; they resume under the plan before, since this one was not measured yet"
-        uncounted = replace(decided, action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS)
-        return _restart(context, what, uncounted, failure, {**status_fields, "replanning": before}, healthy=healthy)
-    if decided.action is FailureAction.FAIL_JOB:
-        reason, message = Reason.WORKERS_FAILED, f"{described(cause)} (failure rule: {decided.rule})"
-    elif decided.counts and counted >= most:
-        reason = Reason.TOO_MANY_RESTARTS
-        message = f"the workers failed after {counted} of at most {most} restarts; the last time {described(cause)}"
-    else:
-        what = f"{described(cause)}{note}"
-        never_ran = cause.never_ran
-        return _restart(context, what, decided, failure, status_fields, healthy=healthy, never_ran=never_ran)
+        record = {"replanning": before}
+        what = f"{what}; they resume under the plan before, since this one was not measured yet"
+        decided, note = replace(decided, action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS), ""
+        attempt = replace(attempt, never_ran=False)
+    follows = after_failure(context.spec.failure_policy, context.status, attempt, decided, what=what, note=note)
+    status_fields = {"workers": worker_count(context), **reported(context, last=True), **record}
+    failure = cause.recorded(Stage.RUNNING, context.now)
+    if isinstance(follows, NextAttempt):
+        return _restart(context, follows, failure, status_fields)
+    reason = Reason.TOO_MANY_RESTARTS if follows.too_many else Reason.WORKERS_FAILED
+    message = follows.message
     step = failed(display_stage=Stage.RUNNING, stage=StageName.RUNNING, reason=reason, message=message, failure=failure)
     return replace(step, status_fields=status_fields, conditions=worker_conditions(reason, message, holds=False))
 
@@ -355,44 +328,13 @@ def restarted_elsewhere(context: Context, message: str, status_fields: Mapping[s
     )
 
 
-def _pause(
-    context: Context, decided: FailureVerdict, counted: int, healthy: timedelta, *, never_ran: bool
-) -> timedelta:
-    """Return the delay of the next attempt: longer with each failure that counts, and between quick disruptions.
-
-    Where no container ran, as on a node that boots, it doubles from one such failure to the next.
-    """
-    if never_ran and not decided.counts:
-        last, again = context.status.last_failure, context.status.next_start_time
-        before = timedelta(0)
-        if last is not None and last.container_name is None and last.time is not None and again is not None:
-            before = again - last.time
-        return min(max(2 * before, timedelta(seconds=FIRST_PAUSE_S)), timedelta(seconds=LONGEST_PAUSE_S))
-    if decided.counts:
-        pause_s = min(FIRST_PAUSE_S * 2.0 ** min(counted - 2, 30), LONGEST_PAUSE_S) if counted > 1 else 0.0
-        return timedelta(seconds=pause_s)
-    uncounted = context.attempt + 1 - (context.status.restarts_count_towards_max or 0)
-    return timedelta(0) if uncounted <= 1 or healthy >= QUICK else UNCOUNTED_PAUSE
-
-
 def _restart(
-    context: Context,
-    what: str,
-    decided: FailureVerdict,
-    failure: LastFailure,
-    status_fields: dict[str, object],
-    *,
-    healthy: timedelta,
-    never_ran: bool = False,
+    context: Context, follows: NextAttempt, failure: LastFailure, status_fields: Mapping[str, object]
 ) -> StageResult:
-    counted = _counted_before(context, healthy) + decided.counts
-    pause = _pause(context, decided, counted, healthy, never_ran=never_ran)
-    counting = f"restart {counted} of {context.spec.failure_policy.max_restarts}" if decided.counts else "not counted"
-    message = f"restarting all workers ({counting}, failure rule: {decided.rule}): {what}"
+    message, replans = follows.message, follows.replans
     old_reports = cleared(context)
-    replan = decided.action is FailureAction.REPLAN_AND_RESTART
-    if replan and context.broken_rules:  # a spec that this release refuses gets no plan, and has one to go on with
-        replan = False
+    if replans and context.broken_rules:  # a spec that this release refuses gets no plan, and has one to go on with
+        replans = False
         message = f"{message}; under the plan there is, since another needs a changed spec: {context.broken_rules[0]}"
     return StageResult(
         display_stage=Stage.LAUNCHING,
@@ -406,11 +348,8 @@ def _restart(
         status_fields={
             **status_fields,
             **old_reports,
-            "restarts": context.attempt + 1,
-            "restarts_count_towards_max": counted,
-            "last_failure": failure,
-            "next_start_time": (failure.time or context.now) + pause if pause else None,
-            **({"replans": (context.status.replans or 0) + 1} if replan else {}),
+            **follows.status_fields(failure, context.now),
+            **({"replans": (context.status.replans or 0) + 1} if replans else {}),
         },
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.ACTIVE, restarted=True),
