@@ -214,7 +214,7 @@ def test_a_fallback_plans_what_the_search_could_not(runs: Runs) -> None:
 )
 def test_a_failure_has_a_cause_and_the_logs_tail(runs: Runs, script: str, code: ExitCode, sentence: str) -> None:
     """One sentence, the end of the log above it, and where the rest is."""
-    result = runs.train(script=script)
+    result = runs.train(script=script, failurePolicy={"maxRestarts": 0})
 
     log = runs.run_dir / "logs" / "train.log"
     shown = [f"  | {line}" for line in log.read_text(encoding="utf-8").splitlines()]
@@ -227,7 +227,7 @@ def test_a_failure_has_a_cause_and_the_logs_tail(runs: Runs, script: str, code: 
 
 def test_a_failed_stage_is_tried_again(runs: Runs) -> None:
     """What went before it is kept."""
-    runs.run(script="import sys; sys.exit(1)")
+    runs.run(script="import sys; sys.exit(1)", failurePolicy={"maxRestarts": 0})
 
     result = runs.run()
 

@@ -1,4 +1,4 @@
-"""``neuroshard run`` killed in training, and run again under a plan of other placements."""
+"""``neuroshard run`` or one of its ranks killed in training, and the training that resumes."""
 
 import json
 import signal
@@ -95,3 +95,24 @@ def test_a_run_that_is_killed_resumes_under_another_mixed_plan(
     assert {each.family for times in report.ranks for each in times.collectives} == {
         None, Family.COLUMNS, Family.ROWS, Family.REPLICATED,
     }  # fmt: skip
+
+
+@pytest.mark.torchrec
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_rank_that_is_killed_is_restarted_with_its_peers_and_resumes(
+    tmp_path: Path, neuroshard: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command trains to the end: the failure policy restarts all ranks, which go on from the checkpoint."""
+    monkeypatch.setenv("PYTHONPATH", str(TESTS))
+    plan, run_dir = tmp_path / "plan.json", tmp_path / "run"
+    plan.write_text(mixed_plans()[0].to_json(), encoding="utf-8")
+
+    result = neuroshard(
+        "run", job_file(tmp_path, KILLED_AT_STEP, tmp_path / "killed"), "--run-dir", run_dir, "--plan", plan, "--json"
+    )
+
+    assert result.code == ExitCode.OK, result.err
+    assert "restarting all workers (restart 1 of 3, failure rule: default)" in result.err
+    assert f"going on from step {KILLED_AT_STEP // EVERY_STEPS * EVERY_STEPS} of" in output(tmp_path, 0)
+    assert TrainingProgress.read(run_dir / "train" / "progress.json").step == NUM_STEPS

@@ -67,9 +67,9 @@ def run(  # noqa: PLR0917 - typer passes by name
         left_over = end_marked(str(directory.path))
         if left_over:
             say(f"ended {left_over} processes that an earlier run had left in {directory.path}")
+        local = LocalRun(found, tables, directory, view := RunView(stages, progress_console()))
         try:
-            with RunView(stages, progress_console()) as view:
-                local = LocalRun(found, tables, directory, view)
+            with view, local.life:
                 planned = _planned(local, plan=plan, bundle=bundle, root=root)
                 waits = _waits(found.job, approved=approve)
                 if not waits:
@@ -145,8 +145,10 @@ def _require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path
 
 
 def require_local(job: "DLRMTrainingJob", *, where: str) -> None:
-    """Raise CommandError for a job that one machine cannot run."""
+    """Raise CommandError for a job that one machine cannot run, or that is suspended."""
     nodes = job.spec.trainer.num_nodes
+    if job.spec.suspend:
+        raise CommandError(f"{where}: spec.suspend: is true, so that nothing runs; hint: set it to false")
     if nodes > 1:
         raise CommandError(
             f"{where}: spec.trainer.numNodes: is {nodes}, this is one machine; hint: set it to 1, "

@@ -25,6 +25,7 @@ class RunDirectory:
         train/                       the trainer's: checkpoints/, progress.json, step-report.json
         logs/<stage>.log             what the stage's processes printed
         state.json                   what is finished, and from which inputs
+        status.json                  restarts, the last failure, deadlines' start, as in a job's status
         result.json                  predicted, baseline and measured cost, metrics
         replanning.json candidate.json candidate-inputs.json   further plans for changed inputs
 
@@ -45,6 +46,7 @@ class RunDirectory:
         self.result_file = self.path / "result.json"
         self.replanning_file = self.path / "replanning.json"
         self.candidate_file = self.path / "candidate.json"
+        self.status_file = self.path / "status.json"
         self.plan_before_file = self.path / "plan-before.json"
         self.inputs_file = self.path / "candidate-inputs.json"
 

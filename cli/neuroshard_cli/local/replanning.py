@@ -117,6 +117,9 @@ class LocalReplanning:
         """
         from neuroshard_api.replanning.record import with_plan_before
 
+        history = self._record.history
+        if not history or history[-1].hash != f"sha256:{file_digest(self._directory.plan_file)}":
+            return False  # a failure rule has had another plan made since
         before = with_plan_before(self._record, message=why, now=self._clock())
         file = self._directory.plan_before_file
         if before is None or f"sha256:{file_digest(file)}" != before.history[-1].hash:

@@ -4,7 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from neuroshard_dlrm.plan_file import mismatches
 from neuroshard_cli.local.corrected_models import take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
+from neuroshard_cli.local.lifecycle import LocalLife
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
@@ -59,7 +60,10 @@ class LocalRun:
         self._given_tables = self._tables = tables
         self._directory = directory
         self._view = view
-        self._runner = StageRunner(directory, view)
+        self.life = LocalLife(directory, self.spec)
+        self._runner = StageRunner(directory, view, check=self.life.check)
+        self._models: MeasuredModels | None = None
+        """What the plan was searched with. None: it was given."""
         self._bundle_dir: Path | None = None
         """Cost models of the plan. None: it was given."""
         self._plan_inputs = ""
@@ -114,11 +118,14 @@ class LocalRun:
         from neuroshard_api.job.fallback import may_fall_back
         from neuroshard_api.job.plan_request import counts_dense, dense_signature, plan_request
         from neuroshard_api.job.stage_commands import BUNDLE_FOLDER
+        from neuroshard_api.lifecycle.restarts import with_more_reserve
 
         if profiled.bundle_dir.name == BUNDLE_FOLDER:
             self.profile_folder = profiled.bundle_dir.parent
         fallback = self.spec.planner.fallback_algorithm.algorithm
+        self._models = profiled
         request = plan_request(self._job, tables=self._tables, topology=profiled.topology)
+        request = with_more_reserve(request, self.life.replans)
         weights = [str(file_digest(path)) for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
         dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
         inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
@@ -316,8 +323,10 @@ class LocalRun:
     def _search(self, profiled: MeasuredModels, algorithm: "Algorithm | None") -> None:
         from neuroshard_api.job.plan_request import counts_dense, plan_request
         from neuroshard_api.job.stage_commands import planner_command
+        from neuroshard_api.lifecycle.restarts import with_more_reserve
 
         request = plan_request(self._job, tables=self._tables, topology=profiled.topology, algorithm=algorithm)
+        request = with_more_reserve(request, self.life.replans)
         write_file(self._directory.request_file, request.to_json())
         command = planner_command(
             request_file=str(self._directory.request_file),
@@ -338,14 +347,18 @@ class LocalRun:
         write_file(self._directory.plan_report, render_html(plan, traffic=traffic))
 
     def _train_replanned(self, data_dir: Path, port: int | None) -> None:
-        """Train to the end, under further plans if they are taken: each resumes from the checkpoint before it."""
+        """Train to the end: restarts, also under further plans, resume from the newest checkpoint.
+
+        Raises StageFailedError where the failure policy ends the job.
+        """
         from neuroshard_cli.local.replanning import PlanTakenError
 
         replanning = self._replanning()
         while True:
             try:
-                look = (lambda: None) if replanning is None else replanning.look
-                self._run_trainer(data_dir, port, look)
+                self.life.await_start(lambda note: self._view.note("train", note))
+                self.life.begin_attempt()
+                self._run_trainer(data_dir, port, (lambda: None) if replanning is None else replanning.look)
             except PlanTakenError as taken:
                 assert replanning is not None, "it has raised"
                 replanning.accept()
@@ -353,16 +366,31 @@ class LocalRun:
                 self._view.say(f"train: restarts under another plan: {taken}")
                 replanning = self._replanning()
             except StageFailedError as error:
-                if replanning is None or not replanning.take_back(str(error)):
-                    raise
-                self._finish_accepted()
-                self._view.say(f"train: restarts under the plan before, since this one was not measured yet: {error}")
+                self._restart(error, replanning)
                 replanning = self._replanning()
             else:
                 return
             finally:
                 if replanning is not None:
                     replanning.stop()
+
+    def _restart(self, error: StageFailedError, replanning: "LocalReplanning | None") -> None:
+        """Prepare the next attempt by the failure policy. Raises the error where that ends the job."""
+        from neuroshard_api.job.policies import FailureAction
+
+        decided, what, cause = self.life.verdict(error), str(error), error.cause
+        if decided is None or cause is None:
+            raise error
+        if decided.counts and replanning is not None and replanning.take_back(what):
+            self._finish_accepted()
+            what = f"{what}; they resume under the plan before, since this one was not measured yet"
+            decided = replace(decided, action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS)
+        replans, message = self.life.replans, self.life.restart(cause, decided, what)
+        if not message:
+            raise error
+        self._view.say(f"train: {message}")
+        if self.life.replans > replans and self._models is not None:
+            self.plan(self._models)
 
     def _finish_accepted(self) -> None:
         """Finish the stage of the plan again, for the candidate that took the plan's place."""
@@ -423,6 +451,7 @@ class LocalRun:
     def _run_trainer(self, data_dir: Path, port: int | None, look: Callable[[], None]) -> None:
         from neuroshard_api.job.stage_commands import (
             ANY_PORT,
+            READY_FILE_VARIABLE,
             torchrun_environment,
             trainer_command,
             worker_environment,
@@ -443,6 +472,7 @@ class LocalRun:
         own = {each.name: each.value or "" for each in self.spec.trainer.env if each.value_from is None}
         environment = {
             **own,
+            READY_FILE_VARIABLE: str(self.life.ready_file),
             **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=str(data_dir)),
             **torchrun_environment(
                 self._job,
@@ -452,7 +482,12 @@ class LocalRun:
             ),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         }
-        self._runner.run("train", command, environment, look=look)
+
+        def watched() -> None:
+            self.life.look()
+            look()
+
+        self._runner.run("train", command, environment, look=watched)
 
 
 def _limit_s(stage: "Profiler | Planner") -> float | None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from neuroshard_api.process.exit_codes import ExitCode
 
 TAIL_LINES = 15
+SIGNALED = 128
+"""Exit code of a container that a signal ended, less the signal's number."""
 _OWN_SENTENCE = re.compile(r"(?:^|: )error: (?P<sentence>.+)")
 _WORKER = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
 """How torchrun says which of its workers failed first; its own traceback follows, which helps no one."""
@@ -19,6 +21,9 @@ class Failure:
 
     sentence: str
     exit_code: ExitCode
+    """Of the command."""
+    container_code: int
+    """Exit code of the worker that failed first, as a container has it: 128 plus the number of a signal."""
     tail: Sequence[str]
     """The log's last lines."""
 
@@ -40,6 +45,7 @@ def failure_of(status: int, log: str) -> Failure:
     known = code in set(ExitCode) - {ExitCode.OK, ExitCode.INTERNAL_ERROR}
     return Failure(
         sentence=sentence,
+        container_code=code if code >= 0 else SIGNALED - code,
         exit_code=ExitCode(code) if known else ExitCode.JOB_FAILED,
         tail=(lines[:at] or lines)[-TAIL_LINES:],
     )

@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from neuroshard_cli.local.stage_process import StageTimeoutError, run_stage
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.progress import TrainingProgress
+    from neuroshard_api.lifecycle.failures import FailureCause, FailureVerdict
 
 
 class StageFailedError(CommandError):
@@ -24,6 +26,10 @@ class StageFailedError(CommandError):
     tail: Sequence[str] = ()
     timed_out: bool = False
     """Whether timeoutSeconds ended it."""
+    cause: "FailureCause | None" = None
+    """As the failure policy takes it. None: no process was started."""
+    verdict: "FailureVerdict | None" = None
+    """Of a failure that no rule decides."""
 
 
 class StageRunner:
@@ -32,10 +38,12 @@ class StageRunner:
     Args:
         directory: keeps the logs.
         view: shows the stages' output.
+        check: called several times a second; the command is stopped in good order if it raises.
     """
 
-    def __init__(self, directory: RunDirectory, view: RunView) -> None:
+    def __init__(self, directory: RunDirectory, view: RunView, *, check: Callable[[], None]) -> None:
         self._directory = directory
+        self._check = check
         self._view = view
 
     def run(
@@ -62,7 +70,10 @@ class StageRunner:
 
         def noted() -> None:
             self._view.note(stage, self._newest(stage))
+            self._check()
             look()
+
+        from neuroshard_api.lifecycle.failures import FailureCause
 
         log = self._directory.log(stage)
         try:
@@ -90,6 +101,9 @@ class StageRunner:
             failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
             failed = StageFailedError(f"the stage {stage} failed: {failure.sentence} (log: {log})", failure.exit_code)
             failed.tail = failure.tail
+            failed.cause = FailureCause(
+                exit_code=failure.container_code, message="\n".join(failure.tail), time=datetime.now(UTC)
+            )
             raise failed
 
     def _newest(self, stage: str) -> str:

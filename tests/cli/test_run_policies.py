@@ -1,0 +1,233 @@
+"""Specification of failurePolicy, runPolicy and suspend in ``neuroshard run``: the rules of the operator."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from neuroshard_api.job.policies import FailureAction
+from neuroshard_api.job.training_job import Spec
+from neuroshard_api.lifecycle.failures import FailureCause, verdict
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.lifecycle import DeadlineMissedError, LocalLife
+from neuroshard_cli.local.stage_runner import StageFailedError
+from support import builders
+from support.cli.local_runs import TRAINER, Runs
+from support.depth import depth
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+FAILS_ONCE = f"""{TRAINER}
+first = not (run_dir / "failed-before").exists()
+(run_dir / "failed-before").touch()
+if first:
+    sys.exit(40)
+"""
+ALWAYS_FAILS = f"{TRAINER}\nsys.exit(40)\n"
+
+
+class Clock:
+    """A clock that moves by the time that is waited."""
+
+    def __init__(self) -> None:
+        self.now = START
+        self.waited_s = 0.0
+
+    def __call__(self) -> datetime:
+        """Return the time."""
+        return self.now
+
+    def wait(self, seconds: float) -> None:
+        """Wait."""
+        self.waited_s += seconds
+        self.now += timedelta(seconds=seconds)
+
+
+def a_spec(**parts: Any) -> Spec:
+    """Return the spec of the tests' job."""
+    return builders.job(**parts).spec
+
+
+def a_life(folder: Path, clock: Clock, **parts: Any) -> LocalLife:
+    """Return the life of a run in a folder."""
+    directory = RunDirectory(folder)
+    directory.train_dir.mkdir(parents=True, exist_ok=True)
+    return LocalLife(directory, a_spec(**parts), clock=clock, wait=clock.wait)
+
+
+def failed(code: int) -> StageFailedError:
+    """Return the failure of a worker with an exit code."""
+    error = StageFailedError("the stage train failed", ExitCode.JOB_FAILED)
+    error.cause = FailureCause(exit_code=code)
+    return error
+
+
+def restarted(life: LocalLife, code: int = 1) -> str:
+    """Return the sentence of the restart after a worker ended with an exit code; empty where the job fails."""
+    error = failed(code)
+    decided = life.verdict(error)
+    assert decided is not None
+    assert error.cause is not None
+    return life.restart(error.cause, decided, str(error))
+
+
+def test_a_worker_that_fails_is_restarted(runs: Runs) -> None:
+    """Without a policy in the job file the first restart follows at once, and the status records it."""
+    result = runs.train(script=FAILS_ONCE)
+
+    status = json.loads((runs.run_dir / "status.json").read_text(encoding="utf-8"))
+    assert result.code == ExitCode.OK
+    assert len(runs.starts) == 2
+    assert "restarting all workers (restart 1 of 3, failure rule: default)" in result.err
+    assert (status["restarts"], status["restartsCountTowardsMax"]) == (1, 1)
+    assert status["lastFailure"]["exitCode"] == 40
+
+
+def test_no_restart_is_left_where_none_is_permitted(runs: Runs) -> None:
+    """With maxRestarts 0 the first failure ends the run; the next command begins to count again."""
+    result = runs.train(script=ALWAYS_FAILS, failurePolicy={"maxRestarts": 0})
+
+    assert result.code == ExitCode.JOB_FAILED
+    assert len(runs.starts) == 1
+    assert runs.train(script=FAILS_ONCE, failurePolicy={"maxRestarts": 1}).code == ExitCode.OK
+
+
+@pytest.mark.parametrize(
+    ("action", "num_starts"), [("FailJob", 1), ("RestartJobAndIgnoreMaxRestarts", 2)], ids=["fails", "restarts"]
+)
+def test_the_first_rule_that_matches_decides(runs: Runs, action: str, num_starts: int) -> None:
+    """Exit codes are those of the workers, not torchrun's."""
+    rule = {"action": action, "onExitCodes": {"operator": "In", "values": [40]}}
+
+    runs.train(script=FAILS_ONCE, failurePolicy={"maxRestarts": 0, "rules": [rule]})
+
+    assert len(runs.starts) == num_starts
+
+
+def test_a_rule_that_replans_gets_another_plan(runs: Runs) -> None:
+    """The new request keeps 5 percent of the devices' memory free, and a run after it takes its plan again."""
+    rule = {"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [40]}}
+    policy = {"failurePolicy": {"rules": [rule]}}
+
+    result = runs.run(script=FAILS_ONCE, **policy)
+
+    request = json.loads((runs.run_dir / "request.json").read_text(encoding="utf-8"))
+    assert result.code == ExitCode.OK
+    assert request["memory"]["reserve_bytes"] >= int(0.05 * request["topology"]["device"]["memory_bytes"])
+    assert result.err.count("plan: done") == 2
+    assert "plan: reused" in runs.run(script=TRAINER, **policy).err
+
+
+def test_a_run_beyond_its_deadline_fails(process_runs: Runs) -> None:
+    """The workers are stopped, and are not restarted."""
+    result = process_runs.train(script="import signal; signal.pause()", runPolicy={"activeDeadlineSeconds": 1})
+
+    assert result.code == ExitCode.JOB_FAILED
+    assert "runPolicy.activeDeadlineSeconds (1 s)" in result.err
+
+
+def test_a_suspended_job_is_not_run(runs: Runs) -> None:
+    """The field is named, and nothing was begun."""
+    result = runs.run(suspend=True)
+
+    assert result.code == ExitCode.INVALID_INPUT
+    assert "spec.suspend: is true" in result.err
+    assert not runs.run_dir.exists()
+
+
+def test_pauses_grow_and_restarts_end(tmp_path: Path) -> None:
+    """Three restarts count: at once, after 10 s, after 20 s; the fourth failure ends the job."""
+    clock, pauses_s = Clock(), []
+    life = a_life(tmp_path, clock)
+    for _ in range(3):
+        assert restarted(life)
+        clock.waited_s = 0.0
+        life.await_start(lambda _: None)
+        pauses_s.append(clock.waited_s)
+
+    assert pauses_s == [0.0, 10.0, 20.0]
+    assert not restarted(life)
+
+
+def test_an_interrupted_run_keeps_its_restarts_and_its_deadline_begins_again(tmp_path: Path) -> None:
+    """A run that ended counts from 0; one that was interrupted goes on."""
+    clock = Clock()
+    life = a_life(tmp_path, clock)
+    restarted(life)
+    life.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+    clock.now += timedelta(hours=1)
+    with a_life(tmp_path, clock, runPolicy={"activeDeadlineSeconds": 60}) as resumed:
+        resumed.check()
+        assert resumed.status.restarts == 1
+    assert a_life(tmp_path, clock).status.restarts is None
+
+
+def test_a_deadline_of_the_start_holds_until_the_workers_are_ready(tmp_path: Path) -> None:
+    """NeuroShard's trainer makes a file once it trains; one's own trains from its start on."""
+    clock = Clock()
+    life = a_life(tmp_path, clock, runPolicy={"preRunningDeadlineSeconds": 60})
+    life.ready_file.touch()
+    life.look()
+    clock.now += timedelta(minutes=2)
+    life.check()
+
+    waiting = a_life(tmp_path, clock, runPolicy={"preRunningDeadlineSeconds": 60})
+    waiting.begin_attempt()
+    waiting.look()
+    clock.now += timedelta(minutes=2)
+    with pytest.raises(DeadlineMissedError, match="preRunningDeadlineSeconds"):
+        waiting.check()
+
+
+def test_workers_without_progress_are_restarted(tmp_path: Path) -> None:
+    """Once they have reported, they must report again in time; workers that never report are left alone."""
+    clock = Clock()
+    clock.now = datetime.now(UTC)
+    life = a_life(tmp_path, clock, failurePolicy={"progressTimeoutSeconds": 60})
+    life.ready_file.touch()
+    life.look()
+    clock.now += timedelta(minutes=2)
+    life.look()
+    (tmp_path / "train" / "progress.json").touch()
+    clock.now += timedelta(minutes=2)
+    with pytest.raises(StageFailedError, match="hangs") as hung:
+        life.look()
+
+    decided = life.verdict(hung.value)
+    assert decided is not None
+    assert decided.action is FailureAction.RESTART_JOB
+
+
+@pytest.mark.parametrize("code", [1, 2, 7, 137, 143])
+def test_the_verdict_is_that_of_the_operator(tmp_path: Path, code: int) -> None:
+    """On a job of one node, whose worker was ready."""
+    life = a_life(tmp_path, Clock())
+    life.ready_file.touch()
+    life.look()
+
+    cause = FailureCause(exit_code=code)
+    expected = verdict(a_spec().failure_policy, cause, has_run=True, nobody_late=True, stopped=code == 143)
+    assert life.verdict(failed(code)) == expected
+
+
+@settings(max_examples=depth(25, 500))
+@given(codes=st.lists(st.sampled_from((1, 7, 137, 143)), max_size=12), most=st.integers(0, 4), data=st.data())
+def test_restarts_grow_by_one_and_those_that_count_stay_within_the_maximum(
+    tmp_path_factory: pytest.TempPathFactory, codes: list[int], most: int, data: st.DataObject
+) -> None:
+    """In every history of failures and interruptions, as in a cluster."""
+    folder, clock, policy = tmp_path_factory.mktemp("run"), Clock(), {"maxRestarts": most}
+    life = a_life(folder, clock, failurePolicy=policy)
+    for number, code in enumerate(codes, start=1):
+        clock.wait(data.draw(st.sampled_from((0.0, 60.0, 4000.0))))
+        if not restarted(life, code):
+            assert (life.status.restarts_count_towards_max or 0) == most
+            return
+        if data.draw(st.booleans()):
+            life.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
+            life = a_life(folder, clock, failurePolicy=policy)
+        assert life.status.restarts == number
+        assert (life.status.restarts_count_towards_max or 0) <= most
