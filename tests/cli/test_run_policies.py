@@ -1,6 +1,10 @@
 """Specification of failurePolicy, runPolicy and suspend in ``neuroshard run``: the rules of the operator."""
 
+import io
 import json
+import os
+import signal
+import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,10 @@ from neuroshard_api.lifecycle.failures import FailureCause, verdict
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.lifecycle import DeadlineMissedError, LocalLife
-from neuroshard_cli.local.stage_runner import StageFailedError
+from neuroshard_cli.local.progress_view import RunView
+from neuroshard_cli.local.stage_process import end_marked
+from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
+from rich.console import Console
 from support import builders
 from support.cli.local_runs import TRAINER, Runs
 from support.depth import depth
@@ -136,6 +143,37 @@ def test_a_suspended_job_is_not_run(runs: Runs) -> None:
     assert result.code == ExitCode.INVALID_INPUT
     assert "spec.suspend: is true" in result.err
     assert not runs.run_dir.exists()
+
+
+def test_a_suspended_run_frees_the_machine_and_resumes(tmp_path: Path) -> None:
+    """Ctrl-Z ends the stage's processes; once the run is continued, the stage runs again, and deadlines begin again."""
+    clock, directory = Clock(), RunDirectory(tmp_path)
+    left: list[int] = []
+    life = LocalLife(directory, a_spec(), clock=clock, stop=lambda: left.append(end_marked(str(directory.path))))
+    started = tmp_path / "started"
+    code = f"""
+import pathlib, signal
+started = pathlib.Path({str(started)!r})
+is_resumed = started.exists()
+started.touch()
+if not is_resumed:
+    signal.pause()
+"""
+    asked: list[bool] = []
+
+    def look() -> None:
+        if started.exists() and not asked:
+            asked.append(True)
+            clock.now += timedelta(minutes=1)
+            os.kill(os.getpid(), signal.SIGTSTP)
+
+    directory.log("train").parent.mkdir()
+    view = RunView(("train",), Console(file=io.StringIO()))
+    runner = StageRunner(directory, view, check=life.check, suspend=life.suspend)
+    runner.run("train", [sys.executable, "-c", code], {}, look=look)
+
+    assert left == [0]
+    assert life.status.start_time == START + timedelta(minutes=1)
 
 
 def test_pauses_grow_and_restarts_end(tmp_path: Path) -> None:

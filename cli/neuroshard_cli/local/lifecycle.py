@@ -1,5 +1,7 @@
 """The life of a local run: failures, restarts, and deadlines by the rules of the operator, recorded in status.json."""
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -27,6 +29,11 @@ class DeadlineMissedError(CommandError):
     """The run took longer than a deadline of spec.runPolicy; its processes are stopped."""
 
 
+def stop_this_process() -> None:
+    """Stop this process, as a shell expects it after Ctrl-Z, until it gets SIGCONT."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
 class LocalLife:
     """Attempts of one run's training.
 
@@ -38,6 +45,7 @@ class LocalLife:
         spec: of its job.
         clock: the present time, with its zone.
         wait: sleeps for some seconds.
+        stop: stops this process until the shell continues it.
     """
 
     def __init__(
@@ -47,6 +55,7 @@ class LocalLife:
         *,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         wait: Callable[[float], None] = time.sleep,
+        stop: Callable[[], None] = stop_this_process,
     ) -> None:
         from neuroshard_api.job.status import Status
 
@@ -55,6 +64,7 @@ class LocalLife:
         self._spec = spec
         self._clock = clock
         self._wait = wait
+        self._stop = stop
         before = _recorded(self._file)
         has_ended = before.completion_time is not None
         status = Status(replans=before.replans) if has_ended else before
@@ -100,6 +110,12 @@ class LocalLife:
             self.check()
             note(f"attempt {self.status.restarts} starts in {(due - self._clock()).total_seconds():.0f} s")
             self._wait(WAIT_S)
+
+    def suspend(self) -> None:
+        """Stop until the user resumes the run; its processes have ended. Deadlines then begin again."""
+        self._stop()
+        self.begin_attempt()
+        self._write(start_time=self._clock(), stages=())
 
     def begin_attempt(self) -> None:
         """Forget that the workers of the attempt before were ready."""

@@ -1,8 +1,9 @@
 """What people see of a run while it goes on: a line per stage, its time, and the newest line of its log."""
 
+import contextlib
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
@@ -104,6 +105,18 @@ class RunView:
         took = f" after {seconds:.0f} s" if line.state == "active" else ""
         self._set(stage, state=state, seconds=seconds, note=line.note if note is None else note, left_s=None)
         self._say(f"{stage}: {state}{took}{f': {note}' if note else ''}")
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Leave the terminal to others meanwhile."""
+        if not self._console.is_terminal:
+            yield
+            return
+        self._live.stop()
+        try:
+            yield
+        finally:
+            self._live.start()
 
     def say(self, sentence: str) -> None:
         """Show a sentence that stays: above the stages on a terminal."""

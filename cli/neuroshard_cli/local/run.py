@@ -61,7 +61,9 @@ class LocalRun:
         self._directory = directory
         self._view = view
         self.life = LocalLife(directory, self.spec)
-        self._runner = StageRunner(directory, view, check=self.life.check)
+        self._runner = StageRunner(directory, view, check=self.life.check, suspend=self._suspend)
+        self._further: LocalReplanning | None = None
+        """Source of further plans of the training under way. None: there is none."""
         self._models: MeasuredModels | None = None
         """What the plan was searched with. None: it was given."""
         self._bundle_dir: Path | None = None
@@ -439,7 +441,7 @@ class LocalRun:
         if why is not None or self._bundle_dir is None:
             self._view.say(f"no plans are made for inputs that drift: {why or 'the plan is given by --plan'}")
             return None
-        return LocalReplanning(
+        self._further = LocalReplanning(
             self._directory,
             policy,
             bundle_dir=self._bundle_dir,
@@ -447,6 +449,13 @@ class LocalRun:
             clock=lambda: datetime.now(UTC),
             note=self._view.say,
         )
+        return self._further
+
+    def _suspend(self) -> None:
+        """Stop until the user resumes the run; a candidate whose planner ended with the stage is then made again."""
+        if self._further is not None:
+            self._further.stop()
+        self.life.suspend()
 
     def _run_trainer(self, data_dir: Path, port: int | None, look: Callable[[], None]) -> None:
         from neuroshard_api.job.stage_commands import (

@@ -25,6 +25,10 @@ class StageTimeoutError(Exception):
     """A stage's processes did not end in time; they are gone."""
 
 
+class StageSuspendedError(Exception):
+    """The user suspended the run, as with Ctrl-Z; the stage's processes were stopped in good order."""
+
+
 def run_stage(
     command: Sequence[str],
     *,
@@ -48,6 +52,7 @@ def run_stage(
 
     Raises:
         StageTimeoutError: it ran longer.
+        StageSuspendedError: this process got SIGTSTP.
         KeyboardInterrupt: this process was asked to stop; so were the command's, which had their grace period.
     """
     with _stoppable(), log.open("wb") as output:
@@ -109,19 +114,23 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     try:
         process.terminate()
         process.wait(timeout=GRACE_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+    except (subprocess.TimeoutExpired, KeyboardInterrupt, StageSuspendedError):
         process.kill()
         process.wait()
 
 
 @contextlib.contextmanager
 def _stoppable() -> Iterator[None]:
-    """Take SIGTERM and the end of the terminal as Ctrl-C."""
+    """Take SIGTERM and the end of the terminal as Ctrl-C, and Ctrl-Z as the wish to free the devices."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
+    def suspend(_number: int, _frame: FrameType | None) -> None:
+        raise StageSuspendedError
+
+    handlers = {signal.SIGTERM: interrupt, signal.SIGHUP: interrupt, signal.SIGTSTP: suspend}
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield
     finally:

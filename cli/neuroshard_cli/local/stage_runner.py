@@ -13,7 +13,7 @@ from neuroshard_api.process.failures import CommandError
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.stage_failure import failure_of
-from neuroshard_cli.local.stage_process import StageTimeoutError, run_stage
+from neuroshard_cli.local.stage_process import StageSuspendedError, StageTimeoutError, run_stage
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.progress import TrainingProgress
@@ -39,11 +39,15 @@ class StageRunner:
         directory: keeps the logs.
         view: shows the stages' output.
         check: called several times a second; the command is stopped in good order if it raises.
+        suspend: called once the user has suspended a stage, whose command runs again when this returns.
     """
 
-    def __init__(self, directory: RunDirectory, view: RunView, *, check: Callable[[], None]) -> None:
+    def __init__(
+        self, directory: RunDirectory, view: RunView, *, check: Callable[[], None], suspend: Callable[[], None]
+    ) -> None:
         self._directory = directory
         self._check = check
+        self._suspend = suspend
         self._view = view
 
     def run(
@@ -77,14 +81,22 @@ class StageRunner:
 
         log = self._directory.log(stage)
         try:
-            status = run_stage(
-                command,
-                environment=environment,
-                log=log,
-                mark=str(self._directory.path),
-                look=noted,
-                within_s=within_s,
-            )
+            while True:
+                try:
+                    status = run_stage(
+                        command,
+                        environment=environment,
+                        log=log,
+                        mark=str(self._directory.path),
+                        look=noted,
+                        within_s=within_s,
+                    )
+                except StageSuspendedError:
+                    self._view.note(stage, "suspended; `fg` resumes it")
+                    with self._view.hidden():
+                        self._suspend()
+                else:
+                    break
         except StageTimeoutError as error:
             late = StageFailedError(
                 f"the stage {stage} did not end within {within_s:.0f} s, its timeoutSeconds; its log is {log}",
