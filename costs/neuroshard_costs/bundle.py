@@ -92,29 +92,35 @@ class CostBundle:
         """
         counts = sums[..., -NUM_CALL_COUNTS:] > 0
         calls = counts[..., :NUM_CALLS].sum(axis=-1)[..., None]
-        above = counts[..., NUM_CALLS:]
-        if above[..., 1].all():
-            return self._calls_ms(sums, 1.0, calls, pipeline)
-        share = np.where(above[..., 1], 1.0, np.where(above[..., 0], 0.5, LEAST_WARP_SHARE))
-        return self._calls_ms(sums, share, calls, pipeline)
+        return self._calls_ms(sums, _warp_share(sums), calls, pipeline)
+
+    def least_demands(self, representations: FloatArray) -> FloatArray:
+        """Return [n, R + NUM_CALL_COUNTS]: what n shards demand where no shard on their devices is wider.
+
+        A wider one gives all bags of its device more lanes, which only adds.
+        """
+        spare = 1 - _warp_share(representations)
+        least = representations.copy()
+        least[:, :-NUM_CALL_COUNTS] *= 1 - self.compute.lane_share * spare[:, None]
+        return least
 
     def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
-        """Return [..., 2]: milliseconds that no device with these sums goes below, in however few calls and lanes.
+        """Return [..., 2]: milliseconds that no device whose shards have these sums of least demands goes below.
 
         Non-decreasing and convex in the sums, after a calibration whose exponent is below 1 a non-decreasing function
         of that; so the largest over several devices is not less than the time of their mean, forward and backward each
         for itself.
         """
-        return self._calls_ms(sums, LEAST_WARP_SHARE, np.ones((*sums.shape[:-1], 1), dtype=np.int64), pipeline)
+        return self._calls_ms(sums, 1.0, np.ones((*sums.shape[:-1], 1), dtype=np.int64), pipeline)
 
     def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
         """Return times [2] at these sums [R + NUM_CALL_COUNTS] and slopes [2, R + NUM_CALL_COUNTS]; None: not convex.
 
-        No device with this number of calls goes below this tangent, with a pipeline or without.
+        With a pipeline or without, no device with this number of calls goes below this tangent of least demands.
         """
         if not self.is_convex:
             return None
-        times, own = self.compute.tangent_ms(sums[:-NUM_CALL_COUNTS], LEAST_WARP_SHARE)
+        times, own = self.compute.tangent_ms(sums[:-NUM_CALL_COUNTS])
         times += (num_calls - 1) * np.array(self.manifest.launch.device_ms)
         if self.manifest.calibration is not None:
             exponent, factor = self.manifest.calibration.compute_scale
@@ -233,6 +239,13 @@ class CostBundle:
         other = self.device_problem(request.topology.device)
         device = () if other is None else (f"{other}; the costs are those of that device",)
         return (*device, *_warnings(self.manifest.name, judged), *uncovered)
+
+
+def _warp_share(sums: FloatArray) -> FloatArray:
+    """Return [...] the share of a warp that each bag takes of calls with these [..., R + NUM_CALL_COUNTS] sums."""
+    above = sums[..., NUM_CALLS - NUM_CALL_COUNTS :] > 0
+    share: FloatArray = np.where(above[..., 1], 1.0, np.where(above[..., 0], 0.5, LEAST_WARP_SHARE))
+    return share
 
 
 def load_bundle(path: Path) -> CostBundle:

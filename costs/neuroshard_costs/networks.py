@@ -179,22 +179,19 @@ class ComputeNetwork:
         result: FloatArray = times.T.reshape(*demands.shape[:-1], 2)
         return result
 
-    def tangent_ms(self, demands: FloatArray, warp_share: float) -> tuple[FloatArray, FloatArray]:
-        """Return the times [2] of one call and their slopes [2, R]: no call costs less than this tangent.
+    def tangent_ms(self, demands: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return the times [2] of one call in whole warps and their slopes [2, R]: none costs less than this tangent.
 
-        Args:
-            demands: [R] summed over the shards of a device.
-            warp_share: share of a warp that a bag takes, 1/4 to 1.
+        ``demands`` [R] are summed over the shards of a device.
         """
         units = self.head_out.shape[1]
-        scale = 1 - self.lane_share * (1 - warp_share)
         weights = self.head_in.rounded
-        pieces = (self.head_in.product((demands * scale)[:, None]) + self.head_bias)[:, 0]
+        pieces = (self.head_in.product(demands[:, None]) + self.head_bias)[:, 0]
         is_first = pieces[:units] >= pieces[units:-2]
         chosen = np.where(is_first[:, None], weights[:units], weights[units:-2])
         most = np.maximum(pieces[:units], pieces[units:-2])
         times = weighted_sum(self.head_out[:, :, 0], most) + pieces[-2:]
-        slopes = ((self.head_out * chosen).sum(axis=1) + weights[-2:]) * scale
+        slopes: FloatArray = (self.head_out * chosen).sum(axis=1) + weights[-2:]
         return times, slopes
 
 

@@ -98,6 +98,10 @@ class OwnCosts:
         times = np.asarray(self._costs.compute_ms(sums))
         return times * (sums > 0).any(axis=-1, keepdims=True)
 
+    def least_demands(self, representations: FloatArray) -> FloatArray:
+        """Return the demands themselves."""
+        return representations
+
     def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return the times themselves, which are convex."""
         return self.compute_ms(sums, pipeline=pipeline)

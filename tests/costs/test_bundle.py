@@ -225,44 +225,61 @@ def test_an_empty_device_costs_nothing(tmp_path: Path) -> None:
     assert bundle.compute_ms(rest, pipeline=Pipeline.NONE).tolist() == [0.0, 0.0]
 
 
-@given(
-    types=st.lists(st.sampled_from((DataType.FP32, DataType.FP16)), min_size=1, max_size=6),
-    columns=st.integers(1, 64),
-    pipeline=st.sampled_from(Pipeline),
-    seed=st.integers(0, 5),
+MEMBERS = st.lists(
+    st.tuples(st.sampled_from((DataType.FP32, DataType.FP16)), st.integers(1, 32)), min_size=1, max_size=6
 )
-def test_no_device_is_faster_than_the_least_time_of_its_sums(
-    types: list[DataType], columns: int, pipeline: Pipeline, seed: int
+"""Data types of tables, and their columns over 4."""
+
+
+def least_and_found(bundle: CostBundle, members: list[tuple[DataType, int]]) -> tuple[FloatArray, FloatArray]:
+    """Return the sum of the least demands of tables, and of their representations."""
+    each = np.array(
+        [
+            represented(bundle, table(f"t{index}", embedding_dim=4 * columns, data_type=data_type))
+            for index, (data_type, columns) in enumerate(members)
+        ]
+    )
+    return bundle.least_demands(each).sum(axis=0), each.sum(axis=0)
+
+
+@given(members=MEMBERS, pipeline=st.sampled_from(Pipeline), seed=st.integers(0, 5))
+def test_no_device_is_faster_than_the_least_time_of_its_shards(
+    members: list[tuple[DataType, int]], pipeline: Pipeline, seed: int
 ) -> None:
-    """Whatever the calls and widths, so that the bound of a plan may leave both out."""
+    """Whatever the calls, and whichever shard is the widest, so that the bound of a plan may leave both out."""
     bundle = random_bundle(seed)
-    members = [
-        table(f"t{index}", embedding_dim=4 * columns, data_type=data_type) for index, data_type in enumerate(types)
-    ]
-    sums = represented(bundle, *members)
+    least, sums = least_and_found(bundle, members)
 
-    least, found = bundle.least_ms(sums, pipeline=pipeline), bundle.compute_ms(sums, pipeline=pipeline)
+    found = bundle.compute_ms(sums, pipeline=pipeline)
 
-    assert (least <= found * (1 + 1e-6)).all()
+    assert (bundle.least_ms(least, pipeline=pipeline) <= found * (1 + 1e-6)).all()
 
 
-@given(
-    seed=st.integers(0, 5), calls=st.integers(1, 2), share=st.floats(0.01, 100.0), pipeline=st.sampled_from(Pipeline)
-)
-def test_no_device_is_below_a_tangent(seed: int, calls: int, share: float, pipeline: Pipeline) -> None:
+def test_shards_of_one_width_demand_no_less_than_they_take() -> None:
+    """Where no shard is wider than another, the least time of one call is its time."""
+    bundle = random_bundle(0)
+    for columns in (4, 8, 9, 16, 17, 32):
+        least, sums = least_and_found(bundle, [(DataType.FP32, columns)] * 3)
+
+        found = bundle.compute_ms(sums, pipeline=Pipeline.SPARSE_DIST)
+
+        assert bundle.least_ms(least, pipeline=Pipeline.SPARSE_DIST) == pytest.approx(found, rel=1e-12)
+
+
+@given(members=MEMBERS, seed=st.integers(0, 5), share=st.floats(0.01, 100.0), pipeline=st.sampled_from(Pipeline))
+def test_no_device_is_below_a_tangent(
+    members: list[tuple[DataType, int]], seed: int, share: float, pipeline: Pipeline
+) -> None:
     """At whatever sums it is taken, of devices with as many calls or more."""
     bundle = random_bundle(seed)
-    types = (DataType.FP32, DataType.FP16)[:calls]
-    sums = represented(
-        bundle, *(table(f"t{index}", embedding_dim=32, data_type=each) for index, each in enumerate(types))
-    )
-    elsewhere = share * sums.astype(np.float64)
+    least, sums = least_and_found(bundle, members)
+    elsewhere = share * least
 
-    found = bundle.tangent_ms(elsewhere, num_calls=calls)
+    found = bundle.tangent_ms(elsewhere, num_calls=len({data_type for data_type, _ in members}))
 
     assert found is not None
     times, slopes = found
-    assert (times + slopes @ (sums - elsewhere) <= bundle.compute_ms(sums, pipeline=pipeline) * (1 + 1e-5)).all()
+    assert (times + slopes @ (least - elsewhere) <= bundle.compute_ms(sums, pipeline=pipeline) * (1 + 1e-5)).all()
     assert (slopes >= 0).all()
 
 

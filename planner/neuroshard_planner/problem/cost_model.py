@@ -24,8 +24,11 @@ class CostModel(TransferModel, Protocol):
         Never falls when shards are added. A device without shards (a zero sum) costs 0.
         """
 
+    def least_demands(self, representations: FloatArray) -> FloatArray:
+        """Return [n, r] the least that shards of these representations [n, r] bring a device, whatever it holds."""
+
     def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
-        """Return [..., 2] times that no device that holds shards of these [..., r] sums goes below.
+        """Return [..., 2] times that no device goes below whose shards have these [..., r] sums of least demands.
 
         Monotone and convex in the sums up to a monotone rescaling: the lower bound depends on it.
         """
@@ -35,7 +38,7 @@ class CostModel(TransferModel, Protocol):
         """Whether both times are convex in the sums as they are, without a rescaling."""
 
     def tangent_ms(self, sums: FloatArray, *, num_calls: int) -> tuple[FloatArray, FloatArray] | None:
-        """Return times [2] at these sums [r] and slopes [2, r] of an affine function of the sums.
+        """Return times [2] at these sums [r] of least demands and slopes [2, r] of an affine function of such sums.
 
         No device with this number of calls goes below it. None: no tangent is known.
         """

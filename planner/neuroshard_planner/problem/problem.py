@@ -221,8 +221,14 @@ class Problem:
             return np.zeros((*sums.shape[:-1], 2))
         return sums[..., self._num_networks :]
 
+    def least_demands(self, kinds: IndexArray) -> FloatArray:
+        """Return [n, r] the least that shards of n kinds bring a device (see CostModel), host memory as it is."""
+        least = self.kinds.representation[kinds]
+        least[:, : self._num_networks] = self.costs.least_demands(least[:, : self._num_networks])
+        return least
+
     def least_ms(self, sums: FloatArray) -> FloatArray:
-        """Return [..., 2] times that no device with these sums goes below, counted as evaluations.
+        """Return [..., 2] times that no device with these sums of least demands goes below, counted as evaluations.
 
         Without what host memory adds: with it they might not be convex up to a rescaling.
         """

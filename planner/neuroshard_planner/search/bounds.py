@@ -2,7 +2,8 @@
 
 The compute networks map the sum x of a device's representations to a time f(x) that is non-decreasing and
 quasi-convex, so that max over devices f(x_d) >= f(mean of x_d). A unit's shards add up to at least its number of
-columns times the smallest representation per column over all widths, coordinate by coordinate, whatever the split.
+columns times the smallest representation per column over all widths, coordinate by coordinate, whatever the split:
+each in the lanes that its own width needs, though a wider shard on its device would give it more.
 Hence f(sum over units / devices) bounds the compute, once for forward and once for backward; evenly spread columns
 bound the communication. A unit that must keep a wide shard bounds the compute by that shard alone, and the
 communication by what it brings its device.
@@ -182,7 +183,7 @@ class _Options:
         alone = problem.pass_levels(representation)
         # What shards of one width bring over all devices, if they make up the whole unit.
         num_placed = np.array([_num_placed(each, problem) for each in FAMILIES])[family]
-        total = representation / width[:, None]
+        total = problem.least_demands(kind) / width[:, None]
         if num_placed.max() > 1:
             total *= num_placed[:, None]
         self._total: FloatArray = total

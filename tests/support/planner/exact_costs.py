@@ -84,6 +84,10 @@ class ExactCosts:
         kernels = combined_seconds(calls[:, :NUM_DEMANDS] / MS_PER_SECOND, share) + DEVICE_SECONDS
         return self._step_ms((kernels * occupied[:, None]), occupied, sums, pipeline)
 
+    def least_demands(self, representations: FloatArray) -> FloatArray:
+        """Return the demands themselves, which least_ms takes in the fewest lanes."""
+        return representations
+
     def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return [..., 2] the times of one call in the fewest lanes."""
         demands = sums.reshape(-1, NUM_CALLS, NUM_DEMANDS + 3)[:, :, :NUM_DEMANDS].astype(np.float64).sum(axis=1)

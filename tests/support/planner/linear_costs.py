@@ -33,6 +33,10 @@ class LinearCosts:
         """Return the sums."""
         return sums
 
+    def least_demands(self, representations: FloatArray) -> FloatArray:
+        """Return the demands themselves."""
+        return representations
+
     def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:  # noqa: ARG002
         """Return the sums."""
         return sums
