@@ -36,7 +36,6 @@ def test_the_global_batch_spans_all_devices() -> None:
         ("algorithm", "best"),
         ("memory.reserve_fraction", 1.0),
         ("memory.num_pipelined_batches", 0),
-        ("search.beam_width", 0),
         ("search.seed", -1),
         ("search.work_budget", 0),
         ("search.shard_tolerance", -0.1),

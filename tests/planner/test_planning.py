@@ -217,7 +217,6 @@ def test_a_baseline_can_be_asked_for(algorithm: Algorithm) -> None:
             id="10^13 rows",
         ),
         pytest.param(request(*tables(5), batch_size_per_device=1), id="one sample"),
-        pytest.param(request(*tables(4), search=SearchSettings(beam_width=1, max_levels=0)), id="no levels"),
     ],
 )
 def test_extreme_requests_are_planned(asked: PlanRequest) -> None:
@@ -267,7 +266,7 @@ def test_shards_that_will_be_merged_are_ranked_as_merged() -> None:
         table("t3", num_embeddings=1_000_000, embedding_dim=512, zipf_exponent=0.0, pooling_factor=60.0),
     ]
 
-    found = planned(request(*members, num_devices=2, search=SearchSettings(beam_width=1, work_budget=200)))
+    found = planned(request(*members, num_devices=2, search=SearchSettings(work_budget=200)))
 
     assert found.predicted.total_ms <= min(baseline.total_ms or np.inf for baseline in found.baselines) * (1 + 1e-6)
 

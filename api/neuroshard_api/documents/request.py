@@ -164,10 +164,6 @@ class SearchSettings(Value):
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Equal seeds give equal plans."""
-    beam_width: Annotated[int, Field(ge=1, le=64)] = 3
-    """Partial splits kept per level; 3 is the reference's."""
-    max_levels: Annotated[int, Field(ge=0, le=1000)] = 10
-    """Deepest sequence of splits after the proposals; 10 is the reference's."""
     work_budget: PositiveCount | None = None
     """Most device evaluations by the cost networks. None: grows with the number of tables."""
     shard_tolerance: Annotated[float, Field(ge=0, le=1)] = 0.001

@@ -48,7 +48,7 @@ class SearchTuning:
     most_assigned_units: int = 1200
     """A set of more has no assignments, and is left to conversions."""
     num_best: int = 3
-    """Placements or proposals that descents go on from, wherever a few are chosen."""
+    """Placements or proposals that descents go on from, and states that the beam keeps, as many as the reference's."""
     num_candidates: int = 10
     """Units split per level and criterion, as in the reference; states that are shuffled; placements that descend, and
     packings that are kept."""
@@ -95,6 +95,8 @@ class SearchTuning:
     """Limits on columns and prices of memory, where one pass for each proposal must do."""
     patience: int = 3
     """Levels without a lower smooth cost before the beam search ends."""
+    most_levels: int = 10
+    """Of the beam search, as many as the reference's."""
     num_shuffles: int = 64
     """Orders in which a state is placed again."""
     most_shuffle: float = 0.2

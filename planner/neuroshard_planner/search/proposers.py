@@ -86,16 +86,16 @@ class SplitSearch:
         """Levels of the beam search."""
 
     def run(self) -> list[BeamState]:
-        """Return up to twice the beam's width of candidates of distinct states, cheapest first.
+        """Return up to twice as many candidates as the beam keeps, of distinct states, cheapest first.
 
         They are worth refining by local search: the cheapest, and those that could be once they are evened out.
         Empty if no greedy pass found room for every shard.
         """
-        settings, tuning = self._problem.request.search, self._problem.tuning
+        tuning = self._problem.tuning
         grid = [(limit, price) for limit in tuning.dim_limits for price in tuning.memory_prices]
-        beam = self._best(((state, grid) for state in self._proposals()), settings.beam_width)
+        beam = self._best(((state, grid) for state in self._proposals()), tuning.num_best)
         waited = 0
-        while beam and waited < tuning.patience and self.levels < settings.max_levels:
+        while beam and waited < tuning.patience and self.levels < tuning.most_levels:
             if self._problem.work >= self._work_budget:
                 break
             self.levels += 1
@@ -104,15 +104,15 @@ class SplitSearch:
                 for candidate in beam
                 for child in self._children(candidate.state)
             ]
-            found = self._best(children, settings.beam_width)
+            found = self._best(children, tuning.num_best)
             improved = bool(found) and found[0].smooth_ms < beam[0].smooth_ms
             waited = 0 if improved else waited + 1
-            beam = _smoothest([*beam, *found], settings.beam_width)
+            beam = _smoothest([*beam, *found], tuning.num_best)
             if not found:
                 break
         promising = self._promising(self._judged, tuning.num_candidates)
         shuffled = [self._shuffled(candidate) for candidate in promising if self._problem.work < self._work_budget]
-        return self._promising([*shuffled, *promising], 2 * settings.beam_width)
+        return self._promising([*shuffled, *promising], 2 * tuning.num_best)
 
     def proposed(self, grid: Sequence[tuple[float, float]], count: int) -> list[BeamState]:
         """Return up to ``count`` proposals worth refining, each placed with every setting of a grid; no beam search."""

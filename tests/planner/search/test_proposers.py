@@ -3,6 +3,7 @@
 import numpy as np
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Problem
+from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.proposers import SplitSearch
 from support.builders import GIB, request, table, tables, topology
@@ -11,9 +12,11 @@ from support.planner.searches import problem_of
 UNLIMITED = 10**9
 
 
-def search_of(asked: PlanRequest, *, work_budget: int = UNLIMITED) -> tuple[Problem, OptionTable, SplitSearch]:
+def search_of(
+    asked: PlanRequest, *, work_budget: int = UNLIMITED, tuning: SearchTuning | None = None
+) -> tuple[Problem, OptionTable, SplitSearch]:
     """Return the search with loads that follow columns times pooling."""
-    problem = problem_of(asked)
+    problem = problem_of(asked, tuning=tuning)
     options = OptionTable(problem)
     loads = problem.kinds.representation.sum(axis=1).astype(np.float64)
     return problem, options, SplitSearch(problem, options, loads=loads, work_budget=work_budget)
@@ -31,8 +34,7 @@ def test_a_dominant_table_is_split() -> None:
 
 def test_candidates_come_cheapest_first_and_are_distinct() -> None:
     """At most twice as many as the beam is wide, each with the cost of its placement."""
-    asked = request(*tables(6, pooling_factor=20.0), search=SearchSettings(beam_width=4))
-    problem, _, search = search_of(asked)
+    problem, _, search = search_of(request(*tables(6, pooling_factor=20.0)), tuning=SearchTuning(num_best=4))
 
     found = search.run()
 
@@ -44,14 +46,14 @@ def test_candidates_come_cheapest_first_and_are_distinct() -> None:
 
 
 def test_levels_end_at_their_limit() -> None:
-    """The request says how deep; 0 leaves the proposals."""
-    for max_levels in (0, 1):
-        asked = request(*tables(6, pooling_factor=20.0), search=SearchSettings(max_levels=max_levels))
-        _, _, search = search_of(asked)
+    """None leave the proposals."""
+    for most_levels in (0, 1):
+        tuning = SearchTuning(most_levels=most_levels)
+        _, _, search = search_of(request(*tables(6, pooling_factor=20.0)), tuning=tuning)
 
         search.run()
 
-        assert search.levels <= max_levels
+        assert search.levels <= most_levels
 
 
 def test_levels_without_a_better_plan_end_the_search() -> None:

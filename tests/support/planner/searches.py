@@ -208,7 +208,6 @@ def search_requests(draw: st.DrawFn, *, types: tuple[ShardingType, ...] | None =
         constraints=limits.model_copy(update={"sharding_types": types}),
         search=SearchSettings(
             seed=draw(st.integers(0, 3)),
-            beam_width=draw(st.integers(1, 3)),
             work_budget=draw(st.sampled_from([None, 1, 100])),
         ),
     )
