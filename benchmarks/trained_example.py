@@ -21,7 +21,7 @@ import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_torchrec import NeuroShardPlanner, model_tables
-from neuroshard_trainer.model.equal_weights import set_equal_weights
+from neuroshard_trainer.model.initial_weights import set_initial_weights
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -72,7 +72,7 @@ class Training:
         _train_by_sgd(module)
         self.plan = self._planned(module, used)
         model: nn.Module = DistributedModelParallel(module, device=device, plan=self.plan, sharders=used)
-        set_equal_weights(model)
+        set_initial_weights(model, seed=0)
         self.model = model
         model.register_forward_hook(self._note)
         _seed(1 + dist.get_rank())

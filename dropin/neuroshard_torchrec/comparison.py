@@ -9,7 +9,7 @@ import torch.distributed as dist
 from neuroshard_api.documents.training_comparison import TrainingComparison
 from neuroshard_trainer.compare.comparison import Contestant, compare_contestants
 from neuroshard_trainer.dense.optimizers import replicated_weights
-from neuroshard_trainer.model.equal_weights import set_equal_weights
+from neuroshard_trainer.model.initial_weights import set_initial_weights
 from torch import nn
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
@@ -75,7 +75,7 @@ def _contestant(plan: ShardingPlan, make: Make, *, seed: int) -> Contestant:
     """Return a model and its step with equal weights. The model is timed where hooks see all of its tables' work."""
     torch.manual_seed(seed)
     model, step = make(plan)
-    set_equal_weights(model)
+    set_initial_weights(model, seed=seed)
     kinds = [type(each) for each in model.modules()]
     has_bags = any(issubclass(each, ShardedEmbeddingBagCollection) for each in kinds)
     has_sequences = any(issubclass(each, ShardedEmbeddingCollection) for each in kinds)

@@ -34,7 +34,6 @@ from neuroshard_trainer.dense.optimizers import (
     dense_optimizer,
     embedding_sharder,
     replicated_optimizer,
-    share_replicated_weights,
 )
 from neuroshard_trainer.dense.parallel import prove_dense
 from neuroshard_trainer.drift.watch import forget
@@ -291,7 +290,6 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
     spec = job.spec
     torch.manual_seed(spec.training.seed)
     model = planned_model(spec.model, plan)
-    torch.manual_seed(spec.training.seed * process.world_size + process.rank)  # shards of one table begin differently
 
     def parts() -> tuple[ShardingPlan, EmbeddingBagCollectionSharder]:
         compute = compute_device(process.device)
@@ -303,17 +301,16 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
         )
 
     torchrec_plan, sharder = together(parts, process.group)
-    sharded = sharded_model(
+    return sharded_model(
         model,
         torchrec_plan,
         sharder,
         device=process.device,
+        seed=spec.training.seed,
         given=plan,
         group=process.group,
         timeout_seconds=spec.experimental.rendezvous.timeout_seconds,
     )
-    share_replicated_weights(sharded)
-    return sharded
 
 
 def _resumed(

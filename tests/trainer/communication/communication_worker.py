@@ -20,7 +20,6 @@ from neuroshard_api.job.communication import CommunicationGuard
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_trainer.communication.codecs import Codecs, live_codecs
 from neuroshard_trainer.communication.guard import Guard
-from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.ranks.process import Process, new_group
 from neuroshard_trainer.run import sharded_job_model
 from support.trainer.rank_server import joined_ranks
@@ -62,7 +61,6 @@ def plan_with(types: WireTypes | None) -> GivenPlan:
 def model_of(process: Process, types: WireTypes | None) -> tuple[Any, Codecs | None]:
     """Return a model with equal weights, and its codecs."""
     model = sharded_job_model(DLRMTrainingJob.from_data(job_data(world_size=4)), plan_with(types), process)
-    set_equal_weights(model)
     return model, live_codecs(model)
 
 
@@ -143,12 +141,12 @@ def late(process: Process) -> None:
 
 
 def guarded(process: Process) -> dict[str, Any]:
-    """Train with a codec that doubles what it decodes, guarded, and return what the guard did."""
+    """Train with a codec that decodes 20 times the values, guarded, and return what the guard did."""
     types = WireTypes(forward=WireType.INT8)
     model, codecs = model_of(process, types)
     assert codecs is not None
     decode = codecs.forward._codec.decode
-    codecs.forward._codec.decode = lambda *values: 2 * decode(*values)
+    codecs.forward._codec.decode = lambda *values: 20 * decode(*values)
     settings = CommunicationGuard(check_every_steps=1)
     guard = Guard(codecs, settings, process.group, GuardRecord())
     dense, lookups, labels = random_samples(1000 + process.rank, SAMPLES, TABLES)

@@ -21,7 +21,6 @@ from neuroshard_api.job.training import Training
 from neuroshard_trainer.communication.gradient_codec import with_gradient_codec
 from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_sharder, replicated_optimizer
 from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.model.sharded_model import sharded_model
 from neuroshard_trainer.sharding.live_sharding import prove_sharding
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
@@ -94,7 +93,6 @@ def state_under(plan: GivenPlan) -> TrainingState:
         device=CPU,
         given=plan,
     )
-    set_equal_weights(model)
     return TrainingState(
         model=model,
         dense_optimizer=dense_optimizer(model, Training(), tables_path=TABLES_PATH),

@@ -65,7 +65,7 @@ def test_what_a_type_loses_is_what_its_rounding_allows(found: list[dict[str, Any
 
 
 def test_a_codec_that_is_broken_is_off_within_three_checks_on_all_ranks(found: list[dict[str, Any]]) -> None:
-    """It doubles what it decodes."""
+    """It decodes 20 times the values."""
     for rank in found:
         states = [each["state"] for each in rank["guard"]["records"]]
         assert states == ["Narrow", "Narrow", "Suspended", "Suspended"]

@@ -28,7 +28,6 @@ from neuroshard_trainer.dense.optimizers import dense_optimizer, embedding_shard
 from neuroshard_trainer.dense.parallel import prove_dense
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
-from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.model.sharded_model import sharded_model
 from neuroshard_trainer.ranks.process import Process, new_group
 from neuroshard_trainer.run import SHARDING_FILE, RunPaths, set_up
@@ -137,7 +136,6 @@ def state_under(plan: GivenPlan, training: Training, sizes: Mapping[str, Any], *
         device=CPU,
         given=plan,
     )
-    set_equal_weights(model)
     optimizer = dense_optimizer(model, training, tables_path=TABLES_PATH)
     for group in optimizer.param_groups:
         if training.dense_optimizer is DenseOptimizer.ADAM:

@@ -27,10 +27,8 @@ from neuroshard_trainer.dense.optimizers import (
     dense_optimizer,
     embedding_sharder,
     replicated_optimizer,
-    share_replicated_weights,
 )
 from neuroshard_trainer.model.dlrm import TABLES_PATH
-from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
 from neuroshard_trainer.model.sharded_model import sharded_model
 from neuroshard_trainer.pipeline import BatchPipeline
@@ -116,8 +114,6 @@ def trained(plan: GivenPlan, *, pipelined: bool) -> tuple[list[torch.Tensor], di
         device=CPU,
     )
     prove_sharding(model, plan)
-    share_replicated_weights(model)
-    set_equal_weights(model)
     training = Training(pipeline=TrainPipeline.NONE, dense_optimizer=DenseOptimizer.SGD)
     stepping = StepOptimizer(
         model,

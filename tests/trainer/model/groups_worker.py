@@ -23,7 +23,7 @@ from neuroshard_api.job.training import Training
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, Replication, grouping
-from neuroshard_trainer.dense.optimizers import embedding_sharder, replicated_optimizer, share_replicated_weights
+from neuroshard_trainer.dense.optimizers import embedding_sharder, replicated_optimizer
 from neuroshard_trainer.model.averaged_model import AveragedModel
 from neuroshard_trainer.model.sharded_model import sharded_model
 from neuroshard_trainer.ranks.process import Process, new_group
@@ -106,7 +106,6 @@ def check(plan: GivenPlan, *, seed: int) -> dict[str, float]:
         given=plan,
     )
     assert isinstance(model, AveragedModel)
-    share_replicated_weights(model)
     prove_sharding(model, plan)
     require_equal_copies(model, plan)
     with torch.no_grad():

@@ -19,8 +19,8 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
 from neuroshard_trainer.data.deduplication import deduplicated
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
-from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.model.expansion import Expansion
+from neuroshard_trainer.model.initial_weights import set_initial_weights
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from support import builders
 from support.planner.placements import by_columns, by_rows, given_plan
@@ -93,7 +93,7 @@ def trained(family: ShardingType, *, repeats_left_out: bool) -> tuple[list[torch
         plan=sharding_plan(plan, module_path="sequences", compute_device="cpu"),
         sharders=[EmbeddingCollectionSharder(fused_params={"optimizer": EmbOptimType.EXACT_SGD, "learning_rate": 0.1})],
     )
-    set_equal_weights(model)
+    set_initial_weights(model, seed=0)
     dense = [weight for name, weight in model.named_parameters() if not name.startswith("sequences.")]
     optimizer = torch.optim.SGD(dense, lr=0.1)
     losses = []

@@ -21,9 +21,9 @@ from neuroshard_trainer.data.repeats import repeated
 from neuroshard_trainer.data.samples import Jagged
 from neuroshard_trainer.dense.optimizers import EPSILON
 from neuroshard_trainer.model.dlrm import TABLES_PATH
-from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.model.expansion import Expansion
 from neuroshard_trainer.model.grouped_model import TableCollections
+from neuroshard_trainer.model.initial_weights import set_initial_weights
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from numpy.typing import NDArray
 from support import builders
@@ -146,7 +146,7 @@ def trained(family: ShardingType, pooling: Pooling, form: DeduplicationForm | No
             )
         ],
     )
-    set_equal_weights(model)
+    set_initial_weights(model, seed=0)
     dense = [weight for name, weight in model.named_parameters() if not name.startswith(f"{TABLES_PATH}.")]
     optimizer = torch.optim.SGD(dense, lr=DENSE_RATE)
     begun, losses = local_weights(model), []

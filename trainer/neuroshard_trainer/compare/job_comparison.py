@@ -14,7 +14,6 @@ from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.training_data import open_training_data
 from neuroshard_trainer.dense.optimizers import dense_optimizer, replicated_optimizer
 from neuroshard_trainer.model.dlrm import TABLES_PATH
-from neuroshard_trainer.model.equal_weights import set_equal_weights
 from neuroshard_trainer.ranks.failures import lost_peers
 from neuroshard_trainer.ranks.precision import autocast, set_matmul_precision
 from neuroshard_trainer.ranks.process import Launched, Process, start_process
@@ -61,7 +60,6 @@ def compare(
     for name, plan in zip(file_names(plan_files), plans, strict=True):
         model = sharded_job_model(job, plan, process)
         prove_sharding(model, plan, process.group)
-        set_equal_weights(model)
         training = job.spec.training
         of_copies = replicated_optimizer(
             model,

@@ -5,7 +5,7 @@ optimizer state: with SGD and an average after each step that is the model that 
 squared gradients are larger in groups (`moment_scale`), so that the tables' rate grows with their root.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -119,14 +119,6 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
         self.sync()
         after()
         self._steps_since_sync = 0
-
-    def share(self) -> None:
-        """Give all copies the first group's weights. All ranks must call this."""
-        group = self._default_ctx.replica_pg
-        first = dist.get_process_group_ranks(group)[0]
-        tensors: Mapping[torch.dtype, Sequence[torch.Tensor]] = self._default_ctx.weights_by_dtype
-        for each in (tensor for same_type in tensors.values() for tensor in same_type):
-            dist.broadcast(each, src=first, group=group)
 
 
 def _mean_over_copies(group: dist.ProcessGroup, tensors: Sequence[torch.Tensor]) -> None:

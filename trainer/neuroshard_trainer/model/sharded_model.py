@@ -3,7 +3,7 @@
 Each rank builds the kernels of its own shards, so that TorchRec, FBGEMM, or a full memory may refuse on one rank alone.
 The others would wait for it in the first collective. So the collectives of construction come last:
 
-    kernels and state of the own shards   |   vote   |   first weights, and groups of the gradients' all-reduce
+    kernels, state, and first weights of the own shards   |   vote   |   groups of the gradients' all-reduce
 """
 
 import logging
@@ -21,6 +21,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from neuroshard_trainer.dense.parallel import DenseParallelWrapper, unit_module
 from neuroshard_trainer.model.averaged_model import AveragedModel
+from neuroshard_trainer.model.initial_weights import set_initial_weights
 from neuroshard_trainer.ranks.agreement import together
 from neuroshard_trainer.ranks.failures import full_memory, is_of_communication
 
@@ -33,6 +34,7 @@ def sharded_model(
     sharder: EmbeddingBagCollectionSharder,
     *,
     device: torch.device,
+    seed: int = 0,
     given: GivenPlan | None = None,
     group: dist.ProcessGroup | None = None,
     timeout_seconds: float | None = None,
@@ -44,6 +46,7 @@ def sharded_model(
         plan: as `sharding_plan` returns it.
         sharder: with the tables' optimizer.
         device: of this rank.
+        seed: of the tables' first weights.
         given: what the plan was made from. If unset: a plan without groups.
         group: of all ranks, for CPU tensors; None is the default group.
         timeout_seconds: how long collectives in the plan's groups wait for the others. If unset: torch's default.
@@ -51,15 +54,17 @@ def sharded_model(
     Raises:
         InputError: one rank or several cannot build their shards; on all ranks, with the first one's reason.
     """
-    sharded = together(
-        lambda: _own_shards(model, plan, sharder, device=device, given=given, timeout_seconds=timeout_seconds), group
-    )
+
+    def own_shards() -> DistributedModelParallel:
+        own = _own_shards(model, plan, sharder, device=device, given=given, timeout_seconds=timeout_seconds)
+        set_initial_weights(own, seed=seed)
+        return own
+
+    sharded = together(own_shards, group)
     for module in sharded.modules():
         if isinstance(module, _OwnShards):
             module.meet()
     sharded.init_data_parallel()
-    if isinstance(sharded, AveragedModel):
-        sharded.share()
     return sharded
 
 
@@ -69,15 +74,12 @@ class _OwnShards(ShardedEmbeddingBagCollection):  # type: ignore[misc] # torchre
     _has_met = False
 
     def meet(self) -> None:
-        """Begin the weights, and join the gradients' all-reduce. All ranks must call this."""
+        """Join the gradients' all-reduce. All ranks must call this."""
         self._has_met = True
-        self.reset_parameters()
         self.init_data_parallel()
 
     def reset_parameters(self) -> None:
-        """Begin the weights; those of data_parallel tables are rank 0's."""
-        if self._has_met:
-            super().reset_parameters()
+        """Do nothing: TorchRec's first weights differ by the plan, and copies of a table are broadcast."""
 
     def init_data_parallel(self) -> None:
         """Join the all-reduce of data_parallel tables' gradients."""
