@@ -1,12 +1,14 @@
 """The devices that options describe, and the cost models of these devices."""
 
+import contextlib
 from pathlib import Path
 
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.presets import DevicePreset, preset
 from neuroshard_api.documents.topology import DeviceType, Topology
 from neuroshard_api.process.failures import CommandError
-from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
-from neuroshard_costs.errors import BundleDeviceError
+from neuroshard_costs.bundle import MANIFEST_FILE, CostBundle, bundled_bundle, load_bundle
+from neuroshard_costs.errors import BundleDeviceError, BundleNotFoundError, CostModelError
 
 from neuroshard_dlrm.options import RequestOptions
 
@@ -53,3 +55,24 @@ def find_bundle(path: Path | None, device: DeviceType, *, any_device: bool) -> C
             f"; hint: give the cost models of the device, or `--any-device` to plan with these all the same"
         )
     return bundle
+
+
+def bundle_of_plan(plan: Plan, file: Path) -> CostBundle:
+    """Return the cost models that a plan was made with: from a run's folder that the file is in, or the bundled ones.
+
+    Raises:
+        BundleError: neither has them, or one of them cannot be read.
+    """
+    folder = file.absolute().parent
+    for manifest in sorted({*folder.glob(f"*/*/{MANIFEST_FILE}"), *folder.glob(f"*/{MANIFEST_FILE}")}):
+        with contextlib.suppress(CostModelError):  # a damaged bundle is another one's
+            found = load_bundle(manifest.parent)
+            if found.manifest.weights_sha256 == plan.bundle.weights_sha256:
+                return found
+    try:
+        return bundled_bundle(plan.request.topology.device.name)
+    except BundleNotFoundError as error:
+        raise BundleNotFoundError(
+            f"{file}: the plan was made with the cost models {plan.bundle.name!r}, and its folder does not have them"
+            f"; hint: give their folder with --bundle"
+        ) from error

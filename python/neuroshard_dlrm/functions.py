@@ -21,7 +21,7 @@ from neuroshard_planner.search.migration import Incumbent
 from neuroshard_dlrm.arguments import PathLike, PlanArguments, asks, in_python, name_of, options_of, source_from
 from neuroshard_dlrm.choices import AlgorithmChoice
 from neuroshard_dlrm.comparing import TORCHREC_SECONDS, chosen_algorithms, timed_comparison
-from neuroshard_dlrm.devices import find_bundle
+from neuroshard_dlrm.devices import bundle_of_plan, find_bundle
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.plan_file import read_placement, read_plan
 from neuroshard_dlrm.plans import Plan
@@ -135,8 +135,8 @@ def explain(plan: Plan | PathLike, table: str | None = None, *, bundle: PathLike
     Args:
         plan: a plan, or its file.
         table: a table's name. None: the plan as a whole.
-        bundle: folder of the cost models that it was made with. None: those that made it, if it was made here, else the
-            bundled ones of its device.
+        bundle: folder of the cost models that it was made with. None: those that made it, if it was made here, else
+            those in the folder of the file, or the bundled ones of its device.
 
     Raises:
         DocumentError: the file is not a plan.
@@ -146,11 +146,12 @@ def explain(plan: Plan | PathLike, table: str | None = None, *, bundle: PathLike
     found = plan if isinstance(plan, Plan) else Plan(read_plan(Path(plan), must_fit=False))
     document = found.document()
     with in_python():
-        costs = (
-            found.costs()
-            if bundle is None
-            else find_bundle(Path(bundle), document.request.topology.device, any_device=True)
-        )
+        if bundle is not None:
+            costs = find_bundle(Path(bundle), document.request.topology.device, any_device=True)
+        elif isinstance(plan, Plan):
+            costs = found.costs()
+        else:
+            costs = bundle_of_plan(document, Path(plan))
     if table is None:
         return Explanation(explain_plan(document, bundle=costs))
     return Explanation(explain_table(document, table, bundle=costs))

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -6,8 +7,11 @@ import pytest
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
+from neuroshard_costs.bundle import bundled_root
 from support.builders import job_data, table_set, topology
-from support.cli.searches import quick
+from support.cli.searches import QUICK_WORK, quick
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +110,20 @@ def test_a_file_of_another_kind_is_named_with_what_takes_it(
 
     assert result.code == ExitCode.INVALID_INPUT
     assert words in result.err
+
+
+def test_cost_models_of_a_run_are_found_in_its_folder(neuroshard: Any, tmp_path: Path) -> None:
+    """Its plan lies next to the profile; a plan elsewhere has the option in the hint."""
+    folder = tmp_path / "run"
+    shutil.copytree(bundled_root() / "h100-80gb", folder / "profile" / "bundle")
+    own = ["--topology", ROOT / "examples/topologies/generic-8x24gb.yaml", "--any-device"]
+    own += ["--set", f"spec.experimental.planner.workBudget={QUICK_WORK}"]
+    plan = folder / "plan.json"
+    planned = neuroshard("plan", "mlperf-dlrm-v1", *own, "--bundle", folder / "profile" / "bundle", "--out", plan)
+    shutil.copy(plan, tmp_path / "elsewhere.json")
+
+    found, missing = neuroshard("explain", plan), neuroshard("explain", tmp_path / "elsewhere.json")
+
+    assert (planned.code, found.code, found.err) == (0, 0, "")
+    assert missing.code == ExitCode.UNUSABLE_BUNDLE
+    assert "hint: give their folder with --bundle" in missing.err

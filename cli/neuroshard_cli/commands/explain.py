@@ -18,7 +18,7 @@ def explain(
     *,
     bundle: Annotated[
         Path | None,
-        typer.Option(help="The cost models that the plan was made with. Default: the bundled ones of its device."),
+        typer.Option(help="The cost models that made the plan. Default: those in its folder, or the bundled ones."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON; errors are JSON too.")] = False,
 ) -> None:
@@ -27,13 +27,14 @@ def explain(
     For the plan: what decides the step's time, and what could lower it. For a table: its cost at its place, and
     what it would cost elsewhere.
     """
-    from neuroshard_dlrm.devices import find_bundle
+    from neuroshard_dlrm.devices import bundle_of_plan, find_bundle
     from neuroshard_planner.explain.plan import explain_plan
     from neuroshard_planner.explain.table import explain_table
     from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation
 
     document = read_plan(plan, must_fit=False)
-    costs = find_bundle(bundle, document.request.topology.device, any_device=True)
+    device = document.request.topology.device
+    costs = bundle_of_plan(document, plan) if bundle is None else find_bundle(bundle, device, any_device=True)
     if table is None:
         of_plan = explain_plan(document, bundle=costs)
         fields, text = asdict(of_plan), render_plan_explanation(of_plan)
