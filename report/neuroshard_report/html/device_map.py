@@ -1,5 +1,9 @@
-"""The table-to-device map: one lane per device, one block per shard, aggregated where there are too many to see."""
+"""The table-to-device map: one lane per device, one block per shard, aggregated where there are too many to see.
 
+Copies of a table enter no exchange of embeddings, and every device has them: they are one block of all devices.
+"""
+
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Sequence
@@ -7,6 +11,7 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import Shard
 from neuroshard_api.documents.tables import Table
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
 from neuroshard_report.quantities import format_bytes
@@ -14,6 +19,8 @@ from neuroshard_report.summary import DeviceView, PlacedTable
 
 MAX_BLOCKS = 48  # blocks of a lane; more are thinner than a finger on a common screen
 NUM_HEATS = 6
+LEAST_PREFIX = 4
+"""Characters; a shorter common prefix of names stays."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,24 +58,53 @@ def read_bytes_per_sample(table: Table, num_columns: int) -> float:
     return table.pooling_factor * num_columns * BYTES_PER_ELEMENT[table.data_type]
 
 
+def is_copied(placed: PlacedTable) -> bool:
+    """Return whether every device, or every device of a group, has a copy of a table."""
+    return placed.placement.sharding_type is ShardingType.DATA_PARALLEL
+
+
+def common_prefix(tables: Sequence[PlacedTable]) -> str:
+    """Return what all names begin with, up to their numbers; empty where that is short."""
+    names = [placed.table.name for placed in tables]
+    alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+    prefix = "".join(letters[0] for letters in alike).rstrip("0123456789")
+    return "" if len(prefix) < LEAST_PREFIX or prefix in names else prefix
+
+
+def copies_block(tables: Sequence[PlacedTable]) -> Block | None:
+    """Return one block for all copied tables. None: there are none."""
+    copied = [placed.table for placed in tables if is_copied(placed)]
+    if not copied:
+        return None
+    columns = sum(table.embedding_dim for table in copied)
+    reads = sum(read_bytes_per_sample(table, table.embedding_dim) for table in copied)
+    title = f"{columns:,} columns on each device, {format_bytes(reads)} read per sample"
+    label = f"{len(copied):,} copied {'table' if len(copied) == 1 else 'tables'}: {title}"
+    return Block(
+        label=label, title=", ".join(table.name for table in copied), num_columns=columns, heat=0, is_part=False
+    )
+
+
 def device_lanes(tables: Sequence[PlacedTable], devices: Sequence[DeviceView]) -> tuple[Lane, ...]:
-    """Return one lane for each of these devices, in their order."""
+    """Return one lane for each of these devices, in their order, with all shards but copies."""
     by_device: dict[int, list[_DrawnLane]] = defaultdict(list)
-    for placed in tables:
+    drawn_tables = [placed for placed in tables if not is_copied(placed)]
+    prefix = common_prefix(drawn_tables)
+    for placed in drawn_tables:
         for shard in placed.placement.shards:
             reads = read_bytes_per_sample(placed.table, shard.num_columns) * shard.num_rows
             drawn = _DrawnLane(placed=placed, shard=shard, read_bytes=reads / placed.table.num_embeddings)
             by_device[shard.device].append(drawn)
     every = [drawn.read_bytes for drawns in by_device.values() for drawn in drawns]
-    heat_of = _HeatScale(low=min(every), high=max(every))
-    widest = max(device.cost.embedding_dim_sum for device in devices)
+    heat_of = _HeatScale(low=min(every, default=0.0), high=max(every, default=0.0))
+    widths = [sum(drawn.shard.num_columns for drawn in by_device[device.index]) for device in devices]
     return tuple(
         Lane(
             device=device,
-            blocks=_blocks(by_device[device.index], heat_of),
-            free_columns=widest - device.cost.embedding_dim_sum,
+            blocks=_blocks(by_device[device.index], heat_of, prefix),
+            free_columns=max(widths) - width,
         )
-        for device in devices
+        for device, width in zip(devices, widths, strict=True)
     )
 
 
@@ -86,9 +122,9 @@ class _HeatScale:
         return min(NUM_HEATS - 1, max(0, int(position * NUM_HEATS)))
 
 
-def _blocks(drawn: Sequence[_DrawnLane], heat_of: _HeatScale) -> tuple[Block, ...]:
+def _blocks(drawn: Sequence[_DrawnLane], heat_of: _HeatScale, prefix: str) -> tuple[Block, ...]:
     ordered = sorted(drawn, key=lambda each: -each.read_bytes)
-    blocks = [_block(each, heat_of(each.read_bytes)) for each in ordered[:MAX_BLOCKS]]
+    blocks = [_block(each, heat_of(each.read_bytes), prefix) for each in ordered[:MAX_BLOCKS]]
     rest = ordered[MAX_BLOCKS:]
     if rest:
         reads = sum(each.read_bytes for each in rest)
@@ -98,7 +134,7 @@ def _blocks(drawn: Sequence[_DrawnLane], heat_of: _HeatScale) -> tuple[Block, ..
     return tuple(blocks)
 
 
-def _block(drawn: _DrawnLane, heat: int) -> Block:
+def _block(drawn: _DrawnLane, heat: int, prefix: str) -> Block:
     shard, table = drawn.shard, drawn.placed.table
     first, last = shard.column_offset, shard.column_offset + shard.num_columns - 1
     weights = shard.num_rows * shard.num_columns * BYTES_PER_ELEMENT[table.data_type]
@@ -106,4 +142,5 @@ def _block(drawn: _DrawnLane, heat: int) -> Block:
         f"{table.name}: columns {first} to {last} of {table.embedding_dim}, {shard.num_rows:,} rows, "
         f"{format_bytes(weights)} of weights, {format_bytes(drawn.read_bytes)} read per sample"
     )
-    return Block(label=table.name, title=title, num_columns=shard.num_columns, heat=heat, is_part=drawn.placed.is_split)
+    label = table.name.removeprefix(prefix)
+    return Block(label=label, title=title, num_columns=shard.num_columns, heat=heat, is_part=drawn.placed.is_split)

@@ -19,11 +19,18 @@ from neuroshard_planner.explain.trust import trust_text
 from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.html.dense_frontier import frontier_steps
 from neuroshard_report.html.dense_times import dense_times
-from neuroshard_report.html.device_map import device_lanes, read_bytes_per_sample
+from neuroshard_report.html.device_map import (
+    common_prefix,
+    copies_block,
+    device_lanes,
+    is_copied,
+    read_bytes_per_sample,
+)
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
 from neuroshard_report.levers import lever_line
 from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
 from neuroshard_report.summary import (
+    LEAST_SHARE,
     DeviceView,
     PlacedTable,
     PlanSummary,
@@ -53,14 +60,17 @@ class _Term:
 
 
 def _cost(plan: Plan) -> tuple[_Term, ...]:
-    """Return the terms that some device has, in the colors that they have in every report; all if no device has any."""
-    terms = _terms(cost_terms(plan), "c")
-    shown = tuple(term for term in terms if any(getattr(cost, term.field) for cost in plan.predicted.devices))
-    return shown or terms
+    """Return the terms that occur, in the colors that they have in every report."""
+    return _occurring(_terms(cost_terms(plan), "c"), plan.predicted.devices)
 
 
 def _memory(plan: Plan) -> tuple[_Term, ...]:
-    return _terms(memory_terms(plan), "m")
+    return _occurring(_terms(memory_terms(plan), "m"), plan.memory)
+
+
+def _occurring(terms: tuple[_Term, ...], holders: Sequence[DeviceCost | DeviceMemory]) -> tuple[_Term, ...]:
+    """Return the terms that some device has; all if no device has any."""
+    return tuple(term for term in terms if any(getattr(each, term.field) for each in holders)) or terms
 
 
 def _terms(named: Sequence[tuple[str, str]], css_letter: str) -> tuple[_Term, ...]:
@@ -146,11 +156,14 @@ def render_html(
         strip_data=_strip_data(summary.devices, _cost(plan), _memory(plan)),
         slowest_devices=summary.extremes(NUM_SLOWEST)[:NUM_SLOWEST],
         lanes=device_lanes(summary.tables, shown),
-        split_tables=_by_module(summary.split_tables[:MAX_SPLIT_TABLES], summary),
+        copies=copies_block(summary.tables),
+        label_prefix=common_prefix([placed for placed in summary.tables if not is_copied(placed)]),
+        split_tables=_by_module(sorted(summary.split_tables, key=_cut_by_reads)[:MAX_SPLIT_TABLES], summary),
         listed_tables=listed,
         read_bytes=_reads,
         weights_bytes=_weights,
         comparison=_comparison(summary),
+        least_share=LEAST_SHARE,
         levers=[
             lever_line(lever, now_ms=plan.predicted.total_ms, num_samples=plan.request.global_batch_size)
             for lever in plan.levers or ()
@@ -242,6 +255,11 @@ def _comparison(summary: PlanSummary) -> list[_Compared]:
 
 def _reads(placed: PlacedTable) -> float:
     return read_bytes_per_sample(placed.table, placed.table.embedding_dim)
+
+
+def _cut_by_reads(placed: PlacedTable) -> tuple[bool, float]:
+    """Return a key that sorts cut tables before copied ones, and those with the most bytes read first."""
+    return is_copied(placed), -_reads(placed)
 
 
 def _weights(placed: PlacedTable) -> int:

@@ -1,4 +1,8 @@
-from neuroshard_report.html.device_map import MAX_BLOCKS, device_lanes
+from dataclasses import replace
+
+import pytest
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_report.html.device_map import MAX_BLOCKS, common_prefix, copies_block, device_lanes
 from neuroshard_report.summary import summarize
 from support.builders import table
 from support.planner.plan_builders import plan_of
@@ -41,3 +45,30 @@ def test_shards_of_split_tables_are_marked() -> None:
     lanes = device_lanes(summary.tables, summary.devices)
 
     assert all(block.is_part for lane in lanes for block in lane.blocks)
+
+
+def test_copies_are_one_block_of_all_devices() -> None:
+    """They are in no lane, and their names are in the block's title."""
+    plan = plan_of(table("small"), table("large", num_embeddings=10**6), num_devices=2, split_every=0)
+    copied = plan.tables[0].model_copy(update={"sharding_type": ShardingType.DATA_PARALLEL})
+    summary = summarize(plan)
+    tables = (replace(summary.tables[0], placement=copied), *summary.tables[1:])
+    block = copies_block(tables)
+
+    assert {each.label for lane in device_lanes(tables, summary.devices) for each in lane.blocks} == {"large"}
+    assert block is not None
+    assert (block.title, block.label.partition(":")[0]) == ("small", "1 copied table")
+
+
+@pytest.mark.parametrize(
+    ("names", "prefix"),
+    [
+        (("feature_10", "feature_11"), "feature_"),
+        (("t1", "t2"), ""),
+        (("item", "item_last"), ""),
+        (("user", "item"), ""),
+    ],
+)
+def test_labels_leave_out_the_beginning_of_all_names(names: tuple[str, ...], prefix: str) -> None:
+    """Unless it is short, or a whole name."""
+    assert common_prefix(summarize(plan_of(*map(table, names), num_devices=1)).tables) == prefix
