@@ -28,7 +28,7 @@ class ProcessorWait:
         self._before = self._times()
 
     def share_since_last(self) -> float | None:
-        """Return the waiting's share of running and waiting since the look before. None: not told, or nothing ran.
+        """Return the share of waiting since the last look. None: nothing ran, or the system does not count it.
 
         A thread that began or ended since then counts with what it has in all or not at all, but a sum that fell with
         it counts as no time.
