@@ -113,7 +113,7 @@ def test_a_file_of_another_kind_is_named_with_what_takes_it(
 
 
 def test_cost_models_of_a_run_are_found_in_its_folder(neuroshard: Any, tmp_path: Path) -> None:
-    """Its plan lies next to the profile; a plan elsewhere has the option in the hint."""
+    """Its plan is next to the profile; a plan elsewhere has the option in the hint."""
     folder = tmp_path / "run"
     shutil.copytree(bundled_root() / "h100-80gb", folder / "profile" / "bundle")
     own = ["--topology", ROOT / "examples/topologies/generic-8x24gb.yaml", "--any-device"]

@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
 from neuroshard_report.html.page import render_html
 from support.builders import rank_times, step_report
 from support.cli.searches import quick
@@ -44,3 +45,36 @@ def test_a_step_report_adds_the_measured_dense_part(neuroshard: Any, tmp_path: P
     assert "measured, rank 0</th><td>3.00</td><td>0.500</td><td>3.50</td>" in found.out
     assert (refused.code, refused.out) == (2, "")
     assert str(steps) in refused.err
+
+
+def test_a_runs_folder_becomes_a_page_of_what_was_measured(neuroshard: Any, tmp_path: Path) -> None:
+    """Predicted next to measured by part and rank, metrics, and the guard; steps of another plan are left out."""
+    plan, train = tmp_path / "plan.json", tmp_path / "train"
+    train.mkdir()
+    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", plan)
+    ranks = (rank_times(0, forward_communication_ms=70.5), rank_times(1))
+    own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest(), ranks=ranks, samples_per_second=1234.0)
+    guard = GuardRecord(num_checks=5, change_percent=0.0009)
+    progress = TrainingProgress(step=40, metrics={"loss": 0.5236, "auc": 0.7801}, guard=guard)
+    (train / "progress.json").write_text(progress.to_json())
+
+    (train / "step-report.json").write_text(own.to_json())
+    found = neuroshard("report", tmp_path)
+    (train / "step-report.json").write_text(own.model_copy(update={"plan_sha256": "0" * 64}).to_json())
+    unmeasured = neuroshard("report", tmp_path)
+    refused = neuroshard("report", tmp_path, "--steps", train / "step-report.json")
+
+    assert (found.code, found.err) == (0, "")
+    for text in (
+        "70.5",
+        "most of it is forward exchange and wait",
+        "0.5236",
+        "0.7801",
+        "1,234",
+        "5 checks",
+        "0.0009 %",
+    ):
+        assert text in found.out
+    assert "No steps were measured under this plan" in unmeasured.out
+    assert "70.5" not in unmeasured.out
+    assert (refused.code, refused.out) == (2, "")

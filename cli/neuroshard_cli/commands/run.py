@@ -52,6 +52,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     from neuroshard_cli.local.repeats import STAGE, wants_repeats
     from neuroshard_cli.local.result import result_json, result_of, result_table
     from neuroshard_cli.local.run import STAGES, LocalRun
+    from neuroshard_cli.local.run_page import write_run_page
     from neuroshard_cli.local.stage_process import end_marked
     from neuroshard_cli.local.stage_runner import StageFailedError
 
@@ -84,6 +85,7 @@ def run(  # noqa: PLR0917 - typer passes by name
             raise
         result = result_of(found.job.metadata.name, directory, planned)
         write_file(directory.result_file, result_json(result))
+        write_run_page(directory, planned)
         correction = (
             None
             if waits or local.profile_folder is None
@@ -93,12 +95,10 @@ def run(  # noqa: PLR0917 - typer passes by name
         print_document(result_json(result))
         return
     print_text(result_table(result))
-    if directory.plan_report.exists():
-        say(f"the plan as a report: {directory.plan_report}")
-    if correction is not None:
-        say(correction)
-    if waits:
-        say(waits)
+    reports = {"the plan as a report": directory.plan_report, "predicted and measured": directory.run_report}
+    notes = [*(f"{name}: {report}" for name, report in reports.items() if report.exists()), correction, waits]
+    for note in filter(None, notes):
+        say(note)
 
 
 def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None, root: Path) -> "GivenPlan":

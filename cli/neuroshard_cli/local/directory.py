@@ -26,7 +26,7 @@ class RunDirectory:
         logs/<stage>.log             what the stage's processes printed
         state.json                   what is finished, and from which inputs
         status.json                  restarts, the last failure, deadlines' start, as in a job's status
-        result.json                  predicted, baseline and measured cost, metrics
+        result.json run.html         predicted, baseline and measured cost, metrics
         replanning.json candidate.json candidate-inputs.json   further plans for changed inputs
 
     Args:
@@ -42,6 +42,7 @@ class RunDirectory:
         self.dense_file = self.path / "dense.json"
         self.plan_file = self.path / "plan.json"
         self.plan_report = self.path / "plan.html"
+        self.run_report = self.path / "run.html"
         self.train_dir = self.path / "train"
         self.result_file = self.path / "result.json"
         self.replanning_file = self.path / "replanning.json"

@@ -64,7 +64,7 @@ def is_copied(placed: PlacedTable) -> bool:
 
 
 def common_prefix(tables: Sequence[PlacedTable]) -> str:
-    """Return what all names begin with, up to their numbers; empty where that is short."""
+    """Return the common beginning of all names, up to their numbers; empty where that is short."""
     names = [placed.table.name for placed in tables]
     alike = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
     prefix = "".join(letters[0] for letters in alike).rstrip("0123456789")

@@ -42,7 +42,7 @@ addEventListener("load", () => setTimeout(() => {
 
 
 def laid_out(folder: Path, plans: dict[str, Plan]) -> dict[str, dict[str, Any]]:
-    """Return what runs out of its place, and how many labels are cut and shown, by plan and width of the window."""
+    """Return the elements out of their place, and the numbers of labels cut and shown, by plan and width."""
     frames = "".join(
         f'<iframe name="{name} at {width}" style="width:{width}px;height:800px;border:0" '
         f'srcdoc="{html.escape(render_html(plan))}"></iframe>'

@@ -1,0 +1,150 @@
+"""A run as one HTML file: what was predicted next to what was measured, part by part and rank by rank."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from neuroshard_api.documents.drift_report import DriftReport
+from neuroshard_api.documents.plan import DeviceCost, Plan
+from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
+from neuroshard_api.documents.step_report import RankTimes, StepReport
+
+from neuroshard_report.html.page import environment, page_style
+from neuroshard_report.quantities import format_ms, format_percent
+
+PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
+    "index exchange": ("input_communication", ("input_communication_ms",), ("input_communication_ms",)),
+    "forward compute": ("forward_compute", ("forward_compute_ms",), ("forward_compute_ms",)),
+    "forward exchange and wait": (
+        "forward_communication",
+        ("wait_ms", "forward_communication_ms"),
+        ("forward_communication_ms",),
+    ),
+    "backward exchange": ("backward_communication", ("backward_communication_ms",), ("backward_communication_ms",)),
+    "backward compute and updates": (
+        "backward_compute",
+        ("backward_compute_ms", "dense_update_ms"),
+        ("backward_compute_ms",),
+    ),
+    "expansion of repeats": ("expansion", ("expansion_ms",), ("expansion_ms",)),
+}
+"""Parts of the embedding part: the host-bound share, fields of a `DeviceCost`, and fields of `RankTimes`."""
+COLORS = dict(zip(PARTS, ("c2", "c0", "c3", "c4", "c5", "c8"), strict=True))
+"""Classes of the parts, as in the report of a plan."""
+MAX_RANKS = 64
+"""Ranks in the table; of more, those with the longest steps."""
+LEAST_MS = 0.0005
+"""Less is shown as nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankParts:
+    """One rank's times of the embedding part, in milliseconds, by the parts' names."""
+
+    rank: int
+    predicted: Mapping[str, float]
+    measured: Mapping[str, float]
+    host_bound: tuple[str, ...]
+    """Names of the parts that the host bound in most steps."""
+    step_ms: float
+
+    @property
+    def predicted_ms(self) -> float:
+        """Sum of the predicted parts."""
+        return sum(self.predicted.values())
+
+    @property
+    def measured_ms(self) -> float:
+        """Sum of the measured parts."""
+        return sum(self.measured.values())
+
+
+def render_run(
+    plan: Plan, *, steps: StepReport | None, progress: TrainingProgress | None, drift: DriftReport | None = None
+) -> str:
+    """Return the page of a run; what is not there yet is left out. Equal arguments give equal pages.
+
+    Args:
+        plan: that the run trains under.
+        steps: measured under it.
+        progress: of the training.
+        drift: of the training under this plan.
+    """
+    ranks = rank_parts(plan, steps)
+    slowest = max(ranks, key=lambda each: each.measured_ms, default=None)
+    shown = sorted(ranks, key=lambda each: -each.step_ms)[:MAX_RANKS]
+    names = [
+        name
+        for name in PARTS
+        if any(each.predicted[name] >= LEAST_MS or each.measured[name] >= LEAST_MS for each in ranks)
+    ]
+    return (
+        environment()
+        .get_template("run.html.j2")
+        .render(
+            plan=plan,
+            steps=steps,
+            progress=progress,
+            drift=drift,
+            guards=[] if progress is None else _guards(progress),
+            style=page_style(),
+            parts=names,
+            colors=COLORS,
+            ranks=sorted(shown, key=lambda each: each.rank),
+            slowest=slowest,
+            longest_ms=max((max(each.predicted_ms, each.measured_ms) for each in ranks), default=0.0) or 1.0,
+            difference="" if slowest is None else difference_text(slowest),
+            error=error_text,
+        )
+    )
+
+
+def rank_parts(plan: Plan, steps: StepReport | None) -> Sequence[RankParts]:
+    """Return predicted and measured parts of each rank; a rank of a group has the costs of its place in the group."""
+    if steps is None:
+        return ()
+    places = {rank: place for members in plan.groups for place, rank in enumerate(members)}
+    return [_parts(times, plan.predicted.devices[places[times.rank]]) for times in steps.ranks if times.rank in places]
+
+
+def _parts(times: RankTimes, cost: DeviceCost) -> RankParts:
+    bound = times.host_bound
+    return RankParts(
+        rank=times.rank,
+        predicted={name: _sum(cost, fields) for name, (_, fields, _) in PARTS.items()},
+        measured={name: _sum(times, fields) for name, (_, _, fields) in PARTS.items()},
+        host_bound=tuple(name for name, (part, _, _) in PARTS.items() if bound is not None and bound.binds(part)),
+        step_ms=times.step_ms,
+    )
+
+
+def _sum(holder: DeviceCost | RankTimes, fields: Sequence[str]) -> float:
+    return sum(getattr(holder, field) or 0.0 for field in fields)
+
+
+def error_text(predicted_ms: float, measured_ms: float) -> str:
+    """Return the excess of a measured time over the predicted one; empty where nothing was predicted."""
+    if predicted_ms < LEAST_MS:
+        return ""
+    share = measured_ms / predicted_ms - 1
+    return f"{'+' if share >= 0 else '-'}{format_percent(abs(share))}"
+
+
+def difference_text(rank: RankParts) -> str:
+    """Return one sentence: the part that the prediction of a rank missed most, and its likely cause if one is known."""
+    name = max(PARTS, key=lambda each: abs(rank.measured[each] - rank.predicted[each]))
+    off_ms, whole_ms = rank.measured[name] - rank.predicted[name], rank.measured_ms - rank.predicted_ms
+    text = (
+        f"Rank {rank.rank} measured {format_ms(abs(whole_ms))} ms {'more' if whole_ms >= 0 else 'less'} than predicted"
+        f"; most of it is {name}: {format_ms(abs(off_ms))} ms {'more' if off_ms >= 0 else 'less'}."
+    )
+    if name in rank.host_bound:
+        text += " The host launched its kernels later than the device could run them."
+    elif "exchange" in name and off_ms > 0:
+        text += " Waiting for ranks that come later to the exchange is part of it."
+    return text
+
+
+def _guards(progress: TrainingProgress) -> Sequence[tuple[str, GuardRecord]]:
+    """Return the records of the guards of narrow types, by what they guard."""
+    named = (("pooled embeddings", progress.guard), ("gradients of the dense part", progress.gradient_guard))
+    return [(name, record) for name, record in named if record is not None]
