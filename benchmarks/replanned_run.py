@@ -99,7 +99,7 @@ def job(name: str, *, hot: Sequence[str] = (), drifts: bool = False, **spec: Any
         "trainer": {"numNodes": 1, "numProcPerNode": WORLD_SIZE, "env": [{"name": "OMP_NUM_THREADS", "value": "1"}]},
         "data": {"numSamples": STEPS * BATCH_SIZE * WORLD_SIZE, "readerProcesses": 1},
         "experimental": {"syntheticDrift": drift} if drifts else {},
-        "training": {"reportEverySteps": REPORT_STEPS, "logEverySteps": 500},
+        "training": {"logEverySteps": REPORT_STEPS},
         "checkpoint": {"everySteps": 500},
         "replanning": {"mode": "Auto"},
     }

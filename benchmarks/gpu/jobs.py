@@ -40,8 +40,7 @@ def _job(name: str, **changes: Any) -> dict[str, Any]:
     changes.pop("steps", None)
     training = {
         "maxSteps": steps,
-        "reportEverySteps": 10 if CPU else 100,
-        "logEverySteps": 100,
+        "logEverySteps": 10 if CPU else 100,
         **changes.pop("training", {}),
     }
     model = {
@@ -132,7 +131,7 @@ def jobs(budget_s: float, only: str) -> None:
     """Run jobs, each with a row of step report, predicted cost, and ledger."""
     ends = time.monotonic() + budget_s
     work = [
-        _job("first", steps=50, training={"reportEverySteps": 7}),
+        _job("first", steps=50, training={"logEverySteps": 7}),
         # Enough lookups that kernels, not the host that launches them, decide the times.
         _job(
             "heavy",

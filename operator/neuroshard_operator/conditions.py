@@ -260,7 +260,7 @@ class Reason(StrEnum):
     NO_BETTER_PLAN = ReplanVerdict.NO_BETTER_PLAN.value
     """Of `PlanCurrent`: the plan in force is predicted to cost no more."""
     GAIN_TOO_SMALL = ReplanVerdict.GAIN_TOO_SMALL.value
-    """Of `PlanCurrent`: the expected gain is below `minGainPercent`, or below twice the price of a restart. While a
+    """Of `PlanCurrent`: the expected gain is below 5 % of a step, or below twice the price of a restart. While a
     change continues it is planned for again, at growing intervals.
     """
     BETTER_PLAN_FOUND = ReplanVerdict.BETTER_PLAN_FOUND.value

@@ -355,7 +355,7 @@ def test_the_whole_path_runs_with_real_parts(
         profiler={"backend": "Simulated", "deviceType": "h100-80gb", "budgetSeconds": 5},
         trainer={"numProcPerNode": 2},
         data={"numSamples": 40_000},
-        training={"reportEverySteps": 10, "embeddingLearningRate": "0.1"},
+        training={"logEverySteps": 10, "embeddingLearningRate": "0.1"},
     )
     job["spec"]["model"] |= {"batchSizePerDevice": 256, "denseArchLayerSizes": [16], "overArchLayerSizes": [16]}
     path.write_text(yaml.safe_dump(job), encoding="utf-8")

@@ -56,7 +56,7 @@ def job_file(folder: Path, *options: object) -> Path:
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         },
         data={"format": "Synthetic", "numSamples": 100_000, "validationPercent": 1, "readerProcesses": 0},
-        training={"reportEverySteps": 10, "evalEverySteps": 100_000, "maxSteps": NUM_STEPS},
+        training={"logEverySteps": 10, "evalEverySteps": 100_000, "maxSteps": NUM_STEPS},
         checkpoint={"everySteps": EVERY_STEPS},
     )
     path.write_text(json.dumps(data), encoding="utf-8")

@@ -19,7 +19,7 @@ def job_with(path: str, value: object) -> dict[str, Any]:
     place = data
     *parts, last = path.split(".")
     for part in parts:
-        place = place.setdefault(part, {})
+        place = place.setdefault(part, {"claimName": "shop"} if part == "persistentVolumeClaim" else {})
     place[last] = value
     return data
 

@@ -60,7 +60,7 @@ def training_job(name: str, **spec: Any) -> Object:
         },
         "podTemplate": {"spec": {"terminationGracePeriodSeconds": 10, **spread(name)}},
         "data": {"numSamples": 20000},
-        "training": {"reportEverySteps": 10, "logEverySteps": 10},
+        "training": {"logEverySteps": 10},
     }
     return {
         "apiVersion": "training.neuroshard.dev/v1alpha1",

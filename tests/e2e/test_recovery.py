@@ -39,7 +39,7 @@ def test_a_worker_waits_for_a_peer_whose_image_comes_ninety_seconds_later(
     kubectl = namespace.kubectl
     tag = f"{TRAINER.tag.rsplit(':', 1)[0]}:{namespace.name[-6:]}"
     job = jobs.training_job("shop", profiler=jobs.BUNDLED, experimental={"planner": {"denseMemoryPerDevice": "64Mi"}})
-    job["spec"]["trainer"] |= {"image": tag, "imagePullPolicy": "IfNotPresent"}
+    job["spec"]["trainer"] |= {"image": tag}
     kubectl.apply(job)
 
     def placed() -> dict[str, str]:

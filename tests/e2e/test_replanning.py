@@ -71,7 +71,7 @@ def long_job(claim: str, *, pooling: int = 4, **spec: Any) -> Object:
         profiler=jobs.BUNDLED,
         data=data,
         checkpoint={"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS},
-        training={"reportEverySteps": 50, "logEverySteps": 100},
+        training={"logEverySteps": 50},
         **spec,
     )
 

@@ -15,7 +15,7 @@ from neuroshard_operator.observed.results import content_hash
 from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.status import read_status
 from support import builders
-from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
+from support.operator.operator_process import KEY, OperatorProcess, Story
 from support.operator.operator_world import CrashError
 from support.operator.replanning_story import AUTO, DRIFTED, SLOW, VOLUME, candidate, plan_in_force, replaced, report
 
@@ -171,8 +171,9 @@ def test_times_beyond_all_measure_stop_no_pass(document: str) -> None:
 def test_drift_that_grows_is_planned_for_again() -> None:
     """The gain was too small; after twice the cooldown the planner counts the inputs as they are then."""
     story = Story(**AUTO).running()
-    story.world.training_job(JOB)["spec"]["replanning"]["minGainPercent"] = 60
-    candidate(story)
+    report(story, DRIFTED, checkpoint_ms=1e6)
+    story.later(60)
+    story.do(names.PLANNER)
     story.later(60)
     assert story.condition("PlanCurrent")["reason"] == "GainTooSmall"
     report(story, DRIFTED, step=9_000)

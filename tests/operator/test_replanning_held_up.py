@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from neuroshard_api.replanning.decision import COOLDOWN_S
 from neuroshard_operator import names
 from support import builders
 from support.depth import generated
@@ -138,7 +139,7 @@ def test_one_restart_at_a_time_follows_from_a_report() -> None:
 
 def test_what_a_slow_node_cost_before_a_restart_pays_for_no_other() -> None:
     """The change began at step 600; the loss since the last restart alone counts for the next slow node."""
-    story = Story(trainer={"numNodes": 3}, **VOLUME, replanning={"mode": "Auto", "cooldownSeconds": 60}).running()
+    story = Story(trainer={"numNodes": 3}, **VOLUME, replanning={"mode": "Auto"}).running()
     report(story, SLOW.model_copy(update={"ranks": _ranks(1)}), recent=_recent(slow=1))
     story.later(60)
     replaced(story)
@@ -244,7 +245,7 @@ def test_a_report_without_a_rank_moves_no_workers() -> None:
 @given(reports=st.lists(st.tuples(st.integers(0, 3), st.sampled_from([60, 900, 4_000])), min_size=5, max_size=25))
 def test_no_sequence_of_reports_restarts_a_job_too_often(reports: Sequence[tuple[int, int]]) -> None:
     """Changes that come and go, each at another step: never more than maxReplans restarts, each after the cooldown."""
-    story = Story(**VOLUME, replanning={"mode": "Auto", "maxReplans": 2, "cooldownSeconds": 600}).running()
+    story = Story(**VOLUME, replanning={"mode": "Auto", "maxReplans": 2}).running()
     step, starts = 5_000, []
     for kind, seconds in reports:
         step += 1_000
@@ -258,7 +259,7 @@ def test_no_sequence_of_reports_restarts_a_job_too_often(reports: Sequence[tuple
     assert len(starts) <= 2
     assert len(starts) == story.status.get("replanning", {}).get("replans", 0)
     times = [datetime.fromisoformat(each) for each in starts]
-    assert all(after - before >= timedelta(seconds=600) for before, after in itertools.pairwise(times))
+    assert all(after - before >= timedelta(seconds=COOLDOWN_S) for before, after in itertools.pairwise(times))
     assert story.world.doubled == []
 
 

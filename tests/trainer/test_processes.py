@@ -135,7 +135,7 @@ def test_the_guides_loader_without_neuroshard_gives_the_same_plan(tmp_path: Path
 SPEC: Mapping[str, Any] = {
     "data": {"numSamples": 100_000, "validationPercent": 1},
     "model": {"embeddingOptimizer": "SGD"},
-    "training": {"logEverySteps": 10, "reportEverySteps": 10, "evalEverySteps": 100_000, "denseOptimizer": "Adam"},
+    "training": {"logEverySteps": 10, "evalEverySteps": 100_000, "denseOptimizer": "Adam"},
 }
 
 

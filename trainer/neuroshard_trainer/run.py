@@ -219,7 +219,7 @@ def set_up(
         write=report_file
         if metrics_port is None or not process.is_first
         else prometheus_writer(report_file, metrics_port),
-        report_every=spec.training.report_every_steps,
+        report_every=spec.training.log_every_steps,
         first_step=schedule.first_step,
         group=process.group,
         replicated_optimizer=state.replicated_optimizer,

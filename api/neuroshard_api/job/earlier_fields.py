@@ -31,7 +31,16 @@ EARLIER_FIELDS: Final[Mapping[str, str]] = {
     "spec.training.watchDrift": "spec.experimental.watchDrift",
     "spec.checkpoint.resumePolicy": "spec.experimental.checkpoint.resumePolicy",
     "spec.checkpoint.inBackground": "spec.experimental.checkpoint.inBackground",
-    "spec.trainer.sharedMemory.enabled": "gone: workers of several processes need the memory volume",
+    "spec.data.mountPath": "gone: pods mount the volume of the data at /data",
+    "spec.data.persistentVolumeClaim.subPath": "gone: spec.data.path names the folder",
+    "spec.checkpoint.mountPath": "gone: pods mount the volume of the checkpoints at /checkpoints",
+    "spec.checkpoint.persistentVolumeClaim.subPath": "gone: spec.checkpoint.folder names the folder",
+    "spec.replanning.minGainPercent": "gone: a restart must be expected to gain 5 % of a step, and twice its price",
+    "spec.replanning.cooldownSeconds": "gone: restarts for a plan are 30 minutes apart, 60 after a miss",
+    "spec.failurePolicy.resetAfterSeconds": "gone: restarts count no longer once the workers ran for an hour",
+    "spec.training.reportEverySteps": "spec.training.logEverySteps",
+    "spec.trainer.sharedMemory": "gone: workers always have /dev/shm, within the memory limit of their container",
+    "spec.trainer.imagePullPolicy": "gone: podTemplate.spec.containers sets it for the container trainer",
 }
 """The earlier path of a field, and its present one, or ``gone: `` and the reason."""
 _GONE = "gone: "

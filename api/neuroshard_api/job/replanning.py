@@ -7,7 +7,6 @@ from typing import Annotated
 from pydantic import Field
 
 from neuroshard_api.documents.counts import Count
-from neuroshard_api.job.policies import Seconds
 from neuroshard_api.job.resource import ATOMIC, Part
 
 MAX_PLANS_KEPT = 10
@@ -34,11 +33,6 @@ class Replanning(Part):
     mode: ReplanningMode = ReplanningMode.SUGGEST
     """Off makes no further plan. Suggest plans for changed inputs while training continues, and shows gain and price.
     Auto also restarts the workers under that plan where it pays, from a checkpoint."""
-    min_gain_percent: Annotated[int, Field(ge=1, le=99)] = 5
-    """Minimum expected gain of another plan, in percent of a step."""
-    cooldown_seconds: Seconds = 1800
-    """Minimum seconds between two restarts for a plan. Doubled after one that brought less than half of its promised
-    gain."""
     max_replans: Annotated[int, Field(ge=0, le=100)] = 3
     """Maximum restarts for changed inputs or slow nodes over the life of the job."""
     avoid_slow_nodes: bool = True

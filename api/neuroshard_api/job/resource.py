@@ -230,9 +230,6 @@ Name = Annotated[
 ]
 """Name of a Kubernetes object."""
 
-AbsolutePath = Annotated[str, Field(min_length=1, max_length=1024, pattern=r"^/[^:\x00]*$")]
-"""A path in a container; Kubernetes allows no colon in the paths of mounts."""
-
 
 def quantity(amount: int | str) -> Decimal:
     """Return a ResourceAmount as a number: ``quantity("1500m")`` is 1.5."""

@@ -2,7 +2,7 @@
 
 from decimal import Decimal
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final
 
 from pydantic import Field
 
@@ -10,7 +10,7 @@ from neuroshard_api.documents.counts import PositiveCount
 from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.job.communication import Communication
 from neuroshard_api.job.dense import DenseParallelism
-from neuroshard_api.job.resource import ATOMIC, INT32_MAX, AbsolutePath, Name, Part, PositiveDecimal, Rule
+from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Name, Part, PositiveDecimal, Rule
 from neuroshard_api.sharding.session_repeats import SessionRuns
 
 Column = Annotated[str, Field(min_length=1, max_length=128)]
@@ -52,8 +52,6 @@ class VolumeClaim(Part):
 
     claim_name: Name
     """Name of the PersistentVolumeClaim."""
-    sub_path: RelativePath | None = None
-    """Folder of the volume that is mounted. If unset: all of it."""
 
 
 class SyntheticDrift(Part):
@@ -199,8 +197,9 @@ class Data(Part):
     header, also compressed; NPZ reads arrays by name; MovieLens100K reads that data set from a folder or from the wheel
     of the package recbole; Dataset iterates over your own class."""
     path: DataPath | None = None
-    """File, folder, glob pattern or URL (such as s3://bucket/day_*) of the data. A relative path is below mountPath in
-    a pod, and below the job file's folder with `neuroshard run`. Needed for every format but Synthetic and Dataset."""
+    """File, folder, glob pattern or URL (such as s3://bucket/day_*) of the data. A relative path is below /data
+    in a pod, and below the job file's folder with `neuroshard run`. Needed for every format but Synthetic and
+    Dataset."""
     dataset: Annotated[str, Field(max_length=512, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")] | None = None
     """Dataset: class of the samples, as package.module:Class."""
     evaluation_path: DataPath | None = None
@@ -211,9 +210,8 @@ class Data(Part):
     reader_processes: Annotated[int, Field(ge=0, le=64)] = 2
     """Processes of each rank that read, decode and collate ahead of training. 0: the training thread reads."""
     persistent_volume_claim: VolumeClaim | None = None
-    """Volume that holds the data, mounted read-only. If unset: the path is in the image, or podTemplate mounts it."""
-    mount_path: AbsolutePath = "/data"
-    """Where the volume is mounted in the workers."""
+    """Volume that holds the data, mounted read-only at /data. If unset: the path is in the image, or podTemplate mounts
+    it."""
     label_column: Column | None = None
     """Parquet, CSV, NPZ: column or array of the label, 0 or 1. No feature may be the label, the session, the time, or a
     dense column. If unset: label."""
@@ -352,9 +350,8 @@ class Training(Part):
     eval_every_steps: PositiveCount | None = None
     """Steps between evaluations on the held-out samples. If unset: at the end of each epoch."""
     log_every_steps: PositiveCount = 100
-    """Steps between lines of the log."""
-    report_every_steps: PositiveCount = 100
-    """Steps between reports of measured step times, which are held next to the plan's prediction."""
+    """Steps between lines of the log, and between reports of measured step times, which are held next to the plan's
+    prediction."""
     tensorboard: bool = False
     """Whether rank 0 writes the loss at each line of the log, and the metrics of each evaluation, as TensorBoard's
     events into tensorboard/ of the run directory. Needs the package tensorboard, which the images do not have."""
@@ -366,18 +363,23 @@ DEFAULT_INTERVAL_SECONDS = 900
 """Between checkpoints on a volume: what a lost node costs at most, against the time that a checkpoint takes."""
 
 
+CHECKPOINTS_PATH: Final = "/checkpoints"
+"""Where a pod mounts the volume of the checkpoints."""
+DATA_PATH: Final = "/data"
+"""Where a pod mounts the volume of the data."""
+
+
 class Checkpoint(Part):
     """Where and when the state of training is kept."""
 
-    mount_path: AbsolutePath = "/checkpoints"
-    """Where the volume is mounted in the workers; your own trainer finds folder in NEUROSHARD_RUN_DIR."""
     persistent_volume_claim: VolumeClaim | None = None
-    """Volume that keeps checkpoints beyond a pod; with several nodes it must allow ReadWriteMany. If unset: they die
-    with the pod, and every restart begins from the start."""
+    """Volume that keeps checkpoints beyond a pod, mounted at /checkpoints; with several nodes it must allow
+    ReadWriteMany. If unset: they die with the pod, and every restart begins from the start."""
     folder: RelativePath | None = None
-    """Folder below mountPath with this job's state; a job that resumes from another one's checkpoints names that one's
-    folder. If unset: the job's name for NeuroShard's trainer, so that jobs may share a volume, and mountPath itself for
-    a trainer of your own. `neuroshard run` has one folder for each run."""
+    """Folder of the volume with this job's state, which your own trainer finds in NEUROSHARD_RUN_DIR; a job that
+    resumes from another one's checkpoints names that one's folder. If unset: the job's name for NeuroShard's trainer,
+    so that jobs may share a volume, and the whole volume for a trainer of your own. `neuroshard run` has one folder for
+    each run."""
     every_steps: PositiveCount | None = None
     """Steps between checkpoints, besides everySeconds. If unset: steps do not matter. There is always one checkpoint at
     the end, and one when the workers are asked to stop."""

@@ -2,7 +2,6 @@
 
 import math
 import re
-from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -14,7 +13,6 @@ from neuroshard_api.job.resource import (
     Part,
     ResourceAmount,
     Rule,
-    Size,
     Unique,
     quantity,
 )
@@ -79,14 +77,6 @@ class Resources(Part):
     """What the scheduler sets aside, by resource name. If unset: the limits."""
 
 
-class PullPolicy(StrEnum):
-    """When an image is fetched."""
-
-    ALWAYS = "Always"
-    IF_NOT_PRESENT = "IfNotPresent"
-    NEVER = "Never"
-
-
 class EnvironmentVariable(Part):
     """One environment variable, as in a pod's container."""
 
@@ -110,14 +100,6 @@ class EnvironmentVariable(Part):
     value_from: Fields | None = None
     """Where its value comes from (configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef), passed on to the pod.
     If unset: value."""
-
-
-class SharedMemory(Part):
-    """The memory volume of the workers at /dev/shm, without which NCCL and data loaders would have 64 MiB."""
-
-    size_limit: Size | None = None
-    """Most it may hold, as bytes or with a suffix such as 64Gi; counts towards the container's memory. If unset: the
-    memory limit of the container."""
 
 
 ProcsPerNode = Annotated[
@@ -194,9 +176,6 @@ class Trainer(Part):
     """Image of the workers. Unless the job has a command, it needs NeuroShard's trainer, sh and env, the latter of GNU
     coreutils 8.31 or later to keep a SIGTERM that comes while Python starts. If unset: the trainer that the operator
     was installed with."""
-    image_pull_policy: PullPolicy | None = None
-    """When the image is fetched: Always, IfNotPresent or Never. If unset: Kubernetes' default, Always for the tag
-    latest and IfNotPresent for others."""
     command: Words = ()
     """Your own trainer, such as [torchrun, /app/train.py]: it finds torchrun's settings in PET_* variables and the
     plan in the file that NEUROSHARD_PLAN names. Empty: NeuroShard's trainer, which trains spec.model on spec.data."""
@@ -210,13 +189,11 @@ class Trainer(Part):
     """Processes on each node, one device each: a number; gpu for the GPUs of resourcesPerNode; cpu for its CPUs; auto
     for its GPUs, or 1 where there are none. Can be changed only while the job is suspended."""
     resources_per_node: Resources = Resources()
-    """Resources of each worker's container."""
+    """Resources of each worker's container. Its memory also holds /dev/shm, which NCCL and data loaders use."""
     gpu_resource: Annotated[str, Field(min_length=3, max_length=317, pattern=EXTENDED_RESOURCE)] | None = None
     """Extended resource that is the workers' GPUs, such as example.com/a100-shared, and one of the limits of
     resourcesPerNode. If unset: that of the known names in the limits. Can be changed only while the job is
     suspended."""
-    shared_memory: SharedMemory = SharedMemory()
-    """The memory volume of the workers at /dev/shm."""
 
     @property
     def limits(self) -> dict[str, int | str]:

@@ -12,6 +12,8 @@ from neuroshard_api.lifecycle.failures import FailureCause, FailureVerdict
 FIRST_PAUSE_S = 10.0
 """Before the second restart that counts; the first follows at once. Each further pause is twice as long."""
 LONGEST_PAUSE_S = 300.0
+HEALTHY_AFTER = timedelta(hours=1)
+"""Time without a failure after which earlier restarts no longer count towards maxRestarts."""
 UNCOUNTED_PAUSE = timedelta(seconds=30)
 """Between restarts that do not count, where the workers ran for less than `QUICK`: nothing else bounds their number."""
 QUICK = timedelta(minutes=10)
@@ -77,7 +79,7 @@ def after_failure(
         what: the failure in a sentence.
         note: what else people should know of a restart, at the end of its message.
     """
-    counted, most = _counted_before(policy, status, attempt.healthy), policy.max_restarts
+    counted, most = _counted_before(status, attempt.healthy), policy.max_restarts
     if decided.action is FailureAction.FAIL_JOB:
         return GivenUp(too_many=False, message=f"{what} (failure rule: {decided.rule})")
     if decided.counts and counted >= most:
@@ -130,9 +132,9 @@ def with_more_reserve(request: PlanRequest, num_replans: int) -> PlanRequest:
     return request.model_copy(update={"memory": request.memory.model_copy(update={"reserve_bytes": kept_free})})
 
 
-def _counted_before(policy: FailurePolicy, status: Status, healthy: timedelta) -> int:
+def _counted_before(status: Status, healthy: timedelta) -> int:
     """Return the restarts that count towards the maximum, none of them once the workers trained for long enough."""
-    if healthy >= timedelta(seconds=policy.reset_after_seconds):
+    if healthy >= HEALTHY_AFTER:
         return 0
     return status.restarts_count_towards_max or 0
 

@@ -22,6 +22,10 @@ MISS: Final = 0.5
 """Share of the promised gain below which a plan missed its promise."""
 MAX_MISSES: Final = 2
 """Misses in a row after which further plans are suggested alone."""
+MIN_GAIN_PERCENT: Final = 5.0
+"""Least expected gain that a restart is for, in percent of a step: the cost models err by as much."""
+COOLDOWN_S: Final = 1800.0
+"""Seconds between two restarts for a plan; twice that after a plan that missed its promise."""
 PRICE_FACTOR: Final = 2.0
 """How many times its price a restart must be expected to gain."""
 WARM_UP_STEPS: Final = 50
@@ -40,7 +44,7 @@ class ReplanVerdict(StrEnum):
     """The plan in force is predicted to cost no more, or the candidate places everything as it does, or as a plan under
     which the workers failed."""
     GAIN_TOO_SMALL = "GainTooSmall"
-    """The expected gain is below minGainPercent, or below twice the price of a restart."""
+    """The expected gain is below 5 % of a step, or below twice the price of a restart."""
     BETTER_PLAN_FOUND = "BetterPlanFound"
     """The candidate pays."""
     RESTART_PAYS = "RestartPays"
@@ -141,10 +145,11 @@ class Restart:
         known = [each.predicted_share for each in self.outcomes if each.predicted_share is not None]
         return max(sum(known) / len(known), MIN_SHARE) if known else USUAL_SHARE
 
-    def cooldown_s(self, policy: Replanning) -> float:
-        """Return the seconds between the last restart and the next one."""
+    @property
+    def cooldown_s(self) -> float:
+        """Seconds between the last restart and the next one."""
         last = self.outcomes[-1].share if self.outcomes else None
-        return policy.cooldown_seconds * (2.0 if last is not None and last < MISS else 1.0)
+        return COOLDOWN_S * (2.0 if last is not None and last < MISS else 1.0)
 
     def obstacle(self, policy: Replanning) -> tuple[ReplanVerdict, str] | None:
         """Return the obstacle to a restart that would pay; None: there is none."""
@@ -154,10 +159,9 @@ class Restart:
         spent = self._spent_budget(policy)
         if spent is not None:
             return ReplanVerdict.BUDGET_SPENT, spent
-        cooldown_s = self.cooldown_s(policy)
-        if self.since_replan_s is not None and self.since_replan_s < cooldown_s:
+        if self.since_replan_s is not None and self.since_replan_s < self.cooldown_s:
             ago = f"the last restart was {self.since_replan_s:.0f} s ago"
-            return ReplanVerdict.COOLING_DOWN, f"{ago}, less than {cooldown_s:.0f} s"
+            return ReplanVerdict.COOLING_DOWN, f"{ago}, less than {self.cooldown_s:.0f} s"
         if self.outcomes and self.outcomes[-1].share is None:
             return ReplanVerdict.COOLING_DOWN, "the plan in force was not measured yet"
         if self.num_steps is not None and self.remaining_steps < LAST_SHARE * self.num_steps:
@@ -245,8 +249,8 @@ def decide(
         return decided(ReplanVerdict.NO_BETTER_PLAN, why)
     percent = 100 * gain_ms / restart.step_ms
     gained = f"{why}: expected gain {gain_ms:.3g} ms of a step of {restart.step_ms:.3g} ms ({percent:.1f} %)"
-    if percent < policy.min_gain_percent:
-        return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{gained}, below minGainPercent {policy.min_gain_percent}")
+    if percent < MIN_GAIN_PERCENT:
+        return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{gained}, below {MIN_GAIN_PERCENT:.0f} %")
     if price_ms is not None:
         total_ms = gain_ms * restart.remaining_steps
         gained = (

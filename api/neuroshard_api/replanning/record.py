@@ -5,7 +5,14 @@ from itertools import pairwise
 
 from neuroshard_api.documents.drift_report import SlowdownCause
 from neuroshard_api.job.replanning import MAX_PLANS_KEPT, CandidatePlan, ReplanningStatus, TrainedPlan
-from neuroshard_api.replanning.decision import WARM_UP_STEPS, PlanGain, PricedCandidate, ReplanDecision, ReplanVerdict
+from neuroshard_api.replanning.decision import (
+    COOLDOWN_S,
+    WARM_UP_STEPS,
+    PlanGain,
+    PricedCandidate,
+    ReplanDecision,
+    ReplanVerdict,
+)
 
 US_PER_MS = 1000
 MESSAGE_CHARACTERS = 1024
@@ -23,7 +30,7 @@ _EXACT = 2**53
 _INT32 = 2**31 - 1
 
 
-def is_candidate_due(candidate: CandidatePlan, *, since_step: int, cooldown_s: float, now: datetime) -> bool:
+def is_candidate_due(candidate: CandidatePlan, *, since_step: int, now: datetime) -> bool:
     """Return whether another candidate is to be made for changed inputs.
 
     For another change after the cooldown. For the same change, where the candidate did not pay or could not be made,
@@ -32,15 +39,14 @@ def is_candidate_due(candidate: CandidatePlan, *, since_step: int, cooldown_s: f
     Args:
         candidate: the newest one.
         since_step: first step of the change as reported now.
-        cooldown_s: of the job's policy, in seconds.
         now: the present time.
     """
     waited_s = (now - candidate.start_time).total_seconds()
     if waited_s < 0:  # the clock was set back: how long it was is not known
         return since_step != candidate.since_step or candidate.verdict in _TRIED_AGAIN
     if since_step != candidate.since_step:
-        return waited_s >= cooldown_s
-    return candidate.verdict in _TRIED_AGAIN and waited_s >= cooldown_s * 2 ** min(candidate.number, _MAX_DOUBLINGS)
+        return waited_s >= COOLDOWN_S
+    return candidate.verdict in _TRIED_AGAIN and waited_s >= COOLDOWN_S * 2 ** min(candidate.number, _MAX_DOUBLINGS)
 
 
 def with_candidate_asked(record: ReplanningStatus, *, since_step: int, now: datetime) -> ReplanningStatus:

@@ -177,8 +177,7 @@ class LocalReplanning:
     def _is_due(self, candidate: "CandidatePlan", change: "DriftChange") -> bool:
         from neuroshard_api.replanning.record import is_candidate_due
 
-        cooldown_s = self._policy.cooldown_seconds
-        return is_candidate_due(candidate, since_step=change.since_step, cooldown_s=cooldown_s, now=self._clock())
+        return is_candidate_due(candidate, since_step=change.since_step, now=self._clock())
 
     def _ask(self, change: "DriftChange") -> None:
         """Begin to plan for the inputs as they are now, where a plan can be made for what changed."""

@@ -269,7 +269,7 @@ def _data_lines(log: JobData, dense: Sequence[str]) -> list[str]:
         name: column.num_missing for name, column in numbers.columns.items() if name in dense and column.num_missing
     }
     comments = {
-        "path": "begins in this file's folder, in a pod in mountPath",
+        "path": "begins in this file's folder, in a pod in /data",
         "labelColumn": f"{share:.3g} % of the samples are 1",
         "sessionColumn": "its samples stay together, and whole sessions are held out",
         "timeColumn": "orders the samples of a session",

@@ -309,7 +309,6 @@ def _counter(
         command,
         mounts={"request": f"{WORK}/request", names.DENSE: _DENSE_FOLDER, "tmp": "/tmp"},  # noqa: S108 - a volume of the pod's own
         env=_ENVIRONMENT,
-        **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
         resources=asked,
     )
 

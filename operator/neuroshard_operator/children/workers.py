@@ -20,6 +20,7 @@ from neuroshard_api.job.stage_commands import (
     worker_environment,
 )
 from neuroshard_api.job.status import Stage
+from neuroshard_api.job.training import CHECKPOINTS_PATH, DATA_PATH, VolumeClaim
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Manifest
@@ -137,14 +138,14 @@ def with_host_tables(resources: Mapping[str, Any], host_bytes: int) -> dict[str,
 
 def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, result: str) -> dict[str, Any]:
     trainer, checkpoint, data = context.spec.trainer, context.spec.checkpoint, context.spec.data
-    run_dir, data_dir = _run_dir(context), data.mount_path
+    run_dir, data_dir = _run_dir(context), DATA_PATH
     plan_file = f"{WORK}/plan/{plan_key}"
     job_file = f"{WORK}/files/{stored_names(files)[JOB_FILE]}"
     command = trainer_command(context.job, job_file=job_file, plan_file=plan_file, run_dir=run_dir, data_dir=data_dir)
     published = (STEP_REPORT_FILE, PROGRESS_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
     reports = [f"{run_dir}/{name}" for name in published]
     is_own = bool(trainer.command)
-    mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", CHECKPOINTS_VOLUME: checkpoint.mount_path}
+    mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", CHECKPOINTS_VOLUME: CHECKPOINTS_PATH}
     env = {
         **torchrun_environment(
             context.job,
@@ -164,7 +165,6 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         env=env,
         ports=[{"name": "rendezvous", "containerPort": context.spec.experimental.rendezvous.port}],
         resources=resources(trainer.resources_per_node, {}),
-        **({"imagePullPolicy": trainer.image_pull_policy} if trainer.image_pull_policy else {}),
         **({} if is_own or _template_decides(context.spec.pod_template.spec) else {"startupProbe": STARTUP_PROBE}),
     )
     main["env"].append(NODE_RANK)
@@ -174,16 +174,15 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
     volumes = [
         config_map_volume("plan", plan, {plan_key: plan_key}),
         config_map_volume("files", files["metadata"]["name"]),
-        _claim_or_empty(CHECKPOINTS_VOLUME, checkpoint.persistent_volume_claim, main["volumeMounts"]),
+        _claim_or_empty(CHECKPOINTS_VOLUME, checkpoint.persistent_volume_claim),
         empty_volume("tmp"),
         token_volume(),
     ]
     if data.persistent_volume_claim is not None:
         main["volumeMounts"].append({"name": "data", "mountPath": data_dir, "readOnly": True})
-        volumes.append(_claim_or_empty("data", data.persistent_volume_claim, main["volumeMounts"]))
-    limit = trainer.shared_memory.size_limit
+        volumes.append(_claim_or_empty("data", data.persistent_volume_claim))
     main["volumeMounts"].append({"name": "dshm", "mountPath": "/dev/shm"})  # noqa: S108 - what NCCL and data loaders use
-    volumes.append(empty_volume("dshm", medium="Memory", **({} if limit is None else {"sizeLimit": limit})))
+    volumes.append(empty_volume("dshm", medium="Memory"))
     selector = product_selector(context.status.hardware)
     return {
         **dns_of(context.spec.pod_template.spec),
@@ -203,7 +202,7 @@ def _run_dir(context: Context) -> str:
     """
     checkpoint, is_own = context.spec.checkpoint, bool(context.spec.trainer.command)
     newest = context.status.checkpoint.path if context.status.checkpoint else None
-    root = PurePosixPath(checkpoint.mount_path)
+    root = PurePosixPath(CHECKPOINTS_PATH)
     is_at_root = newest is not None and PurePosixPath(newest).parent == root / CHECKPOINTS_FOLDER
     folder = checkpoint.folder or ("" if is_own or is_at_root else context.name)
     return str(root / folder)
@@ -259,7 +258,7 @@ def _publisher(context: Context, result: str, reports: list[str]) -> dict[str, A
         PUBLISHER,
         context.settings.planner_image,
         publishing(result, reports, watch=True),
-        mounts={CHECKPOINTS_VOLUME: context.spec.checkpoint.mount_path, "token": TOKEN_PATH},
+        mounts={CHECKPOINTS_VOLUME: CHECKPOINTS_PATH, "token": TOKEN_PATH},
         env={},
         imagePullPolicy=context.settings.image_pull_policy,
         resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
@@ -267,10 +266,7 @@ def _publisher(context: Context, result: str, reports: list[str]) -> dict[str, A
     return {**sidecar, "restartPolicy": "Always"}
 
 
-def _claim_or_empty(name: str, claim: Any, mounts: list[dict[str, Any]]) -> dict[str, Any]:  # noqa: ANN401 - a VolumeClaim or None
+def _claim_or_empty(name: str, claim: VolumeClaim | None) -> dict[str, Any]:
     if claim is None:
         return empty_volume(name)
-    if claim.sub_path is not None:
-        mount = next(each for each in mounts if each["name"] == name)
-        mount["subPath"] = claim.sub_path
     return {"name": name, "persistentVolumeClaim": {"claimName": claim.claim_name}}

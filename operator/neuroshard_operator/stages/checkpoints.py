@@ -3,6 +3,8 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from neuroshard_api.job.training import CHECKPOINTS_PATH
+
 from neuroshard_operator.children.workers import CHECKPOINTS_VOLUME
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context
@@ -30,9 +32,8 @@ def _is_mounted(context: Context) -> bool:
     """Whether the pod template brings the volume, or mounts another one in its place."""
     template = context.spec.pod_template.spec
     named = any(each.get("name") == CHECKPOINTS_VOLUME for each in _entries(template, "volumes"))
-    path = context.spec.checkpoint.mount_path
     mounts = (mount for each in _entries(template, "containers") for mount in _entries(each, "volumeMounts"))
-    return named or any(mount.get("mountPath") == path for mount in mounts)
+    return named or any(mount.get("mountPath") == CHECKPOINTS_PATH for mount in mounts)
 
 
 def _entries(parent: Mapping[str, Any], key: str) -> Iterator[Mapping[str, Any]]:

@@ -125,8 +125,7 @@ def _is_due(context: Context, candidate: CandidatePlan | None, change: DriftChan
         return False
     if candidate is None:
         return True
-    cooldown_s = context.spec.replanning.cooldown_seconds
-    return is_candidate_due(candidate, since_step=change.since_step, cooldown_s=cooldown_s, now=context.now)
+    return is_candidate_due(candidate, since_step=change.since_step, now=context.now)
 
 
 def _asked(training: TrainingWorkers, change: DriftChange) -> StageResult:

@@ -166,11 +166,11 @@ RULES = (
         training={"denseLearningRate": "0.0"},
     ),
     broken_rule(
-        "shared-memory-of-words",
-        "spec.trainer.sharedMemory.sizeLimit",
+        "memory-of-words",
+        "spec.planner.maxMemoryPerDevice",
         SIZE,
         '"much"',
-        trainer={"sharedMemory": {"sizeLimit": "much"}},
+        planner={"maxMemoryPerDevice": "much"},
     ),
     broken_rule(
         "never-profiled",

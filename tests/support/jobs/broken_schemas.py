@@ -131,11 +131,11 @@ SCHEMA = (
         experimental={"rendezvous": {"port": 80}},
     ),
     broken_schema(
-        "a-relative-mount",
-        "spec.checkpoint.mountPath",
-        'Invalid value: "checkpoints": spec.checkpoint.mountPath in body should match',
+        "a-folder-outside-the-volume",
+        "spec.checkpoint.folder",
+        'Invalid value: "/shop": spec.checkpoint.folder in body should match',
         "string should match pattern",
-        checkpoint={"mountPath": "checkpoints"},
+        checkpoint={"folder": "/shop"},
     ),
     broken_schema(
         "an-exit-code-twice",

@@ -72,7 +72,7 @@ def job_data(*, tables: Sequence[Table] = TABLES, world_size: int = 1, **spec: M
         "trainer": {"numProcPerNode": world_size},
         "experimental": {"rendezvous": {"timeoutSeconds": 60}},
         "data": {"format": "Synthetic", "numSamples": 400, "readerProcesses": 0},
-        "training": {"logEverySteps": 5, "reportEverySteps": 5},
+        "training": {"logEverySteps": 5},
     }
     return {
         "apiVersion": "training.neuroshard.dev/v1alpha1",

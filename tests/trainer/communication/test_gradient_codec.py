@@ -123,7 +123,7 @@ def test_a_job_trains_and_resumes_with_gradients_that_are_carried(tmp_path: Path
         "guard": {"checkEverySteps": 2},
     }
     for max_steps in (6, 10):
-        training = {"maxSteps": max_steps, "reportEverySteps": 2, "communication": {"policy": "Fixed"}}
+        training = {"maxSteps": max_steps, "logEverySteps": 2, "communication": {"policy": "Fixed"}}
         job = write_job(
             tmp_path, job_data(world_size=2, training=training, experimental={"communication": communication})
         )

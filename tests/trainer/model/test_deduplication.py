@@ -149,7 +149,7 @@ def test_a_report_has_the_factor_of_the_batches(tmp_path: Path, run: Callable[..
     deduplicating(tmp_path, "user", "country", factor=expected)
     spec = {"data": {"syntheticSessions": SESSIONS, "numSamples": 20_000}, "model": {"batchSizePerDevice": 64}}
 
-    assert run(**spec, training={"maxSteps": 200, "reportEverySteps": 200}) == ExitCode.OK
+    assert run(**spec, training={"maxSteps": 200, "logEverySteps": 200}) == ExitCode.OK
 
     report = StepReport.read(tmp_path / "run" / "step-report.json")
     (found,) = report.duplication or ()
