@@ -361,8 +361,8 @@ class Reason(StrEnum):
     Read `kubectl logs job/<job>-profile-<key>`.
     """
     PROFILING_TIMED_OUT = "ProfilingTimedOut"
-    """The profiler took longer than `spec.profiler.timeoutSeconds` since a node took its pod, pulling the image
-    included.
+    """The profiler took longer than `spec.experimental.profiler.timeoutSeconds` since a node took its pod, pulling the
+    image included.
 
     Raise it, or lower `spec.profiler.budgetSeconds`.
     """
@@ -378,7 +378,7 @@ class Reason(StrEnum):
     Read `kubectl logs job/<job>-planner-<hash>`.
     """
     PLANNING_TIMED_OUT = "PlanningTimedOut"
-    """The planner took longer than `spec.planner.timeoutSeconds`.
+    """The planner took longer than `spec.experimental.planner.timeoutSeconds`.
 
     Raise it, set `spec.experimental.planner.workBudget`, or name a `spec.planner.fallbackAlgorithm`.
     """

@@ -162,7 +162,7 @@ def _fingerprint(spec: Spec, hardware: HardwareStatus, profiler_image: str) -> s
         "hardware": hardware.model_dump(
             mode="json", exclude_none=True, exclude={"gpu_product_label", "node_memory_mib"}
         ),
-        "image": profiler.image or profiler_image,
+        "image": spec.experimental.profiler.image or profiler_image,
         "backend": profiler.backend,
         "device_type": profiler.device_type,
         "budget_seconds": profiler.budget_seconds,

@@ -241,8 +241,8 @@ ASKS: Mapping[str, Mapping[str, Any]] = {
 UNCONFINED = {"annotations": {"container.apparmor.security.beta.kubernetes.io/trainer": "unconfined"}}
 ASKS_OUTSIDE: Mapping[str, Mapping[str, Any]] = {
     "no AppArmor by an annotation": {"podTemplate": {"metadata": UNCONFINED}},
-    "no AppArmor for the profiler": {"profiler": {"podMetadata": UNCONFINED}},
-    "no AppArmor for the planner": {"planner": {"podMetadata": UNCONFINED}},
+    "no AppArmor for the profiler": {"experimental": {"profiler": {"podMetadata": UNCONFINED}}},
+    "no AppArmor for the planner": {"experimental": {"planner": {"podMetadata": UNCONFINED}}},
     "the place of the cluster's own pods by the run policy": {
         "runPolicy": {"schedulingPolicy": {"priorityClassName": "system-cluster-critical"}}
     },

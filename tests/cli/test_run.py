@@ -239,8 +239,7 @@ def test_a_failed_stage_is_tried_again(runs: Runs) -> None:
 def test_a_stage_beyond_its_deadline_is_ended(process_runs: Runs) -> None:
     """The deadline of the job's file holds here too; the code is that of a failed stage, not of wrong input."""
     result = process_runs.run(
-        planner={"timeoutSeconds": 1},
-        experimental={"planner": {"workBudget": 10**9}},
+        experimental={"planner": {"timeoutSeconds": 1, "workBudget": 10**9}},
         model={"embeddingTables": many_tables(400)},
     )
 

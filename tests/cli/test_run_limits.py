@@ -13,9 +13,9 @@ SIMULATED = {"backend": "Simulated", "deviceType": "h100-80gb", "budgetSeconds":
     ("spec", "limit_s"),
     [
         ({"profiler": SIMULATED}, None),
-        ({"profiler": {**SIMULATED, "timeoutSeconds": 60}}, 60),
+        ({"profiler": SIMULATED, "experimental": {"profiler": {"timeoutSeconds": 60}}}, 60),
         ({"experimental": {"planner": {"workBudget": 10}}}, None),
-        ({"planner": {"timeoutSeconds": 60}}, 60),
+        ({"experimental": {"planner": {"timeoutSeconds": 60}}}, 60),
     ],
     ids=["a profile", "a limited profile", "a plan", "a limited plan"],
 )

@@ -50,7 +50,7 @@ def test_a_local_run_falls_back(
     monkeypatch.setattr(PLACE, CalledStages(first_planner=outcome))
     runs = Runs(tmp_path, lambda *arguments: run([str(argument) for argument in arguments]))
 
-    code = runs.run(planner={"fallbackAlgorithm": FALLBACK, "timeoutSeconds": 100})
+    code = runs.run(planner={"fallbackAlgorithm": FALLBACK}, experimental={"planner": {"timeoutSeconds": 100}})
 
     if falls_back:
         assert code == ExitCode.OK

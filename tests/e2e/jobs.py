@@ -22,7 +22,7 @@ TABLES = [
     {"name": "shops", "numEmbeddings": 1000, "embeddingDim": 32},
     {"name": "words", "numEmbeddings": 8000, "embeddingDim": 32, "poolingFactor": 5},
 ]
-SIMULATED = {"backend": "Simulated", "deviceType": DEVICE, "budgetSeconds": 5, "timeoutSeconds": 900}
+SIMULATED = {"backend": "Simulated", "deviceType": DEVICE, "budgetSeconds": 5}
 BUNDLED = {"policy": "Never", "deviceType": DEVICE}
 """No profiler: the cost models that come with the planner."""
 _AMOUNTS = ("requests.cpu", "requests.memory", "limits.cpu", "limits.memory")

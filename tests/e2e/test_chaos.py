@@ -48,7 +48,7 @@ GAUGE = re.compile(r'^neuroshard_jobs\{stage="(\w+)"\} (\d+)', re.MULTILINE)
 WATCHED_GAUGE = re.compile(r'^neuroshard_watched_objects\{kind="(\w+)"\} (\d+)', re.MULTILINE)
 MANAGED = "app.kubernetes.io/managed-by=dlrm-operator"
 ALL_END_WITHIN_S = 900.0
-STAGE_RETRIES = {"backoffLimit": 10}
+STAGE_RETRIES = {each: {"backoffLimit": 10} for each in ("profiler", "planner")}
 """Blows hit the pods of profilers and planners too, and each counts."""
 WORKS = "sleep {seconds} & wait $!"
 """The shell hears of its child's death; as the only process of its container it could not be killed from inside."""
@@ -135,12 +135,11 @@ class Chaos:
         seconds = self._random.randint(10, 40)
         script = (REFUSES if kind == "refuses" else WORKS).format(seconds=seconds)
         profiler = jobs.SIMULATED if self._random.random() < 0.2 else jobs.BUNDLED
-        profiler = {**profiler, **STAGE_RETRIES}
         job = jobs.script_job(
             name,
             script,
             profiler=profiler,
-            planner=STAGE_RETRIES,
+            experimental=STAGE_RETRIES,
             failurePolicy={"maxRestarts": 100},
             podTemplate={"spec": {"terminationGracePeriodSeconds": 5}},
         )

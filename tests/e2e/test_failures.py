@@ -16,25 +16,23 @@ LIMITS = {"requests": {"cpu": "10m"}}
 
 
 @pytest.mark.parametrize(
-    ("profiler", "reason", "words"),
+    ("pods", "reason", "words"),
     [
         ({"resources": LIMITS, "backoffLimit": 0, "image": "OPERATOR"}, "ProfilingFailed", "numpy"),
-        (
-            {"resources": LIMITS, "timeoutSeconds": 6, "budgetSeconds": 5, "image": "MISSING"},
-            "ProfilingTimedOut",
-            "6 s",
-        ),
+        ({"resources": LIMITS, "timeoutSeconds": 6, "image": "MISSING"}, "ProfilingTimedOut", "6 s"),
         ({"resources": {"limits": {"memory": "24Mi"}}, "backoffLimit": 0}, "ProfilingFailed", "exit code 137"),
     ],
     ids=["exits", "hangs", "out of memory"],
 )
 def test_a_profiler_that_fails_ends_the_job_with_the_cause(
-    namespace: Namespace, profiler: dict[str, object], reason: str, words: str
+    namespace: Namespace, pods: dict[str, object], reason: str, words: str
 ) -> None:
     """An image without numpy, a pod that never starts, too little memory; nothing is launched."""
     images = {"OPERATOR": OPERATOR.tag, "MISSING": "localhost/neuroshard/missing:test"}
-    image = {"image": images[str(profiler["image"])]} if "image" in profiler else {}
-    namespace.kubectl.apply(jobs.training_job("shop", profiler={**jobs.SIMULATED, **profiler, **image}))
+    image = {"image": images[str(pods["image"])]} if "image" in pods else {}
+    namespace.kubectl.apply(
+        jobs.training_job("shop", profiler=jobs.SIMULATED, experimental={"profiler": {**pods, **image}})
+    )
     seen = jobs.wait_for_stage(namespace.kubectl, "shop", "Failed")
 
     assert (seen["reason"], jobs.conditions(seen)["Failed"]) == (reason, ("True", reason))

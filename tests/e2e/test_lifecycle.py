@@ -30,8 +30,11 @@ STAGES = ["Profiling", "Planning", "Launching", "Running"]
 def test_a_job_rests_in_each_stage_and_goes_on(namespace: Namespace) -> None:
     """One job is suspended four times: no pod is left meanwhile, and what was finished is not done again."""
     kubectl = namespace.kubectl
-    profiler = {**jobs.SIMULATED, "resources": {"requests": {"cpu": "10m"}}}
-    kubectl.apply(jobs.script_job("shop", jobs.HELD, profiler=profiler, runPolicy={"cleanPodPolicy": "None"}))
+    pods = {"profiler": {"resources": {"requests": {"cpu": "10m"}}}}
+    job = jobs.script_job(
+        "shop", jobs.HELD, profiler=jobs.SIMULATED, experimental=pods, runPolicy={"cleanPodPolicy": "None"}
+    )
+    kubectl.apply(job)
     plans: list[set[str]] = []
     for number in range(len(STAGES)):
         jobs.wait_for_stage(kubectl, "shop", *STAGES[number:])

@@ -21,7 +21,7 @@ def test_a_job_of_two_nodes_is_planned_with_the_link_that_was_measured_between_t
     if len(cluster.nodes()) < 2:
         pytest.skip("the network of one node is measured nowhere; make cluster-up NODES=2")
     kubectl = namespace.kubectl
-    profiler: dict[str, Any] = {"budgetSeconds": 1, "timeoutSeconds": 900}
+    profiler: dict[str, Any] = {"budgetSeconds": 1}
     job = jobs.training_job(
         "net", profiler=profiler, trainer={"numNodes": 2, "resourcesPerNode": CPU}, launchPolicy="PlanOnly"
     )

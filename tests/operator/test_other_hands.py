@@ -35,7 +35,8 @@ def test_labels_of_the_operator_that_a_user_chooses_are_not_taken_for_its_own() 
     lies = dict.fromkeys(names.MADE_LABELS, "7")
     said = {"labels": {**lies, "team": "ads"}}
     story = Story(
-        podTemplate={"metadata": said}, planner={"podMetadata": said}, profiler={"podMetadata": said}
+        podTemplate={"metadata": said},
+        experimental={"planner": {"podMetadata": said}, "profiler": {"podMetadata": said}},
     ).running()
 
     assert "ChildRepaired" not in story.reasons()

@@ -10,10 +10,41 @@ from neuroshard_api.job.communication import WireSettings
 from neuroshard_api.job.dense import DenseUnits
 from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Part, Size
 from neuroshard_api.job.training import SyntheticDrift
+from neuroshard_api.job.workers import Image, PodTemplateMetadata, Resources
 
 
-class SearchLimits(Part):
-    """What the planner has numbers for."""
+class StagePods(Part):
+    """How the pods of a stage before the training run."""
+
+    image: Image | None = None
+    """Image of the stage, with sh and env, the latter of GNU coreutils 8.31 or later to keep a SIGTERM that comes while
+    Python starts. If unset: the one the operator was installed with."""
+    resources: Resources | None = None
+    """Resources of each container. If unset: for the profiler the trainer's resourcesPerNode, so that it meets the same
+    devices; for the planner, which needs no GPU, the operator's setting."""
+    pod_metadata: PodTemplateMetadata = PodTemplateMetadata()
+    """Labels and annotations of the pods."""
+    timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)]
+    """Maximum time of the stage, all its attempts together, in seconds; then the job fails, or the fallback plans. It
+    begins when a node takes the first pod: time in a queue, or without a free device, does not count."""
+    backoff_limit: Annotated[int, Field(ge=0, le=100)] = 2
+    """Attempts after a first one that failed."""
+
+
+class ProfilerPods(StagePods):
+    """How the profiler's pods run."""
+
+    timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 1800
+    """Maximum time of the stage, all its attempts together, in seconds; then the job fails. It begins when a node takes
+    the first pod: time in a queue, or without a free device, does not count."""
+
+
+class SearchLimits(StagePods):
+    """How the planner's pods run, and what the planner has numbers for."""
+
+    timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 600
+    """Maximum time of the stage, all its attempts together, in seconds; then the fallback plans, or the job fails. It
+    begins when a node takes the first pod."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the search; equal jobs with equal seeds get equal plans."""
@@ -63,8 +94,10 @@ class CheckpointSettings(Part):
 class Experimental(Part):
     """Settings that few jobs need. Each is off, or at the value that the product has for it, unless it is set."""
 
+    profiler: ProfilerPods = ProfilerPods()
+    """How the profiler's pods run."""
     planner: SearchLimits = SearchLimits()
-    """Numbers of the planner."""
+    """Numbers of the planner, and how its pods run."""
     dense_parallelism: DenseUnits = DenseUnits()
     """Which units of the dense part are sharded or recomputed, and how, under training.denseParallelism."""
     communication: WireSettings = WireSettings()

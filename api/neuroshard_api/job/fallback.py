@@ -22,6 +22,6 @@ def may_fall_back(exit_code: int | None, *, timed_out: bool) -> bool:
 
     Args:
         exit_code: of the planner's process, above 128 after a signal. None: unknown, as of a pod that is gone.
-        timed_out: whether planner.timeoutSeconds ended it; the exit code then only tells how it was stopped.
+        timed_out: whether the planner's timeoutSeconds ended it; the exit code then only tells how it was stopped.
     """
     return timed_out or exit_code not in _SAME_FOR_EVERY_ALGORITHM

@@ -8,12 +8,10 @@ from pydantic import Field
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.tables import DataType
 from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Size, Unique
-from neuroshard_api.job.workers import Image, PodTemplateMetadata, Resources
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from neuroshard_api.sharding.kinds import ShardingType
 
 Seconds = Annotated[int, Field(ge=1, le=INT32_MAX)]
-Retries = Annotated[int, Field(ge=0, le=100)]
 
 
 class ProfilerPolicy(StrEnum):
@@ -84,11 +82,6 @@ class Profiler(Part):
             ),
         ),
         Rule(
-            cel="self.budgetSeconds < self.timeoutSeconds",
-            message="budgetSeconds must be less than timeoutSeconds, which also covers the start and the fit",
-            holds=lambda profiler: profiler.budget_seconds < profiler.timeout_seconds,
-        ),
-        Rule(
             cel="!self.correctBySteps || (self.policy == 'IfNotPresent' && !has(self.costModelRef))",
             message="correctBySteps is for profiles that jobs share: it needs policy IfNotPresent and no costModelRef",
             holds=lambda profiler: (
@@ -109,26 +102,13 @@ class Profiler(Part):
     """A device of `neuroshard devices`, such as h100-80gb: what Simulated simulates, and what supplies the numbers of
     the data sheet that cannot be read from a device. If unset: recognised by the device's product name."""
     budget_seconds: Seconds = 300
-    """Time spent on measurements; more of it lowers the error of the cost models."""
-    image: Image | None = None
-    """Image of the profiler: NeuroShard's profiler, sh and env, the latter of GNU coreutils 8.31 or later to keep a
-    SIGTERM that comes while Python starts. If unset: the one the operator was installed with."""
-    resources: Resources | None = None
-    """Resources of the profiler's container. If unset: the trainer's resourcesPerNode, so that it meets the same
-    devices."""
-    pod_metadata: PodTemplateMetadata = PodTemplateMetadata()
-    """Labels and annotations of the profiler's pods."""
+    """Seconds of measurements; more of them lower the error of the cost models."""
     cost_model_ref: CostModelReference | None = None
     """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
     correct_by_steps: bool = False
     """Whether the job is planned with cost models that the steps of earlier jobs of the namespace corrected, where
     there are some when planning begins, and corrects the profile by its own steps, once they are steady. The result is
     kept where its error on steps that it was not fitted to is the least so far."""
-    timeout_seconds: Seconds = 1800
-    """Maximum time of the stage, all its attempts together, in seconds; then the job fails. It begins when a node takes
-    the first pod: time in a queue, or without a free device, does not count."""
-    backoff_limit: Retries = 2
-    """Attempts after a first one that failed."""
 
 
 class PlannerAlgorithm(StrEnum):
@@ -232,17 +212,6 @@ class Planner(Part):
     sharding_groups: ShardingGroups | None = None
     """Permits plans in which groups of devices each hold all tables (2-D sharding), where they are cheaper. Only SGD
     trains them as one model. If unset: tables are sharded over all devices."""
-    image: Image | None = None
-    """Image of the planner. If unset: the one the operator was installed with."""
-    resources: Resources | None = None
-    """Resources of each container in the planner's pods. If unset: the operator's setting; the planner needs no GPU."""
-    pod_metadata: PodTemplateMetadata = PodTemplateMetadata()
-    """Labels and annotations of the planner's pods."""
-    timeout_seconds: Seconds = 600
-    """Maximum time of the stage, all its attempts together, in seconds; then the fallback plans, or the job fails. It
-    begins when a node takes the first pod."""
-    backoff_limit: Retries = 2
-    """Attempts after a first one that failed."""
 
 
 class PlanReference(Part):

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping, Sequence
 
 from neuroshard_api.documents.topology import DeviceType
-from neuroshard_api.job.preparation import Profiler, ProfilerBackend
-from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.preparation import ProfilerBackend
+from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 
 BUNDLE_FOLDER = "bundle"
 """In the profiler's output: the bundle directory."""
@@ -82,12 +82,13 @@ def profiler_command(
     if job.spec.trainer.num_gpus_per_node > 0 and profiler.backend is not ProfilerBackend.SIMULATED:
         command += ["--device", "cuda"]  # where the GPUs cannot be used, a profile of the CPU would be of no use
     command += ["--budget", f"{profiler.budget_seconds}s"]
-    return command if meet is None else [*command, "--meet", meet, "--meet-within", f"{meeting_seconds(profiler)}s"]
+    return command if meet is None else [*command, "--meet", meet, "--meet-within", f"{meeting_seconds(job.spec)}s"]
 
 
-def meeting_seconds(profiler: Profiler) -> int:
+def meeting_seconds(spec: Spec) -> int:
     """Return the seconds that two profilers wait for each other: each attempt its share of the stage's time."""
-    share = (profiler.timeout_seconds - profiler.budget_seconds) // (profiler.backoff_limit + 2)
+    pods = spec.experimental.profiler
+    share = (pods.timeout_seconds - spec.profiler.budget_seconds) // (pods.backoff_limit + 2)
     return max(min(share, _MEETING_SECONDS), 1)
 
 

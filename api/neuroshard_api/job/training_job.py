@@ -166,6 +166,12 @@ class Spec(Part):
             ),
         ),
         Rule(
+            cel="self.profiler.budgetSeconds < self.experimental.profiler.timeoutSeconds",
+            message="profiler.budgetSeconds must be less than experimental.profiler.timeoutSeconds, which also covers "
+            "the start and the fit",
+            holds=lambda spec: spec.profiler.budget_seconds < spec.experimental.profiler.timeout_seconds,
+        ),
+        Rule(
             cel="self.data.format == 'Synthetic' || !has(self.experimental.syntheticDrift)",
             message="experimental.syntheticDrift is for data of the format Synthetic only",
             holds=lambda spec: spec.data.format is DataFormat.SYNTHETIC or spec.experimental.synthetic_drift is None,

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.request import Algorithm, PlanRequest
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.documents.topology import Topology
-    from neuroshard_api.job.preparation import Planner, Profiler
+    from neuroshard_api.job.experimental import StagePods
 
     from neuroshard_cli.local.replanning import LocalReplanning
 
@@ -269,7 +269,7 @@ class LocalRun:
 
         directory, profiler = self._directory, self.spec.profiler
         out = directory.profile_dir
-        settings = profiler.model_dump_json(exclude={"policy", "timeout_seconds", "backoff_limit"})
+        settings = profiler.model_dump_json(exclude={"policy"})
         batch_size, procs = self.spec.model.batch_size_per_device, self.spec.trainer.devices_per_node
         inputs = digest([settings, str(batch_size), str(procs), self._tables.to_json(), *machine(), *versions()])
         self.profile_inputs = inputs
@@ -292,7 +292,7 @@ class LocalRun:
                 out_dir=str(out),
                 python=sys.executable,
             )
-            self._runner.run("profile", command, {}, within_s=_limit_s(profiler))
+            self._runner.run("profile", command, {}, within_s=_limit_s(self.spec.experimental.profiler))
             self._finish_profile(inputs)
             self._view.end("profile", "done", Hardware.read(hardware_file).source)
         return MeasuredModels(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
@@ -320,7 +320,7 @@ class LocalRun:
             device=request.topology.device,
             python=sys.executable,
         )
-        self._runner.run("plan", command, {}, within_s=_limit_s(self.spec.planner))
+        self._runner.run("plan", command, {}, within_s=_limit_s(self.spec.experimental.planner))
 
     def _search(self, profiled: MeasuredModels, algorithm: "Algorithm | None") -> None:
         from neuroshard_api.job.plan_request import counts_dense, plan_request
@@ -337,7 +337,7 @@ class LocalRun:
             dense_file=str(self._directory.dense_file) if counts_dense(self.spec) else None,
             python=sys.executable,
         )
-        self._runner.run("plan", command, {}, within_s=_limit_s(self.spec.planner))
+        self._runner.run("plan", command, {}, within_s=_limit_s(self.spec.experimental.planner))
 
     def _report(self, plan: "Plan", bundle_dir: Path | None) -> None:
         """Write the plan's page; without its cost models, as of a given plan, nothing about other traffic."""
@@ -499,7 +499,7 @@ class LocalRun:
         self._runner.run("train", command, environment, look=watched)
 
 
-def _limit_s(stage: "Profiler | Planner") -> float | None:
+def _limit_s(stage: "StagePods") -> float | None:
     """Return the timeoutSeconds that the job sets. None: it sets none.
 
     The default keeps pods from holding devices of a cluster; a busy machine takes longer and does no harm.

@@ -104,7 +104,7 @@ def profiler_job(
     num_nodes = hardware.network_nodes
     named = names.profiler_job if num_nodes is None else names.network_profiler_job
     name = named(context.name, profile_key)
-    profiler, template = context.spec.profiler, context.spec.pod_template.spec
+    profiler, template = context.spec.experimental.profiler, context.spec.pod_template.spec
     file_names = stored_names(files)
     out = f"{WORK}/{RESULT}"
     command = profiler_command(
@@ -173,7 +173,7 @@ def planner_job(
     in_force: CandidateInputs | None = None,
 ) -> Manifest:
     """Return the Job that plans; it needs no GPU and is not queued by Kueue."""
-    planner = context.spec.planner
+    planner = context.spec.experimental.planner
     out = f"{WORK}/{RESULT}"
     volume, folder = _bundle_volume(bundle)
     counted = counts_dense(context.spec)
@@ -248,7 +248,7 @@ def calibrator_job(
         report_keys: keys of the reports of steps.
         result: ConfigMap that it publishes to.
     """
-    planner, settings = context.spec.planner, context.settings
+    planner, settings = context.spec.experimental.planner, context.settings
     out = f"{WORK}/{RESULT}/bundle"  # below the volume: it is written next to its place, and renamed
     command = correction_command(
         bundle_dir=f"{WORK}/bundle",
@@ -340,7 +340,8 @@ def _job(
         "action": "FailJob",
         "onExitCodes": {"operator": "In", "values": [code.value for code in NOT_RETRIED]},
     }
-    stage = context.spec.profiler if role == names.PROFILER else context.spec.planner
+    few = context.spec.experimental
+    stage = few.profiler if role == names.PROFILER else few.planner
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

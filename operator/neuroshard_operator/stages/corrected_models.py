@@ -34,7 +34,7 @@ from neuroshard_operator.stages.training import TrainingWorkers
 CORRECTING = replace(
     PLANNING,
     role=names.CALIBRATOR,
-    time_limit="correcting took longer than planner.timeoutSeconds",
+    time_limit="correcting took longer than experimental.planner.timeoutSeconds",
     result="correction",
     again="it corrects again",
     failures={},
@@ -139,7 +139,7 @@ def correct(training: TrainingWorkers) -> StageResult:
         doing=f"Job {name} corrects the cost models",
         inputs=(),
         problem=document.problem if isinstance(document, Unreadable) else None,
-        timeout_s=context.spec.planner.timeout_seconds,
+        timeout_s=context.spec.experimental.planner.timeout_seconds,
     )
     if made.completion is not None:
         return _settled(training, None, made.message)

@@ -46,7 +46,7 @@ def plan_inputs_hash(
     given = takes_given_models(spec)
     said = {
         "model": _said(spec.model),
-        "planner": _said(spec.planner, leave_out={*_HOW_IT_RUNS, "fallback_algorithm"}),
+        "planner": _said(spec.planner, leave_out={"fallback_algorithm"}),
         "plan_ref": _said(spec.plan_ref) if spec.plan_ref else None,
         "num_nodes": spec.trainer.num_nodes,
         "devices_per_node": spec.trainer.devices_per_node,
@@ -66,7 +66,8 @@ def plan_inputs_hash(
         said["dense_parallelism"] = spec.dense_choices.model_dump(mode="json", exclude_defaults=True)
     few = spec.experimental
     communication = _said(spec.training.communication) | _said(few.communication, leave_out={"guard"})
-    said |= {name: part for name, part in (("communication", communication), ("search", _said(few.planner))) if part}
+    search = _said(few.planner, leave_out=_HOW_IT_RUNS)
+    said |= {name: part for name, part in (("communication", communication), ("search", search)) if part}
     if spec.data.has_sessions:
         said["sessions"] = _said(spec.data, only=_REPEATS)
     return _hash(said)

@@ -38,7 +38,7 @@ PLANNING = JobStage(
     failed=Reason.PLANNING_FAILED,
     timed_out=Reason.PLANNING_TIMED_OUT,
     unusable=Reason.PLAN_UNUSABLE,
-    time_limit="planning took longer than planner.timeoutSeconds",
+    time_limit="planning took longer than experimental.planner.timeoutSeconds",
     result="plan",
     again="it plans again",
     failures={ExitCode.INFEASIBLE: (Reason.INFEASIBLE, "no plan fits")},
@@ -319,7 +319,7 @@ def _attempt(
         doing=_plans(context, job.meta.name),
         inputs=[asked] if isinstance(asked, Mapping) else [],
         problem=_problem_with(context, context.config_map(names.result(job.meta.name))),
-        timeout_s=context.spec.planner.timeout_seconds,
+        timeout_s=context.spec.experimental.planner.timeout_seconds,
     )
 
 

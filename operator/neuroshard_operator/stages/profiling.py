@@ -42,7 +42,7 @@ PROFILING = JobStage(
     failed=Reason.PROFILING_FAILED,
     timed_out=Reason.PROFILING_TIMED_OUT,
     unusable=Reason.PROFILE_UNUSABLE,
-    time_limit="profiling took longer than profiler.timeoutSeconds",
+    time_limit="profiling took longer than experimental.profiler.timeoutSeconds",
     result="result",
     again="the hardware is measured again",
 )
@@ -266,7 +266,7 @@ def _watch(context: Context, job: ChildJob, result: ChildConfigMap | None) -> St
         doing=_measures(job.meta.name),
         inputs=[*met, files] if isinstance(files, Mapping) else met,
         problem=result.document.problem if result and isinstance(result.document, Unreadable) else None,
-        timeout_s=context.spec.profiler.timeout_seconds,
+        timeout_s=context.spec.experimental.profiler.timeout_seconds,
     )
 
 

@@ -152,7 +152,7 @@ def test_every_container_has_limits_where_the_trainer_has(own: dict[str, Any]) -
 def test_every_container_of_the_planners_pod_gets_what_the_job_says() -> None:
     """That with the trainer's image, which counts the dense part, included."""
     asked = {"requests": {"cpu": 2, "memory": "4Gi"}, "limits": {"cpu": 3, "memory": "5Gi"}}
-    found = containers(Story(planner={"resources": asked}).planned(), names.PLANNER)
+    found = containers(Story(experimental={"planner": {"resources": asked}}).planned(), names.PLANNER)
 
     assert [each["name"] for each in found] == ["dense", "planner"]
     assert {str(each["resources"]) for each in found} == {
@@ -163,7 +163,7 @@ def test_every_container_of_the_planners_pod_gets_what_the_job_says() -> None:
 def test_pods_of_profiler_and_planner_get_labels_and_annotations_of_their_own() -> None:
     """Such as the one that keeps a proxy out; those of the operator win, and the plan does not depend on them."""
     said = {"labels": {"team": "ads", names.ROLE_LABEL: "mine"}, "annotations": {"sidecar.istio.io/inject": "false"}}
-    story = Story(planner={"podMetadata": said}, profiler={"podMetadata": said}).planned()
+    story = Story(experimental={"planner": {"podMetadata": said}, "profiler": {"podMetadata": said}}).planned()
     for role in (names.PROFILER, names.PLANNER):
         [job] = story.world.of_kind("Job", role)
         found = job["spec"]["template"]["metadata"]

@@ -182,7 +182,7 @@ def test_a_planner_that_ends_within_a_minute_gets_no_time_limit() -> None:
 
 def test_a_short_time_limit_is_written_in_time() -> None:
     """A limit of less than two minutes comes after half of it."""
-    story = Story(planner={"timeoutSeconds": 60}).do(names.PROFILER)
+    story = Story(experimental={"planner": {"timeoutSeconds": 60}}).do(names.PROFILER)
     [job] = story.world.of_kind("Job", names.PLANNER)
     story.later(31)
 

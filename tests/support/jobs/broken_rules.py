@@ -186,9 +186,10 @@ RULES = (
     ),
     broken_rule(
         "budget-beyond-the-deadline",
-        "spec.profiler",
-        "budgetSeconds must be less than timeoutSeconds, which also covers the start and the fit",
-        profiler={"budgetSeconds": 600, "timeoutSeconds": 600},
+        "spec",
+        "profiler.budgetSeconds must be less than experimental.profiler.timeoutSeconds, which also covers the start and "
+        "the fit",
+        profiler={"budgetSeconds": 1800},
     ),
     broken_rule(
         "corrections-of-a-profile-that-is-not-shared",
