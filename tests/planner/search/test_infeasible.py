@@ -51,13 +51,13 @@ CASES = [
     ),
     pytest.param(
         request(table("huge", num_embeddings=10**10, embedding_dim=64), table("small"), constraints=WHOLE),
-        r"table 'huge' needs [\d,.]+ GiB on one device as it may not be split",
+        r"table 'huge' needs [\d,.]+ TiB on one device as it may not be split",
         1,
         id="a table too large for any device",
     ),
     pytest.param(
         request(table("huge", num_embeddings=10**12, embedding_dim=8)),
-        r"table 'huge' needs [\d,.]+ GiB on one device even split into 2 shards",
+        r"table 'huge' needs [\d,.]+ TiB on one device even split into 2 shards",
         1,
         id="a table too large even when split",
     ),
