@@ -30,7 +30,7 @@ def test_a_request_says_what_the_job_says() -> None:
             "maxMemoryPerDevice": "1.5Gi",
             "shardingTypes": ["TableWise", "RowWise", "DataParallel"],
         },
-        experimental={"planner": {"seed": 7, "workBudget": 1000, "denseMemoryPerDevice": 1000}},
+        experimental={"planner": {"seed": 7, "workBudget": 1000, "denseMemoryPerDevice": 2**30}},
     )
     tables = job.spec.model.inline_tables("job")
     assert tables is not None
@@ -41,7 +41,7 @@ def test_a_request_says_what_the_job_says() -> None:
     assert request.topology == builders.topology(2)
     assert request.algorithm is Algorithm.DIM_GREEDY
     assert (request.batch_size_per_device, request.optimizer) == (8192, Optimizer.ROWWISE_ADAGRAD)
-    assert request.memory.dense_bytes == 1000
+    assert request.memory.dense_bytes == 2**30
     assert request.constraints.max_memory_bytes_per_device == 3 * 2**29
     assert request.constraints.sharding_types == ("table_wise", "row_wise", "data_parallel")
     assert (request.search.seed, request.search.work_budget) == (7, 1000)

@@ -228,3 +228,15 @@ def test_checkpoints_on_a_volume_are_at_most_a_quarter_of_an_hour_apart(
 ) -> None:
     """Unless the job says how often by steps or by time."""
     assert builders.job(checkpoint=checkpoint).spec.checkpoint.interval_seconds == expected
+
+
+def test_a_wrong_name_is_named_with_the_problems_of_the_spec() -> None:
+    """One run finds all that is to be corrected; the unit that was meant is computed."""
+    data = builders.job_data(planner={"maxMemoryPerDevice": 80}) | {"metadata": {"name": "Ads_Ranking"}}
+    with pytest.raises(DocumentError) as caught:
+        DLRMTrainingJob.from_data(data)
+    [size, name] = caught.value.problems
+
+    assert size.startswith("spec.planner.maxMemoryPerDevice: ")
+    assert size.endswith("found 80; hint: write 80Gi for 80 GiB")
+    assert name.startswith("metadata.name must be lower-case")

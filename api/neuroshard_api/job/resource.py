@@ -57,6 +57,8 @@ class Rule:
     holds: Callable[[Any], bool] = any_value
     """The same condition in Python. The default is for rules on ``oldSelf``, which only the API server can check, and
     for those that a validator checks too, with the path of each field."""
+    hint: Callable[[Any], str] | None = None
+    """Remedy computed from the value, which this package adds; the API server has none. If unset: none."""
 
     def as_schema(self) -> dict[str, str]:
         """Return the rule as an entry of x-kubernetes-validations."""
@@ -127,7 +129,8 @@ class Checked:
     def _checked(self, value: object) -> object:
         problems = broken(self.rules, value)
         if problems:
-            raise ValueError(f"{'; '.join(problems)}, found {value!r}")
+            hints = [f"; hint: {rule.hint(value)}" for rule in self.rules if rule.hint and not rule.holds(value)]
+            raise ValueError(f"{'; '.join(problems)}, found {value!r}{''.join(hints)}")
         return value
 
 
@@ -165,6 +168,8 @@ INT_OR_STRING: dict[str, Any] = {
     "maxLength": 32,
 }
 _SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
+_PLAIN_PATTERN = r"^[0-9]+(\.[0-9]+)?$"
+_MIB = 2**20
 _DECIMAL_PATTERN = r"^[0-9]+(\.[0-9]+)?(e-?[0-9]{1,2})?$"
 
 
@@ -187,11 +192,18 @@ Size = Annotated[
                 message="must be a size of 1 byte to 8192Ti, such as 80Gi, 500M or 1073741824",
                 holds=lambda value: _matches(_SIZE_PATTERN)(value) and 1 <= _exact_bytes(value) <= MAX_MEMORY_BYTES,
             ),
+            Rule(
+                cel=f"!string(self).matches({_cel_text(_PLAIN_PATTERN)}) || "
+                "!quantity(string(self)).isLessThan(quantity('1Mi'))",
+                message="must have a unit, such as Gi: a number alone is bytes, of which there must be 1 MiB",
+                hint=lambda value: f"write {value}Gi for {value} GiB",
+                holds=lambda value: not _matches(_PLAIN_PATTERN)(value) or _exact_bytes(value) >= _MIB,
+            ),
         ),
         schema=INT_OR_STRING,
     ),
 ]
-"""An amount of memory: an integer of bytes, or text with a suffix k, M, G, T, Ki, Mi, Gi or Ti."""
+"""An amount of memory: an integer of bytes, from 1 MiB on, or text with a suffix k, M, G, T, Ki, Mi, Gi or Ti."""
 
 PositiveDecimal = Annotated[
     int | str,

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from types import SimpleNamespace
 from typing import Annotated, ClassVar, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, ValidationInfo, model_validator
@@ -28,7 +29,7 @@ from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job.preparation import Planner, PlanReference, Profiler
 from neuroshard_api.job.replanning import Replanning
-from neuroshard_api.job.resource import Checked, Part, Rule, Waived
+from neuroshard_api.job.resource import Checked, Part, Rule, Waived, broken
 from neuroshard_api.job.status import Status
 from neuroshard_api.job.training import Checkpoint, Data, DataFormat, Training
 from neuroshard_api.job.workers import PodTemplate, Trainer
@@ -268,6 +269,9 @@ class Metadata(Value):
     """The object's annotations."""
 
 
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+
+
 class DLRMTrainingJob(Part):
     """A model, and how it is profiled, planned and trained."""
 
@@ -280,7 +284,7 @@ class DLRMTrainingJob(Part):
         Rule(
             cel="self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
             message="metadata.name must be lower-case letters, digits and hyphens, and begin with a letter",
-            holds=lambda job: re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", job.metadata.name) is not None,
+            holds=lambda job: _NAME.fullmatch(job.metadata.name) is not None,
         ),
     )
 
@@ -303,7 +307,8 @@ class DLRMTrainingJob(Part):
         try:
             job = validated(cls, data, where=where)
         except DocumentError as error:
-            raise DocumentError(where, [*earlier.values(), *without_echoes(error.problems, earlier)]) from error
+            found = [*earlier.values(), *without_echoes(error.problems, earlier), *_name_problems(data)]
+            raise DocumentError(where, list(dict.fromkeys(found))) from error
         assert not earlier, "the models have no earlier field"
         return job
 
@@ -338,6 +343,15 @@ class StoredJob:
     broken_rules: tuple[str, ...] = ()
     """Sentences about earlier fields, and messages of the rules between fields that this release has and the resource
     breaks."""
+
+
+def _name_problems(data: Mapping[str, object]) -> list[str]:
+    """Return the problems of a job's name, which its own rules tell only where the spec is right."""
+    metadata = data.get("metadata")
+    name = metadata.get("name") if isinstance(metadata, Mapping) else None
+    if not isinstance(name, str):
+        return []
+    return broken(DLRMTrainingJob.cel_rules, SimpleNamespace(metadata=SimpleNamespace(name=name)))
 
 
 def _of_this_kind(raw: object, where: str) -> dict[str, object]:

@@ -166,11 +166,11 @@ RULES = (
         training={"denseLearningRate": "0.0"},
     ),
     broken_rule(
-        "memory-of-words",
+        "memory-without-a-unit",
         "spec.planner.maxMemoryPerDevice",
-        SIZE,
-        '"much"',
-        planner={"maxMemoryPerDevice": "much"},
+        "must have a unit, such as Gi: a number alone is bytes, of which there must be 1 MiB",
+        "80",
+        planner={"maxMemoryPerDevice": 80},
     ),
     broken_rule(
         "never-profiled",
@@ -187,8 +187,8 @@ RULES = (
     broken_rule(
         "budget-beyond-the-deadline",
         "spec",
-        "profiler.budgetSeconds must be less than experimental.profiler.timeoutSeconds, which also covers the start and "
-        "the fit",
+        "profiler.budgetSeconds must be less than experimental.profiler.timeoutSeconds, which also covers the start "
+        "and the fit",
         profiler={"budgetSeconds": 1800},
     ),
     broken_rule(
