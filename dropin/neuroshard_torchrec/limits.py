@@ -27,8 +27,6 @@ class Translated:
     constraints: Constraints
     asks_for_host_memory: bool
     """Whether a table may be in host memory."""
-    column_wise_only: frozenset[str]
-    """Tables that are to be called column_wise also where they are whole, as TorchRec has it."""
     warnings: tuple[str, ...]
     """What was asked for and is not kept."""
 
@@ -66,14 +64,11 @@ def translated(
         )
     sharders = {each.path: each.sharder for each in tables.collections}
     own: dict[str, TableConstraints] = {}
-    column_wise_only: set[str] = set()
     for known_as, (path, name) in tables.places.items():
         limit = given.get(name, ParameterConstraints())
         offered = tuple(sharders[path].sharding_types(compute_device))
         types = _types(known_as, limit, offered, families)
         is_free = limit.sharding_types is None and {*BY_DEFAULT} <= {*offered}
-        if ShardingType.COLUMN_WISE in types and ShardingType.TABLE_WISE not in types:
-            column_wise_only.add(known_as)
         own[known_as] = _table_constraints(name, types, limit, has_host_memory=has_host_memory)
         if is_free:
             own[known_as] = own[known_as].model_copy(update={"sharding_types": None})
@@ -85,7 +80,6 @@ def translated(
             tables={name: each for name, each in own.items() if each != TableConstraints()},
         ),
         asks_for_host_memory=any(each.compute_kernels is not None for each in own.values()),
-        column_wise_only=frozenset(column_wise_only),
         warnings=tuple(_warnings(given)),
     )
 
@@ -101,13 +95,12 @@ def _known_width(compute_device: str) -> int | None:
 def _table_constraints(
     name: str, types: tuple[ShardingType, ...], limit: ParameterConstraints, *, has_host_memory: bool
 ) -> TableConstraints:
-    """Return the constraints of one table; one shard is column_wise too. Raises DropInError."""
+    """Return the constraints of one table. Raises DropInError."""
     kernels = tuple(each for each in ComputeKernel if each in (limit.compute_kernels or ()))
     asks_for_host = any(each.is_on_host for each in kernels) and (has_host_memory or ComputeKernel.FUSED not in kernels)
     is_cut = ShardingType.COLUMN_WISE in types
-    may_be_whole = is_cut and ShardingType.TABLE_WISE not in types
     raw = {
-        "sharding_types": (ShardingType.TABLE_WISE, *types) if may_be_whole else types,
+        "sharding_types": types,
         "max_shards": None if is_cut or ShardingType.GRID in types else 1,
         "min_shard_width": limit.min_partition,
         "compute_kernels": kernels if asks_for_host else None,

@@ -187,7 +187,6 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             exported = TorchRecPlan.of(
                 plan,
                 collections=question.tables.by_path,
-                column_wise=question.column_wise_only,
                 compute_device="cuda" if question.devices.compute_device == "cuda" else "cpu",
             )
         except DocumentError as error:

@@ -69,7 +69,6 @@ class Question:
     tables: ModelTables
     devices: PlannedDevices
     request: PlanRequest
-    column_wise_only: frozenset[str]
     release: str | None
     """Of this package. None: it is not installed, as in a source tree on the path."""
     digest: str = field(init=False)
@@ -82,7 +81,6 @@ class Question:
                 self.devices.bundle.manifest.to_json(),
                 self.devices.compute_device,
                 sorted(self.tables.places.items()),
-                sorted(self.column_wise_only),
             ]
         )
         object.__setattr__(self, "digest", hashlib.sha256(content.encode()).hexdigest())
@@ -163,7 +161,6 @@ def question_of(
         tables=tables,
         devices=devices,
         request=request,
-        column_wise_only=limits.column_wise_only,
         release=_release(),
     )
 

@@ -207,7 +207,7 @@ def _cut_obstacle(table: Table, request: PlanRequest, width: int) -> str | None:
         return "a sequence is never cut by columns; hint: look it up as two tables of fewer columns"
     if table.colocation_group is not None or any(table.name in group for group in constraints.colocate):
         return "a co-located table is never cut; hint: take it out of its group"
-    types = constraints.sharding_types_of(table.name)
+    types = request.placed_types_of(table.name)
     excluded = constraints.excluded_sharding_types or ()
     if ShardingType.COLUMN_WISE in excluded if types is None else ShardingType.COLUMN_WISE not in types:
         allowed = f"it may only be {', '.join(types)}" if types else "column_wise is excluded"

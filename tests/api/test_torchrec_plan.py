@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
-from neuroshard_api.documents.request import MemorySettings, PlanRequest
+from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
 from neuroshard_api.documents.tables import DataType
+from neuroshard_api.documents.topology import Topology
 from neuroshard_api.documents.torchrec_plan import TorchRecParameter, TorchRecPlan
-from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.interop.imported_plan import imported_plan
 from neuroshard_planner.pipeline import plan as search
 from support import builders
@@ -180,6 +181,33 @@ def test_tables_on_a_node_join_the_kernel_of_the_grid() -> None:
         ("grid_shard", (0, 1, 0, 1)),
     ]
     assert alone["few"].sharding_type is ShardingType.TABLE_ROW_WISE
+
+
+@pytest.mark.parametrize(
+    ("devices", "asked", "ranks"),
+    [
+        pytest.param(builders.topology(1), ShardingType.ROW_WISE, (0,), id="rows of one device"),
+        pytest.param(builders.topology(1), ShardingType.DATA_PARALLEL, (0,), id="the copy of one device"),
+        pytest.param(builders.topology(1), ShardingType.GRID, (0,), id="the block of one device"),
+        pytest.param(builders.topology(2), ShardingType.TABLE_ROW_WISE, (0, 1), id="rows of the only node"),
+        pytest.param(builders.topology(2), ShardingType.GRID, (0, 1), id="one block of the only node"),
+        pytest.param(builders.topology(2, num_nodes=2), ShardingType.TABLE_ROW_WISE, (0,), id="a node of one device"),
+        pytest.param(builders.topology(2), ShardingType.COLUMN_WISE, (0,), id="one block of columns"),
+    ],
+)
+def test_types_that_few_devices_make_trivial_keep_the_asked_name(
+    devices: Topology, asked: ShardingType, ranks: tuple[int, ...]
+) -> None:
+    """A script that is tried on fewer devices finds the types of its constraints, and the kernel that runs them."""
+    request = builders.request(
+        builders.table("only", embedding_dim=4), topology=devices, constraints=Constraints(sharding_types=(asked,))
+    )
+    plan = search(request, bundle=ExactCosts(request.topology.device))
+
+    only = TorchRecPlan.of(plan, module_path="").modules[""]["only"]
+
+    assert (only.sharding_type, only.ranks) == (asked, ranks)
+    assert only.compute_kernel is ComputeKernel.of(asked)
 
 
 def test_the_version_before_is_read() -> None:

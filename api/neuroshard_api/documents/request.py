@@ -21,7 +21,7 @@ from neuroshard_api.sharding.kernels import (
     trained_weights,
     widest_shard,
 )
-from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, placed_types
 from neuroshard_api.sharding.replication import ReplicationChoices
 
 DeviceIndex = Count
@@ -319,6 +319,11 @@ class PlanRequest(Document):
         if self.gradients is None or not self.gradients.type.carries or self.dense is None:
             return 0
         return 2 * self.dense.gradient_bytes
+
+    def placed_types_of(self, name: str) -> tuple[ShardingType, ...] | None:
+        """Return the only types of a table as they come out on the request's devices. None: all."""
+        asked = self.constraints.sharding_types_of(name)
+        return None if asked is None else placed_types(asked, self.topology)
 
     def wire_problem(self, types: WireTypes) -> str | None:
         """Return the reason that types cannot be trained on the request's devices, field first. None: they can be."""

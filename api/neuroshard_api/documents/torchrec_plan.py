@@ -1,6 +1,6 @@
 """A TorchRec sharding plan as a JSON document that needs no torchrec to write or to read."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -14,7 +14,14 @@ from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan, Shard, T
 from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of, row_blocks
-from neuroshard_api.sharding.placement_rules import Devices, Problem, cache_problem, placement_problems, shard_problem
+from neuroshard_api.sharding.placement_rules import (
+    Devices,
+    Problem,
+    as_asked,
+    cache_problem,
+    placement_problems,
+    shard_problem,
+)
 from neuroshard_api.sharding.replication import GroupLayout, SyncSteps
 
 DEFAULT_MODULE_PATH = "model.sparse_arch.embedding_bag_collection"
@@ -145,7 +152,6 @@ class TorchRecPlan(Document):
         *,
         module_path: str | None = None,
         collections: Mapping[str, Mapping[str, str]] | None = None,
-        column_wise: Collection[str] = (),
         compute_device: ComputeDevice = "cuda",
     ) -> Self:
         """Return a plan in TorchRec's words; device ``d`` becomes rank ``d``.
@@ -161,7 +167,6 @@ class TorchRecPlan(Document):
                 else at DEFAULT_MODULE_PATH.
             collections: in place of module_path: the plan's name of each table by its name in the collection, by the
                 collection's path.
-            column_wise: tables of the plan that are called column_wise also where they are whole.
             compute_device: ``cpu`` for processes that run gloo on the host.
 
         Raises:
@@ -173,11 +178,11 @@ class TorchRecPlan(Document):
         if problems:
             raise DocumentError("plan", problems)
         output = request.memory.output_data_type
-        placements = {table.name: table for table in plan.tables}
+        placements = {table.name: as_asked(table, request) for table in plan.tables}
         num_rows = {table.name: table.num_embeddings for table in request.tables.tables}
         modules: dict[str, dict[str, TorchRecParameter]] = {}
         for path, names in (collections or _collections(request.tables.tables, module_path)).items():
-            types = _joined_types([placements[known_as] for known_as in names.values()], column_wise)
+            types = _joined_types([placements[known_as] for known_as in names.values()])
             modules[path] = {
                 name: _parameter(
                     placements[known_as],
@@ -250,16 +255,10 @@ def _codecs(types: WireTypes | None) -> TorchRecCodecs | None:
     )
 
 
-def _joined_types(tables: Iterable[TablePlacement], column_wise: Collection[str]) -> Mapping[str, ShardingType]:
+def _joined_types(tables: Iterable[TablePlacement]) -> Mapping[str, ShardingType]:
     """Return the types that the tables of a collection are written as, by name."""
-    whole = ShardingType.TABLE_WISE
-    own = {
-        each.name: ShardingType.COLUMN_WISE
-        if each.sharding_type is whole and each.name in column_wise
-        else each.sharding_type
-        for each in tables
-    }
-    pairs = ((whole, ShardingType.COLUMN_WISE), (ShardingType.TABLE_ROW_WISE, ShardingType.GRID))
+    own = {each.name: each.sharding_type for each in tables}
+    pairs = ((ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE), (ShardingType.TABLE_ROW_WISE, ShardingType.GRID))
     found = set(own.values())
     joined = {one: other for one, other in pairs if other in found}
     return {name: joined.get(kind, kind) for name, kind in own.items()}

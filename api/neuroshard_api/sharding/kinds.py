@@ -6,6 +6,7 @@ grid_shard       blocks of columns, each cut by rows on the devices of one node
 data_parallel    the whole table on every device
 """
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 from neuroshard_api.documents.topology import Topology
@@ -56,6 +57,33 @@ class Family(StrEnum):
                 return cls.NODE_ROWS
             case ShardingType.DATA_PARALLEL:
                 return cls.REPLICATED
+
+
+def trivial_case(kind: ShardingType, topology: Topology) -> ShardingType:
+    """Return the type that all placements of a type have on these devices; as a rule the type itself.
+
+    On one device every table is whole. Nodes of one device hold whole blocks of columns, and a single node's rows are
+    those of all devices.
+    """
+    if topology.num_devices == 1 and kind is not ShardingType.COLUMN_WISE:  # blocks may be narrower than a table
+        return ShardingType.TABLE_WISE
+    if kind.is_by_node and topology.devices_per_node == 1:
+        return ShardingType.COLUMN_WISE if kind is ShardingType.GRID else ShardingType.TABLE_WISE
+    return ShardingType.ROW_WISE if kind.is_by_node and topology.num_nodes == 1 else kind
+
+
+def placed_types(asked: Iterable[ShardingType], topology: Topology) -> tuple[ShardingType, ...]:
+    """Return the types that tables of the asked types have on these devices; one block of columns is a whole table."""
+    found = tuple(dict.fromkeys(trivial_case(kind, topology) for kind in asked))
+    is_by_columns = ShardingType.COLUMN_WISE in found and ShardingType.TABLE_WISE not in found
+    return (ShardingType.TABLE_WISE, *found) if is_by_columns else found
+
+
+def asked_type(placed: ShardingType, asked: Sequence[ShardingType], topology: Topology) -> ShardingType:
+    """Return the type that constraints name for a table of a placed type: itself, or one that comes to it."""
+    if placed in asked:
+        return placed
+    return next((kind for kind in asked if placed in placed_types((kind,), topology)), placed)
 
 
 class ComputeKernel(StrEnum):

@@ -13,7 +13,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer, Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kernels import DeviceKind, Release, width_problem
-from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of, row_blocks
+from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, asked_type, kernels_of, row_blocks
 
 REPLICATED_OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADAGRAD)
 """Optimizers whose dense form updates as the fused one: rows without a gradient stay as they are."""
@@ -310,6 +310,21 @@ def _empty_block_problem(placement: TablePlacement, devices: Devices) -> Problem
         f"{placement.sharding_type} leaves device {missing[0]} without a row, for which FBGEMM has no kernel; "
         "shard so small a table table_wise or data_parallel"
     )
+
+
+def as_asked(placement: TablePlacement, request: PlanRequest) -> TablePlacement:
+    """Return a table's placement under the type that the constraints name for it, as TorchRec is to get it.
+
+    On few devices types come to others: by rows on one device is the whole table. A plan has the table as it is placed
+    and priced; scripts, and checkpoints of other processes, expect the asked name.
+    """
+    asked = request.constraints.sharding_types_of(placement.name)
+    kind = placement.sharding_type if asked is None else asked_type(placement.sharding_type, asked, request.topology)
+    if kind is placement.sharding_type:
+        return placement
+    is_replicated = kind is ShardingType.DATA_PARALLEL
+    kernel = {"kernel": ComputeKernel.DENSE} if is_replicated else {}
+    return placement.model_copy(update={"sharding_type": kind, **kernel})
 
 
 def kernel_obstacle(kernel: ComputeKernel, kind: ShardingType, topology: Topology) -> str | None:

@@ -77,9 +77,7 @@ def _types(problem: Problem, unit: Unit, among: Types) -> Types:
     """Return those of these sharding types that the request allows a table, and TorchRec trains."""
     request = problem.request
     table = request.tables.tables[unit.tables[0]]
-    types, kernels = (
-        find(table.name) for find in (request.constraints.sharding_types_of, request.constraints.compute_kernels_of)
-    )
+    types, kernels = request.placed_types_of(table.name), request.constraints.compute_kernels_of(table.name)
     return tuple(
         kind
         for kind in among
@@ -92,7 +90,7 @@ def _types(problem: Problem, unit: Unit, among: Types) -> Types:
 def _needs_row_blocks(request: PlanRequest) -> bool:
     """Return whether some table may be table_row_wise and not grid_shard: a plan has only one of them."""
     by_node = {ShardingType.TABLE_ROW_WISE, ShardingType.GRID}
-    named = (request.constraints.sharding_types_of(table.name) for table in request.tables.tables)
+    named = (request.placed_types_of(table.name) for table in request.tables.tables)
     return any(types is not None and by_node.intersection(types) == {ShardingType.TABLE_ROW_WISE} for types in named)
 
 

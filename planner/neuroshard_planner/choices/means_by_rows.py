@@ -74,7 +74,7 @@ def means_by_rows(request: PlanRequest, default: tuple[ShardingType, ...]) -> tu
     found: list[tuple[int, Rows]] = []
     for positions in collections_of(tables):
         names = [tables[index].name for index in positions]
-        asked = [constraints.sharding_types_of(name) or default for name in names]
+        asked = [request.placed_types_of(name) or default for name in names]
         left = [tuple(kind for kind in types if kind in BY_ROWS) for types in asked]
         if not all(tables[index].is_mean for index in positions) or not all(left) or left == asked:
             continue

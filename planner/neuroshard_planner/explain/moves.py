@@ -112,6 +112,6 @@ def _units(problem: Problem, placement: Placement) -> list[int]:
 
 
 def _may_be_by_columns(problem: Problem, unit: int) -> bool:
-    tables, constraints = problem.request.tables.tables, problem.request.constraints
-    allowed = [constraints.sharding_types_of(tables[index].name) for index in problem.units[unit].tables]
+    tables = problem.request.tables.tables
+    allowed = [problem.request.placed_types_of(tables[index].name) for index in problem.units[unit].tables]
     return all(types is None or ShardingType.TABLE_WISE in types for types in allowed)

@@ -6,11 +6,11 @@ from math import isclose
 
 import numpy as np
 from neuroshard_api.documents.plan import DeviceCost, DeviceMemory, GivenPlan, Plan, TablePlacement
-from neuroshard_api.documents.request import Constraints, PlanRequest
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_api.sharding.placement_rules import placement_devices, placement_problems
+from neuroshard_api.sharding.placement_rules import as_asked, placement_devices, placement_problems
 
 from neuroshard_planner.errors import PlanError, RequestError
 from neuroshard_planner.plans.tables import tables_memory
@@ -105,7 +105,7 @@ def unit_problems(
     for index in unit.tables:
         placement = tables[index]
         path = f"tables[{index}].shards"
-        yield from _kind_problems(index, placement, constraints)
+        yield from _kind_problems(index, placement, request)
         data_types, found = constraints.data_types_of(placement.name), request.tables.tables[index].data_type
         if data_types is not None and found not in data_types:
             yield (
@@ -143,10 +143,10 @@ def unit_problems(
         yield f"tables[{unit.tables[0]}].shards: {names} must be whole on one device, found {_listed(sorted(places))}"
 
 
-def _kind_problems(index: int, placement: TablePlacement, constraints: Constraints) -> Iterator[str]:
+def _kind_problems(index: int, placement: TablePlacement, request: PlanRequest) -> Iterator[str]:
     """Yield the constraints that a table's sharding type or kernel breaks."""
-    name, kind, kernel = placement.name, placement.sharding_type, placement.compute_kernel
-    types, kernels = constraints.sharding_types_of(name), constraints.compute_kernels_of(name)
+    name, kind, kernel = placement.name, placement.sharding_type, as_asked(placement, request).compute_kernel
+    types, kernels = request.placed_types_of(name), request.constraints.compute_kernels_of(name)
     if types is not None and kind not in types:
         yield f"tables[{index}].sharding_type: {name!r} is {kind}, the constraints allow {', '.join(types)}"
     if kernels is not None and kernel not in kernels:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, kernels_of
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, kernels_of, trivial_case
 from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of, kernel_obstacle, sharding_problem
 from neuroshard_costs.shards import IndexArray
 
@@ -22,7 +22,8 @@ MOST_MIXED = 500_000  # units times devices; a placement of more blocks of rows 
 def default_types(request: PlanRequest, manifest: BundleManifest) -> tuple[ShardingType, ...]:
     """Return the types that are searched where a request names none: those whose collectives the cost models know."""
     excluded = request.constraints.excluded_sharding_types or ()
-    return tuple(kind for kind in ShardingType if Family.of(kind) in manifest.families and kind not in excluded)
+    known = (kind for kind in ShardingType if Family.of(kind) in manifest.families and kind not in excluded)
+    return tuple(kind for kind in known if trivial_case(kind, request.topology) is kind)
 
 
 def sharding_types(
@@ -54,7 +55,7 @@ def _collections_with_means(request: PlanRequest, default: tuple[ShardingType, .
 
     Those of means alone in which the constraints let every table be by rows alone are not among them.
     """
-    tables, types_of = request.tables.tables, request.constraints.sharding_types_of
+    tables, types_of = request.tables.tables, request.placed_types_of
     found = set()
     for positions in collections_of(tables):
         means = [tables[index].is_mean for index in positions]
@@ -153,7 +154,7 @@ class _TableChoice:
     def types(self) -> frozenset[ShardingType]:
         """Return the sharding types without an obstacle. Raises RequestError where none is left."""
         name = self.request.tables.tables[self.index].name
-        asked = self.request.constraints.sharding_types_of(name) or self.default
+        asked = self.request.placed_types_of(name) or self.default
         obstacles = {kind: next(self._obstacles(kind, asked), None) for kind in asked}
         free = frozenset(kind for kind, obstacle in obstacles.items() if obstacle is None)
         if free:
@@ -171,11 +172,8 @@ class _TableChoice:
         request = self.request
         table = request.tables.tables[self.index]
         kernels = request.constraints.compute_kernels_of(table.name)
-        if kernels is not None and not {*kernels_of(kind)} & {*kernels}:
+        if kernels is not None and not {*self._kernels(kind)} & {*kernels}:
             yield f"needs the kernel {ComputeKernel.of(kind)}, allowed are {', '.join(kernels)}"
-        may_be_whole = kind is ShardingType.COLUMN_WISE and not self.unit.must_be_cut
-        if may_be_whole and ShardingType.TABLE_WISE not in asked:
-            yield "may end in one piece, which is table_wise"
         is_grid_alone = kind is ShardingType.GRID and ShardingType.TABLE_ROW_WISE not in asked
         if is_grid_alone and self.unit.max_blocks == 1:
             yield "needs two blocks of columns; one is table_row_wise"
@@ -184,20 +182,24 @@ class _TableChoice:
         if is_grid_alone and len(whole_nodes(request, self.allowed)) == 1:
             yield "needs two whole nodes, or table_row_wise next to it"
 
+    def _kernels(self, kind: ShardingType) -> Iterator[ComputeKernel]:
+        """Yield the kernels of a type, and of those that constraints name and that come to it on these devices."""
+        yield from kernels_of(kind)
+        named = self.request.constraints.sharding_types_of(self.request.tables.tables[self.index].name) or ()
+        for each in named:
+            if trivial_case(each, self.request.topology) is kind:
+                yield from kernels_of(each)
+
     def _further_obstacles(self, kind: ShardingType) -> Iterator[str]:
         """Yield further obstacles to cuts by rows or copies of the table."""
-        request, topology = self.request, self.request.topology
+        request = self.request
         table = request.tables.tables[self.index]
         if self.unit.is_group:
             yield "would cut or copy a co-located table, which stays whole on one device"
         if table.collection_key in self.with_means:
             yield "is not searched next to tables of mean pooling, of which TorchRec runs few placements rightly"
-        if topology.num_devices == 1:
-            yield "needs several devices"
         if is_grouped(table, request) and kind is not ShardingType.DATA_PARALLEL:
             yield "adds up parts of equally many lists on every device, which a group's own collection has not"
-        if kind.is_by_node and 1 in {topology.num_nodes, topology.devices_per_node}:
-            yield "needs several nodes of several devices"
         if kind.is_by_node and not len(whole_nodes(request, self.allowed)):
             yield "needs all devices of a node, which devices or forbidden_devices exclude"
         if not kind.is_by_node and not self.allowed.all():

@@ -76,7 +76,7 @@ def resolve_units(request: PlanRequest) -> tuple[Unit, ...]:
         width = own.min_shard_width or constraints.min_shard_width
         most = most_shards(constraints, table.name)
         by_width = table.embedding_dim // width
-        types = constraints.sharding_types_of(table.name)
+        types = request.placed_types_of(table.name)
         most_pieces = max(1, by_width if most is None else min(most, by_width))
         # A kernel of sequences takes one width, that of the whole tables of a collection (see placement_rules).
         may_be_cut = not table.is_sequence and (types is None or ShardingType.COLUMN_WISE in types)

@@ -48,7 +48,7 @@ def require_room(request: PlanRequest, default: Sequence[ShardingType]) -> None:
         offered += request.topology.num_nodes * ledger.host_capacity_bytes
     if ledger.shard_capacity_bytes <= 0 or int(least.sum()) <= offered:
         return
-    types = [request.constraints.sharding_types_of(table.name) or default for table in tables]
+    types = [request.placed_types_of(table.name) or default for table in tables]
     copies = ledger.shard_bytes(index, rows, columns, REPLICATED)
     raise infeasible(
         request,

@@ -107,13 +107,16 @@ def test_copies_that_no_table_takes_leave_the_types_of_groups() -> None:
     assert Plan.from_json(plan.to_json()) == plan
 
 
-def test_groups_that_leave_a_table_no_type_are_left_out() -> None:
-    """A group within a node has no table_row_wise; one of devices of both nodes has."""
+def test_a_group_within_a_node_has_the_rows_of_a_node_on_all_its_devices() -> None:
+    """There table_row_wise is row_wise."""
     limits = Constraints(sharding_types=(ShardingType.TABLE_ROW_WISE,))
     within = ReplicationChoices(group_sizes=(4,), layouts=(GroupLayout.CONTIGUOUS,))
 
-    assert planned(asked(constraints=limits, replication=within)).replication is None
-    assert plan_problems(planned(asked(constraints=limits))) == []
+    plan = planned(asked(constraints=limits, replication=within))
+
+    assert plan.replication is not None
+    assert {each.sharding_type for each in plan.tables} == {ShardingType.ROW_WISE}
+    assert plan_problems(plan) == []
 
 
 @generated(3, 10)

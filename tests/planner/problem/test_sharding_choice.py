@@ -6,6 +6,7 @@ import pytest
 from neuroshard_api.documents.bundle import BundleManifest, Calibration
 from neuroshard_api.documents.request import Constraints, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling, Table
+from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_planner.errors import RequestError
 from neuroshard_planner.problem.sharding_choice import default_types
@@ -150,22 +151,12 @@ def test_kernels_exclude_the_types_that_need_others() -> None:
     ("asked", "problem"),
     [
         pytest.param(
-            request(*tables(2), constraints=Constraints(tables={"t1": TableConstraints(sharding_types=(TWRW,))})),
-            "no sharding type is left for table 't1': table_row_wise needs several nodes of several devices; hint: add",
-            id="one node",
-        ),
-        pytest.param(
             request(
                 *tables(2),
                 constraints=Constraints(sharding_types=(TW, CW), compute_kernels=(ComputeKernel.DENSE,)),
             ),
             "for table 't0': table_wise needs the kernel fused, allowed are dense; column_wise needs",
             id="kernel",
-        ),
-        pytest.param(
-            request(*tables(2), constraints=Constraints(sharding_types=(CW,))),
-            "for table 't0': column_wise may end in one piece, which is table_wise; hint: add table_wise",
-            id="never whole",
         ),
         pytest.param(
             request(*tables(2), constraints=Constraints(sharding_types=(RW,), forbidden_devices=(0,))),
@@ -195,6 +186,25 @@ def test_a_table_without_any_type_is_named_with_what_excludes_each(asked: PlanRe
     """The sentence says for each type what excludes it, and how to go on."""
     with pytest.raises(RequestError, match=problem):
         problem_of(asked)
+
+
+@pytest.mark.parametrize(
+    ("devices", "asked", "left"),
+    [
+        pytest.param(topology(1), {RW}, {TW}, id="rows of one device"),
+        pytest.param(topology(1), {DP}, {TW}, id="the copy of one device"),
+        pytest.param(topology(4), {TWRW}, {RW}, id="rows of the only node"),
+        pytest.param(topology(4), {GRID}, {RW}, id="one block of the only node"),
+        pytest.param(topology(4, num_nodes=4), {TWRW}, {TW}, id="rows of a node of one device"),
+        pytest.param(topology(4, num_nodes=4), {GRID}, {TW, CW}, id="blocks on nodes of one device"),
+        pytest.param(TWO_NODES, {CW}, {TW, CW}, id="one block of columns"),
+    ],
+)
+def test_types_that_few_devices_make_trivial_are_placed_as_what_they_come_to(
+    devices: Topology, asked: set[ShardingType], left: set[ShardingType]
+) -> None:
+    """A script of 16 GPUs is tried on one under the types that it names."""
+    assert types_of(request(table(), topology=devices, constraints=Constraints(sharding_types=tuple(asked)))) == [left]
 
 
 def test_a_plan_has_one_type_of_tables_cut_by_the_rows_of_a_node() -> None:

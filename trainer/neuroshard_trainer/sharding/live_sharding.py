@@ -14,6 +14,7 @@ from neuroshard_api.documents.plan import GivenPlan, Shard
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kinds import ComputeKernel
+from neuroshard_api.sharding.placement_rules import as_asked
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.batched_embedding_kernel import (
@@ -116,8 +117,9 @@ def prove_sharding(
         for each in held:
             is_free = table.pooling is None and by_columns  # such shards compute any pooling alike
             pooling = each.pooling if is_free else (table.pooling or Pooling.SUM).value
-            planned = (placement.compute_kernel, table.data_type.value, pooling)
-            live = (each.kernel or placement.compute_kernel, each.data_type, each.pooling)
+            kernel = as_asked(placement, plan.resolved).compute_kernel
+            planned = (kernel, table.data_type.value, pooling)
+            live = (each.kernel or kernel, each.data_type, each.pooling)
             if each.table == table.name and live != planned:
                 raise InputError(
                     f"table {table.name!r} is not computed as the plan says: the plan has {_kind(*planned)}, "
