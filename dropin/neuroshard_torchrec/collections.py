@@ -42,22 +42,18 @@ class TableCollection:
 
 
 def collections_of(module: nn.Module, sharders: Sharders | None = None) -> tuple[TableCollection, ...]:
-    """Return the collections of tables that the sharders spread, in the module's order.
+    """Return the collections of tables that the sharders spread, in the module's order; none where they take none.
 
     Args:
         module: on any device, meta included.
         sharders: as DistributedModelParallel gets them. None: TorchRec's default ones.
 
     Raises:
-        DropInError: there is none, or one of another kind, or two collections share a table.
+        DropInError: one is of another kind, or two collections share a table.
     """
-    by_type = {sharder_name(each.module_type): each for each in sharders or get_default_sharders()}
-    found = tuple(_collections(module, "", by_type))
-    if not found:
-        raise DropInError(
-            f"{type(module).__name__} has no EmbeddingBagCollection or EmbeddingCollection that one of the sharders "
-            "takes; hint: give the module that holds the tables, and the sharders of DistributedModelParallel"
-        )
+    given = get_default_sharders() if sharders is None else sharders
+    by_type = {sharder_name(each.module_type): each for each in given}
+    found = tuple(each for each in _collections(module, "", by_type) if each.configs)
     owners: dict[int, str] = {}
     for collection in found:
         for name, weight in collection.weights.items():

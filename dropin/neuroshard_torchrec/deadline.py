@@ -55,10 +55,10 @@ def finish_together(work: Callable[[], Result], *, what: str, limit_seconds: flo
         raise
     watch.finished.set()
     thread.join()
-    board.write(problem)
-    problem = board.first_problem(None if limit_seconds is None else watch.until)
-    if problem:
-        raise DropInError(f"{what}: {problem}")
+    board.write("" if problem is None else str(problem))
+    first = board.first_problem(None if limit_seconds is None else watch.until)
+    if first:
+        raise DropInError(f"{what}: {first}")
     return result  # type: ignore[return-value] # without an error there is one
 
 

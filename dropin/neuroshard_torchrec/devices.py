@@ -1,6 +1,7 @@
 """The devices that a plan is for: from TorchRec's topology or the process group, and from what cost models know."""
 
 import inspect
+import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -15,9 +16,12 @@ from neuroshard_api.documents.topology import HostMemory, Topology
 from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
 from neuroshard_costs.errors import CostModelError
 from neuroshard_planner.own_costs import OwnCosts
+from torchrec.distributed.planner.constants import HBM_CAP
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from neuroshard_torchrec.errors import DropInError
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,7 +38,7 @@ class PlannedDevices:
     """Memory of a node as TorchRec's topology counts it, ddr of its devices together. None: it is unknown."""
 
     warnings: tuple[str, ...] = ()
-    """What TorchRec's topology has and the plan does not keep."""
+    """What TorchRec's topology has and the plan does not keep, and what is assumed of it."""
 
     def with_host_memory(self) -> Topology:
         """Return the devices with the memory of their nodes, over the device's usual link, where it is known."""
@@ -45,12 +49,37 @@ class PlannedDevices:
         return self.topology.model_copy(update={"host_memory": memory})
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Caps:
+    """Memory of each device, and of the host for it, as a topology of TorchRec limits it; 0: it does not."""
+
+    hbm_bytes: int = 0
+    ddr_bytes: int = 0
+
+    @classmethod
+    def of(cls, given: TorchRecTopology | Topology | None) -> "Caps":
+        """Return the least of a topology's devices: each one holds a part of every table that is cut by rows."""
+        if not isinstance(given, TorchRecTopology):
+            return cls()
+        storages = [each.storage for each in given.devices]
+        return cls(
+            hbm_bytes=min((each.hbm for each in storages), default=0),
+            ddr_bytes=min((each.ddr for each in storages), default=0),
+        )
+
+    @classmethod
+    def least(cls, caps: "Sequence[Caps]") -> "Caps":
+        """Return the least of several ranks: hosts differ by pages, and free memory differs always."""
+        return cls(hbm_bytes=min(each.hbm_bytes for each in caps), ddr_bytes=min(each.ddr_bytes for each in caps))
+
+
 def planned_devices(
     given: TorchRecTopology | Topology | None,
     *,
     device_type: str | None,
     bundle: Path | OwnCosts | None,
     ranks: Sequence[int] | None = None,
+    caps: Caps | None = None,
 ) -> PlannedDevices:
     """Return the devices and their cost models.
 
@@ -63,6 +92,7 @@ def planned_devices(
         device_type: a preset of `neuroshard devices`. None: the bundle's device, else this process's GPU.
         bundle: directory of cost models, or a cost model of the user's own. None: the bundled ones of the device.
         ranks: that the devices are of, in the world. None: all of the world's.
+        caps: that all ranks have agreed on. None: those of the topology.
 
     Raises:
         DropInError: the device is not known, or the cost models are of another one or cannot be read.
@@ -84,20 +114,27 @@ def planned_devices(
         world, per_node = _processes(given, ranks)
         topology = _preset_topology(device_type or models.manifest.device.name, world, per_node)
         compute_device = given.compute_device if given is not None else "cuda" if torch.cuda.is_available() else "cpu"
-        memory = min((each.storage.hbm for each in given.devices), default=0) if given is not None else 0
-        ddr = min((each.storage.ddr for each in given.devices), default=0) if given is not None else 0
-        host_bytes = min(ddr * per_node, MAX_MEMORY_BYTES) or None
+        agreed = caps or Caps.of(given)
+        memory = agreed.hbm_bytes
+        host_bytes = min(agreed.ddr_bytes * per_node, MAX_MEMORY_BYTES) or None
     problem = models.device_problem(topology.device)
     if problem is not None:
         where = models.manifest.name if isinstance(bundle, OwnCosts) else bundle or "device_type"
         raise DropInError(f"{where}: {problem}; hint: give the cost models of the device")
+    warnings = [] if isinstance(bundle, OwnCosts) else list(_warnings(given, topology))
+    if memory == HBM_CAP < topology.device.memory_bytes:
+        warnings.append(
+            f"topology: has TorchRec's default hbm_cap of {HBM_CAP >> 30} GiB; all of a {topology.device.name}, "
+            f"{topology.device.memory_bytes >> 30} GiB, counts; hint: give another hbm_cap to plan for less"
+        )
+        memory = topology.device.memory_bytes
     return PlannedDevices(
         topology=topology,
         bundle=models,
         compute_device=compute_device,
         host_bytes_per_node=host_bytes,
         max_memory_bytes=min(memory, topology.device.memory_bytes) if memory else None,
-        warnings=() if isinstance(bundle, OwnCosts) else _warnings(given, topology),
+        warnings=tuple(warnings),
     )
 
 
@@ -107,26 +144,49 @@ def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> t
         return ()
     defaults = inspect.signature(TorchRecTopology.__init__).parameters
     own = [name for name in defaults if name.endswith("_bw") and getattr(given, name) != defaults[name].default]
+    found = []
+    sizes = sorted({each.storage.hbm for each in given.devices})
+    if len(sizes) > 1:
+        found.append(
+            f"topology: its devices have {sizes[0]:,} to {sizes[-1]:,} bytes of hbm; all are planned with the least"
+        )
+    pod = getattr(given, "intra_group_size", given.local_world_size)
+    if pod != given.local_world_size:
+        found.append(
+            f"topology: links join {pod} devices (pod_size), and are priced as those of nodes of "
+            f"{given.local_world_size}; hint: give a neuroshard_api.documents.topology.Topology, whose links count"
+        )
     if not own:
-        return ()
-    sentence = (
+        return tuple(found)
+    found.append(
         f"topology: {', '.join(own)} are not kept: links and speed are those of {planned.device.name}; "
         "hint: give a neuroshard_api.documents.topology.Topology, whose links count"
     )
-    return (sentence,)
+    return tuple(found)
 
 
 def require_devices_of(topology: Topology, ranks: Sequence[int]) -> None:
     """Do nothing if a process group has a process for each device, and as many on each node; else raise DropInError.
 
+    A group of several times as many holds the tables in each of its parts, as DMPCollection does (2-D sharding).
+
     Args:
         topology: that is planned for.
         ranks: of the group, in the world; nodes have LOCAL_WORLD_SIZE of the world's, where a launcher set it.
     """
+    groups, rest = divmod(len(ranks), topology.num_devices)
+    if groups > 1 and not rest:
+        logger.info(
+            "the plan is of one of %d groups of %d processes; hand it to DMPCollection with sharding_group_size=%d",
+            groups,
+            topology.num_devices,
+            topology.num_devices,
+        )
+        return
     if len(ranks) != topology.num_devices:
         raise DropInError(
             f"topology: has {topology.num_devices} devices, the process group has {len(ranks)} processes"
-            "; hint: start one per device"
+            "; hint: start one per device, or a multiple, with DMPCollection's groups of one per device"
         )
     if "LOCAL_WORLD_SIZE" not in os.environ:
         return

@@ -1,11 +1,51 @@
 """The one error of this package, which handlers of TorchRec's planner errors catch too."""
 
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.errors import ExpectedError
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
+
+_WORDS = (
+    ("constraints.max_memory_bytes_per_device", "an hbm_cap of the topology"),
+    ("an hbm_cap of the topology of ", "an hbm_cap of "),
+    ("constraints.compute_kernels", "compute_kernels of its ParameterConstraints"),
+    ("topology.host_memory", "the topology a ddr_cap"),
+    (" (spec.planner.hostMemoryPerNode does both)", ""),
+    ("batch_size_per_device", "batch_size"),
+    ("constraints.sharding_types", "sharding_types of its ParameterConstraints"),
+    ("constraints.min_shard_width", "min_partition of its ParameterConstraints"),
+)
+"""Fields of a plan's request, and what a TorchRec script has in their place."""
 
 
 class DropInError(PlannerError, ExpectedError):  # type: ignore[misc] # torchrec has no types
     """The model, the devices or the constraints cannot be planned; the message is one sentence."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, PlannerErrorType.INPUT_VALIDATION)
+    def __init__(self, message: str, error_type: PlannerErrorType = PlannerErrorType.INPUT_VALIDATION) -> None:
+        super().__init__(message, error_type)
+
+    def __reduce__(self) -> tuple[type, tuple[str, PlannerErrorType]]:
+        return DropInError, (str(self), self.error_type)
+
+
+def of_planner(error: Exception, request: PlanRequest) -> DropInError:
+    """Return an error of the planner in the words of a TorchRec script, typed as TorchRec's planner types it.
+
+    What all devices together have no room for is INSUFFICIENT_STORAGE; what fits there but not as the types let it is
+    STRICT_CONSTRAINTS.
+    """
+    sentence = str(error)
+    for field, word in _WORDS:
+        sentence = sentence.replace(field, word)
+    if not isinstance(error, InfeasibleError):
+        return DropInError(sentence, PlannerErrorType.STRICT_CONSTRAINTS)
+    ledger = MemoryLedger(request)
+    needed = sum(
+        table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
+        for table in request.tables.tables
+    )
+    has_room = needed <= request.topology.num_devices * ledger.shard_capacity_bytes
+    kind = PlannerErrorType.STRICT_CONSTRAINTS if has_room else PlannerErrorType.INSUFFICIENT_STORAGE
+    return DropInError(sentence, kind)

@@ -5,9 +5,10 @@ sample batches, or from TorchRec's ParameterConstraints, or are 1 lookup per fea
 """
 
 import logging
+import re
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.documents.tables import Pooling, TableSet, allowed_name
@@ -23,8 +24,15 @@ from neuroshard_torchrec.sample_batches import SampleBatches, batches_of, statis
 
 logger = logging.getLogger(__name__)
 
+LEAST_LOOKUPS = 1e-6
+"""Per sample, of a feature that constraints count none of."""
+
 Limits = Mapping[str, ParameterConstraints]
 """TorchRec's constraints, by the table's name."""
+
+
+class NoTablesError(DropInError):
+    """The module has no tables that a sharder takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +83,8 @@ def model_tables(
     sharders: Sharders | None = None,
     sample_batches: SampleBatches = (),
     constraints: Limits | None = None,
+    batch_size: int | None = None,
+    compute_device: str | None = None,
     name: str | None = None,
 ) -> ModelTables:
     """Return the tables of a module and where each is found in it.
@@ -84,36 +94,49 @@ def model_tables(
     Raises:
         DropInError: see table_set_of.
     """
-    collections = collections_of(module, sharders)
+    collections = tuple(
+        _on_device(each, constraints or {}, compute_device) for each in collections_of(module, sharders)
+    )
+    collections = tuple(each for each in collections if each.configs)
+    if not collections:
+        raise NoTablesError(
+            f"{type(module).__name__} has no EmbeddingBagCollection or EmbeddingCollection that one of the sharders "
+            "takes; hint: give the module that holds the tables, and the sharders of DistributedModelParallel"
+        )
     counts = Counter(config.name for each in collections for config in each.configs)
-    named = [
-        (_name(each.path, config.name, is_unique=counts[config.name] == 1), each, config)
-        for each in collections
-        for config in each.configs
-    ]
-    statistics = statistics_of(named, batches_of(sample_batches))
+    members = [(each, config) for each in collections for config in each.configs]
+    names = _names([_name(each.path, config.name, is_unique=counts[config.name] == 1) for each, config in members])
+    named = [(name, each, config) for name, (each, config) in zip(names, members, strict=True)]
+    batches = batches_of(sample_batches)
+    statistics = statistics_of(named, batches)
+    num_samples = sum(batch[0].stride() for batch in batches)
     measured = {} if statistics is None else {each.name: each for each in statistics.features}
     tables = []
     for known_as, collection, config in named:
+        limit = (constraints or {}).get(config.name)
         table: dict[str, object] = {
             "name": known_as,
             "num_embeddings": config.num_embeddings,
             "embedding_dim": config.embedding_dim,
             "data_type": config.data_type.name,
             "pooling": config.pooling.name if isinstance(config, EmbeddingBagConfig) else Pooling.NONE,
-            "is_weighted": True if collection.is_weighted else None,
+            "is_weighted": True if collection.is_weighted or (limit is not None and limit.is_weighted) else None,
             "feature_names": list(config.feature_names),
             "collection": collection.path if len(collections) > 1 else None,
-            "pooling_factor": _declared_lookups(config, (constraints or {}).get(config.name)),
+            "pooling_factor": _declared_lookups(config, limit, batch_size),
         }
         if known_as in measured:
             if measured[known_as].pooling_factor == 0:
-                raise DropInError(
-                    f"table {known_as!r} has no ids in the sample batches; hint: give more of them, or none"
+                table["pooling_factor"] = 1 / num_samples
+                logger.warning(
+                    "table %r has no ids in the sample batches; it is priced with one lookup in %d samples",
+                    known_as,
+                    num_samples,
                 )
-            table["pooling_factor"] = measured[known_as].pooling_factor
-            table["reuse_histogram"] = measured[known_as].reuse_histogram
-            table["duplication_factor"] = measured[known_as].duplication_factor
+            else:
+                table["pooling_factor"] = measured[known_as].pooling_factor
+                table["reuse_histogram"] = measured[known_as].reuse_histogram
+                table["duplication_factor"] = measured[known_as].duplication_factor
         tables.append(table)
     raw: dict[str, object] = {
         "schema_version": TableSet.schema_name,
@@ -125,7 +148,7 @@ def model_tables(
     try:
         table_set = validated(TableSet, raw, where=type(module).__name__)
     except DocumentError as error:
-        raise DropInError(str(error)) from error
+        raise DropInError(_with_names(str(error), names)) from error
     places = {known_as: (collection.path, config.name) for known_as, collection, config in named}
     problem = ""
     try:
@@ -142,7 +165,44 @@ def _name(path: str, name: str, *, is_unique: bool) -> str:
     return allowed_name(name if is_unique or not path else f"{path}/{name}")
 
 
-def _declared_lookups(config: BaseEmbeddingConfig, limits: ParameterConstraints | None) -> float:
+def _names(wanted: Sequence[str]) -> list[str]:
+    """Return these names with numbers after those that occur again, as two of other scripts may: `__`, `__.2`."""
+    found: dict[str, None] = {}
+    for name in wanted:
+        count, own = 1, name
+        while own in found:
+            count += 1
+            own = f"{name}.{count}"
+        found[own] = None
+    return list(found)
+
+
+def _with_names(sentence: str, names: Sequence[str]) -> str:
+    """Return a sentence with the names of tables in the place of their numbers."""
+    return re.sub(
+        r"tables\[(\d+)\]",
+        lambda found: f"table {names[int(found[1])]!r}" if int(found[1]) < len(names) else found[0],
+        sentence,
+    )
+
+
+def _on_device(collection: TableCollection, constraints: Limits, compute_device: str | None) -> TableCollection:
+    """Return a collection without the tables whose device_group is another device, which TorchRec leaves out too."""
+    left_out = {
+        name
+        for name, limit in constraints.items()
+        if compute_device is not None and limit.device_group not in {None, compute_device}
+    }
+    return replace(
+        collection,
+        configs=tuple(each for each in collection.configs if each.name not in left_out),
+        weights={name: each for name, each in collection.weights.items() if name not in left_out},
+    )
+
+
+def _declared_lookups(
+    config: BaseEmbeddingConfig, limits: ParameterConstraints | None, batch_size: int | None
+) -> float:
     """Return lookups per sample over all features, as TorchRec's planner counts them."""
     factors = [1.0] if limits is None else list(limits.pooling_factors)
     if len(factors) == 1:  # TorchRec's default stands for each feature
@@ -152,4 +212,12 @@ def _declared_lookups(config: BaseEmbeddingConfig, limits: ParameterConstraints 
             f"constraints[{config.name!r}].pooling_factors: has {len(factors)} entries, "
             f"the table has {len(config.feature_names)} features; hint: give one of each"
         )
-    return sum(factors)
+    total = 0.0
+    for index, factor in enumerate(factors):
+        share = 1.0
+        if limits is not None and limits.num_poolings and index < len(limits.num_poolings):
+            share *= limits.num_poolings[index]
+        if limits is not None and limits.batch_sizes and batch_size and index < len(limits.batch_sizes):
+            share *= limits.batch_sizes[index] / batch_size
+        total += factor * share
+    return total or LEAST_LOOKUPS

@@ -4,11 +4,13 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
+import torch.distributed as dist
 from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, TableSet
@@ -16,16 +18,19 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.allocator import has_expandable_segments
 from neuroshard_planner.own_costs import OwnCosts
 from torch import nn
+from torchrec.distributed.planner.types import Enumerator, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.dense_part import dense_bytes
-from neuroshard_torchrec.devices import PlannedDevices, planned_devices, require_devices_of
+from neuroshard_torchrec.devices import Caps, PlannedDevices, planned_devices, require_devices_of
+from neuroshard_torchrec.enumerated import all_constraints
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
 from neuroshard_torchrec.model_tables import Limits, ModelTables, model_tables
 from neuroshard_torchrec.optimizers import optimizers_of, with_optimizers
+from neuroshard_torchrec.reservation import Reserved, reserved
 from neuroshard_torchrec.sample_batches import Batches
 
 logger = logging.getLogger(__name__)
@@ -42,9 +47,11 @@ class PlannerSettings:
     bundle: Path | OwnCosts | None
     optimizer: Optimizer | str | None
     sample_batches: Batches
-    sample_batches_problem: str
-    """Why they cannot be read; the ranks vote on it before one raises. Empty: they can."""
+    problem: DropInError | None
+    """Why an argument cannot be read; the ranks vote on it before one raises. None: all can."""
     dense_memory_bytes: int | None
+    storage_reservation: StorageReservation | None
+    enumerator: Enumerator | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,6 +76,8 @@ class Question:
     tables: ModelTables
     devices: PlannedDevices
     request: PlanRequest
+    carried: Mapping[str, Mapping[str, Any]]
+    """Fields of TorchRec's ParameterSharding that constraints name, by the table's name."""
     release: str | None
     """Of this package. None: it is not installed, as in a source tree on the path."""
     digest: str = field(init=False)
@@ -81,9 +90,27 @@ class Question:
                 self.devices.bundle.manifest.to_json(),
                 self.devices.compute_device,
                 sorted(self.tables.places.items()),
+                repr(sorted(self.carried.items())),
             ]
         )
         object.__setattr__(self, "digest", hashlib.sha256(content.encode()).hexdigest())
+
+    @property
+    def settings(self) -> Mapping[str, str]:
+        """All that is not a table, in the words of the planner's arguments, for telling questions apart."""
+        request = self.request
+        return {
+            "the release of neuroshard-operator": str(self.release),
+            "bundle": self.devices.bundle.manifest.name,
+            "the topology's compute_device": self.devices.compute_device,
+            "topology": f"{request.topology.num_nodes} x {request.topology.devices_per_node}",
+            "device_type": request.topology.device.name,
+            "batch_size": str(request.batch_size_per_device),
+            "optimizer": request.optimizer.value,
+            **{f"memory ({name})": str(value) for name, value in request.memory},
+            **{f"constraints ({name})": str(value) for name, value in request.constraints},
+            **{f"constraints of table {name!r}": str(each) for name, each in sorted(self.carried.items())},
+        }
 
     @property
     def shapes(self) -> Shapes:
@@ -97,7 +124,12 @@ class Question:
 
 
 def question_of(
-    module: nn.Module, sharders: Sharders | None, settings: PlannerSettings, *, ranks: Sequence[int] | None = None
+    module: nn.Module,
+    sharders: Sharders | None,
+    settings: PlannerSettings,
+    *,
+    ranks: Sequence[int] | None = None,
+    caps: Caps | None = None,
 ) -> Question:
     """Return the question to plan.
 
@@ -106,36 +138,49 @@ def question_of(
         sharders: as DistributedModelParallel gets them. None: TorchRec's default ones.
         settings: of the planner.
         ranks: of the process group that shards the module, in the world. None: not known.
+        caps: on memory, that the ranks agreed on. None: those of the topology.
 
     Raises:
         DropInError: the module, the devices, or the constraints cannot be planned.
     """
-    if settings.sample_batches_problem:
-        raise DropInError(settings.sample_batches_problem)
-    tables = model_tables(
-        module, sharders=sharders, sample_batches=settings.sample_batches, constraints=settings.constraints
+    if settings.problem is not None:
+        raise settings.problem
+    devices = planned_devices(
+        settings.topology, device_type=settings.device_type, bundle=settings.bundle, ranks=ranks, caps=caps
     )
-    devices = planned_devices(settings.topology, device_type=settings.device_type, bundle=settings.bundle, ranks=ranks)
+    constraints = all_constraints(settings.constraints, settings.enumerator, module, sharders)
+    tables = model_tables(
+        module,
+        sharders=sharders,
+        sample_batches=settings.sample_batches,
+        constraints=constraints,
+        batch_size=settings.batch_size,
+        compute_device=devices.compute_device,
+    )
     if ranks is not None:
         require_devices_of(devices.topology, ranks)
     _require_even_buckets(tables, devices.topology.num_devices)
     in_host_memory = devices.with_host_memory()
     limits = translated(
         tables,
-        settings.constraints,
+        constraints,
+        topology=devices.topology,
         max_memory_bytes=devices.max_memory_bytes,
         compute_device=devices.compute_device,
         has_host_memory=in_host_memory.host_memory is not None and not in_host_memory.device.is_cpu,
         families=devices.bundle.manifest.families,
     )
+    is_first = ranks is None or not dist.is_initialized() or dist.get_rank() == ranks[0]
+    tell = logger.warning if is_first else logger.debug
     for warning in (*devices.warnings, *limits.warnings):
-        logger.warning("%s", warning)
+        tell("%s", warning)
     if len(tables.collections) > 1:
-        logger.warning(
+        tell(
             "%d collections are priced as one kernel call and one exchange; each runs its own",
             len(tables.collections),
         )
-    table_set = _with_trained_optimizers(tables, settings)
+    table_set = _with_trained_optimizers(tables, settings, tell)
+    kept_free = _reserved(settings, devices, module, sharders, constraints)
     raw = {
         "schema_version": PlanRequest.schema_name,
         "tables": table_set.model_dump(mode="json", exclude_none=True),
@@ -143,9 +188,11 @@ def question_of(
         "batch_size_per_device": settings.batch_size,
         "optimizer": settings.optimizer or table_set.optimizer,
         "memory": {
-            "dense_bytes": dense_bytes(module, tables)
-            if settings.dense_memory_bytes is None
-            else settings.dense_memory_bytes,
+            "dense_bytes": _first(
+                settings.dense_memory_bytes, kept_free.dense_bytes if kept_free else None, dense_bytes(module, tables)
+            ),
+            **({"reserve_fraction": 0.0, "reserve_bytes": kept_free.reserve_bytes} if kept_free else {}),
+            **({"output_data_type": limits.output_type} if limits.output_type else {}),
             "managed_collision_bytes": managed_collision_bytes(
                 tables, num_devices=devices.topology.num_devices, batch_size=settings.batch_size
             ),
@@ -161,7 +208,38 @@ def question_of(
         tables=tables,
         devices=devices,
         request=request,
+        carried=limits.carried,
         release=_release(),
+    )
+
+
+def _first(*values: int | None) -> int | None:
+    return next((each for each in values if each is not None), None)
+
+
+def _reserved(
+    settings: PlannerSettings,
+    devices: PlannedDevices,
+    module: nn.Module,
+    sharders: Sharders | None,
+    constraints: Limits,
+) -> Reserved | None:
+    """Return the memory that the script's reservation keeps free. None: it gave none. Raises DropInError."""
+    if settings.storage_reservation is None:
+        return None
+    topology = TorchRecTopology(
+        world_size=devices.topology.num_devices,
+        local_world_size=devices.topology.devices_per_node,
+        compute_device="cuda",  # of memory that is reserved on a device, whatever the ranks compute on
+        hbm_cap=devices.max_memory_bytes or devices.topology.device.memory_bytes,
+    )
+    return reserved(
+        settings.storage_reservation,
+        topology,
+        module,
+        sharders,
+        batch_size=settings.batch_size,
+        constraints=dict(constraints),
     )
 
 
@@ -177,7 +255,7 @@ def _require_even_buckets(tables: ModelTables, num_devices: int) -> None:
                 )
 
 
-def _with_trained_optimizers(tables: ModelTables, settings: PlannerSettings) -> TableSet:
+def _with_trained_optimizers(tables: ModelTables, settings: PlannerSettings, tell: Callable[..., None]) -> TableSet:
     """Return the tables with their optimizers, which the settings may replace by one. Raises DropInError."""
     if settings.optimizer is not None:
         return with_optimizers(tables.table_set, {})
@@ -185,7 +263,7 @@ def _with_trained_optimizers(tables: ModelTables, settings: PlannerSettings) -> 
     found = with_optimizers(tables.table_set, {name: by_place[place] for name, place in tables.places.items()})
     different = sorted(set(by_place.values()))
     if len(different) > 1:
-        logger.warning(
+        tell(
             "tables have the optimizers %s, each with separate kernel calls; calls after the first are not priced",
             ", ".join(different),
         )

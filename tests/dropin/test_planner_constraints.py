@@ -1,18 +1,48 @@
 """What the drop-in keeps of TorchRec's constraints and of what sharders allow, and what it names instead."""
 
+import dataclasses
+import inspect
 import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.tables import DataType
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
+from neuroshard_torchrec.arguments import ARGUMENTS, COPIED, FIELDS, guide_table
 from support.dropin.dropin_models import META, Remapped, TwoTowers, config
 from support.dropin.dropin_planners import kinds, planned, planner
 from torch import nn
-from torchrec.distributed.planner.types import ParameterConstraints, Topology
+from torchrec.distributed.planner import EmbeddingShardingPlanner
+from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
+from torchrec.distributed.planner.proposers import GreedyProposer
+from torchrec.distributed.planner.storage_reservations import (
+    FixedPercentageStorageReservation,
+    HeuristicalStorageReservation,
+)
+from torchrec.distributed.planner.types import ParameterConstraints, PlannerErrorType, StorageReservation, Topology
+from torchrec.distributed.types import BoundsCheckMode, CacheAlgorithm, CacheParams, KeyValueParams
 from torchrec.modules.embedding_configs import DataType as TorchRecType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+TOPOLOGY = Topology(world_size=4, local_world_size=4, compute_device="cuda", hbm_cap=2**36)
+
+
+@dataclasses.dataclass
+class Remembering(ParameterConstraints):
+    """Constraints of a framework with a requirement of its own."""
+
+    evicts: int = 0
+
+
+class ByRowsAlone(EmbeddingEnumerator):
+    """An enumerator that finds the types itself."""
+
+    def _filter_sharding_types(self, name: str, *_: object) -> list[str]:
+        return ["row_wise"] if name == "tags" else ["table_wise"]
 
 
 def test_constraints_of_torchrec_are_kept() -> None:
@@ -29,41 +59,188 @@ def test_constraints_of_torchrec_are_kept() -> None:
     assert {each.num_columns for each in shards["tags"]} == {16}  # so many lookups are worth the cut
 
 
-def test_what_has_no_counterpart_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Arguments of TorchRec's planner, and fields of its constraints."""
+def test_what_tunes_torchrecs_search_is_named_and_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """No requirement is among these arguments."""
     with caplog.at_level(logging.WARNING):
-        planner(timeout_seconds=5, stats=None, constraints={"tags": ParameterConstraints(enforce_hbm=True)}).plan(
-            TwoTowers()
-        )
+        planner(stats=[], proposer=GreedyProposer()).plan(TwoTowers())
 
-    assert "no counterpart of stats, timeout_seconds" in caplog.text
-    assert "constraints['tags'].enforce_hbm is not kept" in caplog.text
+    assert "proposer, stats: without effect" in caplog.text
 
 
 @pytest.mark.parametrize(
-    "given",
-    [
-        {"num_poolings": [2.0]},
-        {"batch_sizes": [64]},
-        {"is_weighted": True},
-        {"feature_names": ["tags_id"]},
-        {"output_dtype": TorchRecType.FP16},
-        {"use_virtual_table": True},
-    ],
-    ids=lambda given: next(iter(given)),
+    ("given", "name"), [({"callbacks": [sorted]}, "callbacks"), ({"timeout_seconds": 5}, "timeout_seconds")]
 )
-def test_every_field_of_a_constraint_that_is_not_kept_is_named(
-    given: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    """Where it differs from its default."""
-    with caplog.at_level(logging.WARNING):
-        planner(constraints={"tags": ParameterConstraints(**given), "country": ParameterConstraints()}).plan(
-            TwoTowers()
-        )
+def test_a_requirement_that_is_not_kept_is_refused_by_name(given: dict[str, Any], name: str) -> None:
+    """When a plan is made, so that all ranks raise together."""
+    with pytest.raises(DropInError, match=f"^{name}: is not kept: .*hint: leave it out"):
+        planner(**given).plan(TwoTowers())
 
-    assert [line for line in caplog.messages if "not kept" in line] == [
-        f"constraints['tags'].{next(iter(given))} is not kept"
-    ]
+
+def test_every_argument_and_field_of_the_installed_torchrec_is_covered() -> None:
+    """Those of a later release are found here before they are lost."""
+    arguments = [*inspect.signature(EmbeddingShardingPlanner.__init__).parameters][1:]
+    ours = [*inspect.signature(NeuroShardPlanner.__init__).parameters][1:]
+
+    assert {*arguments} <= {*ARGUMENTS}
+    assert ours[: len(arguments)] == arguments
+    assert {each.name for each in dataclasses.fields(ParameterConstraints)} <= {*FIELDS}
+
+
+def test_the_guide_has_what_becomes_of_each_argument_and_field() -> None:
+    """Its tables are the code's."""
+    guide = (Path(__file__).parents[2] / "docs/guides/use-with-torchrec.md").read_text()
+
+    assert guide_table(ARGUMENTS, "argument of `EmbeddingShardingPlanner`") in guide
+    assert guide_table(FIELDS, "field of `ParameterConstraints`") in guide
+
+
+def test_every_field_that_a_plan_has_too_reaches_the_kernel() -> None:
+    """By the fields of TorchRec's own dataclasses, so that those of a later release come along."""
+    asked = ParameterConstraints(
+        enforce_hbm=True,
+        stochastic_rounding=False,
+        bounds_check_mode=BoundsCheckMode.FATAL,
+        output_dtype=TorchRecType.FP16,
+        cache_params=CacheParams(algorithm=CacheAlgorithm.LFU, load_factor=0.25),
+        key_value_params=KeyValueParams(),
+    )
+    found = planner(constraints={"tags": asked}).plan(TwoTowers()).plan["items"]["tags"]
+
+    assert {"output_dtype", "cache_params", "bounds_check_mode"} <= {*COPIED}
+    assert all(getattr(found, field) == getattr(asked, field) for field in COPIED)
+
+
+def test_an_output_type_of_all_tables_is_priced() -> None:
+    """FP16 halves what travels."""
+    asked = {name: ParameterConstraints(output_dtype=TorchRecType.FP16) for name in ("id", "country", "tags")}
+    narrow, wide = planner(constraints=asked), planner()
+    narrow.plan(TwoTowers())
+    wide.plan(TwoTowers())
+
+    assert planned(narrow).request.memory.output_data_type is DataType.FP16
+    assert planned(narrow).predicted.total_ms < planned(wide).predicted.total_ms
+
+
+@pytest.mark.parametrize("in_field", [True, False], ids=["a field", "an attribute"])
+def test_what_a_subclass_of_constraints_adds_is_refused_by_name(in_field: bool) -> None:  # noqa: FBT001 - two cases
+    """A framework's planner would keep it."""
+    limit = Remembering(evicts=3) if in_field else Remembering()
+    if not in_field:
+        limit.evict_after = 3  # type: ignore[attr-defined] # as frameworks do
+    name = "evicts" if in_field else "evict_after"
+
+    with pytest.raises(DropInError, match=rf"constraints\['tags'\]\.{name}: is not kept: a field of Remembering"):
+        planner(constraints={"tags": limit}).plan(TwoTowers())
+
+
+def test_a_subclass_of_constraints_that_asks_for_nothing_of_its_own_is_kept() -> None:
+    """Its defaults are TorchRec's behavior."""
+    made = planner(constraints={"tags": Remembering(sharding_types=["row_wise"])})
+
+    assert made.plan(TwoTowers()).plan["items"]["tags"].sharding_type == "row_wise"
+
+
+def test_lookups_count_poolings_and_the_batches_of_features() -> None:
+    """A feature of half the batch has half the lookups."""
+    limit = ParameterConstraints(pooling_factors=[8.0], num_poolings=[3.0], batch_sizes=[256])
+    made = planner(batch_size=512, constraints={"tags": limit})
+    made.plan(TwoTowers())
+
+    assert {table.name: table.pooling_factor for table in planned(made).request.tables.tables}["tags"] == 12.0
+
+
+def test_a_table_of_another_device_group_is_left_out() -> None:
+    """As TorchRec leaves it out of a plan for GPUs."""
+    found = planner(constraints={"tags": ParameterConstraints(device_group="cpu")}).plan(TwoTowers())
+
+    assert "tags" not in found.plan["items"]
+    assert "country" in found.plan["users"]
+
+
+def test_constraints_of_other_models_are_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """Frameworks share one mapping."""
+    with caplog.at_level(logging.WARNING):
+        planner(constraints={"other": ParameterConstraints(sharding_types=["row_wise"])}).plan(TwoTowers())
+
+    assert "'other' is not a table of the planned module" in caplog.text
+
+
+def test_the_constraints_of_an_enumerator_are_kept() -> None:
+    """Scripts often give them there alone."""
+    limits = {"tags": ParameterConstraints(sharding_types=["row_wise"])}
+    enumerator = EmbeddingEnumerator(TOPOLOGY, batch_size=128, constraints=limits)
+    made = planner(topology=TOPOLOGY, batch_size=None, enumerator=enumerator)
+
+    assert made.plan(TwoTowers()).plan["items"]["tags"].sharding_type == "row_wise"
+    assert planned(made).request.batch_size_per_device == 128
+
+
+def test_two_sources_of_constraints_have_to_agree() -> None:
+    """Neither is chosen in silence."""
+    enumerator = EmbeddingEnumerator(TOPOLOGY, 128, {"tags": ParameterConstraints(sharding_types=["row_wise"])})
+
+    with pytest.raises(DropInError, match=r"constraints\['tags'\]: are not those of the enumerator"):
+        planner(enumerator=enumerator, constraints={"tags": ParameterConstraints()}).plan(TwoTowers())
+
+
+def test_an_enumerator_of_another_class_is_asked_for_the_types_of_each_table() -> None:
+    """It may find constraints by paths, or make them up."""
+    enumerator = ByRowsAlone(TOPOLOGY, batch_size=128)
+    found = planner(topology=TOPOLOGY, enumerator=enumerator).plan(TwoTowers())
+
+    assert found.plan["items"]["tags"].sharding_type == "row_wise"
+
+
+@pytest.mark.filterwarnings("ignore:HeuristicalStorageReservation:FutureWarning")
+@pytest.mark.parametrize("reservation", [FixedPercentageStorageReservation, HeuristicalStorageReservation])
+def test_a_storage_reservation_is_kept_free(reservation: Callable[[float], StorageReservation]) -> None:
+    """Users of TorchRec raise it after an out-of-memory error."""
+    topology = Topology(world_size=4, local_world_size=4, compute_device="cuda", hbm_cap=2**36)
+    made = planner(topology=topology, storage_reservation=reservation(0.4))
+    made.plan(TwoTowers())
+
+    memory = planned(made).request.memory
+    assert memory.reserve_fraction == 0.0
+    assert abs(memory.reserve_bytes - 0.4 * 2**36) <= 1
+
+
+@pytest.mark.filterwarnings("ignore:HeuristicalStorageReservation:FutureWarning")
+def test_a_reservation_of_all_memory_is_torchrecs_error() -> None:
+    """With its type."""
+    with pytest.raises(DropInError, match=r"^storage_reservation: ") as caught:
+        planner(
+            topology=Topology(world_size=4, local_world_size=4, compute_device="cuda", hbm_cap=2**20),
+            storage_reservation=HeuristicalStorageReservation(1.0, dense_tensor_estimate=2**30),
+        ).plan(TwoTowers())
+
+    assert caught.value.error_type is PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+def test_copies_are_made_where_kernels_leave_no_other_type() -> None:
+    """TorchRec's data-parallel example names the kernel dense alone."""
+    found = planner(constraints={"tags": ParameterConstraints(compute_kernels=["dense"])}).plan(TwoTowers())
+
+    tags = found.plan["items"]["tags"]
+    assert (tags.sharding_type, tags.compute_kernel) == ("data_parallel", "dense")
+
+
+def test_a_table_cut_by_columns_within_a_node_is_on_one_node() -> None:
+    """TorchRec calls it table_column_wise."""
+    topology = Topology(world_size=4, local_world_size=2, compute_device="cuda", hbm_cap=2**36)
+    limits = {name: ParameterConstraints(sharding_types=["table_column_wise"]) for name in ("tags", "country")}
+    found = planner(topology=topology, constraints=limits).plan(TwoTowers())
+
+    tables = [found.plan["items"]["tags"], found.plan["users"]["country"]]
+    assert {each.sharding_type for each in tables} == {"table_column_wise"}
+    assert sorted({rank // 2 for rank in each.ranks} for each in tables) == [{0}, {1}]
+
+
+def test_a_minimum_that_does_not_divide_becomes_the_next_width_that_does() -> None:
+    """As in TorchRec: 6 of 16 columns are 8."""
+    made = planner(constraints={"tags": ParameterConstraints(min_partition=6)})
+    made.plan(TwoTowers())
+
+    assert planned(made).request.constraints.tables["tags"].min_shard_width == 8
 
 
 def test_kernels_of_host_memory_are_kept_where_constraints_name_them() -> None:
@@ -170,12 +347,6 @@ def test_means_hold_back_the_tables_of_their_collection_alone() -> None:
     assert found["items"]["tags"] == "row_wise"
     with pytest.raises(DropInError, match="'users/id': row_wise is not searched next to tables of mean pooling"):
         planner(constraints={"id": rows}).plan(TwoTowers())
-
-
-def test_constraints_are_given_by_name() -> None:
-    """TorchRec's third argument is another one."""
-    with pytest.raises(TypeError, match="positional"):
-        NeuroShardPlanner(None, 4, {})  # type: ignore[call-arg]
 
 
 def test_tables_without_limits_have_all_types_but_data_parallel() -> None:

@@ -1,0 +1,132 @@
+"""What becomes of each argument of TorchRec's planner, and of each field of its ParameterConstraints.
+
+What a script asks for is kept, refused by name, or counted in the prices alone. Only what tunes TorchRec's search is
+ignored. The guide's tables are made from these.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.types import ParameterSharding
+
+from neuroshard_torchrec.errors import DropInError
+
+
+class Treatment(StrEnum):
+    """What becomes of what a script asks for."""
+
+    KEPT = "kept"
+    PRICED = "priced"
+    IGNORED = "ignored"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Covered:
+    """One argument or field."""
+
+    treatment: Treatment
+    how: str
+
+
+ARGUMENTS: Mapping[str, Covered] = {
+    "topology": Covered(Treatment.KEPT, "processes, `local_world_size`, `hbm_cap`, and `ddr_cap`; not its bandwidths"),
+    "batch_size": Covered(Treatment.KEPT, "samples per device"),
+    "enumerator": Covered(
+        Treatment.KEPT,
+        "its constraints, and its batch size where the planner has none; one of a class of your own is asked for the "
+        "types and kernels of each table",
+    ),
+    "storage_reservation": Covered(
+        Treatment.KEPT, "the memory that it reserves is kept free; what it counts as dense replaces our count"
+    ),
+    "proposer": Covered(Treatment.IGNORED, "tunes TorchRec's search"),
+    "partitioner": Covered(Treatment.IGNORED, "tunes TorchRec's search"),
+    "performance_model": Covered(Treatment.IGNORED, "rates TorchRec's proposals; `bundle` takes a cost model of yours"),
+    "stats": Covered(Treatment.IGNORED, "`planner.last_plan` has the costs and the memory for `neuroshard report`"),
+    "constraints": Covered(Treatment.KEPT, "field by field, below"),
+    "debug": Covered(Treatment.KEPT, "logs the predicted cost"),
+    "callbacks": Covered(
+        Treatment.REFUSED, "they change TorchRec's sharding options: change the plan, or constrain it"
+    ),
+    "timeout_seconds": Covered(
+        Treatment.REFUSED, "the search ends by its count of evaluations, which is the same on every machine"
+    ),
+    "plan_loader": Covered(
+        Treatment.KEPT, "TorchRec's planner checks and returns the stored plan; without one, a plan is searched"
+    ),
+}
+"""By name, in TorchRec's order."""
+
+FIELDS: Mapping[str, Covered] = {
+    "sharding_types": Covered(Treatment.KEPT, "also where few devices make a type trivial: `row_wise` on one device"),
+    "compute_kernels": Covered(Treatment.KEPT, "`fused`, `fused_uvm`, `fused_uvm_caching`, `dense` of copies"),
+    "min_partition": Covered(Treatment.KEPT, "raised to the next width that divides the table and is a multiple of 4"),
+    "pooling_factors": Covered(Treatment.PRICED, "lookups"),
+    "num_poolings": Covered(Treatment.PRICED, "lookups"),
+    "batch_sizes": Covered(Treatment.PRICED, "lookups"),
+    "is_weighted": Covered(Treatment.PRICED, "weights that travel with the ids"),
+    "cache_params": Covered(Treatment.KEPT, "a `load_factor` replaces the planned one, which the memory ledger has"),
+    "enforce_hbm": Covered(Treatment.KEPT, "not priced"),
+    "stochastic_rounding": Covered(Treatment.KEPT, "not priced"),
+    "bounds_check_mode": Covered(Treatment.KEPT, "not priced"),
+    "feature_names": Covered(Treatment.IGNORED, "the module's count"),
+    "output_dtype": Covered(Treatment.KEPT, "priced where it is the same of all tables"),
+    "device_group": Covered(
+        Treatment.KEPT, "a table of another device than the topology's is left out, as in TorchRec"
+    ),
+    "key_value_params": Covered(Treatment.KEPT, "not priced"),
+    "use_virtual_table": Covered(Treatment.REFUSED, "virtual tables are not planned: use TorchRec's planner"),
+}
+"""Of ParameterConstraints, by name."""
+
+COPIED = tuple(
+    sorted({each.name for each in fields(ParameterConstraints)} & {e.name for e in fields(ParameterSharding)})
+)
+"""Fields that a plan of TorchRec has too, those of later releases included: they reach FBGEMM as they are."""
+
+
+def require_covered(given: Mapping[str, Any]) -> None:
+    """Do nothing if arguments that state a requirement are kept. Raises DropInError, which names one that is not."""
+    for name, value in given.items():
+        covered = ARGUMENTS.get(name)
+        if value is None or (covered is not None and covered.treatment is not Treatment.REFUSED):
+            continue
+        why = "this planner does not know it" if covered is None else covered.how
+        raise DropInError(f"{name}: is not kept: {why}; hint: leave it out, or plan with TorchRec's planner")
+
+
+def require_known_fields(constraints: Mapping[str, ParameterConstraints]) -> None:
+    """Do nothing if constraints ask for nothing that would be lost. Raises DropInError, which names the field."""
+    for table, limit in constraints.items():
+        for name in _asked(limit):
+            covered = FIELDS.get(name)
+            if name in COPIED or (covered is not None and covered.treatment is not Treatment.REFUSED):
+                continue
+            why = (
+                f"a field of {type(limit).__name__} that this planner does not know" if covered is None else covered.how
+            )
+            raise DropInError(
+                f"constraints[{table!r}].{name}: is not kept: {why}; hint: leave it out, or plan the module with "
+                "TorchRec's planner"
+            )
+
+
+def _asked(limit: ParameterConstraints) -> Iterable[str]:
+    """Yield the fields that differ from their defaults, attributes that a subclass adds included."""
+    defaults = {
+        each.name: each.default if each.default_factory is MISSING else each.default_factory() for each in fields(limit)
+    }
+    for name, value in vars(limit).items():
+        if name not in defaults or value != defaults[name]:
+            yield name
+
+
+def guide_table(covered: Mapping[str, Covered], what: str) -> str:
+    """Return a table of the guide."""
+    rows = [f"| {what} | | |", "|---|---|---|"]
+    rows += [f"| `{name}` | {each.treatment} | {each.how} |" for name, each in covered.items()]
+    return "\n".join(rows)
