@@ -76,6 +76,11 @@ test-long: $(DEV) test-torchrec-1.8 test-spark ## Run what is long and rarely br
 test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM
 	OMP_NUM_THREADS=1 .venv-torchrec-1.8/bin/python -m pytest -n 2 $(TORCHREC_TESTS)
 
+.PHONY: test-peer
+test-peer: $(DEV) ## Run TorchRec's own planner and gloo tests with our planner in theirs (TORCHREC=a clone of TorchRec's repository)
+	@test -n "$(TORCHREC)" || { echo "TORCHREC is not set; hint: make test-peer TORCHREC=CLONE"; exit 2; }
+	OMP_NUM_THREADS=1 PYTHONPATH=tests $(BIN)/python -m peer.suite $(TORCHREC)
+
 .PHONY: test-spark
 test-spark: $(SPARK) ## Run the tests of `--engine spark` with Spark in a JVM on this machine (needs Java 17 or later)
 	.venv-spark/bin/python -m pytest -m spark tests/profiler/sessions
