@@ -74,9 +74,36 @@ def main() -> None:
         cut = ParameterConstraints(min_partition=16, pooling_factors=[WORTH_A_CUT])
         for case in (two_towers(cut), two_towers(rows), *torchrecs_own(), managed_collision()):
             compare(case)
+        require_least_caps()
+        require_named_setting()
+        require_plan_of_a_group()
         require_counted_managed_collision()
         require_refused_proofs()
         require_one_error()
+
+
+def require_least_caps() -> None:
+    """Caps that each rank reads differ by pages; the least of them counts on all."""
+    own = Topology(world_size=dist.get_world_size(), compute_device="cuda", hbm_cap=2**36 + 4096 * dist.get_rank())
+    planner = NeuroShardPlanner(own, PLANNED_SAMPLES, device_type="h100-80gb")
+    planner.collective_plan(TwoTowers())
+    assert planner.last_plan is not None
+    assert planner.last_plan.request.constraints.max_memory_bytes_per_device == 2**36
+
+
+def require_named_setting() -> None:
+    """A setting that differs is named with the values of both ranks."""
+    topology = Topology(world_size=dist.get_world_size(), compute_device="cpu")
+    planner = NeuroShardPlanner(topology, 64 + dist.get_rank(), device_type="h100-80gb")
+    with pytest.raises(DropInError, match="rank 1 and rank 0 differ in batch_size, which is 65 there and 64 on rank 0"):
+        planner.collective_plan(TwoTowers())
+
+
+def require_plan_of_a_group() -> None:
+    """All processes plan for the topology of one group, as DMPCollection's users do."""
+    planner = NeuroShardPlanner(Topology(world_size=1, compute_device="cpu"), 64, device_type="h100-80gb")
+    plan = planner.collective_plan(TwoTowers(), pg=dist.group.WORLD)
+    assert {rank for tables in plan.plan.values() for each in tables.values() for rank in each.ranks} == {0}
 
 
 def compare(case: Case) -> None:
@@ -335,8 +362,8 @@ class NoTypeSharder(EmbeddingBagCollectionSharder):  # type: ignore[misc] # torc
     """Allows a sharding type that no planner here searches."""
 
     def sharding_types(self, compute_device_type: str) -> list[str]:  # noqa: ARG002 - torchrec's
-        """Return blocks of columns on a node."""
-        return ["table_column_wise"]
+        """Return the name of a type that TorchRec does not have."""
+        return ["elsewhere"]
 
 
 def broken_batches() -> Iterator[KeyedJaggedTensor]:
@@ -413,7 +440,7 @@ def require_one_error() -> None:
         with pytest.raises(DropInError, match=re.escape(message)):
             asked.collective_plan(module)
     for message, sharder in (
-        (f"rank {count - 1}: table 't' may only be table_column_wise", NoTypeSharder()),
+        (f"rank {count - 1}: table 't' may only be elsewhere", NoTypeSharder()),
         (f"rank {count - 1}: EmbeddingBagCollection has no EmbeddingBagCollection or", EmbeddingCollectionSharder()),
     ):
         own = [sharder if rank == count - 1 else EmbeddingBagCollectionSharder()]
