@@ -32,13 +32,13 @@ TOPOLOGY = Topology(world_size=4, local_world_size=4, compute_device="cuda", hbm
 
 
 @dataclasses.dataclass
-class Remembering(ParameterConstraints):
+class Remembering(ParameterConstraints):  # type: ignore[misc] # torchrec has no types
     """Constraints of a framework with a requirement of its own."""
 
     evicts: int = 0
 
 
-class ByRowsAlone(EmbeddingEnumerator):
+class ByRowsAlone(EmbeddingEnumerator):  # type: ignore[misc] # torchrec has no types
     """An enumerator that finds the types itself."""
 
     def _filter_sharding_types(self, name: str, *_: object) -> list[str]:
@@ -126,7 +126,7 @@ def test_what_a_subclass_of_constraints_adds_is_refused_by_name(in_field: bool) 
     """A framework's planner would keep it."""
     limit = Remembering(evicts=3) if in_field else Remembering()
     if not in_field:
-        limit.evict_after = 3  # type: ignore[attr-defined] # as frameworks do
+        limit.evict_after = 3
     name = "evicts" if in_field else "evict_after"
 
     with pytest.raises(DropInError, match=rf"constraints\['tags'\]\.{name}: is not kept: a field of Remembering"):

@@ -14,7 +14,7 @@ from neuroshard_torchrec import NeuroShardPlanner
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
 
 if os.environ.get("NEUROSHARD_PEER_PLANNER") != "torchrec":
-    defaults = NeuroShardPlanner.__init__.__kwdefaults__
+    defaults = NeuroShardPlanner.__init__.__kwdefaults__ or {}
     NeuroShardPlanner.__init__.__kwdefaults__ = {**defaults, "device_type": "h100-80gb"}
     for name, module in list(sys.modules.items()):
         if (

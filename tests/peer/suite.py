@@ -75,13 +75,13 @@ def main(arguments: Sequence[str]) -> int:
     options, of_pytest = parser.parse_known_args(arguments)
     folder = with_tests(installed_package(), options.clone, options.folder.absolute())
     chosen = {"planner": PLANNER_TESTS, "gloo": GLOO_TESTS, None: (*PLANNER_TESTS, *GLOO_TESTS)}[options.only]
-    command = [sys.executable, "-m", "pytest", "-c", HERE / "pytest.ini", "--rootdir", folder, *of_pytest]
+    command = [sys.executable, "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(folder), *of_pytest]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(map(str, (folder, HERE.parent))),
         "NEUROSHARD_PEER_PLANNER": options.planner,
     }
-    files = [folder / "torchrec" / each for each in chosen]
+    files = [str(folder / "torchrec" / each) for each in chosen]
     return subprocess.run([*command, *files], env=environment, check=False).returncode
 
 
