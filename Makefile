@@ -70,7 +70,7 @@ test-api: $(DEV) ## Run the tests that start an API server, which `make cluster-
 
 .PHONY: test-long
 test-long: $(DEV) test-torchrec-1.8 test-spark ## Run what is long and rarely breaks: more generated cases, an older TorchRec, Spark
-	$(PYTEST) --long --timeout 600 -m "(long or deep) and not (e2e or scale or chaos)"
+	$(PYTEST) --long --timeout 1800 -m "(long or deep) and not (e2e or scale or chaos)"
 
 .PHONY: test-torchrec-1.8
 test-torchrec-1.8: $(OLD_TORCHREC) ## Run the tests of what touches TorchRec with TorchRec 1.8, its torch, and its FBGEMM

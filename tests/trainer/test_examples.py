@@ -59,8 +59,9 @@ def write_data(folder: Path, tables: list[Table]) -> None:
     for name, text in MOVIELENS_FILES.items():
         (folder / "ml-100k" / name).write_text(text)
     hots = [round(table.pooling_factor) for table in tables] if len(tables) == 26 else [1] * 26
+    (folder / "criteo").mkdir()
     for day in ("day_0", "day_23"):
-        criteo_arrays(folder, day=day, hots=hots)
+        criteo_arrays(folder / "criteo", day=day, hots=hots)
     criteo_file(folder, 10, "criteo.tsv")
 
 

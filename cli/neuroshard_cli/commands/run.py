@@ -95,7 +95,7 @@ def run(  # noqa: PLR0917 - typer passes by name
         print_document(result_json(result))
         return
     print_text(result_table(result))
-    reports = {"the plan as a report": directory.plan_report, "predicted and measured": directory.run_report}
+    reports = {"the plan as a report": directory.plan_report, "the run as a report": directory.run_report}
     notes = [*(f"{name}: {report}" for name, report in reports.items() if report.exists()), correction, waits]
     for note in filter(None, notes):
         say(note)
