@@ -122,7 +122,9 @@ def test_an_evaluation_path_is_left_out_of_training(tmp_path: Path) -> None:
     tables = read_table_set(ROOT / "planner/neuroshard_planner/workloads/mlperf-dlrm-v1.yaml")
     assert isinstance(tables, TableSet)
     write_data(tmp_path, list(tables.tables))
-    data = validated(Data, {"format": "CriteoBinary", "path": "day_*", "evaluationPath": "day_23_*"}, where="data")
+    data = validated(
+        Data, {"format": "CriteoBinary", "path": "criteo/day_*", "evaluationPath": "criteo/day_23_*"}, where="data"
+    )
     made = open_source(
         data,
         tables,
