@@ -207,6 +207,7 @@ def test_types_that_few_devices_make_trivial_keep_the_asked_name(
     only = TorchRecPlan.of(plan, module_path="").modules[""]["only"]
 
     assert (only.sharding_type, only.ranks) == (asked, ranks)
+    assert all((memory.gradient_bytes > 0) is (asked is ShardingType.DATA_PARALLEL) for memory in plan.memory)
     assert only.compute_kernel is ComputeKernel.of(asked)
 
 

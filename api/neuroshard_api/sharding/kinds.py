@@ -63,9 +63,10 @@ def trivial_case(kind: ShardingType, topology: Topology) -> ShardingType:
     """Return the type that all placements of a type have on these devices; as a rule the type itself.
 
     On one device every table is whole. Nodes of one device hold whole blocks of columns, and a single node's rows are
-    those of all devices.
+    those of all devices. A copied table stays one on a single device too: its dense kernel has gradients of all rows.
     """
-    if topology.num_devices == 1 and kind is not ShardingType.COLUMN_WISE:  # blocks may be narrower than a table
+    is_own = kind in {ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL}  # blocks may be narrower than a table
+    if topology.num_devices == 1 and not is_own:
         return ShardingType.TABLE_WISE
     if kind.is_by_node and topology.devices_per_node == 1:
         return ShardingType.COLUMN_WISE if kind is ShardingType.GRID else ShardingType.TABLE_WISE

@@ -6,9 +6,9 @@ from itertools import chain
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.sharding.kinds import num_row_parts
+from neuroshard_api.sharding.kinds import ShardingType, num_row_parts
 from neuroshard_costs.networks import on_grid
-from neuroshard_costs.shards import COLUMNS, FAMILIES, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import COLUMNS, FAMILIES, REPLICATED, FloatArray, IndexArray, ShardArrays
 
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.cuts import Cuts
@@ -104,7 +104,12 @@ class Problem:
         if self.num_allowed.max() > 1 or any(unit.must_be_cut for unit in self.units):
             return None
         devices = np.zeros(len(self.units), dtype=np.int64) if self.allowed is None else self.allowed.argmax(axis=1)
-        return Placement(kinds=self.whole, devices=devices)
+        kinds = self.whole.copy()
+        copied = [unit for unit, types in enumerate(self.sharding_types) if types == {ShardingType.DATA_PARALLEL}]
+        if copied:
+            sizes = [self.row_block(unit, REPLICATED, self.units[unit].num_columns) for unit in copied]
+            kinds[copied] = self.kinds_of(copied, sizes)
+        return Placement(kinds=kinds, devices=devices)
 
     def is_cut_by_columns(self, placement: Placement) -> BoolArray:
         """Return [n] whether each shard has all rows of its columns in device memory.

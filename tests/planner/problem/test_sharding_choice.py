@@ -67,7 +67,7 @@ def test_all_types_are_left_where_nothing_excludes_one() -> None:
         pytest.param({"optimizer": Optimizer.ADAM}, {TW, CW, RW, TWRW, GRID}, id="moments would decay"),
         pytest.param({"topology": topology(4)}, {TW, CW, RW, DP}, id="one node"),
         pytest.param({"topology": topology(4, num_nodes=4)}, {TW, CW, RW, DP}, id="nodes of one device"),
-        pytest.param({"topology": topology(1)}, {TW, CW}, id="one device"),
+        pytest.param({"topology": topology(1)}, {TW, CW, DP}, id="one device"),
     ],
 )
 def test_request_wide_settings_exclude_types(fields: dict[str, Any], left: set[ShardingType]) -> None:
@@ -192,7 +192,7 @@ def test_a_table_without_any_type_is_named_with_what_excludes_each(asked: PlanRe
     ("devices", "asked", "left"),
     [
         pytest.param(topology(1), {RW}, {TW}, id="rows of one device"),
-        pytest.param(topology(1), {DP}, {TW}, id="the copy of one device"),
+        pytest.param(topology(1), {DP}, {DP}, id="the copy of one device"),
         pytest.param(topology(4), {TWRW}, {RW}, id="rows of the only node"),
         pytest.param(topology(4), {GRID}, {RW}, id="one block of the only node"),
         pytest.param(topology(4, num_nodes=4), {TWRW}, {TW}, id="rows of a node of one device"),
