@@ -1,5 +1,7 @@
 """Plan requests, constraints and search settings."""
 
+import json
+
 import pytest
 from hypothesis import given
 from neuroshard_api.documents.document import DocumentError
@@ -96,3 +98,14 @@ def test_a_request_with_bad_tables_names_the_table() -> None:
 
     with pytest.raises(DocumentError, match=r"tables\.tables\[2\]\.embedding_dim: must be a multiple of 4"):
         PlanRequest.from_data(data)
+
+
+def test_a_request_of_an_earlier_build_is_read() -> None:
+    """It names the width and the levels of the search's beam, at the only values that they have now."""
+    data = json.loads(request(table()).to_json())
+    data["search"] |= {"beam_width": 3, "max_levels": 10}
+
+    assert PlanRequest.from_data(data, where="request") == request(table())
+    data["search"]["beam_width"] = 4
+    with pytest.raises(DocumentError, match="beam_width"):
+        PlanRequest.from_data(data, where="request")

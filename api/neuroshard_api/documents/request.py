@@ -170,6 +170,15 @@ class SearchSettings(Value):
     """Share of the predicted cost that may be given up for fewer shards; 0: none. The default is about the error of the
     cost models' differences between plans of one search."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _without_fixed_numbers(cls, data: object) -> object:
+        """Leave out what plans of earlier builds name, and what the search has by itself, at these values."""
+        fixed = {"beam_width": 3, "max_levels": 10}
+        if not isinstance(data, dict):
+            return data
+        return {key: value for key, value in data.items() if key not in fixed or value != fixed[key]}
+
 
 class PlanRequest(Document):
     """All that decides a plan, but for the bundle of cost models."""
