@@ -174,8 +174,8 @@ def _processor_note(measured: StepCostStatus) -> str | None:
     if share is None or share < BUSY_PERCENT:
         return None
     return (
-        f"A worker waited for a processor for {share} % of the time in which it could run, since others used the "
-        "machine: measured times say little of the plan."
+        f"A worker waited for a processor for {share} % of the time in which it could run, since the machine runs more "
+        "than it has processors for: measured times say little of the plan."
     )
 
 

@@ -25,6 +25,16 @@ def test_waiting_is_a_share_of_all_threads_time_since_the_last_look(tmp_path: Pa
     assert (first, wait.share_since_last()) == (0.4, 0.0)
 
 
+def test_a_thread_that_ended_counts_no_more(tmp_path: Path) -> None:
+    """What it ran would hide what the others ran since."""
+    threads(tmp_path, main="0 0 1", helper="5000 0 1")
+    wait = ProcessorWait(tmp_path)
+    threads(tmp_path, main="900 100 2")
+    (tmp_path / "helper" / "schedstat").unlink()
+
+    assert wait.share_since_last() == 0.1
+
+
 @pytest.mark.parametrize("text", ["", "1 2", "one two three"])
 def test_a_system_that_does_not_count_it_gives_no_share(tmp_path: Path, text: str) -> None:
     """Other systems than Linux, and a kernel whose file has another form."""

@@ -8,7 +8,7 @@ _TASKS = Path("/proc/self/task")
 
 
 class ProcessorTime(NamedTuple):
-    """Nanoseconds of the threads that live."""
+    """Nanoseconds of a thread since its begin."""
 
     run_ns: int
     wait_ns: int
@@ -30,20 +30,22 @@ class ProcessorWait:
     def share_since_last(self) -> float | None:
         """Return the share of waiting since the last look. None: nothing ran, or the system does not count it.
 
-        A thread that began or ended since then counts with what it has in all or not at all, but a sum that fell with
-        it counts as no time.
+        Of the threads that live now; one that began since then counts in whole.
         """
         now = self._times()
-        before, self._before = self._before, now
-        if now is None or before is None:
-            return None
-        run_ns, wait_ns = (max(0, after - earlier) for after, earlier in zip(now, before, strict=True))
-        return wait_ns / (run_ns + wait_ns) if run_ns + wait_ns else None
+        changes = [
+            (run_ns - before.run_ns, wait_ns - before.wait_ns)
+            for thread, (run_ns, wait_ns) in now.items()
+            for before in (self._before.get(thread, ProcessorTime(0, 0)),)
+        ]
+        self._before = now
+        run_ns, wait_ns = (sum(each) for each in zip(*changes, strict=True)) if changes else (0, 0)
+        return wait_ns / (run_ns + wait_ns) if run_ns + wait_ns > 0 else None
 
-    def _times(self) -> ProcessorTime | None:
-        found = []
+    def _times(self) -> dict[str, ProcessorTime]:
+        found = {}
         for file in self._tasks.glob("*/schedstat"):
             with suppress(OSError, ValueError):  # a thread that ends meanwhile
                 run_ns, wait_ns, _ = map(int, file.read_text().split())
-                found.append((run_ns, wait_ns))
-        return ProcessorTime(*map(sum, zip(*found, strict=True))) if found else None
+                found[file.parent.name] = ProcessorTime(run_ns, wait_ns)
+        return found
