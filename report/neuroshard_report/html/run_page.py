@@ -7,6 +7,14 @@ from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.plan import DeviceCost, Plan
 from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
 from neuroshard_api.documents.step_report import RankTimes, StepReport
+from neuroshard_api.job.step_cost import (
+    is_host_bound,
+    is_same_device,
+    measured_cost,
+    measurement_notes,
+    predicted_cost,
+    simulation_note,
+)
 
 from neuroshard_report.html.page import environment, page_style
 from neuroshard_report.quantities import format_ms, format_percent
@@ -93,7 +101,9 @@ def render_run(
             slowest=slowest,
             longest_ms=max((max(each.predicted_ms, each.measured_ms) for each in ranks), default=0.0) or 1.0,
             difference="" if slowest is None else difference_text(slowest),
-            error=error_text,
+            notes=_notes(plan, steps),
+            error=error_text if _is_compared(plan, steps) else _no_error,
+            sum_error=error_text if _is_compared(plan, steps, with_parts_of_the_host=False) else _no_error,
         )
     )
 
@@ -142,6 +152,30 @@ def difference_text(rank: RankParts) -> str:
     elif "exchange" in name and off_ms > 0:
         text += " Waiting for ranks that come later to the exchange is part of it."
     return text
+
+
+def _no_error(_predicted_ms: float, _measured_ms: float) -> str:
+    return ""
+
+
+def _is_compared(plan: Plan, steps: StepReport | None, *, with_parts_of_the_host: bool = True) -> bool:
+    """Return whether measured above predicted is the prediction's error (see `step_cost.error_percent`)."""
+    if steps is None:
+        return False
+    measured = measured_cost(steps)
+    is_other = is_same_device(predicted_cost(plan), measured) is False
+    return not is_other and (with_parts_of_the_host or not is_host_bound(measured))
+
+
+def _notes(plan: Plan, steps: StepReport | None) -> Sequence[str]:
+    """Return the sentences that any comparison of the two needs."""
+    if steps is None:
+        return ()
+    predicted, measured = predicted_cost(plan), measured_cost(steps)
+    simulated = simulation_note(predicted, measured)
+    other = "Measured on other devices than predicted for: the two cannot be compared."
+    is_told = simulated is None and is_same_device(predicted, measured) is False
+    return [*filter(None, [simulated]), *([other] if is_told else []), *measurement_notes(measured)]
 
 
 def _guards(progress: TrainingProgress) -> Sequence[tuple[str, GuardRecord]]:
