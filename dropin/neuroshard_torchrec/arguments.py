@@ -93,7 +93,7 @@ def require_covered(given: Mapping[str, Any]) -> None:
     """Do nothing if arguments that state a requirement are kept. Raises DropInError, which names one that is not."""
     for name, value in given.items():
         covered = ARGUMENTS.get(name)
-        if value is None or (covered is not None and covered.treatment is not Treatment.REFUSED):
+        if value is None or value == [] or (covered is not None and covered.treatment is not Treatment.REFUSED):
             continue
         why = "this planner does not know it" if covered is None else covered.how
         raise DropInError(f"{name}: is not kept: {why}; hint: leave it out, or plan with TorchRec's planner")

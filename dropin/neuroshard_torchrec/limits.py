@@ -67,6 +67,10 @@ def translated(
     names = {name for _, name in tables.places.values()}
     given = {name: limit for name, limit in (limits or {}).items() if name in names}
     require_known_fields(given)
+    given = {  # an empty list limits nothing, as TorchRec has it
+        name: replace(limit, sharding_types=limit.sharding_types or None, compute_kernels=limit.compute_kernels or None)
+        for name, limit in given.items()
+    }
     sharders = {each.path: each.sharder for each in tables.collections}
     offers = {each: tuple(sharders[path].sharding_types(compute_device)) for each, (path, _) in tables.places.items()}
     of_node = _nodes_of(
