@@ -170,6 +170,7 @@ INT_OR_STRING: dict[str, Any] = {
 _SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)?(k|M|G|T|Ki|Mi|Gi|Ti)?$"
 _PLAIN_PATTERN = r"^[0-9]+(\.[0-9]+)?$"
 _MIB = 2**20
+_MOST_GIB = 8192  # of a number that is read as GiB
 _DECIMAL_PATTERN = r"^[0-9]+(\.[0-9]+)?(e-?[0-9]{1,2})?$"
 
 
@@ -179,6 +180,14 @@ def _matches(pattern: str) -> Callable[[object], bool]:
 
 def _cel_text(pattern: str) -> str:
     return "'" + pattern.replace("\\", "\\\\") + "'"
+
+
+def _with_unit(value: object) -> str:
+    """Return the size that a number without a unit was likely meant as: no device or node has more than 8 TiB."""
+    if not _matches(_PLAIN_PATTERN)(value) or _exact_bytes(str(value)) < 1:
+        return "write a size with a unit, such as 80Gi"
+    unit, name = ("Gi", "GiB") if _exact_bytes(str(value)) <= _MOST_GIB else ("Mi", "MiB")
+    return f"write {value}{unit} for {value} {name}"
 
 
 Size = Annotated[
@@ -196,7 +205,7 @@ Size = Annotated[
                 cel=f"!string(self).matches({_cel_text(_PLAIN_PATTERN)}) || "
                 "!quantity(string(self)).isLessThan(quantity('1Mi'))",
                 message="must have a unit, such as Gi: a number alone is bytes, of which there must be 1 MiB",
-                hint=lambda value: f"write {value}Gi for {value} GiB",
+                hint=_with_unit,
                 holds=lambda value: not _matches(_PLAIN_PATTERN)(value) or _exact_bytes(value) >= _MIB,
             ),
         ),
