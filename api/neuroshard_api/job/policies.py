@@ -96,7 +96,7 @@ class FailurePolicy(Part):
 
     max_restarts: Annotated[int, Field(ge=0, le=INT32_MAX)] = 3
     """Restarts of all workers after which the next failure ends the job. Disrupted pods (drained nodes, preemption) do
-    not count, and neither do restarts before workers ran without a failure for an hour."""
+    not count. Once all workers have run for an hour without a failure, earlier restarts are forgotten."""
     progress_timeout_seconds: Seconds | None = None
     """Seconds without a new report of progress after which running workers count as hung and are restarted. A trainer
     that reports no progress is never restarted for it. If unset: no limit."""

@@ -23,7 +23,7 @@ class RunDirectory:
         profile/                     the profiler's: records/, bundle/, hardware.json
         request.json dense.json plan.json plan.html
         train/                       the trainer's: checkpoints/, progress.json, step-report.json
-        logs/<stage>.log             what the stage's processes printed
+        logs/<stage>.log             what the stage's processes printed; train.1.log is of the attempt before restart 1
         state.json                   what is finished, and from which inputs
         status.json                  restarts, the last failure, deadlines' start, as in a job's status
         result.json run.html         predicted, baseline and measured cost, metrics
@@ -54,6 +54,14 @@ class RunDirectory:
     def log(self, stage: str) -> Path:
         """Return the path of the log of a stage's processes."""
         return self.path / "logs" / f"{stage}.log"
+
+    def with_log_kept(self, stage: str, number: int, message: str) -> str:
+        """Keep the log of a stage that runs again under a name of its own; return the message with that name."""
+        log = self.log(stage)
+        kept = log.with_name(f"{stage}.{number}.log")
+        if log.exists():
+            log.replace(kept)
+        return message.replace(str(log), str(kept))
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:

@@ -30,8 +30,11 @@ class DeadlineMissedError(CommandError):
 
 
 def stop_this_process() -> None:
-    """Stop this process, as a shell expects it after Ctrl-Z, until it gets SIGCONT."""
-    os.kill(os.getpid(), signal.SIGSTOP)
+    """Stop this process, as a shell expects it after Ctrl-Z, until it gets SIGCONT.
+
+    Where no shell could continue it, in an orphaned process group, the signal does nothing and the run goes on.
+    """
+    os.kill(os.getpid(), signal.SIGTSTP)
 
 
 class LocalLife:
@@ -99,7 +102,8 @@ class LocalLife:
 
         missed = missed_deadline(self._spec.run_policy, self.status, self._clock())
         if missed is not None:
-            raise DeadlineMissedError(missed.message, ExitCode.JOB_FAILED)
+            hint = "hint: raise it, or give the command again: the run resumes, and its deadlines begin again"
+            raise DeadlineMissedError(f"{missed.message}; {hint}", ExitCode.JOB_FAILED)
 
     def await_start(self, note: Callable[[str], None]) -> None:
         """Wait until the next attempt may start. Raises DeadlineMissedError."""
@@ -140,7 +144,7 @@ class LocalLife:
 
     def verdict(self, error: StageFailedError) -> "FailureVerdict | None":
         """Return the failure policy's verdict on an attempt that failed. None: nothing was started."""
-        from neuroshard_api.lifecycle.failures import STOPPED, verdict
+        from neuroshard_api.lifecycle.failures import verdict
 
         if error.cause is None or error.verdict is not None:
             return error.verdict
@@ -149,7 +153,7 @@ class LocalLife:
             error.cause,
             has_run=self._ready_since is not None,
             nobody_late=True,  # the processes of one machine start together
-            stopped=error.cause.exit_code == STOPPED,
+            stopped=False,  # this command's own stops do not come here; another's count, or they would repeat for ever
         )
 
     def restart(self, cause: "FailureCause", decided: "FailureVerdict", what: str) -> str:
@@ -164,7 +168,7 @@ class LocalLife:
         follows = after_failure(policy, self.status, attempt, decided, what=what)
         failure = cause.recorded(Stage.RUNNING, now)
         if isinstance(follows, GivenUp):
-            self._write(last_failure=failure)
+            self._write(last_failure=failure, message=follows.message)
             return ""
         replans = self.replans + follows.replans
         self._write(**{**follows.status_fields(failure, now), "replans": replans or None})

@@ -221,7 +221,7 @@ class LocalRun:
             *(each.model_dump_json() for each in spec.experimental.synthetic_drift or ()),
         ]
         identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), *samples, *files])
-        experimental = spec.experimental.model_dump_json(exclude={"planner", "rendezvous"})
+        experimental = spec.experimental.model_dump_json(exclude={"profiler", "planner", "rendezvous"})
         settings = [training, checkpoint, experimental, spec.trainer.model_dump_json(), *versions()]
         inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
         if directory.is_finished("train", inputs):
@@ -389,8 +389,10 @@ class LocalRun:
             decided = replace(decided, action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS)
         replans, message = self.life.replans, self.life.restart(cause, decided, what)
         if not message:
+            if self.life.status.restarts:
+                self._view.say(f"train: {self.life.status.message}")
             raise error
-        self._view.say(f"train: {message}")
+        self._view.say(f"train: {self._directory.with_log_kept('train', self.life.status.restarts or 0, message)}")
         if self.life.replans > replans and self._models is not None:
             self.plan(self._models)
 
