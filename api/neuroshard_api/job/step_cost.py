@@ -197,6 +197,13 @@ def is_same_device(predicted: StepCostStatus, measured: StepCostStatus) -> bool 
     return _device_of(predicted) == _device_of(measured)
 
 
+def other_device_note(predicted: StepCostStatus, measured: StepCostStatus) -> str | None:
+    """Return the note on two devices that `simulation_note` does not explain. None: they are one, or not known."""
+    if simulation_note(predicted, measured) is not None or is_same_device(predicted, measured) is not False:
+        return None
+    return "Measured on other devices than predicted for: the two cannot be compared."
+
+
 def simulation_note(predicted: StepCostStatus, measured: StepCostStatus) -> str | None:
     """Return the note that any comparison of the two needs. None: both are simulated, or neither is."""
     sources = (predicted.source or "", measured.source or "")

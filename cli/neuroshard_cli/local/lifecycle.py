@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from neuroshard_api.lifecycle.failures import FailureCause, FailureVerdict
 
 WAIT_S = 0.5
-"""Between two looks at the clock while the next attempt is due later."""
+"""Between two checks of the clock until the next attempt is due."""
 
 
 class DeadlineMissedError(CommandError):

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from neuroshard_cli.local.directory import RunDirectory, file_digest
+from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.measured import measured_in
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
@@ -51,11 +52,7 @@ class RunResult:
 
 def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
     """Return the result of a plan, and of its training if there was one."""
-    from neuroshard_api.documents.drift_report import DriftReport
     from neuroshard_api.documents.plan import Plan
-    from neuroshard_api.documents.progress import TrainingProgress
-    from neuroshard_api.documents.step_report import StepReport
-    from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, PROGRESS_FILE, STEP_REPORT_FILE
     from neuroshard_api.job.step_cost import (
         baseline_cost,
         compared_collectives,
@@ -64,13 +61,7 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
         predicted_cost,
     )
 
-    report_file, progress_file = (directory.train_dir / name for name in (STEP_REPORT_FILE, PROGRESS_FILE))
-    report = StepReport.read(report_file) if report_file.exists() else None
-    plan_sha256 = file_digest(directory.plan_file)
-    if report is not None and report.plan_sha256 != plan_sha256:
-        report = None  # of an earlier plan
-    drift_file = directory.train_dir / DRIFT_REPORT_FILE
-    drift = DriftReport.read(drift_file) if drift_file.exists() else None
+    report, progress, drift = measured_in(directory)
     predicted = predicted_cost(plan) if isinstance(plan, Plan) else None
     measured = None if report is None else measured_cost(report)
     return RunResult(
@@ -80,9 +71,9 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
         baseline=baseline_cost(plan),
         measured=measured,
         error_percent=error_percent(predicted, measured) if predicted is not None and measured is not None else None,
-        progress=TrainingProgress.read(progress_file) if progress_file.exists() else None,
+        progress=progress,
         collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
-        drift=drift.headline if drift is not None and drift.plan_sha256 == plan_sha256 else None,
+        drift=None if drift is None else drift.headline,
     )
 
 
@@ -141,7 +132,7 @@ def result_table(result: RunResult) -> "RenderableType":
 
 
 def _notes(result: RunResult) -> list[str]:
-    from neuroshard_api.job.step_cost import dense_note, measurement_notes, simulation_note
+    from neuroshard_api.job.step_cost import dense_note, measurement_notes, other_device_note, simulation_note
 
     notes: list[str] = []
     if result.predicted is not None and result.measured is not None:
@@ -165,8 +156,7 @@ def _notes(result: RunResult) -> list[str]:
         if all(whole):
             predicted_ms, measured_ms = map(_ms, whole)
             notes.append(f"Whole step: {predicted_ms} ms predicted, {measured_ms} ms measured.")
-        if simulated is None and not result.is_same_device:
-            notes.append("Measured on other devices than predicted for: the two cannot be compared.")
+        notes += filter(None, [other_device_note(result.predicted, result.measured)])
     if result.progress is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
         notes.append(f"Trained {result.progress.step:,} steps{metrics}.")

@@ -12,6 +12,7 @@ from neuroshard_api.job.step_cost import (
     is_same_device,
     measured_cost,
     measurement_notes,
+    other_device_note,
     predicted_cost,
     simulation_note,
 )
@@ -78,6 +79,13 @@ def render_run(
         drift: of the training under this plan.
     """
     ranks = rank_parts(plan, steps)
+    predicted, measured = predicted_cost(plan), None if steps is None else measured_cost(steps)
+    notes: list[str] = []
+    is_compared = False
+    if measured is not None:
+        compared = (simulation_note(predicted, measured), other_device_note(predicted, measured))
+        notes = [*filter(None, compared), *measurement_notes(measured)]
+        is_compared = is_same_device(predicted, measured) is not False
     slowest = max(ranks, key=lambda each: each.measured_ms, default=None)
     shown = sorted(ranks, key=lambda each: -each.step_ms)[:MAX_RANKS]
     names = [
@@ -101,9 +109,9 @@ def render_run(
             slowest=slowest,
             longest_ms=max((max(each.predicted_ms, each.measured_ms) for each in ranks), default=0.0) or 1.0,
             difference="" if slowest is None else difference_text(slowest),
-            notes=_notes(plan, steps),
-            error=error_text if _is_compared(plan, steps) else _no_error,
-            sum_error=error_text if _is_compared(plan, steps, with_parts_of_the_host=False) else _no_error,
+            notes=notes,
+            error=error_text if is_compared else _no_error,
+            sum_error=error_text if is_compared and not is_host_bound(measured) else _no_error,
         )
     )
 
@@ -156,26 +164,6 @@ def difference_text(rank: RankParts) -> str:
 
 def _no_error(_predicted_ms: float, _measured_ms: float) -> str:
     return ""
-
-
-def _is_compared(plan: Plan, steps: StepReport | None, *, with_parts_of_the_host: bool = True) -> bool:
-    """Return whether measured above predicted is the prediction's error (see `step_cost.error_percent`)."""
-    if steps is None:
-        return False
-    measured = measured_cost(steps)
-    is_other = is_same_device(predicted_cost(plan), measured) is False
-    return not is_other and (with_parts_of_the_host or not is_host_bound(measured))
-
-
-def _notes(plan: Plan, steps: StepReport | None) -> Sequence[str]:
-    """Return the sentences that any comparison of the two needs."""
-    if steps is None:
-        return ()
-    predicted, measured = predicted_cost(plan), measured_cost(steps)
-    simulated = simulation_note(predicted, measured)
-    other = "Measured on other devices than predicted for: the two cannot be compared."
-    is_told = simulated is None and is_same_device(predicted, measured) is False
-    return [*filter(None, [simulated]), *([other] if is_told else []), *measurement_notes(measured)]
 
 
 def _guards(progress: TrainingProgress) -> Sequence[tuple[str, GuardRecord]]:
