@@ -33,13 +33,10 @@ class ProcessorWait:
         Of the threads that live now; one that began since then counts in whole.
         """
         now = self._times()
-        changes = [
-            (run_ns - before.run_ns, wait_ns - before.wait_ns)
-            for thread, (run_ns, wait_ns) in now.items()
-            for before in (self._before.get(thread, ProcessorTime(0, 0)),)
-        ]
+        none = ProcessorTime(0, 0)
+        run_ns = sum(time.run_ns - self._before.get(thread, none).run_ns for thread, time in now.items())
+        wait_ns = sum(time.wait_ns - self._before.get(thread, none).wait_ns for thread, time in now.items())
         self._before = now
-        run_ns, wait_ns = (sum(each) for each in zip(*changes, strict=True)) if changes else (0, 0)
         return wait_ns / (run_ns + wait_ns) if run_ns + wait_ns > 0 else None
 
     def _times(self) -> dict[str, ProcessorTime]:
