@@ -50,6 +50,6 @@ def test_items_that_are_left_end_the_thread(used: int) -> None:
     for _ in range(used):
         next(found)
 
-    found.close()  # type: ignore[attr-defined] # a generator
+    found.close()
 
     assert threading.active_count() == before

@@ -65,6 +65,7 @@ def test_a_data_error_of_a_reader_is_raised_as_it_is(tmp_path: Path) -> None:
     )
     with pytest.raises(DataError, match=sentence):
         list(readers(2).batches(maker(tmp_path, DataFile(str(path))).training, POSITIONS, CPU))
+    assert not torch.multiprocessing.active_children()
 
 
 @pytest.mark.parametrize(
@@ -79,13 +80,20 @@ def test_a_data_error_of_a_reader_is_raised_as_it_is(tmp_path: Path) -> None:
 def test_a_reader_that_ends_is_a_sentence(
     tmp_path: Path, end: str, timeout_seconds: float, kind: type[Exception], expected: str
 ) -> None:
-    """Not a hang; a bug keeps its own error."""
+    """Not a hang; a bug keeps its own error; the other readers end with it."""
     made = Ending(maker(tmp_path, criteo_file(tmp_path, 100)), POSITIONS[4], end)
 
     with pytest.raises(kind, match=expected):
         list(readers(2, timeout_seconds=timeout_seconds).batches(made, POSITIONS, CPU))
-    for child in torch.multiprocessing.active_children():
-        child.kill()
+    assert not torch.multiprocessing.active_children()
+
+
+def test_readers_end_with_who_takes_no_more_batches(tmp_path: Path) -> None:
+    """Though they read ahead."""
+    batches = readers(2).batches(maker(tmp_path, criteo_file(tmp_path, 100)).training, POSITIONS, CPU)
+    next(batches)
+    batches.close()
+    assert not torch.multiprocessing.active_children()
 
 
 def test_readers_end_with_a_rank_that_is_killed(tmp_path: Path, ranks: RankServer) -> None:

@@ -4,7 +4,7 @@ A thread waits for its turn next to the computation of the step, where the train
 """
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from queue import Empty, Queue
 from typing import Generic, TypeVar
@@ -54,7 +54,7 @@ class _Taker(Generic[T]):
         self._thread.join(_CLOSE_SECONDS)
 
 
-def ahead(items: Iterator[T]) -> Iterator[T]:
+def ahead(items: Iterator[T]) -> Generator[T, None, None]:
     """Yield the items in their order; at most one is ready, and one more is being taken, before it is asked for.
 
     An error of the iterator is raised here, after the items before it.

@@ -14,7 +14,7 @@ import re
 import signal
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
 
@@ -30,7 +30,7 @@ from neuroshard_trainer.data.reader_process import Positions
 
 PREFETCHED_BATCHES = 3
 """Batches that each process has ready or in the making."""
-_ASKED_WITHIN_SECONDS = 5.0
+_ASKED_WITHIN_SECONDS = 1.0
 _IS_LOST = re.compile(r"DataLoader (worker|timed out)")
 _PIDS = re.compile(r"pid\(?s?\)? ([\d, ]+)")
 
@@ -51,8 +51,8 @@ class Readers:
     pin_memory: bool
     timeout_seconds: float
 
-    def batches(self, make: Make, positions: range, device: torch.device) -> Iterator[Batch]:
-        """Yield the batches at these positions, on a device.
+    def batches(self, make: Make, positions: range, device: torch.device) -> Generator[Batch, None, None]:
+        """Yield the batches at these positions, on a device. The processes end with the generator.
 
         Raises:
             ExpectedError: as the reader raised it.
@@ -71,16 +71,26 @@ class Readers:
             pin_memory=self.pin_memory,
             timeout=self.timeout_seconds if self.num_processes else 0,
         )
+        found = self._patient(loader)
+        received = self._received(found)
+        taken = received if self.pin_memory or not self.num_processes else ahead(received)
         try:
-            received = self._received(self._patient(loader))
-            for batch in received if self.pin_memory or not self.num_processes else ahead(received):
+            for batch in taken:
                 yield batch.to(device)
         except RuntimeError as error:
             if not _IS_LOST.search(str(error)):
                 raise
             raise PeerLostError(_lost(str(error))) from error
+        finally:
+            # Where batches are left, torch asks its processes to end and waits 5 s for each, twice, and where garbage
+            # is collected in another order they never hear of it. They hold nothing that is worth the wait.
+            for process in getattr(found, "_workers", ()):
+                process.kill()
+            taken.close()
+            if self.num_processes:
+                found._shutdown_workers()  # type: ignore[attr-defined] # noqa: SLF001 - torch's
 
-    def _received(self, found: Iterator[HostBatch | ExpectedError]) -> Iterator[Batch]:
+    def _received(self, found: Iterator[HostBatch | ExpectedError]) -> Generator[Batch, None, None]:
         """Yield the readers' batches; where they are not pinned, their memory is mapped here, tensor by tensor."""
         for each in found:
             if isinstance(each, ExpectedError):
