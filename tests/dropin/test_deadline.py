@@ -7,11 +7,10 @@ import pytest
 from neuroshard_api.process.exit_codes import ExitCode
 from support.trainer.rank_server import RankServer, output
 
+pytestmark = [pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(600)]
 WORKER = Path(__file__).parent / "deadline_worker.py"
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_failure_ends_the_ranks_that_wait_in_a_collective(tmp_path: Path, ranks: RankServer) -> None:
     """The one that failed raises; the others, which no exception reaches, print the same sentence and end with 7."""
     ended = ranks.run(f"{WORKER}:fail", folder=tmp_path, count=3, after_failure_s=300)
@@ -22,8 +21,6 @@ def test_a_failure_ends_the_ranks_that_wait_in_a_collective(tmp_path: Path, rank
         assert sentence in output(tmp_path, rank)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_rank_that_is_late_ends_all_after_the_limit(tmp_path: Path, ranks: RankServer) -> None:
     """The late one ends itself; the collective of the other may fail before, so that it raises the same sentence."""
     ended = ranks.run(f"{WORKER}:hang", folder=tmp_path, count=2, after_failure_s=300)

@@ -33,7 +33,7 @@ def bring(watched: WatchedObjects, kind: str, text: bytes) -> None:
     watched.bring(kind, json.loads(cut))
 
 
-@generated(60, 800, deadline=None)
+@generated(25, 800, deadline=None)
 @given(st.lists(OBJECTS, min_size=1, max_size=4))
 def test_every_object_is_brought_and_the_good_job_is_served(objects: list[tuple[str, dict[str, Any], str]]) -> None:
     """Next to it, to a job that does not exist, and with its own key; an operator that starts then is ready too."""

@@ -7,7 +7,7 @@ from neuroshard_costs.fitting.collections import fitted_collection
 from neuroshard_costs.fitting.records import read_records
 from support.trainer.rank_server import RankServer
 
-pytestmark = [pytest.mark.torch, pytest.mark.torchrec, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.processes, pytest.mark.torch, pytest.mark.torchrec, pytest.mark.timeout(300)]
 WORKER = Path(__file__).with_name("collection_worker.py")
 
 
