@@ -1,13 +1,17 @@
-"""Status conditions: every reason with its meaning, and pure functions over lists of conditions. Calls no API."""
+"""Conditions and warnings of a job's status: every reason with its meaning, and pure functions over lists of them.
 
-from collections.abc import Iterable, Sequence
+Conditions are the course of a job, and the same ten for each. Warnings are what deserves attention while the job goes
+on, each by its reason; one that no longer holds is gone. Calls no API.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
 from neuroshard_api.documents.drift_report import SlowdownCause
 from neuroshard_api.job.policies import ConditionStatus
-from neuroshard_api.job.status import Condition
+from neuroshard_api.job.status import Condition, JobWarning
 from neuroshard_api.replanning import record as replanning_record
 from neuroshard_api.replanning import support as replanning_support
 from neuroshard_api.replanning.decision import ReplanVerdict
@@ -20,26 +24,14 @@ class ConditionType(StrEnum):
 
     PROFILED = "Profiled"
     """Cost models of the hardware are there."""
-    NETWORK_MEASURED = "NetworkMeasured"
-    """The link between nodes was measured."""
     PLANNED = "Planned"
     """The plan is there."""
-    HOST_MEMORY_AVAILABLE = "HostMemoryAvailable"
-    """Nodes offer the host memory that the plan's tables take."""
     APPROVED = "Approved"
     """The plan may be launched."""
-    NODES_AVAILABLE = "NodesAvailable"
-    """A node of the profiled kind takes the workers."""
     PODS_READY = "PodsReady"
     """All workers' pods are ready."""
     RUNNING = "Running"
     """All workers train."""
-    CHECKPOINTS_KEPT = "CheckpointsKept"
-    """Checkpoints outlive the pods."""
-    DEVICE_AS_PLANNED = "DeviceAsPlanned"
-    """The workers run on the device that the plan was made for."""
-    NARROW_EXCHANGE = "NarrowExchange"
-    """Collectives use the plan's narrow types."""
     STEADY = "Steady"
     """Steps take as long as at the start under the plan."""
     PLAN_CURRENT = "PlanCurrent"
@@ -50,12 +42,10 @@ class ConditionType(StrEnum):
     """The job succeeded."""
     FAILED = "Failed"
     """The job failed."""
-    SPEC_UNDERSTOOD = "SpecUnderstood"
-    """The operator knows all fields of the job."""
 
 
 class Reason(StrEnum):
-    """Why a condition has its status, and what to do. Reasons are only ever added; `make tables` documents them."""
+    """Why a condition has its status, or what a warning is about, and what to do; `make tables` documents them."""
 
     # While it goes well
     CACHE_HIT = "CacheHit"
@@ -121,78 +111,65 @@ class Reason(StrEnum):
     """
     RESUMED = "Resumed"
     """The job was suspended and has resumed."""
-    CHECKPOINT_VOLUME = "CheckpointVolume"
-    """Of `CheckpointsKept`: checkpoints are on a volume that outlives the pods; the message has the longest time
-    between two.
-    """
+    WITHIN_REFERENCE = "WithinReference"
+    """Of `Steady`: steps take as long as in the first 200 steps under the plan."""
+
+    # Warnings, while the job goes on
     NO_CHECKPOINT_VOLUME = "NoCheckpointVolume"
-    """Of `CheckpointsKept`, which is False: any failure, drain, or preemption starts the training over.
+    """Checkpoints die with the pods: any failure, drain, or preemption starts the training over.
 
     Set `spec.checkpoint.persistentVolumeClaim`.
     """
-    NETWORK_MEASURED = "MeasuredBetweenNodes"
-    """Of `NetworkMeasured`: the link between nodes was measured; the message has bandwidth and latency."""
     ONE_NODE = "OneNodeOfKind"
-    """Of `NetworkMeasured`, which is False: no two nodes of the GPU's kind take the job's pods, so the plan has the
-    usual network of the device type.
+    """The network between nodes was not measured: no two nodes of the GPU's kind take the job's pods, so the plan has
+    the usual network of the device type.
 
     Add or uncordon a node, then suspend and resume the job.
     """
     NODES_DID_NOT_MEET = "NodesDidNotMeet"
-    """Of `NetworkMeasured`, which is False: the second profiler's pod found no node, did not start, or could not reach
-    the first one, in any attempt. One node was profiled instead.
+    """The network between nodes was not measured: the second profiler's pod found no node, did not start, or could not
+    reach the first one, in any attempt. One node was profiled instead.
 
     See that two nodes are free and that their pods reach each other, then suspend and resume the job.
     """
-    NODES_OPEN = "NodesOfKindOpen"
-    """Of `NodesAvailable`: a node of the kind takes the workers again."""
-    NODES_CLOSED = "NoNodeOfKind"
-    """Of `NodesAvailable`, which is False: the workers are kept to the kind of GPU that was profiled, have waited for a
-    node for two minutes, and all nodes of that kind are cordoned, tainted, or gone.
-
-    Open one, or suspend and resume the job: the kind is chosen again, profiled if needed, and planned for.
-    """
-    WITHIN_NODES = "WithinNodes"
-    """Of `HostMemoryAvailable`: nodes offer the memory that the plan's tables take."""
     LIMITED_BY_NODES = "LimitedByNodes"
-    """Of `HostMemoryAvailable`: nodes offer less than `spec.planner.hostMemoryPerNode`, and the plan keeps to that."""
+    """Nodes offer less memory than `spec.planner.hostMemoryPerNode`, and the plan keeps to what they offer."""
     NODES_TOO_SMALL = "NodesTooSmall"
-    """Of `HostMemoryAvailable`, which is False: the plan's tables take more memory than nodes offer in addition to the
-    workers' requests, so that no node takes the workers.
+    """The plan's tables take more memory than nodes offer in addition to the workers' requests, so that no node takes
+    the workers.
 
     Suspend the job and lower `spec.planner.hostMemoryPerNode`, or add larger nodes.
     """
-    SAME_DEVICE = "SameDevice"
-    """Of `DeviceAsPlanned`: the workers report the device that the plan was made for."""
+    NODES_CLOSED = "NoNodeOfKind"
+    """The workers are kept to the kind of GPU that was profiled, have waited for a node for two minutes, and all nodes
+    of that kind are cordoned, tainted, or gone.
+
+    Open one, or suspend and resume the job: the kind is chosen again, profiled if needed, and planned for.
+    """
     OTHER_DEVICE = "OtherDevice"
-    """Of `DeviceAsPlanned`, which is False: the workers run on another device than the plan was made for, so predicted
-    costs do not hold, and `status.cost.errorPercent` is left out. Always so where cost models are simulated or
-    bundled and the device is not theirs.
+    """The workers run on another device than the plan was made for, so predicted costs do not hold, and
+    `status.cost.errorPercent` is left out. Always so where cost models are simulated or bundled and the device is not
+    theirs.
 
     Keep the pods to one product by `spec.podTemplate.spec.nodeSelector`, or plan with cost models of that device.
     """
-    NOT_REPORTED = "NotReported"
-    """Of `DeviceAsPlanned`, which is Unknown: the workers were restarted and have not reported their device yet."""
-    WITHIN_REFERENCE = "WithinReference"
-    """Of `Steady`: steps take as long as in the first 200 steps under the plan."""
-    ACCURACY_KEPT = "AccuracyKept"
-    """Of `NarrowExchange`: pooled embeddings travel in the plan's types; the message has the last change of the held-
-    out loss.
-    """
     ACCURACY_CHANGED = "AccuracyChanged"
-    """Of `NarrowExchange`: three checks in a row or more changed the held-out loss by more than the maximum, and
-    `guard.action: Report` keeps the plan's types.
+    """Three checks in a row or more changed the held-out loss by more than the maximum, and `guard.action: Report`
+    keeps the plan's narrow types.
 
     Take wider types, or policy `Exact`.
     """
-
-    # When narrow types cost accuracy
     COMPRESSION_SUSPENDED = "CompressionSuspended"
-    """Of `NarrowExchange`, which is False: three checks in a row changed the held-out loss by more than
+    """Three checks in a row changed the held-out loss by more than
     `spec.experimental.communication.guard.maxEntropyIncreasePercent`, and exchange is exact; or three received
     gradients differed from exact ones by more than 1 %, and gradients travel whole. Training continues.
 
     Take wider types, or policy `Exact` ([narrow collectives](../guides/narrow-collectives.md#the-guard)).
+    """
+    NEWER_DEFINITION = "NewerDefinition"
+    """The installed definition has fields that this operator does not know. It runs the job without them.
+
+    Upgrade the operator.
     """
 
     # When steps became slower
@@ -306,21 +283,11 @@ class Reason(StrEnum):
     Create the ConfigMap, or correct its name in the job.
     """
 
-    # About the release of the operator
-    NEWER_DEFINITION = "NewerDefinition"
-    """Of `SpecUnderstood`, which is False: the installed definition has fields that this operator does not know. It
-    runs the job without them.
-
-    Upgrade the operator.
-    """
-    SPEC_UNDERSTOOD = "SpecUnderstood"
-    """Of `SpecUnderstood`: the operator knows all fields of the job again."""
-
     # When it has failed
     INVALID_SPEC = "InvalidSpec"
     """The operator cannot read a value of the resource, or a newer release rejects the combination of its values. Only
-    a job that was never started fails for this reason; one that was started keeps its pods, its condition
-    `SpecUnderstood` is False, and it waits with this reason once it needs another plan.
+    a job that was never started fails for this reason; one that was started keeps its pods, has this warning, and waits
+    with this reason once it needs another plan.
 
     Change the spec as the message says. If the definition and the operator are of different releases, upgrade both:
     `helm upgrade`, or apply `crds/dlrmtrainingjobs.yaml`.
@@ -468,3 +435,37 @@ def holds(recorded: Sequence[Condition], kind: ConditionType) -> Condition | Non
         (each for each in recorded if each.type == kind and each.status is ConditionStatus.TRUE),
         None,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WarningUpdate:
+    """What a pass finds about one warning."""
+
+    reason: Reason
+    message: str
+    """Empty: it does not hold, or no longer."""
+
+
+def warnings_among(reasons: Iterable[Reason], found: Mapping[Reason, str]) -> tuple[WarningUpdate, ...]:
+    """Return the updates of all warnings that a caller decides on: those found, by message, and the others as gone."""
+    return tuple(WarningUpdate(reason=reason, message=found.get(reason, "")) for reason in reasons)
+
+
+def merged_warnings(
+    recorded: Sequence[JobWarning], found: Iterable[WarningUpdate], *, now: datetime
+) -> tuple[JobWarning, ...]:
+    """Return the warnings after a pass: those that it decided nothing about as they were."""
+    by_reason = {each.reason: each for each in recorded}
+    for update in found:
+        before = by_reason.pop(update.reason, None)
+        if update.message:
+            since = now if before is None else before.time
+            message = update.message[:MESSAGE_CHARACTERS]
+            by_reason[update.reason] = JobWarning(reason=update.reason, message=message, time=since)
+    order = [reason.value for reason in Reason]
+    return tuple(by_reason[reason] for reason in order if reason in by_reason)
+
+
+def warning_of(recorded: Sequence[JobWarning], reason: Reason) -> JobWarning | None:
+    """Return the warning of a reason. None: it does not hold."""
+    return next((each for each in recorded if each.reason == reason), None)

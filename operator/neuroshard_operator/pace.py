@@ -49,5 +49,6 @@ def _essence(status: Status) -> Status:
     """Return a status without its counts and words."""
     conditions = tuple(each.model_copy(update={"message": ""}) for each in status.conditions)
     stages = tuple(each.model_copy(update={"message": None}) for each in status.stages)
-    words = {"message": None, "workers": None, "conditions": conditions, "stages": stages}
+    warnings = tuple(each.model_copy(update={"message": ""}) for each in status.warnings)
+    words = {"message": None, "workers": None, "conditions": conditions, "warnings": warnings, "stages": stages}
     return status.model_copy(update=words)

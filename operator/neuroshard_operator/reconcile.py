@@ -13,7 +13,16 @@ from neuroshard_api.lifecycle.deadlines import missed_deadline, next_deadline
 from neuroshard_operator import names
 from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, EventReason, Reads, Restore
 from neuroshard_operator.children.pod_template import template_problem
-from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
+from neuroshard_operator.conditions import (
+    MESSAGE_CHARACTERS,
+    ConditionType,
+    ConditionUpdate,
+    Reason,
+    WarningUpdate,
+    holds,
+    merged,
+    merged_warnings,
+)
 from neuroshard_operator.context import Context, UnreadableJob, earliest, seconds_until
 from neuroshard_operator.observed.objects import ChildJob, Observed, Refusal, without_log_tails
 from neuroshard_operator.observed.results import MANIFEST_FILE
@@ -402,15 +411,18 @@ def _unreadable(job: UnreadableJob) -> Decision:
     """
     before, generation = job.status, job.observed.job.generation
     is_new = _is_new(job.observed, before)
-    kind = ConditionType.FAILED if is_new else ConditionType.SPEC_UNDERSTOOD
-    found = [ConditionUpdate(type=kind, holds=is_new, reason=Reason.INVALID_SPEC, message=job.problem)]
+    reason = Reason.INVALID_SPEC
+    found = [ConditionUpdate(type=ConditionType.FAILED, holds=True, reason=reason, message=job.problem)]
+    warnings = [WarningUpdate(reason=reason, message=job.problem)]
     fields: dict[str, object] = {
         "observed_generation": generation,
-        "conditions": merged(before.conditions, found, now=job.now, generation=generation),
-        "reason": Reason.INVALID_SPEC.value,
+        "reason": reason.value,
         "message": job.problem[:MESSAGE_CHARACTERS],
     }
     if is_new:
-        fields |= {"stage": Stage.FAILED, "completion_time": job.now}
+        conditions = merged(before.conditions, found, now=job.now, generation=generation)
+        fields |= {"conditions": conditions, "stage": Stage.FAILED, "completion_time": job.now}
+    else:
+        fields["warnings"] = merged_warnings(before.warnings, warnings, now=job.now)
     after = before.model_copy(update=fields)
     return Decision(status=after, events=tuple(_news(before, after))) if after != before else Decision()

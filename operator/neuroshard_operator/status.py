@@ -7,7 +7,17 @@ from typing import Any
 from neuroshard_api.documents.document import DocumentError, validated_without_unknown
 from neuroshard_api.job.status import Stage, StageName, StageState, StageStatus, Status
 
-from neuroshard_operator.conditions import MESSAGE_CHARACTERS, ConditionType, ConditionUpdate, Reason, holds, merged
+from neuroshard_operator.conditions import (
+    MESSAGE_CHARACTERS,
+    ConditionType,
+    ConditionUpdate,
+    Reason,
+    WarningUpdate,
+    holds,
+    merged,
+    merged_warnings,
+    warnings_among,
+)
 from neuroshard_operator.context import Context
 from neuroshard_operator.stages.result import StageResult, StageUpdate
 
@@ -60,7 +70,8 @@ def new_status(context: Context, results: Sequence[StageResult]) -> Status:
     for result in results:
         status_fields.update(result.status_fields)
     found = [update for result in results for update in result.conditions]
-    found += [*_resumed(context, found), *_understood(context)]
+    found += _resumed(context, found)
+    warnings = [update for result in results for update in result.warnings]
     stage, reason, message = last.display_stage, last.reason, last.message
     if end is not None:
         stage, reason, message = Stage.SUCCEEDED if end.succeeded else Stage.FAILED, end.reason, end.message
@@ -76,6 +87,7 @@ def new_status(context: Context, results: Sequence[StageResult]) -> Status:
             "reason": reason.value,
             "message": message[:MESSAGE_CHARACTERS],
             "conditions": merged(before.conditions, found, now=now, generation=context.observed.job.generation),
+            "warnings": merged_warnings(before.warnings, [*warnings, *_about_the_spec(context)], now=now),
             "stages": _stages(before.stages, [update for result in results for update in result.stage_updates], now),
         }
     )
@@ -92,20 +104,18 @@ def _resumed(context: Context, found: Iterable[ConditionUpdate]) -> list[Conditi
     ]
 
 
-def _understood(context: Context) -> list[ConditionUpdate]:
-    """Return whether the resource has fields that this release does not know; nothing where it never had any."""
-    kind = ConditionType.SPEC_UNDERSTOOD
+def _about_the_spec(context: Context) -> tuple[WarningUpdate, ...]:
+    """Return the warnings about a spec that another release than this one let in."""
+    found: dict[Reason, str] = {}
     if context.broken_rules:
-        message = f"this release refuses the spec, which an earlier one let in: {'; '.join(context.broken_rules)}"
-        return [ConditionUpdate(type=kind, holds=False, reason=Reason.INVALID_SPEC, message=message)]
+        rules = "; ".join(context.broken_rules)
+        found[Reason.INVALID_SPEC] = f"this release refuses the spec, which an earlier one let in: {rules}"
     if context.ignored:
         shown = ", ".join(context.ignored[:SHOWN_FIELDS]) + (", ..." if len(context.ignored) > SHOWN_FIELDS else "")
-        message = f"the definition is newer than this operator, which passes over: {shown}; hint: upgrade the operator"
-        return [ConditionUpdate(type=kind, holds=False, reason=Reason.NEWER_DEFINITION, message=message)]
-    if all(each.type != kind for each in context.status.conditions):
-        return []
-    message = "all fields of the resource are known to this operator"
-    return [ConditionUpdate(type=kind, holds=True, reason=Reason.SPEC_UNDERSTOOD, message=message)]
+        found[Reason.NEWER_DEFINITION] = (
+            f"the definition is newer than this operator, which passes over: {shown}; hint: upgrade the operator"
+        )
+    return warnings_among((Reason.INVALID_SPEC, Reason.NEWER_DEFINITION), found)
 
 
 def _stages(

@@ -149,6 +149,11 @@ def conditions(seen: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     return {each["type"]: (each["status"], each["reason"]) for each in seen.get("conditions", [])}
 
 
+def warnings(seen: Mapping[str, Any]) -> set[str]:
+    """Return the reasons of the job's warnings."""
+    return {each["reason"] for each in seen.get("warnings", [])}
+
+
 def children(kubectl: Kubectl, name: str, kind: str = "jobs", role: str = "") -> Sequence[Object]:
     """Return the operator's children of a job."""
     selector = f"{JOB_LABEL}={name}" + (f",{ROLE_LABEL}={role}" if role else "")

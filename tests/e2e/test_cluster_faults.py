@@ -174,21 +174,21 @@ def test_a_running_job_outlives_a_newer_definition_and_its_rollback(
     jobs.wait_for_stage(kubectl, "shop", "Running")
     pods = jobs.uids(jobs.children(kubectl, "shop", "pods", "worker"))
 
-    def understood(expected: str) -> dict[str, Any]:
+    def warned(*, expected: bool) -> dict[str, Any]:
         def is_so(status: Mapping[str, Any]) -> bool:
-            return jobs.conditions(status).get("SpecUnderstood", ("",))[0] == expected
+            return ("NewerDefinition" in jobs.warnings(status)) == expected
 
-        return jobs.wait_for(kubectl, "shop", is_so, f"has SpecUnderstood {expected}")
+        return jobs.wait_for(kubectl, "shop", is_so, f"has{'' if expected else ' no'} warning NewerDefinition")
 
     release.install(chart=with_new_field(tmp_path))
     try:
-        between = understood("False")
+        between = warned(expected=True)
         stored = kubectl.get(jobs.KIND, "shop")["spec"]["trainer"]["newField"]
     finally:
         release.helm("rollback", RELEASE, "--wait")
-    seen = understood("True")
+    seen = warned(expected=False)
 
     assert stored == 3
-    assert (between["stage"], jobs.conditions(between)["SpecUnderstood"][1]) == ("Running", "NewerDefinition")
+    assert between["stage"] == "Running"
     assert (seen["stage"], seen.get("restarts", 0)) == ("Running", 0)
     assert jobs.uids(jobs.children(kubectl, "shop", "pods", "worker")) == pods

@@ -33,7 +33,7 @@ def test_a_job_of_two_nodes_is_planned_with_the_link_that_was_measured_between_t
     plan = Plan.from_json(jobs.files_in(kubectl, seen["plan"]["configMapRef"]["name"])["plan.json"])
 
     assert len({pod["spec"]["nodeName"] for pod in pods}) == len(pods) == 2
-    assert jobs.conditions(seen)["NetworkMeasured"] == ("True", "MeasuredBetweenNodes")
+    assert jobs.warnings(seen).isdisjoint({"OneNodeOfKind", "NodesDidNotMeet"})
     assert seen["hardware"]["networkNodes"] == 2
     assert hardware.source.startswith("cpu:")
     assert hardware.intra_node is None  # one process on each node: nothing passed between devices of a node

@@ -111,18 +111,16 @@ def asked_bytes(story: Story) -> int:
 
 @pytest.mark.usefixtures("known_device")
 @pytest.mark.parametrize(
-    ("permitted", "expected", "reason"),
-    [("1Ti", (448 - 64) * GIB, "LimitedByNodes"), ("100Gi", 100 * GIB, "WithinNodes")],
+    ("permitted", "expected", "is_limited"), [("1Ti", (448 - 64) * GIB, True), ("100Gi", 100 * GIB, False)]
 )
-def test_plans_take_no_more_memory_than_nodes_offer(permitted: str, expected: int, reason: str) -> None:
-    """The least of the kind's nodes decides, less what workers request for themselves; the condition says so."""
+def test_plans_take_no_more_memory_than_nodes_offer(permitted: str, expected: int, *, is_limited: bool) -> None:
+    """The least of the kind's nodes decides, less what workers request for themselves; a warning says so."""
     story = story_on(gpu_node("a", "512Gi"), gpu_node("b", "448Gi"), permitted=permitted)
 
     assert asked_bytes(story) == expected
     story.do(names.PLANNER)
-    found = story.condition("HostMemoryAvailable")
-    assert (found["status"], found["reason"]) == ("True", reason)
-    assert "nodes of the kind offer 448.0 GiB to pods, of which workers request 64.0 GiB" in found["message"]
+    found = story.warnings.get("LimitedByNodes", "")
+    assert ("nodes of the kind offer 448.0 GiB to pods, of which workers request 64.0 GiB" in found) == is_limited
 
 
 @pytest.mark.usefixtures("known_device")
@@ -146,9 +144,7 @@ def test_a_plan_that_no_node_has_memory_for_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(builders, "plan", with_host_tables)
     story = story_on(gpu_node("a", "448Gi"), permitted="1Ti").do(names.PLANNER)
 
-    found = story.condition("HostMemoryAvailable")
-    assert (found["status"], found["reason"]) == ("False", "NodesTooSmall")
-    assert "tables of the plan take 512.0 GiB of a node" in found["message"]
+    assert "tables of the plan take 512.0 GiB of a node" in story.warnings["NodesTooSmall"]
 
 
 def resources_of_workers(story: Story) -> dict[str, Any]:

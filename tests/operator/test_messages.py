@@ -260,9 +260,9 @@ HISTORIES: dict[str, Callable[[], Story]] = {
 
 
 def messages(story: Story) -> Iterator[str]:
-    """Give the texts of a job's status, its conditions, and its events, each with its reason."""
+    """Give the texts of a job's status, its conditions, its warnings, and its events, each with its reason."""
     for status in story.world.statuses:
-        for each in (status, *status.get("conditions", ())):
+        for each in (status, *status.get("conditions", ()), *status.get("warnings", ())):
             yield f"{each['reason']}: {each['message']}"
     for event in story.world.events:
         yield event["message"] if event["reason"] == "Failed" else f"{event['reason']}: {event['message']}"

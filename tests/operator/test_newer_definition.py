@@ -27,19 +27,19 @@ def upgrade_definition(story: Story, extra: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("extra", NEWER, ids=["a part", "a default", "a field of a part"])
 def test_a_newer_definition_leaves_a_running_job_running(extra: dict[str, Any]) -> None:
-    """The operator passes over fields that it does not know, says so in a condition, and keeps the pods."""
+    """The operator passes over fields that it does not know, says so in a warning, and keeps the pods."""
     story = Story().running()
     upgrade_definition(story, extra)
     story.settle()
 
     assert story.seen == ("Running", "AllWorkersReady")
     assert story.jobs(names.WORKER) == ["job-worker-0"]
-    assert story.condition("SpecUnderstood")["reason"] == "NewerDefinition"
+    assert "NewerDefinition" in story.warnings
 
 
 @pytest.mark.parametrize("extra", NEWER, ids=["a part", "a default", "a field of a part"])
 def test_a_new_job_under_a_newer_definition_runs(extra: dict[str, Any]) -> None:
-    """It is planned and trained as if it did not have the unknown fields, which the condition names."""
+    """It is planned and trained as if it did not have the unknown fields, which the warning names."""
     story = Story()
     upgrade_definition(story, extra)
     story.settle()
@@ -47,10 +47,10 @@ def test_a_new_job_under_a_newer_definition_runs(extra: dict[str, Any]) -> None:
     story.start_workers()
 
     assert story.seen == ("Running", "AllWorkersReady")
-    assert next(iter(extra)) in story.condition("SpecUnderstood")["message"]
+    assert next(iter(extra)) in story.warnings["NewerDefinition"]
 
 
-def test_the_condition_is_true_once_the_operator_knows_all_fields() -> None:
+def test_the_warning_is_gone_once_the_operator_knows_all_fields() -> None:
     """An upgraded operator, or a definition that was rolled back, clears it."""
     story = Story().running()
     upgrade_definition(story, NEWER[0])
@@ -59,7 +59,7 @@ def test_the_condition_is_true_once_the_operator_knows_all_fields() -> None:
     story.world.touch(story.world.training_job(JOB))
     story.settle()
 
-    assert story.condition("SpecUnderstood")["status"] == "True"
+    assert "NewerDefinition" not in story.warnings
 
 
 def test_a_value_that_cannot_be_read_never_ends_a_job_that_was_started() -> None:
@@ -71,7 +71,7 @@ def test_a_value_that_cannot_be_read_never_ends_a_job_that_was_started() -> None
 
     assert story.status["stage"] == "Running"
     assert story.jobs(names.WORKER) == ["job-worker-0"]
-    assert story.condition("SpecUnderstood")["reason"] == "InvalidSpec"
+    assert "InvalidSpec" in story.warnings
 
 
 def test_a_value_that_cannot_be_read_fails_a_job_that_is_new() -> None:
@@ -102,8 +102,8 @@ def test_workers_of_a_job_that_this_release_refuses_are_served(
     tighten_rules(story)
     story.settle()
     assert story.seen == ("Running", "AllWorkersReady")
-    assert story.condition("SpecUnderstood")["reason"] == "InvalidSpec"
-    assert "two nodes are refused" in story.condition("SpecUnderstood")["message"]
+    assert "InvalidSpec" in story.warnings
+    assert "two nodes are refused" in story.warnings["InvalidSpec"]
     for pod in story.pods(names.WORKER):
         story.world.end_pod(pod, code)
     story.settle()
@@ -128,7 +128,7 @@ def test_a_job_that_this_release_refuses_gets_no_new_plan(tighten_rules: Callabl
     story.do(names.PROFILER)  # one node has no network that the profile of two nodes could be for
 
     assert story.seen == ("Planning", "PlannerRunning")
-    assert story.condition("SpecUnderstood")["status"] == "True"
+    assert "InvalidSpec" not in story.warnings
 
 
 def test_a_rule_that_asks_for_another_plan_restarts_under_the_old_one_where_none_can_be_made(
@@ -186,9 +186,8 @@ def test_a_default_of_a_newer_definition_is_seen_without_a_change_of_the_job() -
     story = Story().running()
     story.world.training_job(JOB)["spec"]["newPart"] = {"enabled": True}
     story.settle()
-    assert all(each["type"] != "SpecUnderstood" for each in story.status["conditions"])
+    assert "NewerDefinition" not in story.warnings
     story.later(301)
 
-    assert story.condition("SpecUnderstood")["status"] == "False"
-    assert "spec.newPart" in story.condition("SpecUnderstood")["message"]
+    assert "spec.newPart" in story.warnings["NewerDefinition"]
     assert story.status["stage"] == "Running"

@@ -2,7 +2,15 @@
 
 from datetime import UTC, datetime
 
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, merged
+from neuroshard_operator.conditions import (
+    ConditionType,
+    ConditionUpdate,
+    Reason,
+    WarningUpdate,
+    merged,
+    merged_warnings,
+    warnings_among,
+)
 from neuroshard_operator.status import read_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -51,3 +59,18 @@ def test_conditions_of_others_stay() -> None:
     other = ConditionUpdate(type=ConditionType.PLANNED, holds=True, reason=Reason.PLAN_WRITTEN, message="m")
 
     assert [each.type for each in merged(first, [other], now=LATER, generation=1)] == ["Planned", "Running"]
+
+
+def test_a_warning_keeps_its_time_until_it_is_gone() -> None:
+    """Another message is the same warning; what a pass decided nothing about stays."""
+    group = (Reason.NODES_TOO_SMALL, Reason.LIMITED_BY_NODES)
+    first = merged_warnings((), warnings_among(group, {Reason.LIMITED_BY_NODES: "m"}), now=NOW)
+    other = WarningUpdate(reason=Reason.OTHER_DEVICE, message="n")
+    second = merged_warnings(first, [other, WarningUpdate(reason=Reason.LIMITED_BY_NODES, message="k")], now=LATER)
+    third = merged_warnings(second, warnings_among(group, {Reason.NODES_TOO_SMALL: "m"}), now=LATER)
+
+    assert [(each.reason, each.message, each.time) for each in second] == [
+        ("LimitedByNodes", "k", NOW),
+        ("OtherDevice", "n", LATER),
+    ]
+    assert [each.reason for each in third] == ["NodesTooSmall", "OtherDevice"]

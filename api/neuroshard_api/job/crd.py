@@ -26,6 +26,7 @@ PRINTER_COLUMNS: tuple[Mapping[str, str | int], ...] = (
     {"name": "Measured(us)", "type": "integer", "jsonPath": ".status.cost.measured.totalMicroseconds"},
     {"name": "Restarts", "type": "integer", "jsonPath": ".status.restarts"},
     {"name": "Reason", "type": "string", "jsonPath": ".status.reason"},
+    {"name": "Warning", "type": "string", "priority": 1, "jsonPath": ".status.warnings[0].reason"},
     {"name": "Plan", "type": "string", "priority": 1, "jsonPath": ".status.plan.configMapRef.name"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 )

@@ -54,7 +54,7 @@ class Condition(Part):
     """One condition, as all Kubernetes resources have them."""
 
     type: Annotated[str, Field(min_length=1, max_length=316)]
-    """Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded or Failed."""
+    """Profiled, Planned, Approved, PodsReady, Running, Steady, PlanCurrent, Suspended, Succeeded or Failed."""
     status: ConditionStatus
     """True, False or Unknown."""
     observed_generation: Count | None = None
@@ -65,6 +65,17 @@ class Condition(Part):
     """Why, in one CamelCase word for programs."""
     message: Sentence
     """Why, in a sentence for people."""
+
+
+class JobWarning(Part):
+    """What deserves attention while the job goes on."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=64)]
+    """What it is about, in one CamelCase word for programs."""
+    message: Sentence
+    """What is found, and what to do, in a sentence for people."""
+    time: datetime
+    """When it was first found."""
 
 
 class StageStatus(Part):
@@ -372,7 +383,10 @@ class Status(Part):
     table_changes: Small | None = None
     """How often the ConfigMap of model.embeddingTablesFrom had other tables than the plan when the job was resumed."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=24), Unique(key="type")] = ()
-    """What holds: Profiled, Planned, Approved, PodsReady, Running, Suspended, Succeeded, Failed, each with a reason."""
+    """What holds: Profiled, Planned, Approved, PodsReady, Running, Steady, PlanCurrent, Suspended, Succeeded, Failed,
+    each with a reason."""
+    warnings: Annotated[tuple[JobWarning, ...], Field(max_length=24), Unique(key="reason")] = ()
+    """What deserves attention while the job goes on; one that no longer holds is gone."""
     stages: Annotated[tuple[StageStatus, ...], Field(max_length=8), Unique(key="name")] = ()
     """The course of each stage."""
     workers: Workers | None = None

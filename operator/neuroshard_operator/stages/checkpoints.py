@@ -1,4 +1,4 @@
-"""Whether the training outlives its pods, for the condition CheckpointsKept. Changes nothing."""
+"""Whether the training outlives its pods, for the warning NoCheckpointVolume. Changes nothing."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -6,26 +6,23 @@ from typing import Any
 from neuroshard_api.job.training import CHECKPOINTS_PATH
 
 from neuroshard_operator.children.workers import CHECKPOINTS_VOLUME
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
+from neuroshard_operator.conditions import Reason, WarningUpdate, warnings_among
 from neuroshard_operator.context import Context
-from neuroshard_operator.stages.result import condition
 
 
-def checkpoints_kept(context: Context) -> tuple[ConditionUpdate, ...]:
-    """Return whether checkpoints are on a volume; nothing for one's own trainer, which may keep them elsewhere."""
-    checkpoint = context.spec.checkpoint
-    kind = ConditionType.CHECKPOINTS_KEPT
-    if checkpoint.persistent_volume_claim is not None or _is_mounted(context):
-        seconds = checkpoint.interval_seconds
-        often = "and no time limit between checkpoints" if seconds is None else f"at least every {seconds} s"
-        return (condition(kind, Reason.CHECKPOINT_VOLUME, f"checkpoints outlive the pods, {often}", holds=True),)
-    if context.spec.trainer.command:
-        return ()
+def keeps_checkpoints(context: Context) -> bool:
+    """Return whether checkpoints are known to outlive the pods, on a volume."""
+    return context.spec.checkpoint.persistent_volume_claim is not None or _is_mounted(context)
+
+
+def no_checkpoint_volume(context: Context) -> tuple[WarningUpdate, ...]:
+    """Return a warning where checkpoints are on no volume; a trainer of one's own may keep them elsewhere."""
     message = (
         "checkpoints die with the pods: a failure, drain or preemption starts the training over; "
         "hint: set spec.checkpoint.persistentVolumeClaim"
     )
-    return (condition(kind, Reason.NO_CHECKPOINT_VOLUME, message, holds=False),)
+    found = {} if keeps_checkpoints(context) or context.spec.trainer.command else {Reason.NO_CHECKPOINT_VOLUME: message}
+    return warnings_among((Reason.NO_CHECKPOINT_VOLUME,), found)
 
 
 def _is_mounted(context: Context) -> bool:

@@ -1,8 +1,8 @@
 """Memory of nodes for tables: what nodes of the job's kind offer, and whether the plan keeps to it.
 
 The job says how much of a node's memory tables may take; nodes offer what Kubernetes calls allocatable. The planner is
-asked for no more than they offer, less what the workers request for themselves. The condition HostMemoryAvailable says
-so, and tells of a plan whose workers no node would take.
+asked for no more than they offer, less what the workers request for themselves. A warning says so, or names a plan
+whose workers no node would take.
 """
 
 from collections.abc import Mapping
@@ -13,11 +13,10 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.job.resource import quantity, size_bytes
 
 from neuroshard_operator import names
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
+from neuroshard_operator.conditions import Reason, WarningUpdate, warnings_among
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import PlanResult
 from neuroshard_operator.stages.profiling import hardware_of
-from neuroshard_operator.stages.result import condition
 
 _MIB, _GIB = 2**20, 2**30
 
@@ -39,22 +38,19 @@ def within_nodes(context: Context, request: PlanRequest) -> PlanRequest:
     return request.model_copy(update={"topology": request.topology.model_copy(update={"host_memory": limited})})
 
 
-def host_memory_available(context: Context, plan: PlanResult) -> tuple[ConditionUpdate, ...]:
-    """Return whether nodes offer what a plan's tables take of them; nothing where that is not known."""
+def host_memory_available(context: Context, plan: PlanResult) -> tuple[WarningUpdate, ...]:
+    """Return a warning where nodes offer less than the plan's tables take, or than they may take by the job."""
     permitted, free = context.spec.planner.host_memory_per_node, _free_bytes(context)
-    if permitted is None or free is None:
-        return ()
-    kind, needed = ConditionType.HOST_MEMORY_AVAILABLE, plan.host_bytes_per_node
-    taken = f"tables of the plan take {needed / _GIB:.1f} GiB of a node; {_offer(context)}"
-    if needed > free:
-        message = (
-            f"{taken}; hint: lower spec.planner.hostMemoryPerNode while the job is suspended, or give larger nodes"
-        )
-        return (condition(kind, Reason.NODES_TOO_SMALL, message, holds=False),)
-    if size_bytes(permitted) > free:
-        message = f"{taken}; spec.planner.hostMemoryPerNode is {permitted}"
-        return (condition(kind, Reason.LIMITED_BY_NODES, message, holds=True),)
-    return (condition(kind, Reason.WITHIN_NODES, taken, holds=True),)
+    needed = plan.host_bytes_per_node
+    found: dict[Reason, str] = {}
+    if permitted is not None and free is not None:
+        taken = f"tables of the plan take {needed / _GIB:.1f} GiB of a node; {_offer(context)}"
+        if needed > free:
+            hint = "hint: lower spec.planner.hostMemoryPerNode while the job is suspended, or give larger nodes"
+            found[Reason.NODES_TOO_SMALL] = f"{taken}; {hint}"
+        elif size_bytes(permitted) > free:
+            found[Reason.LIMITED_BY_NODES] = f"{taken}; spec.planner.hostMemoryPerNode is {permitted}"
+    return warnings_among((Reason.NODES_TOO_SMALL, Reason.LIMITED_BY_NODES), found)
 
 
 def _free_bytes(context: Context) -> int | None:

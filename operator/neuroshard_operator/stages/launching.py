@@ -14,10 +14,10 @@ from neuroshard_operator.children.workers import service, worker_job
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, seconds_until, worker_count
 from neuroshard_operator.observed.objects import ChildJob
-from neuroshard_operator.stages.checkpoints import checkpoints_kept
+from neuroshard_operator.stages.checkpoints import no_checkpoint_volume
 from neuroshard_operator.stages.input_hashes import workers_hash
 from neuroshard_operator.stages.planning import Planned
-from neuroshard_operator.stages.reports import cleared, device_not_reported
+from neuroshard_operator.stages.reports import cleared, other_device
 from neuroshard_operator.stages.result import StageResult, StageUpdate, condition, worker_conditions
 
 REQUEUE_AFTER_S = 10.0
@@ -66,7 +66,7 @@ def _past(context: Context, current: ChildJob) -> StageResult:
     old_reports = cleared(context)
     return replace(
         step,
-        conditions=(*step.conditions, *device_not_reported(context, old_reports)),
+        warnings=other_device(context, old_reports),
         status_fields={**step.status_fields, **old_reports, "restarts": context.attempt + 1},
     )
 
@@ -98,7 +98,7 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
         reason=Reason.WORKERS_STARTING,
         message=message,
         done=True,
-        conditions=checkpoints_kept(context),
+        warnings=no_checkpoint_volume(context),
         actions=(*actions, *_stopped(others)),
         events=events,
     )

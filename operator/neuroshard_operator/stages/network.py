@@ -2,7 +2,7 @@
 
 For a job of several nodes the profiler's Job has two pods on two nodes. One that waits for its peer in vain ends with
 the exit code of a lost peer. A Job that fails for nothing else did not get two nodes in time: then one node is
-profiled, and the plan takes the usual network of the device type. The condition NetworkMeasured says so.
+profiled, and the plan takes the usual network of the device type. A warning says so.
 """
 
 from neuroshard_api.documents.document import DocumentError
@@ -12,11 +12,10 @@ from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event, EventReason
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
+from neuroshard_operator.conditions import Reason, WarningUpdate, warning_of, warnings_among
 from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import wants_network
 from neuroshard_operator.observed.objects import ChildJob
-from neuroshard_operator.stages.result import condition
 
 _GIGABYTE, _SECOND_US = 1e9, 1e6
 _USUAL = "plans take the usual network of the device type, where one is known"
@@ -40,36 +39,36 @@ def _lost_peers_alone(context: Context, profiler: ChildJob) -> bool:
     return ExitCode.PEER_LOST in codes and codes <= {ExitCode.PEER_LOST, ExitCode.STOPPED}
 
 
-Found = tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]
+_NOT_MEASURED = (Reason.ONE_NODE, Reason.NODES_DID_NOT_MEET)
 
 
-def network_measured(context: Context, hardware: HardwareStatus, measured: Hardware) -> Found:
-    """Return the condition for the network of a profile.
+def network_measured(hardware: HardwareStatus, measured: Hardware) -> str:
+    """Return the link that a profile of two nodes measured, as the end of a message; empty for one of one node.
 
     Raises:
         DocumentError: the profile is of two nodes and lacks the link between them.
     """
     if not hardware.network_nodes:
-        return network_not_measured(context, hardware)
+        return ""
     link = measured.inter_node
     if link is None:
         raise DocumentError("hardware", ["inter_node: was not measured, although two nodes were profiled"])
-    message = (
-        f"the link between nodes was measured on {hardware.network_nodes} nodes ({measured.source}): "
+    return (
+        f"; the link between nodes was measured on {hardware.network_nodes} nodes: "
         f"{link.bandwidth_bytes_per_second / _GIGABYTE:.3g} GB/s per device, "
         f"{link.latency_seconds * _SECOND_US:.3g} microseconds"
     )
-    return (condition(ConditionType.NETWORK_MEASURED, Reason.NETWORK_MEASURED, message, holds=True),), ()
 
 
-def network_not_measured(context: Context, hardware: HardwareStatus) -> Found:
-    """Return the cause that a multi-node job's network is not measured; empty where it is, or where it has none."""
+def network_not_measured(
+    context: Context, hardware: HardwareStatus
+) -> tuple[tuple[WarningUpdate, ...], tuple[Event, ...]]:
+    """Return the cause that a multi-node job's network is not measured; none where it is, or where it has none."""
     if hardware.network_nodes or not wants_network(context.spec):
-        return (), ()
-    before = next((each for each in context.status.conditions if each.type == ConditionType.NETWORK_MEASURED), None)
+        return warnings_among(_NOT_MEASURED, {}), ()
     recorded = context.status.hardware
     is_same = recorded is not None and recorded.fingerprint == hardware.fingerprint
-    known = is_same and before is not None and before.reason == Reason.NODES_DID_NOT_MEET
+    known = is_same and warning_of(context.status.warnings, Reason.NODES_DID_NOT_MEET) is not None
     if known or any(nodes_did_not_meet(context, job) for job in context.owned_jobs(names.PROFILER)):
         reason = Reason.NODES_DID_NOT_MEET
         what = "profilers on two nodes did not meet in time; hint: see that two nodes of the kind are free, and resume"
@@ -77,6 +76,6 @@ def network_not_measured(context: Context, hardware: HardwareStatus) -> Found:
         reason = Reason.ONE_NODE
         what = "no two nodes of the kind that the job gets take its pods; hint: add or open one, and resume the job"
     message = f"the network between nodes was not measured, and {_USUAL}: {what}"
-    found = (condition(ConditionType.NETWORK_MEASURED, reason, message, holds=False),)
-    is_news = before is None or before.reason != reason
-    return found, (Event(reason=EventReason.NETWORK_NOT_MEASURED, message=message),) if is_news else ()
+    is_news = warning_of(context.status.warnings, reason) is None
+    events = (Event(reason=EventReason.NETWORK_NOT_MEASURED, message=message),) if is_news else ()
+    return warnings_among(_NOT_MEASURED, {reason: message}), events

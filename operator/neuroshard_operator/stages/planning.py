@@ -268,10 +268,8 @@ def _have(
         reason=reason,
         message=message,
         done=True,
-        conditions=(
-            condition(ConditionType.PLANNED, reason, message, holds=True),
-            *host_memory_available(context, plan),
-        ),
+        conditions=(condition(ConditionType.PLANNED, reason, message, holds=True),),
+        warnings=host_memory_available(context, plan),
         actions=actions,
         events=events,
         status_fields={

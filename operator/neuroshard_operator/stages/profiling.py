@@ -99,7 +99,7 @@ def profile_hardware(context: Context) -> tuple[StageResult, GivenModels | None]
     found, events = network_not_measured(context, hardware)
     return replace(
         step,
-        conditions=(*step.conditions, *found),
+        warnings=found,
         actions=(*step.actions, *_superfluous(context, own)),
         events=(*step.events, *events),
         status_fields={"hardware": hardware},
@@ -177,17 +177,19 @@ def _have(
     if recorded is not None and recorded.config_map_ref and recorded.config_map_ref.name == there.meta.name:
         cached = bool(recorded.cached)
     reason = Reason.CACHE_HIT if cached else Reason.PROFILE_WRITTEN
-    message = f"cost models of {document.source} in ConfigMap {there.meta.name}"
+    link = network_measured(hardware, document.hardware)
+    message = f"cost models of {document.source} in ConfigMap {there.meta.name}{link}"
     topology = document.hardware.topology(
         num_nodes=context.spec.trainer.num_nodes, devices_per_node=context.spec.trainer.devices_per_node
     )
-    network, events = network_measured(context, hardware, document.hardware)
+    warnings, events = network_not_measured(context, hardware)
     step = StageResult(
         display_stage=Stage.PLANNING,
         reason=reason,
         message=message,
         done=True,
-        conditions=(condition(ConditionType.PROFILED, reason, message, holds=True), *network),
+        conditions=(condition(ConditionType.PROFILED, reason, message, holds=True),),
+        warnings=warnings,
         events=events,
         status_fields={
             "hardware": hardware,

@@ -10,10 +10,9 @@ from neuroshard_api.job.step_cost import error_percent, is_same_device
 
 from neuroshard_operator import names
 from neuroshard_operator.actions import Event, EventReason
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
+from neuroshard_operator.conditions import Reason, WarningUpdate, warning_of, warnings_among
 from neuroshard_operator.context import Context, seconds_until
 from neuroshard_operator.observed.results import ReportSummary
-from neuroshard_operator.stages.result import condition
 
 METRIC_NAME_CHARACTERS = 64
 _PART = "; "
@@ -71,8 +70,14 @@ def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
     progress = report.progress
     if progress is None or is_of_another_attempt(context, progress.run_id):
         return {}
+    guards = (
+        ("narrow_types_change_percent", progress.guard),
+        ("narrow_gradients_change_percent", progress.gradient_guard),
+    )
+    checked = [(name, guard.change_percent) for name, guard in guards if guard and guard.change_percent is not None]
     metrics = tuple(
-        Metric(name=name[:METRIC_NAME_CHARACTERS], value=f"{value:.6g}") for name, value in progress.metrics.items()
+        Metric(name=name[:METRIC_NAME_CHARACTERS], value=f"{value:.6g}")
+        for name, value in (*checked, *progress.metrics.items())
     )
     remaining = progress.remaining_seconds
     said = TrainerStatus(
@@ -106,71 +111,59 @@ def cleared(context: Context) -> dict[str, object]:
     return fields
 
 
-def device_not_reported(context: Context, status_fields: Mapping[str, object]) -> tuple[ConditionUpdate, ...]:
-    """Return that the device of a new attempt is not known yet, if that of the attempt before was.
+def other_device(context: Context, status_fields: Mapping[str, object]) -> tuple[WarningUpdate, ...]:
+    """Return a warning where the workers report another device than the plan was made for.
 
-    `status_fields`: what this pass clears of its report.
+    `status_fields`: what this pass writes of their report, or clears of it.
     """
-    kind = ConditionType.DEVICE_AS_PLANNED
-    if "cost" not in status_fields or all(each.type != kind for each in context.status.conditions):
-        return ()
-    message = "the workers of the next attempt have not reported yet"
-    return (ConditionUpdate(type=kind, holds=None, reason=Reason.NOT_REPORTED, message=message),)
+    cost, found = status_fields.get("cost", context.status.cost), {}
+    if (
+        isinstance(cost, Cost)
+        and cost.predicted
+        and cost.measured
+        and is_same_device(cost.predicted, cost.measured) is False
+    ):
+        found[Reason.OTHER_DEVICE] = (
+            f"the plan is for {cost.predicted.source}, and the workers run on {cost.measured.source}: its costs do not "
+            "hold for them; hint: keep the job's pods to one product by podTemplate.spec.nodeSelector, or plan with "
+            "cost models of it"
+        )
+    return warnings_among((Reason.OTHER_DEVICE,), found)
 
 
-def device_as_planned(context: Context, status_fields: Mapping[str, object]) -> tuple[ConditionUpdate, ...]:
-    """Return whether the workers report the device that the plan was made for; nothing before they report.
-
-    `status_fields`: what this pass writes of their report.
-    """
-    cost = status_fields.get("cost", context.status.cost)
-    if not isinstance(cost, Cost) or cost.predicted is None or cost.measured is None:
-        return ()
-    same = is_same_device(cost.predicted, cost.measured)
-    if same is None:
-        return ()
-    kind, planned, found = ConditionType.DEVICE_AS_PLANNED, cost.predicted.source, cost.measured.source
-    if same:
-        return (condition(kind, Reason.SAME_DEVICE, f"the plan is for the device of the workers, {found}", holds=True),)
-    message = (
-        f"the plan is for {planned}, and the workers run on {found}: its costs do not hold for them; "
-        "hint: keep the job's pods to one product by podTemplate.spec.nodeSelector, or plan with cost models of it"
-    )
-    return (condition(kind, Reason.OTHER_DEVICE, message, holds=False),)
-
-
-def narrow_exchange(context: Context) -> tuple[tuple[ConditionUpdate, ...], tuple[Event, ...]]:
-    """Return whether the workers exchange in narrow types, and an event for each guard that suspended them."""
+def narrow_exchange(context: Context) -> tuple[tuple[WarningUpdate, ...], tuple[Event, ...]]:
+    """Return a warning where narrow types cost accuracy, and an event for each guard that suspended them."""
     report = latest(context)
     progress = None if report is None else report.progress
     if progress is None or is_of_another_attempt(context, progress.run_id):
         return (), ()
     limit = str(context.spec.narrow_types.guard.max_entropy_increase_percent)
     of_gradients = progress.gradient_guard
-    measured = [
-        *_measured(progress.guard, "change of the held-out loss by narrow types", limit),
-        *_measured(of_gradients, "difference of narrow gradients", f"{of_gradients and of_gradients.maximum_percent}"),
-    ]
-    if not measured:
-        return (), ()
-    kind, text = ConditionType.NARROW_EXCHANGE, _PART.join(measured)
+    text = _PART.join(
+        [
+            *_measured(progress.guard, "change of the held-out loss by narrow types", limit),
+            *_measured(
+                of_gradients, "difference of narrow gradients", f"{of_gradients and of_gradients.maximum_percent}"
+            ),
+        ]
+    )
     suspensions = [
         *_suspension(progress.guard, "exchange is exact"),
         *_suspension(of_gradients, "gradients travel whole"),
     ]
-    if not suspensions:
-        guards = [each for each in (progress.guard, of_gradients) if each is not None]
-        is_kept = all(each.exceeded_in_a_row < CHECKS_TO_SUSPEND for each in guards)
-        reason = Reason.ACCURACY_KEPT if is_kept else Reason.ACCURACY_CHANGED
-        return (condition(kind, reason, text, holds=True),), ()
-    message = _PART.join([*suspensions, text])
-    recorded = next((each.message for each in context.status.conditions if each.type == kind), "").split(_PART)
+    found: dict[Reason, str] = {}
+    if suspensions:
+        found[Reason.COMPRESSION_SUSPENDED] = _PART.join([*suspensions, text])
+    elif any(each.exceeded_in_a_row >= CHECKS_TO_SUSPEND for each in (progress.guard, of_gradients) if each):
+        found[Reason.ACCURACY_CHANGED] = text
+    before = warning_of(context.status.warnings, Reason.COMPRESSION_SUSPENDED)
+    recorded = before.message.split(_PART) if before else ()
     events = tuple(
         Event(reason=EventReason.COMPRESSION_SUSPENDED, message=f"{each}{_PART}{text}")
         for each in suspensions
         if each not in recorded
     )
-    return (condition(kind, Reason.COMPRESSION_SUSPENDED, message, holds=False),), events
+    return warnings_among((Reason.COMPRESSION_SUSPENDED, Reason.ACCURACY_CHANGED), found), events
 
 
 def _suspension(guard: GuardRecord | None, what: str) -> Iterator[str]:

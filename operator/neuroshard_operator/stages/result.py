@@ -8,7 +8,7 @@ from neuroshard_api.lifecycle.failures import FailureCause
 from neuroshard_api.process.hints import last_message
 
 from neuroshard_operator.actions import Action, Event
-from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
+from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason, WarningUpdate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +44,7 @@ class StageResult:
     done: bool = False
     """Whether the next stage may look."""
     conditions: tuple[ConditionUpdate, ...] = ()
+    warnings: tuple[WarningUpdate, ...] = ()
     actions: tuple[Action, ...] = ()
     events: tuple[Event, ...] = ()
     status_fields: Mapping[str, object] = field(default_factory=dict)

@@ -23,15 +23,14 @@ from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until, worker_count
 from neuroshard_operator.failures import cause_of, cause_of_loss, was_stopped
 from neuroshard_operator.observed.objects import OF_ANOTHER_NAMESPACE, ChildJob
-from neuroshard_operator.stages.pinned import nodes_available
+from neuroshard_operator.stages.pinned import no_node_of_kind
 from neuroshard_operator.stages.queueing import held_message, put_into_queue, queued
 from neuroshard_operator.stages.reports import (
     cleared,
-    device_as_planned,
-    device_not_reported,
     last_progress,
     narrow_exchange,
     next_report_s,
+    other_device,
     reported,
     unmeasured,
     unmeasured_check_s,
@@ -135,10 +134,8 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
         conditions=(
             condition(ConditionType.PODS_READY, reason, message, holds=are_ready),
             condition(ConditionType.RUNNING, reason, message, holds=True),
-            *device_as_planned(context, report),
-            *exchange,
-            *nodes_available(context, current),
         ),
+        warnings=(*other_device(context, report), *exchange, *no_node_of_kind(context, current)),
         events=events,
         status_fields={"workers": worker_count(context), **report},
         stage_updates=(
@@ -161,7 +158,8 @@ def _launching(context: Context, current: ChildJob, reason: Reason, message: str
         display_stage=Stage.LAUNCHING,
         reason=reason,
         message=message,
-        conditions=(*worker_conditions(reason, message, holds=False), *nodes_available(context, current)),
+        conditions=worker_conditions(reason, message, holds=False),
+        warnings=no_node_of_kind(context, current),
         status_fields={"workers": worker_count(context), **reported(context, last=False)},
         stage_updates=(
             StageUpdate(
@@ -315,10 +313,8 @@ def restarted_elsewhere(context: Context, message: str, status_fields: Mapping[s
         display_stage=Stage.LAUNCHING,
         reason=Reason.RESTARTING,
         message=message,
-        conditions=(
-            *worker_conditions(Reason.RESTARTING, message, holds=False),
-            *device_not_reported(context, old_reports),
-        ),
+        conditions=worker_conditions(Reason.RESTARTING, message, holds=False),
+        warnings=other_device(context, old_reports),
         status_fields={**old_reports, **status_fields, "restarts": context.attempt + 1},
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.ACTIVE, restarted=True),
@@ -340,10 +336,8 @@ def _restart(
         display_stage=Stage.LAUNCHING,
         reason=Reason.RESTARTING,
         message=message,
-        conditions=(
-            *worker_conditions(Reason.RESTARTING, message, holds=False),
-            *device_not_reported(context, old_reports),
-        ),
+        conditions=worker_conditions(Reason.RESTARTING, message, holds=False),
+        warnings=other_device(context, old_reports),
         events=(Event(reason=EventReason.WORKERS_RESTARTED, message=message),),
         status_fields={
             **status_fields,

@@ -12,7 +12,7 @@ from neuroshard_operator.conditions import Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.observed.results import DriftSummary
-from neuroshard_operator.stages.checkpoints import checkpoints_kept
+from neuroshard_operator.stages.checkpoints import keeps_checkpoints
 from neuroshard_operator.stages.planning import Planned
 from neuroshard_operator.stages.reports import latest
 
@@ -102,7 +102,7 @@ class TrainingWorkers:
             checkpoint_ms=drift.checkpoint_ms,
             start_ms=drift.start_ms,
             admission_ms=MS_PER_S * max(waited_s, 0.0),
-            keeps_checkpoints=any(each.holds for each in checkpoints_kept(self.context)),
+            keeps_checkpoints=keeps_checkpoints(self.context),
             replans=record.replans or 0,
             since_replan_s=since_replan_s(record, self.context.now),
             outcomes=outcomes_of(record, self.plan_hash),

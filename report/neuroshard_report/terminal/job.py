@@ -68,6 +68,7 @@ def _costs(status: Status) -> RenderableType:
 
 
 def _facts(status: Status) -> Iterator[str]:
+    yield from (f"warning: {each.reason}: {each.message}" for each in status.warnings)
     if status.cost is not None:
         yield from _of_cost(status.cost)
     if status.plan is not None and status.plan.config_map_ref is not None:

@@ -70,13 +70,13 @@ def test_profilers_on_two_nodes_meet_by_a_service() -> None:
 
 
 def test_the_measured_link_is_shown_and_planned_with() -> None:
-    """The condition has bandwidth, latency, and the source; the request of the plan has the same link."""
+    """The message of the profile has bandwidth and latency; the request of the plan has the same link."""
     story = story_on(gpu_node("a"), gpu_node("b"))
     story.do(names.PROFILER)
 
-    found = story.condition("NetworkMeasured")
+    found = story.condition("Profiled")
     link = json.loads(profile_files()["hardware.json"])["inter_node"]
-    assert (found["status"], found["reason"]) == ("True", "MeasuredBetweenNodes")
+    assert (found["status"], story.warnings) == ("True", {})
     assert f"{link['bandwidth_bytes_per_second'] / 1e9:.3g} GB/s" in found["message"]
     [request] = story.world.of_kind("ConfigMap", names.REQUEST)
     assert json.loads(request["data"]["request.json"])["topology"]["inter_node"] == link
@@ -105,13 +105,11 @@ def test_a_profile_of_two_nodes_without_their_link_is_made_again() -> None:
     ids=["one node", "the other one is cordoned"],
 )
 def test_where_one_node_alone_takes_the_pods_the_network_is_not_measured(nodes: tuple[dict[str, Any], ...]) -> None:
-    """One node is profiled, and the condition and an event say that the link is the device type's."""
+    """One node is profiled, and a warning and an event say that the link is the device type's."""
     story = story_on(*nodes)
     story.do(names.PROFILER)
 
-    found = story.condition("NetworkMeasured")
-    assert (found["status"], found["reason"]) == ("False", "OneNodeOfKind")
-    assert "the usual network of the device type" in found["message"]
+    assert "the usual network of the device type" in story.warnings["OneNodeOfKind"]
     assert story.reasons().count("NetworkNotMeasured") == 1
     assert "completionMode" not in profiler(story)["spec"]
     assert "networkNodes" not in story.status["hardware"]
@@ -125,19 +123,18 @@ def test_where_the_second_node_does_not_come_in_time_one_node_is_profiled() -> N
     do_not_meet(story)
 
     assert story.seen == ("Profiling", "ProfilerRunning")
-    found = story.condition("NetworkMeasured")
-    assert (found["status"], found["reason"]) == ("False", "NodesDidNotMeet")
+    assert story.warnings.keys() == {"NodesDidNotMeet"}
     alone = [name for name in story.jobs(names.PROFILER) if name != first]
     assert len(alone) == 1
     assert "completionMode" not in story.world.objects["Job", alone[0]]["spec"]
     story.do(names.PROFILER)
     assert story.seen == ("Planning", "PlannerRunning")
-    assert story.condition("NetworkMeasured")["reason"] == "NodesDidNotMeet"
+    assert "NodesDidNotMeet" in story.warnings
     assert story.reasons().count("NetworkNotMeasured") == 1
 
 
 def test_a_resumed_job_has_its_network_measured_where_two_nodes_are_free_by_then() -> None:
-    """The hint of the condition: suspend and resume."""
+    """The hint of the warning: suspend and resume."""
     story = story_on(gpu_node("a"), gpu_node("b"))
     do_not_meet(story)
     story.world.change_spec(JOB, suspend=True)
@@ -147,7 +144,8 @@ def test_a_resumed_job_has_its_network_measured_where_two_nodes_are_free_by_then
     story.settle()
     story.do(names.PROFILER)
 
-    assert story.condition("NetworkMeasured")["status"] == "True"
+    assert story.warnings == {}
+    assert "the link between nodes was measured on 2 nodes" in story.condition("Profiled")["message"]
 
 
 def test_a_profiler_that_fails_of_itself_ends_the_job_also_on_two_nodes() -> None:
@@ -204,8 +202,8 @@ def test_the_workers_network_is_the_profilers() -> None:
     ids=["one node", "simulated", "one node of CPUs"],
 )
 def test_a_job_without_a_network_to_measure_is_profiled_on_one_node(spec: dict[str, Any]) -> None:
-    """And has no condition about it."""
+    """And has no warning about it."""
     story = story_on(gpu_node("a"), gpu_node("b"), **spec)
 
     assert "completionMode" not in profiler(story)["spec"]
-    assert "NetworkMeasured" not in {each["type"] for each in story.status["conditions"]}
+    assert story.warnings == {}

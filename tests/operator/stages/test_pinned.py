@@ -27,11 +27,6 @@ def waiting_story() -> Story:
     return story
 
 
-def conditions(story: Story) -> dict[str, tuple[str, str]]:
-    """Return status and reason of each condition."""
-    return {each["type"]: (each["status"], each["reason"]) for each in story.status["conditions"]}
-
-
 CLOSED: list[Any] = [
     pytest.param({"unschedulable": True}, id="cordoned"),
     pytest.param({"taints": [{"key": "maintenance", "effect": "NoSchedule"}]}, id="tainted"),
@@ -40,33 +35,32 @@ CLOSED: list[Any] = [
 
 @pytest.mark.parametrize("closed", CLOSED)
 def test_workers_whose_kind_of_node_is_closed_say_so_and_keep_their_plan(closed: dict[str, object]) -> None:
-    """After two minutes, with the remedy; the condition holds again once a node is open."""
+    """After two minutes, with the remedy; the warning is gone once a node is open."""
     story = waiting_story()
     plan = story.status["plan"]["hash"]
     story.world.nodes = [gpu_node("a", "H200", **closed), gpu_node("b", "H200", **closed), gpu_node("c", "A100")]
     story.later(100)
-    assert "NodesAvailable" not in conditions(story)
+    assert "NoNodeOfKind" not in story.warnings
     story.later(30)
 
-    assert conditions(story)["NodesAvailable"] == ("False", "NoNodeOfKind")
-    assert "H200" in story.condition("NodesAvailable")["message"]
-    assert "suspend and resume the job" in story.condition("NodesAvailable")["message"]
+    assert "H200" in story.warnings["NoNodeOfKind"]
+    assert "suspend and resume the job" in story.warnings["NoNodeOfKind"]
     assert story.status["plan"]["hash"] == plan
     story.world.nodes = [gpu_node("a", "H200")]
     story.later(31)
-    assert conditions(story)["NodesAvailable"] == ("True", "NodesOfKindOpen")
+    assert "NoNodeOfKind" not in story.warnings
 
 
-def test_workers_that_wait_for_a_busy_node_of_an_open_kind_have_no_such_condition() -> None:
+def test_workers_that_wait_for_a_busy_node_of_an_open_kind_have_no_such_warning() -> None:
     """A full cluster is not a reason to doubt the kind."""
     story = waiting_story()
     story.later(3600)
 
-    assert "NodesAvailable" not in conditions(story)
+    assert "NoNodeOfKind" not in story.warnings
     assert story.status["hardware"]["gpuProduct"] == "H200"
 
 
-def test_the_remedy_of_the_condition_helps() -> None:
+def test_the_remedy_of_the_warning_helps() -> None:
     """Suspended and resumed, the job gets the kind that is open."""
     story = waiting_story()
     story.world.nodes = [gpu_node("a", "H200", unschedulable=True), gpu_node("c", "A100")]

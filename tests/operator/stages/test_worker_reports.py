@@ -31,13 +31,9 @@ def test_what_the_workers_measure_is_held_beside_the_prediction() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "status", "reason"),
-    [
-        pytest.param(None, "True", "SameDevice", id="as planned"),
-        pytest.param("measured:NVIDIA T4", "False", "OtherDevice", id="another one"),
-    ],
+    "source", [pytest.param(None, id="as planned"), pytest.param("measured:NVIDIA T4", id="another one")]
 )
-def test_workers_on_another_device_than_the_planned_one_are_shown(source: str | None, status: str, reason: str) -> None:
+def test_workers_on_another_device_than_the_planned_one_are_shown(source: str | None) -> None:
     """Nodes without product labels, or a pool of mixed GPUs: the plan's costs do not hold there."""
     story = Story().running()
     plan = story.status["plan"]["hash"].removeprefix("sha256:")
@@ -46,10 +42,10 @@ def test_workers_on_another_device_than_the_planned_one_are_shown(source: str | 
     story.world.publish("job-report", {"step-report.json": report.to_json().encode()})
     story.settle()
 
-    found = story.condition("DeviceAsPlanned")
-    assert (found["status"], found["reason"]) == (status, reason)
-    assert ("errorPercent" in story.status["cost"]) == (status == "True")
-    assert source is None or (source in found["message"] and planned in found["message"])
+    found = story.warnings.get("OtherDevice", "")
+    assert ("errorPercent" in story.status["cost"]) == (source is None)
+    assert bool(found) == (source is not None)
+    assert source is None or (source in found and planned in found)
 
 
 def test_a_report_under_another_plan_is_not_believed() -> None:
@@ -116,7 +112,6 @@ def test_a_restart_clears_what_the_attempt_before_reported() -> None:
     reported_by(story, f"{uid}-0")
     assert "trainerStatus" in story.status
     assert {"measured", "errorPercent"} <= story.status["cost"].keys()
-    assert story.condition("DeviceAsPlanned")["status"] == "True"
     story.fail(names.WORKER, 1)
     story.start_workers()
     story.later(40)
@@ -125,13 +120,10 @@ def test_a_restart_clears_what_the_attempt_before_reported() -> None:
     assert "trainerStatus" not in story.status
     assert not {"measured", "errorPercent"} & story.status["cost"].keys()
     assert "predicted" in story.status["cost"]
-    found = story.condition("DeviceAsPlanned")
-    assert (found["status"], found["reason"]) == ("Unknown", "NotReported")
     assert story.status["checkpoint"]["step"] == 200
     reported_by(story, f"{uid}-1", step=300)
     assert "trainerStatus" in story.status
     assert "measured" in story.status["cost"]
-    assert story.condition("DeviceAsPlanned")["status"] == "True"
 
 
 def test_a_report_that_names_no_attempt_keeps_its_time_over_a_restart() -> None:
@@ -155,18 +147,20 @@ def guarded_by(story: Story, gradients: dict[str, Any] | None = None, **fields: 
 
 
 def test_narrow_types_that_a_guard_suspends_are_shown_with_one_event() -> None:
-    """The condition has the last change and the limit; a further report of the same suspension is not an event."""
+    """The warning has the last change and the limit; a further report of the same suspension is not an event."""
     story = Story().running()
     guarded_by(story, num_checks=1, change_percent=0.01)
-    kept = story.condition("NarrowExchange")
+    kept = story.warnings
+    shown = {
+        each["name"]: each["value"] for each in story.status["trainerStatus"]["metrics"] if "change" in each["name"]
+    }
     guarded_by(story, state=GuardState.SUSPENDED, since_step=400, num_checks=4, change_percent=0.2, times_suspended=1)
-    suspended = story.condition("NarrowExchange")
+    suspended = story.warnings["CompressionSuspended"]
     guarded_by(story, state=GuardState.SUSPENDED, since_step=400, num_checks=4, change_percent=0.2, checks_suspended=3)
 
-    assert (kept["status"], kept["reason"]) == ("True", "AccuracyKept")
-    assert "0.01 % in the last check, at most 0.05 % (checks: 1)" in kept["message"]
-    assert (suspended["status"], suspended["reason"]) == ("False", "CompressionSuspended")
-    assert suspended["message"].startswith("exchange is exact since step 400")
+    assert (kept.keys(), shown) == ({"NoCheckpointVolume"}, {"narrow_types_change_percent": "0.01"})
+    assert suspended.startswith("exchange is exact since step 400")
+    assert "0.2 % in the last check, at most 0.05 % (checks: 4)" in suspended
     assert [event["reason"] for event in story.world.events].count("CompressionSuspended") == 1
 
 
@@ -189,15 +183,14 @@ def test_each_guard_that_suspends_narrow_types_has_an_event() -> None:
         "exchange is exact since step 400",
         "gradients travel whole since step 40",
     ]
-    shown = story.condition("NarrowExchange")["message"]
+    shown = story.warnings["CompressionSuspended"]
     assert shown.startswith("exchange is exact since step 400; gradients travel whole since step 40; ")
 
 
 def test_a_guard_that_only_reports_shows_changed_accuracy() -> None:
-    """Pooled embeddings travel on in narrow types, and the condition does not call the accuracy kept."""
+    """Pooled embeddings travel on in narrow types, and a warning has the change."""
     story = Story().running()
     guarded_by(story, num_checks=4, change_percent=0.2, exceeded_in_a_row=4)
 
-    changed = story.condition("NarrowExchange")
-    assert (changed["status"], changed["reason"]) == ("True", "AccuracyChanged")
-    assert "0.2 % in the last check, at most 0.05 % (checks: 4)" in changed["message"]
+    assert "0.2 % in the last check, at most 0.05 % (checks: 4)" in story.warnings["AccuracyChanged"]
+    assert "CompressionSuspended" not in story.warnings

@@ -87,6 +87,11 @@ class Story:
         """Return one condition."""
         return next(each for each in self.status["conditions"] if each["type"] == kind)
 
+    @property
+    def warnings(self) -> dict[str, str]:
+        """The messages of the job's warnings by their reasons."""
+        return {each["reason"]: each["message"] for each in self.status.get("warnings", [])}
+
     def settle(self) -> None:
         """Let the operator look until it wants nothing more."""
         for _ in range(20):
