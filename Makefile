@@ -17,7 +17,7 @@ BUNDLES := costs/neuroshard_costs/bundles
 BUNDLED_DEVICES := a100-80gb h100-80gb h200-141gb
 
 # An environment is made again when this key changes: what is installed, with which Python, and where the checkout lies.
-KEY := $(shell { pwd; echo $(PYTHON) $(INSTALLER); cat pyproject.toml constraints.txt .ci/make-venv; } | cksum | cut -d ' ' -f 1)
+KEY := $(shell { pwd; echo $(PYTHON) $(INSTALLER) $(TORCH); cat pyproject.toml constraints.txt .ci/make-venv; } | cksum | cut -d ' ' -f 1)
 DEV := .venv/.installed-$(KEY)
 DEMO := .venv-demo/.installed-$(KEY)
 RUN := .venv-run/.installed-$(KEY)
@@ -35,7 +35,7 @@ MOVIELENS := .cache/recbole-1.2.1/recbole/dataset_example
 .PHONY: help
 help: ## List these commands
 	@grep -hE '^[a-z0-9.-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{ printf "  make %-17s %s\n", $$1, $$2 }'
-	@echo "Settings: PYTHON=python3.12 (the interpreter to use), INSTALLER=pip (instead of uv)"
+	@echo "Settings: PYTHON=python3.12 (the interpreter to use), INSTALLER=pip (instead of uv), TORCH=cpu or cuda (the build of torch)"
 
 .PHONY: demo
 demo: $(RUN) $(MOVIELENS) ## Measure this CPU, plan, and train on MovieLens-100K with two processes (installs torch)
