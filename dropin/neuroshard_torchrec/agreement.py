@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 
-from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.errors import DropInError, NoTablesError
 from neuroshard_torchrec.question import Question, Shapes
 
 Result = TypeVar("Result")
@@ -59,8 +59,8 @@ def require_equal(value: object, *, what: str, pg: dist.ProcessGroup) -> None:
             )
 
 
-def agreed_question(work: Callable[[], Question], pg: dist.ProcessGroup) -> Question:
-    """Return this rank's question if all ranks have the same. All of them must call this.
+def agreed_question(work: Callable[[], Question], pg: dist.ProcessGroup) -> Question | None:
+    """Return this rank's question if all ranks have the same. None: no rank has tables. All of them must call this.
 
     Raises:
         DropInError: the same on all ranks, if one of them has an error or another question.
@@ -68,7 +68,9 @@ def agreed_question(work: Callable[[], Question], pg: dist.ProcessGroup) -> Ques
     question, problem = attempt(work)
     own = ("", {}, {}) if question is None else (question.digest, question.shapes, question.settings)
     votes = gathered((problem, *own), pg)
-    _require_none([error for error, _, _, _ in votes])
+    if all(isinstance(error, NoTablesError) for error, *_ in votes):
+        return None
+    _require_none([error for error, *_ in votes])
     _, digest, shapes, settings = votes[0]
     for rank, (_, other, theirs, set_there) in enumerate(votes):
         if other != digest:

@@ -4,6 +4,7 @@ What a script asks for is kept, refused by name, or counted in the prices alone.
 ignored. The guide's tables are made from these.
 """
 
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
@@ -38,7 +39,7 @@ ARGUMENTS: Mapping[str, Covered] = {
     "enumerator": Covered(
         Treatment.KEPT,
         "its constraints, and its batch size where the planner has none; one of a class of your own is asked for the "
-        "types and kernels of each table",
+        "types and kernels of each table, and leaves out those for which it has none",
     ),
     "storage_reservation": Covered(
         Treatment.KEPT, "the memory that it reserves is kept free; what it counts as dense replaces our count"
@@ -63,7 +64,9 @@ ARGUMENTS: Mapping[str, Covered] = {
 
 FIELDS: Mapping[str, Covered] = {
     "sharding_types": Covered(Treatment.KEPT, "also where few devices make a type trivial: `row_wise` on one device"),
-    "compute_kernels": Covered(Treatment.KEPT, "`fused`, `fused_uvm`, `fused_uvm_caching`, `dense` of copies"),
+    "compute_kernels": Covered(
+        Treatment.KEPT, "`fused`, `fused_uvm`, `fused_uvm_caching`, `dense` of copies; the sharder's own as well"
+    ),
     "min_partition": Covered(Treatment.KEPT, "raised to the next width that divides the table and is a multiple of 4"),
     "pooling_factors": Covered(Treatment.PRICED, "lookups"),
     "num_poolings": Covered(Treatment.PRICED, "lookups"),
@@ -97,6 +100,17 @@ def require_covered(given: Mapping[str, Any]) -> None:
             continue
         why = "this planner does not know it" if covered is None else covered.how
         raise DropInError(f"{name}: is not kept: {why}; hint: leave it out, or plan with TorchRec's planner")
+
+
+def whole_number(given: object, *, where: str, hint: str) -> int:
+    """Return a number of at least 1, of Python's or NumPy's types. Raises DropInError."""
+    try:
+        found = int(given) if isinstance(given, float) and given.is_integer() else operator.index(given)  # type: ignore[arg-type] # what is none is refused
+    except TypeError:
+        found = 0
+    if found < 1 or isinstance(given, bool):
+        raise DropInError(f"{where}: must be a whole number of at least 1 (found {given!r}); hint: give {hint}")
+    return found
 
 
 def require_known_fields(constraints: Mapping[str, ParameterConstraints]) -> None:

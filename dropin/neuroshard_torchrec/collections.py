@@ -11,6 +11,7 @@ from torchrec.distributed.types import ModuleSharder
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection, FusedEmbeddingCollection
 from torchrec.modules.mc_embedding_modules import (
     ManagedCollisionEmbeddingBagCollection,
     ManagedCollisionEmbeddingCollection,
@@ -22,6 +23,10 @@ from neuroshard_torchrec.errors import DropInError
 logger = logging.getLogger(__name__)
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
+Bags = EmbeddingBagCollection | FusedEmbeddingBagCollection
+"""Collections whose rows are pooled."""
+Rows = EmbeddingCollection | FusedEmbeddingCollection
+"""Collections that return the rows themselves."""
 _MANAGED_COLLISION = (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection)
 
 
@@ -37,6 +42,10 @@ class TableCollection:
     sharder: ModuleSharder[nn.Module]
     is_weighted: bool
     """Whether the input has a weight of each lookup; those of feature processors do not travel."""
+    is_processed: bool
+    """Whether feature processors compute the weights of its lookups."""
+    optimizer: type | None
+    """Class of torch's optimizer that the module itself is made with. None: it is a sharder's, or a parameter's."""
     id_maps: Mapping[str, ManagedCollisionModule]
     """Managed collision modules, which map ids to rows, by the table's name; empty: the ids of a batch are rows."""
 
@@ -72,7 +81,7 @@ def _collections(
 ) -> Iterator[TableCollection]:
     sharder = by_type.get(sharder_name(type(module)))
     if sharder is None:
-        if isinstance(module, (EmbeddingBagCollection, EmbeddingCollection)):
+        if isinstance(module, Bags | Rows):
             logger.warning(
                 "%s is a %s, which none of the sharders takes: every rank keeps it whole, as part of the dense model",
                 path or "the module",
@@ -86,21 +95,25 @@ def _collections(
     if inner is None:
         raise DropInError(
             f"{path or 'the module'} is a {type(module).__name__}; plans cover EmbeddingBagCollection and "
-            "EmbeddingCollection, with or without feature processors or managed collision; "
+            "EmbeddingCollection, fused or not, with or without feature processors or managed collision; "
             "hint: plan modules with other collections with TorchRec's planner"
         )
     configs: Sequence[BaseEmbeddingConfig] = (
-        inner.embedding_bag_configs() if isinstance(inner, EmbeddingBagCollection) else inner.embedding_configs()
+        inner.embedding_bag_configs() if isinstance(inner, Bags) else inner.embedding_configs()
     )
     weights = sharder.shardable_parameters(module)
+    fused = inner if isinstance(inner, FusedEmbeddingBagCollection | FusedEmbeddingCollection) else None
+    if fused is not None:  # whose sharder returns copies of the parameters
+        weights = {name.split(".")[-2]: each for name, each in fused.named_parameters() if name.endswith(".weight")}
+    is_processed = isinstance(module, FeatureProcessedEmbeddingBagCollection)
     yield TableCollection(
         path=path,
         configs=tuple(config for config in configs if config.name in weights),
         weights=weights,
         sharder=sharder,
-        is_weighted=isinstance(inner, EmbeddingBagCollection)
-        and inner.is_weighted()
-        and not isinstance(module, FeatureProcessedEmbeddingBagCollection),
+        is_weighted=isinstance(inner, Bags) and inner.is_weighted() and not is_processed,
+        is_processed=is_processed,
+        optimizer=None if fused is None else fused.optimizer_type(),
         id_maps=_id_maps(module),
     )
 
@@ -111,7 +124,7 @@ def _id_maps(module: nn.Module) -> Mapping[str, ManagedCollisionModule]:
     return dict(module._managed_collision_collection._managed_collision_modules)  # noqa: SLF001 - it has no public name
 
 
-def _tables_of(module: nn.Module) -> EmbeddingBagCollection | EmbeddingCollection | None:
+def _tables_of(module: nn.Module) -> Bags | Rows | None:
     """Return the collection that a module is or wraps. None: it is another kind."""
     if isinstance(module, FeatureProcessedEmbeddingBagCollection):
         inner = module._embedding_bag_collection  # noqa: SLF001 - it has no public name
@@ -119,7 +132,7 @@ def _tables_of(module: nn.Module) -> EmbeddingBagCollection | EmbeddingCollectio
         inner = module._embedding_module  # noqa: SLF001 - it has no public name
     else:
         inner = module
-    return inner if isinstance(inner, (EmbeddingBagCollection, EmbeddingCollection)) else None
+    return inner if isinstance(inner, Bags | Rows) else None
 
 
 def _place(path: str, name: str) -> str:

@@ -27,7 +27,11 @@ class DropInError(PlannerError, ExpectedError):  # type: ignore[misc] # torchrec
         super().__init__(message, error_type)
 
     def __reduce__(self) -> tuple[type, tuple[str, PlannerErrorType]]:
-        return DropInError, (str(self), self.error_type)
+        return type(self), (str(self), self.error_type)
+
+
+class NoTablesError(DropInError):
+    """The module has no tables that are to be planned."""
 
 
 def of_planner(error: Exception, request: PlanRequest) -> DropInError:

@@ -14,6 +14,7 @@ from pathlib import Path
 from neuroshard_api.documents.request import Constraints
 from torch import nn
 
+from neuroshard_torchrec.asked import Asked
 from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
@@ -62,7 +63,7 @@ def given_model(name: str, *, max_batches: int) -> GivenModel:
 
 def module_constraints(tables: ModelTables, *, compute_device: str = "cuda") -> Constraints:
     """Return the constraints of the sharders of a module's collections. Raises DropInError."""
-    return translated(tables, None, max_memory_bytes=None, compute_device=compute_device).constraints
+    return translated(tables, Asked(), max_memory_bytes=None, compute_device=compute_device).constraints
 
 
 def _function(name: str) -> Callable[[], object]:

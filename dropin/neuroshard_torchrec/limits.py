@@ -5,20 +5,26 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import fbgemm_gpu
-from neuroshard_api.documents.document import DocumentError, validated
+from neuroshard_api.documents.document import validated
 from neuroshard_api.documents.request import Constraints, TableConstraints
 from neuroshard_api.documents.tables import DataType
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS, WIDE_SUMS_SINCE, release_of
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, kernels_of
+from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints, PlannerErrorType
+from torchrec.distributed.types import ModuleSharder
 
-from neuroshard_torchrec.arguments import COPIED, require_known_fields
+from neuroshard_torchrec.arguments import COPIED, require_known_fields, whole_number
+from neuroshard_torchrec.asked import Asked
 from neuroshard_torchrec.errors import DropInError
-from neuroshard_torchrec.model_tables import Limits, ModelTables
+from neuroshard_torchrec.model_tables import ModelTables
 
 BY_DEFAULT = tuple(kind for kind in ShardingType if kind is not ShardingType.DATA_PARALLEL)
 """Sharding types searched where constraints name none; data_parallel tables the script itself has to update."""
+
+BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE, ShardingType.GRID)
+"""Types that tables of feature processors have only where constraints name them, as TorchRec has it."""
 
 TABLE_COLUMN_WISE = "table_column_wise"
 """TorchRec's name of blocks of columns on the devices of one node."""
@@ -41,7 +47,7 @@ class Translated:
 
 def translated(
     tables: ModelTables,
-    limits: Limits | None,
+    asked: Asked,
     *,
     topology: Topology | None = None,
     max_memory_bytes: int | None,
@@ -53,7 +59,7 @@ def translated(
 
     Args:
         tables: of the module.
-        limits: TorchRec's, by the table's name in its collection.
+        asked: TorchRec's constraints.
         topology: that is planned for; tables of one node are dealt out to its nodes. None: not known, as one node.
         max_memory_bytes: of each device. None: all it has.
         compute_device: in torch's words; a sharder's types may depend on it.
@@ -64,38 +70,45 @@ def translated(
     Raises:
         DropInError: a table may be sharded in no way that the search knows, or a constraint asks for what is not kept.
     """
-    names = {name for _, name in tables.places.values()}
-    given = {name: limit for name, limit in (limits or {}).items() if name in names}
-    require_known_fields(given)
+    given = {known_as: limit for known_as, place in tables.places.items() if (limit := asked.of(place)) is not None}
+    require_known_fields({tables.places[known_as][1]: limit for known_as, limit in given.items()})
     given = {  # an empty list limits nothing, as TorchRec has it
-        name: replace(limit, sharding_types=limit.sharding_types or None, compute_kernels=limit.compute_kernels or None)
-        for name, limit in given.items()
+        known_as: replace(
+            limit, sharding_types=limit.sharding_types or None, compute_kernels=limit.compute_kernels or None
+        )
+        for known_as, limit in given.items()
     }
-    sharders = {each.path: each.sharder for each in tables.collections}
-    offers = {each: tuple(sharders[path].sharding_types(compute_device)) for each, (path, _) in tables.places.items()}
+    collections = {each.path: each for each in tables.collections}
+    offers = {each: _offer(collections[path].sharder, compute_device) for each, (path, _) in tables.places.items()}
     of_node = _nodes_of(
         tables,
         {
-            known_as: (given[name].sharding_types if name in given else None) or offers[known_as]
-            for known_as, (_, name) in tables.places.items()
+            known_as: (given[known_as].sharding_types if known_as in given else None) or [*offered]
+            for known_as, offered in offers.items()
         },
         topology,
     )
+    all_known = tuple(each for each in BY_DEFAULT if Family.of(each) in families)
     widths = {table.name: table.embedding_dim for table in tables.table_set.tables}
     own: dict[str, TableConstraints] = {}
     carried: dict[str, Mapping[str, Any]] = {}
-    for known_as, (_, name) in tables.places.items():
-        limit = given.get(name, ParameterConstraints())
-        offered = offers[known_as]
+    for known_as, (path, name) in tables.places.items():
+        limit = given.get(known_as, ParameterConstraints())
+        offer = offers[known_as]
         if known_as in of_node:
             limit = replace(limit, sharding_types=[ShardingType.COLUMN_WISE.value])
-            offered = (*offered, ShardingType.COLUMN_WISE.value)
-        types = _types(known_as, limit, offered, families)
-        is_free = (
-            limit.sharding_types is None and {*BY_DEFAULT} <= {*offered} and types != (ShardingType.DATA_PARALLEL,)
-        )
+            offer = {**offer, ShardingType.COLUMN_WISE.value: offer[TABLE_COLUMN_WISE]}
+        is_processed = collections[path].is_processed
+        types = _types(known_as, limit, offer, families, is_processed=is_processed)
+        is_free = limit.sharding_types is None and types == all_known
         own[known_as] = _table_constraints(
-            name, types, limit, columns=widths[known_as], devices=of_node.get(known_as), has_host_memory=has_host_memory
+            name,
+            types,
+            limit,
+            kernels=tuple(each for each in ComputeKernel if any(each in _left(offer, limit)[kind] for kind in types)),
+            columns=widths[known_as],
+            devices=of_node.get(known_as),
+            has_host_memory=has_host_memory,
         )
         carried[known_as] = {field: value for field in COPIED if (value := getattr(limit, field)) is not None}
         if known_as in of_node:
@@ -112,7 +125,7 @@ def translated(
         asks_for_host_memory=any(each.compute_kernels is not None for each in own.values()),
         carried={name: each for name, each in carried.items() if each},
         output_type=_output_type(carried),
-        warnings=tuple(_warnings(tables, limits or {}, carried)),
+        warnings=tuple(_warnings(tables, asked, carried)),
     )
 
 
@@ -145,60 +158,83 @@ def _table_constraints(
     types: tuple[ShardingType, ...],
     limit: ParameterConstraints,
     *,
+    kernels: tuple[ComputeKernel, ...],
     columns: int,
     devices: tuple[int, ...] | None,
     has_host_memory: bool,
 ) -> TableConstraints:
     """Return the constraints of one table. Raises DropInError."""
-    kernels = tuple(each for each in ComputeKernel if each in (limit.compute_kernels or ()))
-    asks_for_host = any(each.is_on_host for each in kernels) and (has_host_memory or ComputeKernel.FUSED not in kernels)
+    permits_host = limit.compute_kernels is not None and has_host_memory
+    asks_for_host = any(each.is_on_host for each in kernels) and (permits_host or ComputeKernel.FUSED not in kernels)
     is_cut = ShardingType.COLUMN_WISE in types
     raw = {
         "devices": devices or None,
         "sharding_types": types,
         "max_shards": None if is_cut or ShardingType.GRID in types else 1,
-        "min_shard_width": None if limit.min_partition is None else _least_width(limit.min_partition, columns),
+        "min_shard_width": _least_width(name, limit.min_partition, columns) if limit.min_partition else None,
         "compute_kernels": kernels if asks_for_host else None,
     }
-    try:
-        return validated(TableConstraints, raw, where=f"constraints[{name!r}].min_partition")
-    except DocumentError as error:
-        raise DropInError(str(error)) from error
+    return validated(TableConstraints, raw, where=f"constraints[{name!r}]")
 
 
-def _least_width(asked: int, columns: int) -> int:
+def _least_width(name: str, given: object, columns: int) -> int:
     """Return the least width of even column shards that is not below the asked one, as TorchRec cuts."""
-    if asked < 1:
-        return asked  # which the document refuses by name
+    asked = whole_number(
+        given, where=f"constraints[{name!r}].min_partition", hint="columns of the narrowest shard, or leave it out"
+    )
     return next((width for width in range(asked, columns) if columns % width == 0 and width % 4 == 0), columns)
 
 
+def _offer(sharder: ModuleSharder[nn.Module], compute_device: str) -> Mapping[str, Sequence[str]]:
+    """Return the kernels that a sharder has for each of its types."""
+    kinds = sharder.sharding_types(compute_device)
+    return {kind: sharder.compute_kernels(kind, compute_device) for kind in kinds}
+
+
+def _left(offered: Mapping[str, Sequence[str]], limit: ParameterConstraints) -> Mapping[str, Sequence[str]]:
+    """Return the kernels that constraints leave of those that a sharder has for each type, as TorchRec filters them."""
+    asked = limit.compute_kernels or [*ComputeKernel]
+    left = {kind: [each for each in kernels if each in asked] for kind, kernels in offered.items()}
+    return {
+        kind: [each for each in kernels if each != ComputeKernel.DENSE or ComputeKernel.FUSED not in kernels]
+        for kind, kernels in left.items()
+    }
+
+
 def _types(
-    known_as: str, limit: ParameterConstraints, of_sharder: tuple[str, ...], families: frozenset[Family]
+    known_as: str,
+    limit: ParameterConstraints,
+    offered_kernels: Mapping[str, Sequence[str]],
+    families: frozenset[Family],
+    *,
+    is_processed: bool,
 ) -> tuple[ShardingType, ...]:
     """Return the types that a table may have. Raises DropInError where none is left."""
-    asked, kernels = limit.sharding_types, limit.compute_kernels
-    known = tuple(each for each in ShardingType if each in of_sharder)
+    asked = limit.sharding_types
+    left = _left(offered_kernels, limit)
+    known = tuple(each for each in ShardingType if each in left)
     allowed = known if asked is None else tuple(each for each in known if each in asked)
     if not allowed:
-        found = asked if asked is not None and known else of_sharder
+        found = asked if asked is not None and known else [*left]
         listed = ", ".join(map(str, found)) or "what its sharder offers for this device, which is nothing"
         raise DropInError(
             f"table {known_as!r} may only be {listed}; this planner places tables "
             f"{', '.join(known or ShardingType)}; hint: allow one of them, or plan the module with TorchRec's planner",
             PlannerErrorType.STRICT_CONSTRAINTS,
         )
-    run = tuple(each for each in allowed if kernels is None or any(kernel in kernels for kernel in kernels_of(each)))
+    run = tuple(each for each in allowed if any(kernel in left[each] for kernel in kernels_of(each)))
     if not run:
+        of_sharder = dict.fromkeys(each for kind in allowed for each in offered_kernels[kind])
         raise DropInError(
-            f"table {known_as!r} may only use the kernels {', '.join(kernels or ())}, which run no "
-            f"{' or '.join(allowed)} table; this planner places fused ones, also in host memory, and dense ones of "
-            "data_parallel tables; hint: allow `fused`, or plan the module with TorchRec's planner",
+            f"table {known_as!r} has no kernel left: its sharder has {', '.join(of_sharder) or 'none'} for "
+            f"{' and '.join(allowed)}, constraints allow {', '.join(limit.compute_kernels or ['all'])}, and this "
+            "planner places fused ones, on a GPU also in host memory, and dense ones of data_parallel tables; "
+            "hint: allow `fused`, or plan the module with TorchRec's planner",
             PlannerErrorType.STRICT_CONSTRAINTS,
         )
     if asked is not None:
         return run
-    unasked = tuple(each for each in run if each in BY_DEFAULT)
+    unasked = tuple(each for each in run if each in BY_DEFAULT and not (is_processed and each in BY_ROWS))
     return tuple(each for each in unasked if Family.of(each) in families) or unasked or run
 
 
@@ -209,10 +245,16 @@ def _output_type(carried: Mapping[str, Mapping[str, Any]]) -> DataType | None:
     return None if only is None or only.name not in DataType.__members__ else DataType[only.name]
 
 
-def _warnings(tables: ModelTables, given: Limits, carried: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _warnings(tables: ModelTables, asked: Asked, carried: Mapping[str, Mapping[str, Any]]) -> list[str]:
     found = []
-    names = {name for _, name in tables.places.values()}
-    unknown = [name for name in given if name not in names]
+    left_out = [name for _, name in tables.left_out]
+    if left_out:
+        more = f" and {len(left_out) - 1} more are" if len(left_out) > 1 else " is"
+        found.append(
+            f"constraints: table {left_out[0]!r}{more} left out of the plan, as TorchRec's planner does: device_group "
+            "names another device, or the enumerator has no option; every rank keeps what is left out whole"
+        )
+    unknown = asked.others({*left_out, *(name for _, name in tables.places.values())})
     if unknown:
         more = f", and {len(unknown) - 1} more," if len(unknown) > 1 else ""
         found.append(f"constraints: {unknown[0]!r}{more} is not a table of the planned module; passed over")

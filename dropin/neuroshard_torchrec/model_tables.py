@@ -17,8 +17,9 @@ from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig, EmbeddingBagConfig
 
+from neuroshard_torchrec.asked import Asked
 from neuroshard_torchrec.collections import Sharders, TableCollection, collections_of
-from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.errors import DropInError, NoTablesError
 from neuroshard_torchrec.optimizers import in_backward_optimizers, with_optimizers
 from neuroshard_torchrec.sample_batches import SampleBatches, batches_of, statistics_of
 
@@ -26,13 +27,6 @@ logger = logging.getLogger(__name__)
 
 LEAST_LOOKUPS = 1e-6
 """Per sample, of a feature that constraints count none of."""
-
-Limits = Mapping[str, ParameterConstraints]
-"""TorchRec's constraints, by the table's name."""
-
-
-class NoTablesError(DropInError):
-    """The module has no tables that a sharder takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,6 +37,8 @@ class ModelTables:
     collections: tuple[TableCollection, ...]
     places: Mapping[str, tuple[str, str]]
     """Path of the collection and name in it, by the name in the table set."""
+    left_out: tuple[tuple[str, str], ...]
+    """Path of the collection and name in it, of the tables that the plan has no entry for."""
     statistics: DataStatistics | None
     """What sample batches say of each table, over all of its features. None: there were none."""
     optimizer_problem: str
@@ -82,7 +78,7 @@ def model_tables(
     *,
     sharders: Sharders | None = None,
     sample_batches: SampleBatches = (),
-    constraints: Limits | None = None,
+    asked: Asked | None = None,
     batch_size: int | None = None,
     compute_device: str | None = None,
     name: str | None = None,
@@ -94,10 +90,9 @@ def model_tables(
     Raises:
         DropInError: see table_set_of.
     """
-    collections = tuple(
-        _on_device(each, constraints or {}, compute_device) for each in collections_of(module, sharders)
-    )
-    collections = tuple(each for each in collections if each.configs)
+    asked = asked or Asked()
+    whole = collections_of(module, sharders)
+    collections = tuple(each for given in whole if (each := _planned_part(given, asked, compute_device)).configs)
     if not collections:
         raise NoTablesError(
             f"{type(module).__name__} has no EmbeddingBagCollection or EmbeddingCollection that one of the sharders "
@@ -113,7 +108,7 @@ def model_tables(
     measured = {} if statistics is None else {each.name: each for each in statistics.features}
     tables = []
     for known_as, collection, config in named:
-        limit = (constraints or {}).get(config.name)
+        limit = asked.of((collection.path, config.name))
         table: dict[str, object] = {
             "name": known_as,
             "num_embeddings": config.num_embeddings,
@@ -149,6 +144,8 @@ def model_tables(
         table_set = validated(TableSet, raw, where=type(module).__name__)
     except DocumentError as error:
         raise DropInError(_with_names(str(error), names)) from error
+    planned = {(each.path, config.name) for each, config in members}
+    in_module = [(each.path, name) for each in whole for name in each.weights]
     places = {known_as: (collection.path, config.name) for known_as, collection, config in named}
     problem = ""
     try:
@@ -157,7 +154,12 @@ def model_tables(
     except DropInError as error:
         problem = str(error)
     return ModelTables(
-        table_set=table_set, collections=collections, places=places, statistics=statistics, optimizer_problem=problem
+        table_set=table_set,
+        collections=collections,
+        places=places,
+        left_out=tuple(place for place in in_module if place not in planned),
+        statistics=statistics,
+        optimizer_problem=problem,
     )
 
 
@@ -186,13 +188,9 @@ def _with_names(sentence: str, names: Sequence[str]) -> str:
     )
 
 
-def _on_device(collection: TableCollection, constraints: Limits, compute_device: str | None) -> TableCollection:
-    """Return a collection without the tables whose device_group is another device, which TorchRec leaves out too."""
-    left_out = {
-        name
-        for name, limit in constraints.items()
-        if compute_device is not None and limit.device_group not in {None, compute_device}
-    }
+def _planned_part(collection: TableCollection, asked: Asked, compute_device: str | None) -> TableCollection:
+    """Return a collection without the tables that the plan has no entry for."""
+    left_out = {name for name in collection.weights if asked.leaves_out((collection.path, name), compute_device)}
     return replace(
         collection,
         configs=tuple(each for each in collection.configs if each.name not in left_out),

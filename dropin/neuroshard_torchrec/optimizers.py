@@ -32,24 +32,24 @@ Place: TypeAlias = tuple[str, str]
 
 
 def in_backward_optimizers(collections: Sequence[TableCollection]) -> Mapping[Place, Optimizer]:
-    """Return the optimizers of `apply_optimizer_in_backward`, of the tables that have one.
+    """Return the optimizers of `apply_optimizer_in_backward`, or of a fused collection, of the tables that have one.
 
     Raises:
         DropInError: one is not known here.
     """
     return {
-        (each.path, name): _known(name, _in_backward(weight)[0].__name__, _BY_CLASS)
+        (each.path, name): _known(name, given[0].__name__, _BY_CLASS)
         for each in collections
         for name, weight in each.weights.items()
-        if _in_backward(weight)
+        if (given := _in_backward(each, weight))
     }
 
 
 def optimizers_of(collections: Sequence[TableCollection]) -> Mapping[Place, Optimizer]:
     """Return the optimizers of all tables.
 
-    A table's is the one of `apply_optimizer_in_backward`, else that of its sharder's fused_params, else FBGEMM's
-    default, EXACT_SGD.
+    A table's is that of its fused collection or of `apply_optimizer_in_backward`, else that of its sharder's
+    fused_params, else FBGEMM's default, EXACT_SGD.
 
     Raises:
         DropInError: one is not known here.
@@ -58,7 +58,7 @@ def optimizers_of(collections: Sequence[TableCollection]) -> Mapping[Place, Opti
         (each.path, name): _known(name, _fused_optimizer(each), _BY_FBGEMM)
         for each in collections
         for name, weight in each.weights.items()
-        if not _in_backward(weight)
+        if not _in_backward(each, weight)
     }
     return {**fused, **in_backward_optimizers(collections)}
 
@@ -74,9 +74,9 @@ def with_optimizers(tables: TableSet, optimizers: Mapping[str, Optimizer]) -> Ta
     return tables.model_copy(update={"optimizer": usual, "tables": members})
 
 
-def _in_backward(weight: nn.Parameter) -> Sequence[type]:
-    """Return a table's optimizers from `apply_optimizer_in_backward`. Empty: there are none."""
-    return getattr(weight, "_optimizer_classes", ())
+def _in_backward(collection: TableCollection, weight: nn.Parameter) -> Sequence[type]:
+    """Return a table's optimizers from its collection or `apply_optimizer_in_backward`. Empty: there are none."""
+    return (collection.optimizer,) if collection.optimizer is not None else getattr(weight, "_optimizer_classes", ())
 
 
 def _fused_optimizer(collection: TableCollection) -> EmbOptimType:

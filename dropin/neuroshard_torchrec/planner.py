@@ -28,12 +28,12 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingPlanner
 
 from neuroshard_torchrec.agreement import agreed_question, attempt, from_rank_0, gathered, together
-from neuroshard_torchrec.arguments import require_covered
-from neuroshard_torchrec.collections import Sharders, collections_of
+from neuroshard_torchrec.arguments import require_covered, whole_number
+from neuroshard_torchrec.asked import Limits
+from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.devices import Caps
-from neuroshard_torchrec.errors import DropInError, of_planner
+from neuroshard_torchrec.errors import DropInError, NoTablesError, of_planner
 from neuroshard_torchrec.estimators import NeuroShardEstimator
-from neuroshard_torchrec.model_tables import Limits, NoTablesError
 from neuroshard_torchrec.plan_cache import PlanCache
 from neuroshard_torchrec.question import PlannerSettings, Question, question_of
 from neuroshard_torchrec.sample_batches import SampleBatches, batches_of
@@ -105,15 +105,23 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             lambda: require_covered({"callbacks": callbacks, "timeout_seconds": timeout_seconds, **others})
         )
         batches, unreadable = attempt(lambda: batches_of(sample_batches))
+        given = getattr(enumerator, "_batch_size", BATCH_SIZE) if batch_size is None else batch_size
+        samples, uncounted = attempt(
+            lambda: whole_number(
+                given,
+                where="batch_size",
+                hint=f"the samples of a step on each device, or leave it out for {BATCH_SIZE}",
+            )
+        )
         self._settings = PlannerSettings(
             topology=topology,
-            batch_size=getattr(enumerator, "_batch_size", BATCH_SIZE) if batch_size is None else batch_size,
+            batch_size=samples or BATCH_SIZE,
             constraints=constraints,
             device_type=device_type,
             bundle=Path(bundle) if isinstance(bundle, str) else bundle,
             optimizer=optimizer,
             sample_batches=batches or (),
-            problem=refused or unreadable,
+            problem=refused or uncounted or unreadable,
             dense_memory_bytes=dense_memory_bytes,
             storage_reservation=storage_reservation,
             enumerator=enumerator,
@@ -205,10 +213,9 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
                 return stored
         ranks = dist.get_process_group_ranks(group)
         caps = Caps.least(gathered(Caps.of(self._settings.topology), group))
-        has_tables = gathered(_has_tables(module, sharders), group)
-        if not any(has_tables):
-            return ShardingPlan({})
         question = agreed_question(lambda: question_of(module, sharders, self._settings, ranks=ranks, caps=caps), group)
+        if question is None:
+            return ShardingPlan({})
         found = from_rank_0(lambda: self._planned(question).to_json(), group)
         return self._answer(question, Plan.from_json(found, where="the plan of rank 0"))
 
@@ -327,14 +334,6 @@ def _completed(asked: Mapping[str, Any], planned: ParameterSharding) -> Mapping[
     if cache is None or cache.load_factor is not None or planned.cache_params is None:
         return asked
     return {**asked, "cache_params": replace(cache, load_factor=planned.cache_params.load_factor)}
-
-
-def _has_tables(module: nn.Module, sharders: Sharders | None) -> bool:
-    """Return whether a module may have tables; what is wrong with them is found out later, on all ranks together."""
-    try:
-        return bool(collections_of(module, sharders))
-    except DropInError:
-        return True
 
 
 def _group(given: dist.ProcessGroup | None, *, asked: str, otherwise: str) -> dist.ProcessGroup:

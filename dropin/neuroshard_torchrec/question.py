@@ -21,14 +21,14 @@ from torch import nn
 from torchrec.distributed.planner.types import Enumerator, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
+from neuroshard_torchrec.asked import Limits, asked_of
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.devices import Caps, PlannedDevices, planned_devices, require_devices_of
-from neuroshard_torchrec.enumerated import all_constraints
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
-from neuroshard_torchrec.model_tables import Limits, ModelTables, model_tables
+from neuroshard_torchrec.model_tables import ModelTables, model_tables
 from neuroshard_torchrec.optimizers import optimizers_of, with_optimizers
 from neuroshard_torchrec.reservation import Reserved, reserved
 from neuroshard_torchrec.sample_batches import Batches
@@ -148,12 +148,12 @@ def question_of(
     devices = planned_devices(
         settings.topology, device_type=settings.device_type, bundle=settings.bundle, ranks=ranks, caps=caps
     )
-    constraints = all_constraints(settings.constraints, settings.enumerator, module, sharders)
+    asked = asked_of(settings.constraints, settings.enumerator, module, sharders)
     tables = model_tables(
         module,
         sharders=sharders,
         sample_batches=settings.sample_batches,
-        constraints=constraints,
+        asked=asked,
         batch_size=settings.batch_size,
         compute_device=devices.compute_device,
     )
@@ -163,7 +163,7 @@ def question_of(
     in_host_memory = devices.with_host_memory()
     limits = translated(
         tables,
-        constraints,
+        asked,
         topology=devices.topology,
         max_memory_bytes=devices.max_memory_bytes,
         compute_device=devices.compute_device,
@@ -180,7 +180,7 @@ def question_of(
             len(tables.collections),
         )
     table_set = _with_trained_optimizers(tables, settings, tell)
-    kept_free = _reserved(settings, devices, module, sharders, constraints)
+    kept_free = _reserved(settings, devices, module, sharders, asked.by_name)
     raw = {
         "schema_version": PlanRequest.schema_name,
         "tables": table_set.model_dump(mode="json", exclude_none=True),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from neuroshard_torchrec.asked import Asked
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
 from neuroshard_torchrec.model_tables import model_tables
 from support.dropin.dropin_models import META, Remapped, collisions, config
@@ -49,7 +50,7 @@ def test_a_device_has_its_part_of_the_map_and_a_history_of_its_own(policy: MCHEv
     module = MCHManagedCollisionModule(
         zch_size=ROWS, device=META, eviction_policy=policy, eviction_interval=10, buckets=DEVICES
     )
-    tables = model_tables(mapped(module), constraints={"t": ParameterConstraints(pooling_factors=[3.0])})
+    tables = model_tables(mapped(module), asked=Asked(by_name={"t": ParameterConstraints(pooling_factors=[3.0])}))
     blocks = [ROWS // DEVICES * device for device in range(DEVICES + 1)]
     of_device = module.rebuild_with_output_id_range((blocks[1], blocks[2]), blocks, device=CPU)
     ids = torch.arange(16 * 3)

@@ -2,6 +2,7 @@ import pytest
 import torch
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
 from neuroshard_torchrec import DropInError, model_tables, table_set_of
+from neuroshard_torchrec.asked import Asked
 from support.dropin.dropin_models import META, TwoTowers, batch, config
 from torch import nn
 from torch.distributed.optim.apply_optimizer_in_backward import _apply_optimizer_in_backward
@@ -97,7 +98,7 @@ def test_one_batch_or_none_is_taken_as_well_as_several() -> None:
 def test_torchrecs_pooling_factors_count_where_no_batch_is_given() -> None:
     """One for each feature, as TorchRec's planner adds them up."""
     limits = {"tags": ParameterConstraints(pooling_factors=[7.5])}
-    tables = model_tables(TwoTowers(), constraints=limits).table_set.tables
+    tables = model_tables(TwoTowers(), asked=Asked(by_name=limits)).table_set.tables
 
     assert {table.name: table.pooling_factor for table in tables}["tags"] == 7.5
 

@@ -8,14 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from neuroshard_api.documents.presets import preset
-from neuroshard_api.documents.tables import DataType
+from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from neuroshard_torchrec.arguments import ARGUMENTS, COPIED, FIELDS, guide_table
 from support.dropin.dropin_models import META, Remapped, TwoTowers, config
 from support.dropin.dropin_planners import kinds, planned, planner
 from torch import nn
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fused_embeddingbag import FusedEmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.proposers import GreedyProposer
@@ -23,10 +26,19 @@ from torchrec.distributed.planner.storage_reservations import (
     FixedPercentageStorageReservation,
     HeuristicalStorageReservation,
 )
-from torchrec.distributed.planner.types import ParameterConstraints, PlannerErrorType, StorageReservation, Topology
+from torchrec.distributed.planner.types import (
+    ParameterConstraints,
+    PlannerErrorType,
+    ShardingOption,
+    StorageReservation,
+    Topology,
+)
 from torchrec.distributed.types import BoundsCheckMode, CacheAlgorithm, CacheParams, KeyValueParams
 from torchrec.modules.embedding_configs import DataType as TorchRecType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
+from torchrec.modules.fp_embedding_modules import FeatureProcessedEmbeddingBagCollection
+from torchrec.modules.fused_embedding_modules import FusedEmbeddingBagCollection
 
 TOPOLOGY = Topology(world_size=4, local_world_size=4, compute_device="cuda", hbm_cap=2**36)
 
@@ -43,6 +55,41 @@ class ByRowsAlone(EmbeddingEnumerator):  # type: ignore[misc] # torchrec has no 
 
     def _filter_sharding_types(self, name: str, *_: object) -> list[str]:
         return ["row_wise"] if name == "tags" else ["table_wise"]
+
+
+class ByPath(EmbeddingEnumerator):  # type: ignore[misc] # torchrec has no types
+    """An enumerator with constraints by the path of a table, and with no option of one."""
+
+    def enumerate(self, module: nn.Module, sharders: list[Any]) -> list[ShardingOption]:
+        """Return TorchRec's options of the types that a collection may have."""
+        types = {"items": "row_wise", "users": "table_wise"}
+        found = [
+            option
+            for option in super().enumerate(module, sharders)
+            if option.name != "tags" and option.sharding_type == types[option.path]
+        ]
+        for option in found:
+            option.bounds_check_mode = BoundsCheckMode.FATAL if option.path == "items" else None
+        return found
+
+
+class Sharder(EmbeddingBagCollectionSharder):  # type: ignore[misc] # torchrec has no types
+    """Allows these types, and these kernels for each."""
+
+    def __init__(self, types: list[str], kernels: list[str]) -> None:
+        super().__init__()
+        self._types, self._kernels = types, kernels
+
+    def sharding_types(self, _device: str) -> list[str]:
+        """Return the types."""
+        return self._types
+
+    def compute_kernels(self, _type: str, _device: str) -> list[str]:
+        """Return the kernels."""
+        return self._kernels
+
+
+BAGS = EmbeddingBagCollection(tables=[config("a"), config("b")], device=META)
 
 
 def test_constraints_of_torchrec_are_kept() -> None:
@@ -149,12 +196,15 @@ def test_lookups_count_poolings_and_the_batches_of_features() -> None:
     assert {table.name: table.pooling_factor for table in planned(made).request.tables.tables}["tags"] == 12.0
 
 
-def test_a_table_of_another_device_group_is_left_out() -> None:
+def test_a_table_of_another_device_group_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     """As TorchRec leaves it out of a plan for GPUs."""
-    found = planner(constraints={"tags": ParameterConstraints(device_group="cpu")}).plan(TwoTowers())
+    with caplog.at_level(logging.WARNING):
+        found = planner(constraints={"tags": ParameterConstraints(device_group="cpu")}).plan(TwoTowers())
 
     assert "tags" not in found.plan["items"]
     assert "country" in found.plan["users"]
+    assert "table 'tags' is left out of the plan, as TorchRec's planner does" in caplog.text
+    assert "is not a table" not in caplog.text
 
 
 def test_constraints_of_other_models_are_passed_over_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
@@ -214,6 +264,67 @@ def test_a_reservation_of_all_memory_is_torchrecs_error() -> None:
         ).plan(TwoTowers())
 
     assert caught.value.error_type is PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+def test_a_table_without_an_option_of_the_enumerator_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """TorchRec's planner has no place for it either."""
+    with caplog.at_level(logging.WARNING):
+        found = planner(topology=TOPOLOGY, enumerator=ByPath(TOPOLOGY, batch_size=128)).plan(TwoTowers())
+
+    assert "tags" not in found.plan["items"]
+    assert "table 'tags' is left out of the plan" in caplog.text
+
+
+def test_an_enumerator_tells_tables_of_equal_names_apart() -> None:
+    """TorchEasyRec has constraints by the path of a table; what an option says besides reaches the kernel."""
+    found = planner(topology=TOPOLOGY, enumerator=ByPath(TOPOLOGY, batch_size=128)).plan(TwoTowers())
+
+    assert found.plan["items"]["id"].sharding_type == "row_wise"
+    assert found.plan["users"]["id"].sharding_type == "table_wise"
+    assert found.plan["items"]["id"].bounds_check_mode is BoundsCheckMode.FATAL
+    assert found.plan["users"]["id"].bounds_check_mode is None
+
+
+@pytest.mark.parametrize("kernel", ["fused", "fused_uvm", "fused_uvm_caching"])
+def test_the_kernels_of_a_sharder_are_kept(kernel: str) -> None:
+    """A sharder of host memory alone asks for it as constraints do."""
+    found = planner(topology=TOPOLOGY).plan(BAGS, [Sharder(["table_wise"], [kernel])])
+
+    assert {each.compute_kernel for each in found.plan[""].values()} == {kernel}
+
+
+@pytest.mark.parametrize("kernel", ["dense", "key_value"])
+def test_kernels_of_a_sharder_that_are_not_placed_are_refused(kernel: str) -> None:
+    """Other kernels are not put in their place."""
+    with pytest.raises(DropInError, match=f"its sharder has {kernel} for table_wise") as caught:
+        planner().plan(BAGS, [Sharder(["table_wise"], [kernel])])
+
+    assert caught.value.error_type is PlannerErrorType.STRICT_CONSTRAINTS
+
+
+def test_tables_of_feature_processors_are_by_rows_only_where_constraints_say_so() -> None:
+    """As TorchRec has it, which tests their pipeline less there."""
+    processed = FeatureProcessedEmbeddingBagCollection(
+        EmbeddingBagCollection(tables=[config("a")], is_weighted=True, device=META),
+        PositionWeightedModuleCollection({"a_id": 10}, device=META),
+    )
+    free, asked = planner(), planner(constraints={"a": ParameterConstraints(sharding_types=["row_wise"])})
+    free.plan(processed)
+
+    types = planned(free).request.constraints.tables["a"].sharding_types
+    assert types == (ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)
+    assert asked.plan(processed).plan[""]["a"].sharding_type == "row_wise"
+
+
+def test_a_fused_collection_is_planned_with_its_own_optimizer() -> None:
+    """Its tables are no part of the dense model."""
+    fused = FusedEmbeddingBagCollection([config("a")], torch.optim.Adagrad, {"lr": 0.1}, device=META)
+    made = planner()
+    found = made.plan(nn.ModuleDict({"bags": fused}), [FusedEmbeddingBagCollectionSharder()])
+
+    assert found.plan["bags"].keys() == {"a"}
+    assert planned(made).request.optimizer is Optimizer.ADAGRAD
+    assert planned(made).request.memory.dense_bytes == 0
 
 
 def test_copies_are_made_where_kernels_leave_no_other_type() -> None:
