@@ -176,7 +176,7 @@ def test_steps_that_take_as_long_have_no_cause() -> None:
 
 
 def test_what_inputs_explain_is_divided_out() -> None:
-    """A rank that is slow next to drifted tables is named as well; so is one that is far beyond what they explain."""
+    """A rank that is slow next to drifted tables is named as well; so is one that adds more than they explain."""
     two = found({2: dict.fromkeys(COMPUTE, 2.0), 0: dict.fromkeys(COMPUTE, 1.7)}, inputs=LOOKED_UP_TWICE)
     beyond = found({2: dict.fromkeys(COMPUTE, 4.0)}, inputs=LOOKED_UP_TWICE)
 
@@ -184,7 +184,21 @@ def test_what_inputs_explain_is_divided_out() -> None:
         (SlowdownCause.INPUTS_DRIFTED, (2,)),
         (SlowdownCause.DEVICE_SLOW, (0,)),
     ]
-    assert [(each.cause, each.ranks) for each in beyond] == [(SlowdownCause.DEVICE_SLOW, (2,))]
+    assert [(each.cause, each.ranks) for each in beyond] == [
+        (SlowdownCause.INPUTS_DRIFTED, (2,)),
+        (SlowdownCause.DEVICE_SLOW, (2,)),
+    ]
+    assert [each.confidence for each in beyond] == pytest.approx([12 / 36, 24 / 36], abs=0.001)
+
+
+def test_lookups_that_take_longer_than_explained_are_drift_of_inputs() -> None:
+    """Their bound errs where programs share the cores: compute 29 times as long, of which lookups explain 15.5 times."""
+    inputs = InputChange(ranks_of_table={"item": (2,)}, compute_ratios={2: 15.5})
+
+    (change,) = found({2: dict.fromkeys(COMPUTE, 29.0)}, inputs=inputs)
+
+    assert (change.cause, change.ranks, change.tables) == (SlowdownCause.INPUTS_DRIFTED, (2,), ("item",))
+    assert change.confidence == pytest.approx(14.5 / 28, abs=0.001)
 
 
 def test_an_exchange_of_more_indices_is_drift_of_inputs() -> None:
@@ -205,6 +219,15 @@ def test_a_rank_that_is_slow_in_one_direction_is_not_a_slow_device() -> None:
     assert change.cause is SlowdownCause.UNEXPLAINED
 
 
+def test_changed_inputs_are_named_where_nothing_else_explains_the_steps() -> None:
+    """With the share that they explain, which is nothing where lookups became fewer."""
+    fewer = InputChange(ranks_of_table={"item": (2,)}, compute_ratios={2: 0.5})
+
+    (change,) = found({1: {"backward": 2.0}}, inputs=fewer)
+
+    assert (change.cause, change.ranks, change.confidence) == (SlowdownCause.INPUTS_DRIFTED, (2,), 0.0)
+
+
 FACTORS = st.dictionaries(
     st.integers(0, RANKS - 1), st.dictionaries(st.sampled_from(PARTS), st.floats(0.2, 10.0)), max_size=RANKS
 )
@@ -217,6 +240,18 @@ def test_inputs_are_never_the_cause_while_they_are_the_same(
 ) -> None:
     """A new plan must not follow from a slow machine."""
     assert all(each.cause is not SlowdownCause.INPUTS_DRIFTED for each in found(factors, seed=seed, noise=noise))
+
+
+@settings(max_examples=100, deadline=None)
+@given(FACTORS, st.floats(0.1, 40.0), st.integers(0, 10_000))
+def test_steps_with_changed_inputs_are_never_unexplained(
+    factors: dict[int, dict[str, float]], ratio: float, seed: int
+) -> None:
+    """Their share of the added time is within 0 and 1."""
+    named = found(factors, inputs=InputChange(ranks_of_table={"item": (2,)}, compute_ratios={2: ratio}), seed=seed)
+
+    assert all(each.cause is not SlowdownCause.UNEXPLAINED for each in named)
+    assert all(each.confidence is not None and 0 <= each.confidence <= 1 for each in named)
 
 
 @settings(max_examples=50, deadline=None)

@@ -343,3 +343,14 @@ def test_what_an_earlier_start_found_is_removed_where_nothing_watches(tmp_path: 
     forget(tmp_path)
 
     assert [file.name for file in tmp_path.iterdir()] == ["step-report.json"]
+
+
+def test_a_named_cause_outlasts_a_noisy_report_and_a_restart(tmp_path: Path) -> None:
+    """The report of the dense part alone, and a start that has not counted batches yet, name the rank still."""
+    training = Training(tmp_path)
+    training.run(0, 1000)
+    training.run(1000, 1400, compute=2.0)
+    noisy = training.run(1400, 1500, dense=3.0)[-1]
+    first = Training(tmp_path).run(1500, 1600, compute=2.0)[-1]
+
+    assert named(noisy) == named(first) == [(SlowdownCause.DEVICE_SLOW, (1,), ())]

@@ -3,7 +3,10 @@
 A rank that waits for a slower one shows the wait in its exchanges and in its dense part. So what a rank computes itself
 is compared across ranks; exchanges and the dense part count by their least over all ranks, which has no such wait.
 
-What changed inputs explain is divided out first; causes are looked for in the rest.
+Changed lookups come first: what they can add to a rank's compute at most is theirs, and other causes are looked for in
+the rest. That bound errs, by caches and by programs on the same cores, so a rest that is less than what the inputs
+explain of the same rank names no device. Slower steps with changed inputs and no other cause are the inputs' as well:
+their share tells how little is explained, and a plan for them has to promise its gain before anything restarts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -93,10 +96,7 @@ def causes(
         ),
         *pattern.data_late(),
     ]
-    found = found or pattern.dense_slow_somewhere()
-    numbers = [
-        (SlowdownCause.UNEXPLAINED, (), [step, *pattern.compute.values(), pattern.output_exchange, pattern.dense])
-    ]
+    found = found or pattern.dense_slow_somewhere() or pattern.unexplained()
     return tuple(
         DriftChange(
             cause=cause,
@@ -104,9 +104,9 @@ def causes(
             tables=tuple(sorted(inputs.ranks_of_table)) if cause is SlowdownCause.INPUTS_DRIFTED else (),
             since_step=since_step,
             evidence=tuple(each.evidence for each in evidence),
-            confidence=0.0 if cause is SlowdownCause.UNEXPLAINED else _accounted_share(evidence, step),
+            confidence=pattern.accounted_share(cause, evidence),
         )
-        for cause, ranks, evidence in (found or numbers)
+        for cause, ranks, evidence in found
     )
 
 
@@ -150,22 +150,20 @@ class _Pattern:
         self.dense_of_rank = {
             before.rank: _Ratio(StepPart.DENSE, before.rank, before.dense_ms, since.dense_ms) for before, since in pairs
         }
+        self.explained = {rank: self._explained(ratio) for rank, ratio in self.compute.items()}
         self.rest = {rank: self._unexplained(ratio) for rank, ratio in self.compute.items()}
+        self.holders = sorted({rank for ranks in inputs.ranks_of_table.values() for rank in ranks})
+        """Ranks of changed tables."""
 
     def inputs_drifted(self) -> _Found:
-        """Find changed tables on ranks whose compute, or the exchange of indices, is up as they explain."""
-        holders = sorted({rank for ranks in self.inputs.ranks_of_table.values() for rank in ranks})
-        slow = [rank for rank in holders if self._is_up(self.compute[rank])]
-        explained = [
-            rank
-            for rank in slow
-            if self._explained(rank) >= 1 + self.min_shift and self.rest[rank].excess <= EXPLAINED_WITHIN
-        ]
-        if explained:
-            return [(SlowdownCause.INPUTS_DRIFTED, explained, [self.compute[rank] for rank in explained])]
-        if holders and not slow and self._is_up(self.input_exchange):
-            return [(SlowdownCause.INPUTS_DRIFTED, holders, [self.input_exchange])]
-        return []
+        """Find changed tables that explain a material part of what the step takes longer, by compute or by exchange."""
+        if not self.holders:
+            return []
+        explained = [rank for rank in self.holders if self._is_up(self.explained[rank])]
+        evidence = [self.compute[rank] for rank in explained]
+        if self._is_up(self.input_exchange):
+            evidence.append(self.input_exchange)
+        return [(SlowdownCause.INPUTS_DRIFTED, explained or self.holders, evidence)] if evidence else []
 
     def everything_slow(self) -> _Found:
         """Find all ranks slow alike, in compute and in the dense part, as the step is."""
@@ -184,7 +182,10 @@ class _Pattern:
         slow = [
             rank
             for rank, excess in excesses.items()
-            if excess >= limit and self._is_up(self.rest[rank]) and self._is_slow_both_ways(rank)
+            if excess >= limit
+            and self._is_up(self.rest[rank])
+            and self.rest[rank].added_ms > self.explained[rank].added_ms
+            and self._is_slow_both_ways(rank)
         ]
         if not slow or len(slow) == len(excesses):
             return []
@@ -220,14 +221,37 @@ class _Pattern:
         late = [rank for rank, wait in self.waits.items() if self._is_material(wait)]
         return [(SlowdownCause.DATA_LATE, late, [self.waits[rank] for rank in late])] if late else []
 
-    def _explained(self, rank: int) -> float:
-        return self.inputs.compute_ratios.get(rank, 1.0) if self.inputs.ranks_of_table else 1.0
+    def unexplained(self) -> _Found:
+        """Find changed inputs whatever they explain; without them, nothing that is known."""
+        if self.holders:
+            return [(SlowdownCause.INPUTS_DRIFTED, self.holders, [self.compute[rank] for rank in self.holders])]
+        numbers = [self.step, *self.compute.values(), self.output_exchange, self.dense]
+        return [(SlowdownCause.UNEXPLAINED, (), numbers)]
+
+    def accounted_share(self, cause: SlowdownCause, evidence: Sequence[_Ratio]) -> float:
+        """Return the share of what the step takes longer that a cause adds, of each part on the rank with most of it.
+
+        Of a rank's compute, what inputs explain is theirs, and the rest is that of other causes.
+        """
+        if cause is SlowdownCause.UNEXPLAINED:
+            return 0.0
+        of_compute = self.explained if cause is SlowdownCause.INPUTS_DRIFTED else self.rest
+        added_ms: dict[StepPart, float] = {}
+        for each in evidence:
+            own = of_compute[each.rank] if each.part is StepPart.COMPUTE and each.rank is not None else each
+            added_ms[each.part] = max(own.added_ms, added_ms.get(each.part, 0.0))
+        return round(min(1.0, sum(added_ms.values()) / self.step.added_ms), 3)
+
+    def _explained(self, ratio: _Ratio) -> _Ratio:
+        """Return the part of a rank's compute that inputs explain: up to the most that they can make of it."""
+        assert ratio.rank is not None, "compute is of a rank"
+        factor = self.inputs.compute_ratios.get(ratio.rank, 1.0) if self.inputs.ranks_of_table else 1.0
+        explained_ms = max(ratio.before_ms, min(ratio.before_ms * factor, ratio.since_ms))
+        return _Ratio(ratio.part, ratio.rank, ratio.before_ms, explained_ms)
 
     def _unexplained(self, ratio: _Ratio) -> _Ratio:
         """Return a rank's compute beyond the most that inputs explain; what is below that they explain as well."""
-        assert ratio.rank is not None, "compute is of a rank"
-        explained_ms = ratio.before_ms * self._explained(ratio.rank)
-        return _Ratio(ratio.part, ratio.rank, max(ratio.before_ms, min(explained_ms, ratio.since_ms)), ratio.since_ms)
+        return _Ratio(ratio.part, ratio.rank, self._explained(ratio).since_ms, ratio.since_ms)
 
     def _threshold(self) -> float:
         """Return the least excess of compute that needs a cause besides changed inputs."""
@@ -251,14 +275,6 @@ class _Pattern:
         )
         rest = (self._unexplained(_Ratio(StepPart.COMPUTE, rank, *way)) for way in ways)
         return min(each.excess for each in rest) >= self.min_shift
-
-
-def _accounted_share(evidence: Sequence[_Ratio], step: _Ratio) -> float:
-    """Return the share of what the step takes longer that the parts add, of each part on the rank where it is most."""
-    added_ms: dict[StepPart, float] = {}
-    for each in evidence:
-        added_ms[each.part] = max(each.added_ms, added_ms.get(each.part, 0.0))
-    return round(min(1.0, sum(added_ms.values()) / step.added_ms), 3)
 
 
 def _compute_ms(times: RankTimes) -> float:

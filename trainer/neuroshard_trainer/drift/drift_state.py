@@ -6,6 +6,7 @@ from typing import ClassVar, Literal, Self
 
 from neuroshard_api.documents.counts import Count, PositiveCount
 from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.drift_report import DriftChange
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.run_document import RunDocument
 from neuroshard_api.documents.step_report import RankTimes
@@ -32,6 +33,8 @@ class DriftState(RunDocument):
     """Number of its first step. None: not known."""
     inputs: InputStatistics | None = None
     """Reference of the inputs. None: not known yet."""
+    named: tuple[DriftChange, ...] = ()
+    """Causes of the slow-down that lasts. Empty: none was named."""
 
     @classmethod
     def kept(cls, file: Path, run: RunIdentity, *, world_size: int, conditions: str) -> Self | None:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from neuroshard_trainer.drift.attribution import UNCHANGED_INPUTS, causes
 from neuroshard_trainer.drift.detector import REFERENCE_STEPS, WARM_UP_STEPS, ShiftDetector, Slowdown
 from neuroshard_trainer.drift.drift_state import DriftState
+from neuroshard_trainer.drift.held_causes import HeldCauses
 from neuroshard_trainer.drift.input_statistics import HELD_SAMPLES
 from neuroshard_trainer.drift.input_watch import InputWatch
 from neuroshard_trainer.drift.placement import FeaturePlacement
@@ -139,8 +140,8 @@ class DriftWatch:
         self._local_world_size = local_world_size
         self._conditions = conditions
         self._placement: FeaturePlacement | None = None
-        self._named: frozenset[tuple[object, ...]] = frozenset()
-        """Causes and ranks that were logged."""
+        self._logged: frozenset[tuple[object, ...]] = frozenset()
+        """Causes and ranks."""
         self.checkpoint_ms: float | None = None
         """Duration of the last checkpoint. None: there was none."""
         self.start_ms: float | None = None
@@ -153,6 +154,7 @@ class DriftWatch:
         """Of this start. None: none was measured yet."""
         self._reported: Slowdown | None = None
         """The change that the last report named a cause of; until then a report is written whatever was spent."""
+        self._causes = HeldCauses(() if state is None else state.named)
         self.inputs = InputWatch(run, reference=None if state is None else state.inputs)
         """Of this rank's batches."""
         if state is not None:
@@ -230,6 +232,7 @@ class DriftWatch:
         logger.warning("batches differ in size or features from those of the start before; drift learns from this one")
         forget(self._folder)
         self._detector, self._reference, self._reported = ShiftDetector(), (), None
+        self._causes.clear()
         self.inputs = InputWatch(self._run)
 
     def _report(self, last_step: int, recent: Sequence[RankTimes], num_recent: int) -> DriftReport | None:
@@ -252,21 +255,26 @@ class DriftWatch:
     def _changes(self, last_step: int, recent: Sequence[RankTimes], num_recent: int) -> tuple[DriftChange, ...]:
         """Return the causes of a slow-down, once enough is known of times and inputs since then to tell them apart."""
         change = self._detector.change
-        if change is None or last_step - change.since_step + 1 < CHANGED_SHARE * num_recent:
+        if change is None:
+            self._causes.clear()
             return ()
+        named = self._causes.of(change.since_step)
+        if last_step - change.since_step + 1 < CHANGED_SHARE * num_recent:
+            return named
         before, since = self.inputs.reference, self.inputs.recent
         if before is not None and self.inputs.num_counted_since(change.since_step) < HELD_SAMPLES:
-            return ()
+            return named
         inputs = UNCHANGED_INPUTS
         if before is not None and since is not None and since.changed_features:
             inputs = self._placed(before).input_change(before, since)
-        return causes(
+        found = causes(
             self._reference,
             recent,
             since_step=change.since_step,
             ranks_per_node=self._placed(before).ranks_per_node,
             inputs=inputs,
         )
+        return self._causes.take(found, tables=inputs.ranks_of_table)
 
     def _placed(self, inputs: InputStatistics | None) -> FeaturePlacement:
         if self._placement is not None:
@@ -282,11 +290,11 @@ class DriftWatch:
     def _log(self, report: DriftReport) -> None:
         """Log changes that were not there at the report before."""
         named = frozenset((change.cause, change.ranks, change.tables) for change in report.changes)
-        if named - self._named:
+        if named - self._logged:
             logger.warning("%s", report.headline)
-        elif self._named and not named:
+        elif self._logged and not named:
             logger.info("steps take as long as at the beginning again")
-        self._named = named
+        self._logged = named
 
     def _state(self) -> DriftState:
         return DriftState(
@@ -299,6 +307,7 @@ class DriftWatch:
             reference=self._reference,
             reference_first_step=self._reference_first_step,
             inputs=self.inputs.reference,
+            named=self._causes.named,
         )
 
 

@@ -1,0 +1,61 @@
+"""Causes that stay named while a slow-down lasts, although each report's medians are noisy."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from neuroshard_api.documents.drift_report import DriftChange
+
+OTHER_REPORTS: Final = 3
+"""Reports in a row that must find the same other causes before these are named instead."""
+_Names = frozenset[tuple[object, ...]]
+
+
+class HeldCauses:
+    """The causes of one slow-down, from report to report.
+
+    Args:
+        named: causes that an earlier start of the run named.
+    """
+
+    def __init__(self, named: Sequence[DriftChange] = ()) -> None:
+        self.named: tuple[DriftChange, ...]
+        self._tables: frozenset[str]
+        """Changed tables that were known when the causes were named."""
+        self._others: _Names | None = None
+        self._num_others = 0
+        self._name(named, {table for change in named for table in change.tables})
+
+    def clear(self) -> None:
+        """Forget the causes: the slow-down has ended."""
+        self._name((), ())
+
+    def of(self, since_step: int) -> tuple[DriftChange, ...]:
+        """Return the causes that were named of the slow-down since a step; of an earlier one they are forgotten."""
+        if any(change.since_step != since_step for change in self.named):
+            self.clear()
+        return self.named
+
+    def take(self, found: Sequence[DriftChange], *, tables: Collection[str]) -> tuple[DriftChange, ...]:
+        """Take in what a report found, and return what is named.
+
+        The first causes are named at once, and so are others where other tables changed since: that is new knowledge.
+        Otherwise others have to be found by several reports in a row.
+
+        Args:
+            found: the causes by the recent medians; empty where steps are as before.
+            tables: whose lookups changed.
+        """
+        names = _names(found)
+        is_news = not self.named or names == _names(self.named) or self._tables != frozenset(tables)
+        self._num_others = self._num_others + 1 if names == self._others else 1
+        self._others = names
+        if is_news or self._num_others >= OTHER_REPORTS:
+            self._name(found, tables)
+        return self.named
+
+    def _name(self, changes: Sequence[DriftChange], tables: Collection[str]) -> None:
+        self.named, self._tables, self._others = tuple(changes), frozenset(tables), None
+
+
+def _names(changes: Sequence[DriftChange]) -> _Names:
+    return frozenset((change.cause, change.ranks, change.tables) for change in changes)
