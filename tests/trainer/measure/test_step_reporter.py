@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,46 +23,24 @@ from neuroshard_trainer.dense.optimizers import dense_optimizer, replicated_opti
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.measure.prometheus import prometheus_writer
-from neuroshard_trainer.measure.step_marks import Member, TimedPart, is_timed
+from neuroshard_trainer.measure.step_marks import Member, TimedPart
 from neuroshard_trainer.measure.step_reporter import StepReporter, _covered_ms, _own_ms
 from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.pipeline import BatchPipeline
 from neuroshard_trainer.ranks.clocks import CudaClock, HostClock
-from neuroshard_trainer.sharding.live_sharding import prove_sharding, sharded_collections
+from neuroshard_trainer.sharding.live_sharding import prove_sharding
 from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
 from support.profiler.cuda_events import SimulatedGpu
+from support.trainer.timed_steps import MEMORY, SAMPLES, batch, trained
 from support.trainer.trainer_builders import TABLES, plan_of, write_plan
 from support.trainer.trainer_models import lookups_of_zero, sharded_model
-from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-SAMPLES = 64
 PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
 """Fields of RankTimes that are parts of dense_ms."""
-MEMORY = ("peak_memory_bytes", "peak_reserved_bytes", "device_used_bytes")
 NO_PARTS = {"processor_wait_share", "rank", *MEMORY, "collectives", "host_bound", "expansion_ms", *PASSES}
 """Fields of RankTimes that are not parts of a step on all lists."""
-
-
-def batch() -> tuple[torch.Tensor, KeyedJaggedTensor]:
-    """Return dense features and one lookup of each table."""
-    return torch.zeros(SAMPLES, 3), lookups_of_zero(SAMPLES)
-
-
-def trained(model: DistributedModelParallel, reporter: StepReporter, num_steps: int, *, wait_ms: float = 0) -> None:
-    """Take some steps; the data comes late by ``wait_ms``."""
-
-    def batches() -> Any:
-        for _ in range(num_steps):
-            until = time.perf_counter() + wait_ms / 1000
-            while time.perf_counter() < until:
-                pass
-            yield batch()
-
-    for dense, lookups in reporter.steps(batches()):
-        torch.autograd.backward(model(dense, lookups).sum())
 
 
 def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
@@ -325,100 +302,6 @@ def test_a_moment_of_two_collectives_counts_for_the_one_that_ended_first() -> No
     own = _own_ms(spans, without=[(2.0, 3.0)])
 
     assert own == {Family.COLUMNS: 3.0, Family.ROWS: 4.0, Family.NODE_ROWS: 3.0}
-
-
-def test_one_step_in_ten_is_timed_whatever_the_period_of_a_training() -> None:
-    """Each window of 100 steps has its 10, and steps that come every so often have their share of them."""
-    timed = [step for step in range(10, 1000) if is_timed(step, every=10)]
-
-    assert all(is_timed(step, every=10) for step in range(10)), "a short training has times as well"
-    assert {sum(first <= step < first + 100 for step in timed) for first in range(10, 900, 10)} == {10}
-    for period in range(2, 51):
-        shares = [sum(step % period == phase for step in timed) / len(timed) for phase in range(period)]
-        assert max(abs(share - 1 / period) for share in shares) < 0.07
-
-
-def test_a_step_that_is_not_timed_in_parts_has_two_marks(tmp_path: Path, group: Any) -> None:
-    """Its begin and its end, by events that earlier steps used; the report has medians of the timed ones."""
-    reports: list[StepReport] = []
-    model = sharded_model(group)
-    gpu = SimulatedGpu(work_before_event_ms=1.0)
-    reporter = StepReporter(
-        model, write_plan(tmp_path, plan_of()), write=reports.append, drift=False, clock=CudaClock(new_event=gpu.event)
-    )
-    marks = [0]
-
-    for dense, lookups in reporter.steps([batch()] * 300):
-        torch.autograd.backward(model(dense, lookups).sum())
-        reporter.end_step()
-        marks.append(gpu.num_records)
-
-    per_step = [after - before for before, after in pairwise(marks)]
-    in_parts = [count > 2 for count in per_step]
-    assert in_parts == [is_timed(step, every=10) for step in range(300)]
-    assert max(per_step) < 20
-    assert sum(per_step[100:]) / len(per_step[100:]) < 4
-    assert gpu.num_events <= 10 * max(per_step) + 9 * max(per_step) + 2 * 100
-    assert [(each.num_steps, each.num_timed_steps) for each in reports] == [(100, 10)] * 3
-    first, last = (reports[index].ranks[0] for index in (0, -1))
-    assert last.step_ms == 1.0, "that of most steps, whose end alone is work"
-    of_its_moment = {"step_ms", "processor_wait_share", *MEMORY}
-    assert first.model_dump(exclude=of_its_moment) == last.model_dump(exclude=of_its_moment)
-
-
-@pytest.mark.parametrize(
-    ("queued_ms", "launch_ms", "is_bound"),
-    [(0.0, 4.0, True), (0.0, 0.2, False), (500.0, 4.0, False)],
-    ids=["late", "in time", "ahead"],
-)
-def test_a_part_says_whether_the_device_waited_for_the_host(
-    tmp_path: Path,
-    group: Any,
-    queued_ms: float,
-    launch_ms: float,
-    is_bound: bool,  # noqa: FBT001 - a case's own
-) -> None:
-    """By what can be waiting: nothing where the device has not come to the part, else what the launches take."""
-    reports: list[StepReport] = []
-    model = sharded_model(group)
-    gpu = SimulatedGpu()
-    (collection,) = sharded_collections(model)
-
-    def launch(*_: object) -> None:
-        gpu.host_ms += launch_ms
-        gpu.queue(5.0)
-
-    reporter = StepReporter(
-        model,
-        write_plan(tmp_path, plan_of()),
-        write=reports.append,
-        clock=CudaClock(new_event=gpu.event, host_ns=lambda: int(gpu.host_ms * 1e6)),
-    )
-    for lookup in collection._lookups:
-        lookup.register_forward_pre_hook(launch)
-
-    for dense, lookups in reporter.steps([batch()] * 4):
-        gpu.queue(queued_ms)
-        torch.autograd.backward(model(dense, lookups).sum())
-        for _ in range(2):
-            gpu.event().synchronize()
-        gpu.host_ms = max(gpu.host_ms, gpu.busy_until_ms)
-
-    shares = reports[0].ranks[0].host_bound
-    assert shares is not None
-    assert shares.forward_compute == float(is_bound)
-    assert shares.binds("forward_compute", "backward_compute") == is_bound
-    measured_ms = reports[0].ranks[0].forward_compute_ms
-    assert measured_ms == pytest.approx(5.0 if queued_ms else 5.0 + launch_ms)
-
-
-def test_a_cpu_waits_for_no_host(tmp_path: Path, group: Any) -> None:
-    """The host is what computes: the report says nothing of it."""
-    reports: list[StepReport] = []
-    model = sharded_model(group)
-    trained(model, StepReporter(model, write_plan(tmp_path, plan_of()), write=reports.append), 2)
-
-    assert reports[0].ranks[0].host_bound is None
 
 
 def test_the_window_slides(tmp_path: Path, group: Any) -> None:
