@@ -112,8 +112,13 @@ def test_mode_suggest_restarts_nothing_but_what_the_user_approves() -> None:
     [
         ({"step": 99_900, "num_steps": 100_000}, ReplanVerdict.GAIN_TOO_SMALL, "must gain twice that"),
         ({"step_ms": 2_000.0}, ReplanVerdict.GAIN_TOO_SMALL, "below 5 %"),
-        ({"checkpoint_ms": None}, ReplanVerdict.PRICE_UNKNOWN, "no checkpoint and start were measured yet"),
-        ({"start_ms": None}, ReplanVerdict.PRICE_UNKNOWN, "no checkpoint and start were measured yet"),
+        ({"checkpoint_ms": None}, ReplanVerdict.PRICE_UNKNOWN, "no checkpoint was measured yet"),
+        ({"start_ms": None}, ReplanVerdict.PRICE_UNKNOWN, "no start was measured yet"),
+        (
+            {"checkpoint_ms": None, "start_ms": None},
+            ReplanVerdict.PRICE_UNKNOWN,
+            "no checkpoint and no start was measured yet",
+        ),
         ({"keeps_checkpoints": False}, ReplanVerdict.PRICE_UNKNOWN, "checkpoints are not kept"),
         ({"replans": 3}, ReplanVerdict.BUDGET_SPENT, "3 of at most 3 restarts"),
         ({"since_replan_s": 60.0}, ReplanVerdict.COOLING_DOWN, "60 s ago, less than 1800 s"),

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import torch
+from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.process.errors import DataError, InputError, StorageError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.drift.watch import DriftWatch
 from neuroshard_trainer.metrics import Evaluation
 from neuroshard_trainer.ranks.stopping import StepVote, Wish
 from neuroshard_trainer.state import checkpoint as checkpoint_module
@@ -95,6 +97,34 @@ def test_a_checkpoint_is_written_when_its_time_has_come(
     monkeypatch.setitem(defaults, "clock", lambda: float(len(steps)))
     monkeypatch.setattr(StepVote, "wish", wish)
     run(checkpoint=checkpoint)
+
+    assert saved_steps(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize(("mode", "expected"), [("Auto", [5, WHOLE]), ("Suggest", [WHOLE])])
+def test_a_restart_is_priced_by_a_checkpoint_once_inputs_drifted(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, expected: list[int]
+) -> None:
+    """One is written in mode Auto, by the next votes after the cause is named, and no second one."""
+    steps: list[Wish] = []
+    vote_of_all = StepVote.wish
+    evidence = Evidence(part=StepPart.STEP, reference_ms=1.0, recent_ms=2.0)
+    drifted = DriftChange(
+        cause=SlowdownCause.INPUTS_DRIFTED, tables=("user",), since_step=1, evidence=(evidence,), confidence=1.0
+    )
+
+    def wish(vote: StepVote, *, save_is_due: bool, save_has_failed: bool) -> Wish:
+        steps.append(vote_of_all(vote, save_is_due=save_is_due, save_has_failed=save_has_failed))
+        return steps[-1]
+
+    def causes(_watch: DriftWatch) -> tuple[DriftChange, ...]:
+        return (drifted,) if len(steps) >= 3 else ()
+
+    defaults: Any = TrainingLoop.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "clock", lambda: float(len(steps)))
+    monkeypatch.setattr(StepVote, "wish", wish)
+    monkeypatch.setattr(DriftWatch, "causes", property(causes))
+    run(checkpoint={"keep": 9}, replanning={"mode": mode})
 
     assert saved_steps(tmp_path / "run") == expected
 

@@ -239,6 +239,7 @@ def set_up(
         schedule=schedule,
         training=spec.training,
         checkpoint=spec.checkpoint,
+        replanning=spec.replanning,
         saver=Saver(checkpoints, staging=staging_for(process.device) if in_background else None),
         manifest=manifest,
         reporter=reporter,

@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.progress import GuardRecord, GuardState, TrainingProgress
+from neuroshard_api.job.replanning import Replanning
 from neuroshard_api.job.training import Checkpoint, Training, TrainPipeline
+from neuroshard_api.lifecycle.restart_price import is_checkpoint_due
 from neuroshard_api.process.errors import InputError, StorageError
 from torch.nn.functional import binary_cross_entropy_with_logits
 
@@ -48,7 +50,7 @@ class TrainingLoop:
         state: model and optimizers, as they are after ``schedule.first_step``.
         data: batches of this rank.
         schedule: which steps there are.
-        training, checkpoint: the job's settings.
+        training, checkpoint, replanning: the job's settings.
         saver: writes the state.
         manifest: of a checkpoint that would be written now; step and position are filled in.
         reporter: of step times.
@@ -70,6 +72,7 @@ class TrainingLoop:
         schedule: Schedule,
         training: Training,
         checkpoint: Checkpoint,
+        replanning: Replanning,
         saver: Saver,
         manifest: CheckpointManifest,
         reporter: StepReporter,
@@ -87,6 +90,7 @@ class TrainingLoop:
         self._schedule = schedule
         self._training = training
         self._checkpoint = checkpoint
+        self._replanning = replanning
         self._saver = saver
         self._trace = trace
         self._show = show
@@ -111,6 +115,8 @@ class TrainingLoop:
             self._progress.checkpoint = (schedule.first_step, resumed_from)
         self._clock = clock
         self._saved_at_s = clock()
+        self._has_begun_save = False
+        """Whether this start began a checkpoint, whose duration may not be known yet."""
         self.step = schedule.first_step
         """Steps done."""
         if guard is not None:
@@ -231,8 +237,14 @@ class TrainingLoop:
         return True
 
     def _save_is_due(self) -> bool:
+        """Return whether this rank wants a checkpoint: by time, or, on rank 0, for the price of a restart."""
         interval_s = self._checkpoint.interval_seconds
-        return interval_s is not None and self._clock() - self._saved_at_s >= interval_s
+        if interval_s is not None and self._clock() - self._saved_at_s >= interval_s:
+            return True
+        drift = self._reporter.drift
+        if drift is None or self._has_begun_save:
+            return False
+        return is_checkpoint_due(self._replanning, drift.causes, checkpoint_ms=drift.checkpoint_ms)
 
     def _after_step(self, vote: StepVote, *, save: bool) -> None:
         every = self._checkpoint.every_steps
@@ -381,6 +393,7 @@ class TrainingLoop:
         self._progress.checkpoint_stop_ms = self._saver.stop_ms
         self._saved_step = self.step
         self._saved_at_s = self._clock()
+        self._has_begun_save = True
         self._note_saved()
 
     def _finish_save(self) -> Path:

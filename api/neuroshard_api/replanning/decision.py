@@ -154,8 +154,7 @@ class Restart:
     def obstacle(self, policy: Replanning) -> tuple[ReplanVerdict, str] | None:
         """Return the obstacle to a restart that would pay; None: there is none."""
         if self.price_ms is None:
-            why = "no checkpoint and start were measured yet" if self.keeps_checkpoints else "checkpoints are not kept"
-            return ReplanVerdict.PRICE_UNKNOWN, f"the price of a restart is not known: {why}"
+            return ReplanVerdict.PRICE_UNKNOWN, f"the price of a restart is not known: {self._unmeasured}"
         spent = self._spent_budget(policy)
         if spent is not None:
             return ReplanVerdict.BUDGET_SPENT, spent
@@ -167,6 +166,14 @@ class Restart:
         if self.num_steps is not None and self.remaining_steps < LAST_SHARE * self.num_steps:
             return ReplanVerdict.NEAR_END, f"{self.remaining_steps:,} of {self.num_steps:,} steps remain"
         return None
+
+    @property
+    def _unmeasured(self) -> str:
+        """The reason that the price is not known."""
+        if not self.keeps_checkpoints:
+            return "checkpoints are not kept"
+        times = (("checkpoint", self.checkpoint_ms), ("start", self.start_ms))
+        return f"no {' and no '.join(name for name, ms in times if ms is None)} was measured yet"
 
     def _spent_budget(self, policy: Replanning) -> str | None:
         """Return the reason that no further restart is allowed, whatever its gain; None: one is allowed."""

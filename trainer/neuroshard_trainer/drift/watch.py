@@ -163,6 +163,11 @@ class DriftWatch:
         else:  # what is there is of another plan or other settings
             forget(folder)
 
+    @property
+    def causes(self) -> tuple[DriftChange, ...]:
+        """Causes of the slow-down that lasts. Empty: none is named."""
+        return self._causes.named
+
     def add_steps(self, first_step: int, step_ms: Sequence[NDArray[np.float32]]) -> None:
         """Take in the times of consecutive steps, by rank; a step is as long as the slowest rank's.
 
