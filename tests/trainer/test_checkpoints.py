@@ -40,6 +40,22 @@ def test_a_continued_run_ends_as_one_that_was_not_stopped(run: Run, tmp_path: Pa
     assert progress(tmp_path / "run").metrics["auc"] == progress(tmp_path / "whole").metrics["auc"]
 
 
+def test_curves_continue_over_a_restart(run: Run, tmp_path: Path) -> None:
+    """Losses and evaluations by step and samples, and the starts with their plan."""
+    run(training={"maxSteps": 9, "logEverySteps": 3, "evalEverySteps": 6})
+    run(training={"maxSteps": 15, "logEverySteps": 3, "evalEverySteps": 6})
+
+    found = progress(tmp_path / "run")
+    assert [each.step for each in found.losses] == [3, 6, 9, 12, 15]
+    assert [each.step for each in found.evaluations] == [6, 9, 12, 15]
+    assert found.losses[-1].metrics == {"loss": found.metrics["loss"]}
+    assert {"auc", "normalized_entropy"} <= found.evaluations[-1].metrics.keys()
+    (size,) = {each.samples / each.step for each in (*found.losses, *found.evaluations)}
+    assert size > 1
+    assert [each.step for each in found.starts] == [0, 9]
+    assert len({each.plan_sha256 for each in found.starts}) == 1
+
+
 def damage_bytes(folder: Path) -> None:
     """Flip a bit in the middle of the tensors."""
     file = folder / "__0_0.distcp"

@@ -5,12 +5,22 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.documents.progress import GuardRecord, GuardState, TrainingProgress
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.progress import (
+    MAX_STARTS,
+    GuardRecord,
+    GuardState,
+    ProgressPoint,
+    TrainingProgress,
+    TrainingStart,
+    with_point,
+)
 from neuroshard_api.job.replanning import Replanning
 from neuroshard_api.job.training import Checkpoint, Training, TrainPipeline
 from neuroshard_api.lifecycle.restart_price import is_checkpoint_due
@@ -107,7 +117,7 @@ class TrainingLoop:
         self._pipeline: BatchPipeline | None = None
         if training.pipeline is TrainPipeline.SPARSE_DIST:
             self._pipeline = BatchPipeline(state.model, self._optimizer, self._loss, process.device)
-        self._progress = _Progress(progress_file, schedule, process)
+        self._progress = _Progress(progress_file, schedule, process, plan_sha256=manifest.plan_sha256)
         self._saved_step: int | None = None
         """Step whose state is saved, or being saved."""
         if resumed_from is not None:
@@ -294,7 +304,8 @@ class TrainingLoop:
 
     def _log(self) -> None:
         """Write down the mean loss of all ranks since the last line."""
-        self._progress.metrics["loss"] = mean = self._mean_loss()
+        mean = self._mean_loss()
+        self._progress.add_loss(self.step, mean)
         self._loss_sum.zero_()
         self._num_losses = 0
         self._show(self.step, {"loss": mean})
@@ -346,7 +357,7 @@ class TrainingLoop:
         except InputError as error:
             raise InputError(f"step {self.step}: {error}{self._saved_already()}") from error
         metrics, reason = found.by_name, found.why_no_auc("held-out labels")
-        self._progress.metrics.update(metrics)
+        self._progress.add_evaluation(self.step, metrics)
         self._show(self.step, metrics)
         shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
         self._progress.log(self.step, shown if reason is None else f"no auc: {reason}")
@@ -416,7 +427,7 @@ class TrainingLoop:
 class _Progress:
     """What rank 0 tells: lines of the log, and the progress document."""
 
-    def __init__(self, file: Path, schedule: Schedule, process: Process) -> None:
+    def __init__(self, file: Path, schedule: Schedule, process: Process, *, plan_sha256: str) -> None:
         self.metrics: dict[str, float] = {}
         self.guard: GuardRecord | None = None
         self.gradient_guard: GuardRecord | None = None
@@ -429,6 +440,27 @@ class _Progress:
         self._is_first = process.is_first
         self._run_id = process.run_id
         self._began = time.monotonic()
+        before = _written(file)
+        self._losses, self._evaluations = (
+            tuple(each for each in points if each.step <= schedule.first_step)
+            for points in (before.losses, before.evaluations)
+        )
+        start = TrainingStart(time=datetime.now(UTC), step=schedule.first_step, plan_sha256=plan_sha256)
+        self._starts = (*before.starts, start)[-MAX_STARTS:]
+
+    def add_loss(self, step: int, loss: float) -> None:
+        """Take in the mean loss of the steps since the last one."""
+        self.metrics["loss"] = loss
+        self._losses = with_point(self._losses, self._point(step, {"loss": loss}))
+
+    def add_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take in the metrics of held-out samples after a step."""
+        self.metrics.update(metrics)
+        self._evaluations = with_point(self._evaluations, self._point(step, metrics))
+
+    def _point(self, step: int, metrics: Mapping[str, float]) -> ProgressPoint:
+        samples = self._schedule.position(step)
+        return ProgressPoint(step=step, samples=samples, time=datetime.now(UTC), metrics=dict(metrics))
 
     def log(self, step: int, what: str) -> None:
         """Write a line with the step and the samples per second since the start."""
@@ -449,6 +481,9 @@ class _Progress:
             num_steps=self._schedule.num_steps,
             remaining_seconds=None if per_step is None else per_step * (self._schedule.num_steps - step),
             metrics=self.metrics,
+            losses=self._losses,
+            evaluations=self._evaluations,
+            starts=self._starts,
             guard=self.guard,
             gradient_guard=self.gradient_guard,
             checkpoint_step=number,
@@ -456,3 +491,11 @@ class _Progress:
             checkpoint_stop_ms=self.checkpoint_stop_ms,
         )
         write_file(self._file, progress.to_json())
+
+
+def _written(file: Path) -> TrainingProgress:
+    """Return the progress of earlier starts; none where there is no document, or it cannot be read."""
+    try:
+        return TrainingProgress.read(file)
+    except DocumentError:
+        return TrainingProgress(step=0)

@@ -1,7 +1,9 @@
-"""How far a training run is."""
+"""How far a training run is, and how it came there."""
 
+from collections.abc import Sequence
+from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -43,6 +45,38 @@ class GuardRecord(Value):
     times_suspended: Count = 0
 
 
+MAX_POINTS: Final = 200
+"""Points of each curve: more are not seen in a drawing, and the document travels in a ConfigMap."""
+MAX_STARTS: Final = 50
+
+
+class ProgressPoint(Value):
+    """Numbers after a step."""
+
+    step: Count
+    samples: Count
+    """Training samples used until then, over all epochs."""
+    time: datetime
+    metrics: dict[str, float]
+    """By name, as in `TrainingProgress.metrics`: the mean loss of the steps before, or those of an evaluation."""
+
+
+class TrainingStart(Value):
+    """A start of the training's processes."""
+
+    time: datetime
+    step: Count
+    """Steps done before."""
+    plan_sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    """Plan that they train under."""
+
+
+def with_point(points: Sequence[ProgressPoint], point: ProgressPoint) -> tuple[ProgressPoint, ...]:
+    """Return points with a further one; of more than ``MAX_POINTS`` every second is left out, the last one never."""
+    found = (*points, point)
+    return found if len(found) <= MAX_POINTS else found[-1::-2][::-1]
+
+
 class TrainingProgress(Document):
     """``progress.json`` of a run directory, written by rank 0 whole and again and again."""
 
@@ -59,6 +93,12 @@ class TrainingProgress(Document):
     """Time to the end at the present speed. None: not known."""
     metrics: dict[str, float] = Field(default_factory=dict)
     """Latest numbers by name: ``loss``, and after an evaluation ``auc`` and ``normalized_entropy``."""
+    losses: tuple[ProgressPoint, ...] = ()
+    """The training loss as it went, thinned; a restart continues it from its checkpoint's step."""
+    evaluations: tuple[ProgressPoint, ...] = ()
+    """Metrics of held-out samples, likewise."""
+    starts: tuple[TrainingStart, ...] = ()
+    """Starts of the processes, the newest last: restarts, and changes of plan."""
     checkpoint_step: Count | None = None
     """Steps that the newest whole checkpoint holds. None: there is none."""
     guard: GuardRecord | None = None

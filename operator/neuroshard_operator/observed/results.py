@@ -241,7 +241,8 @@ def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> Resu
         plan_hash, measured, measured_by = report.plan_sha256, measured_cost(report), report.run_id
         first_step = report.first_step
     if PROGRESS_FILE in files:
-        progress = TrainingProgress.from_json(files[PROGRESS_FILE], where=f"{where}/{PROGRESS_FILE}")
+        found = TrainingProgress.from_json(files[PROGRESS_FILE], where=f"{where}/{PROGRESS_FILE}")
+        progress = found.model_copy(update={"losses": (), "evaluations": (), "starts": ()})  # kept for each job
     if DRIFT_REPORT_FILE in files:
         try:
             drift = drift_summary(DriftReport.from_json(files[DRIFT_REPORT_FILE], where=f"{where}/{DRIFT_REPORT_FILE}"))
