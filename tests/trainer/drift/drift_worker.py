@@ -16,7 +16,7 @@ from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
 from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.measure.step_reporter import StepReporter
-from neuroshard_trainer.ranks.clocks import NS_PER_MS, HostClock, Mark
+from neuroshard_trainer.ranks.clocks import NS_PER_MS, Clock, HostClock, Mark
 from neuroshard_trainer.sharding.live_sharding import sharded_collections
 from support import builders
 from support.trainer.rank_server import joined_ranks
@@ -41,8 +41,10 @@ EXPECTED: dict[str, list[list[Any]]] = {
 """Causes, ranks, and tables by fault."""
 IN_TURN = tuple(fault for fault in EXPECTED if fault != "everything")
 """Faults of a training whose order no seed gives."""
-NOTHING = "nothing"
-"""Stands for the fault of the rest after each one."""
+NOTHING, QUIET = "nothing", "quiet"
+"""Stand for the fault of the rest after each one, and for that of the steps before the first one."""
+REPORT_STEPS = 100
+"""Steps between reports."""
 EXTRA_MS = 7.0
 """Far more than each step takes longer where other programs crowd the caches."""
 
@@ -108,10 +110,20 @@ def lookups(rng: np.random.Generator, item_pooling: int) -> KeyedJaggedTensor:
     )
 
 
-def write_each_report(reporter: StepReporter) -> None:
-    """Let the watch write at every report, whatever the load."""
+def batch_under(fault: str, rng: np.random.Generator) -> KeyedJaggedTensor:
+    """Return a batch as a fault of reading or of inputs makes it."""
+    if fault == "data":
+        work(EXTRA_MS)
+    return lookups(rng, DRIFTED_POOLING if fault == "inputs" else POOLING)
+
+
+def watched(model: nn.Module, plan_file: Path, *, clock: Clock | None) -> StepReporter:
+    """Return a reporter whose watch writes at every report, whatever the load, next to the plan."""
+    folder = plan_file.parent
+    reporter = StepReporter(model, plan_file, write=folder / "step-report.json", clock=clock, drift=folder)
     if reporter.drift is not None:
         reporter.drift.budget = WorkBudget(clock=lambda: 0.0)
+    return reporter
 
 
 def orders(rounds: int, seed: int | None) -> list[str]:
@@ -123,10 +135,24 @@ def orders(rounds: int, seed: int | None) -> list[str]:
     return found
 
 
-def main(folder: str, rounds: int = 1, seed: int | None = None) -> None:
+def named_now(folder: str) -> dict[str, Any]:
+    """Return what the last report named, and the mean share of time that ranks waited for a processor."""
+    file = Path(folder, DRIFT_REPORT_FILE)
+    if not file.exists():
+        return {"named": [], "wait": None}
+    report = DriftReport.read(file)
+    waits = [times.processor_wait_share for times in report.recent if times.processor_wait_share is not None]
+    return {
+        "named": [(change.cause, change.ranks, change.tables) for change in report.changes],
+        "wait": sum(waits) / len(waits) if waits else None,
+    }
+
+
+def main(folder: str, rounds: int = 1, seed: int | None = None, quiet_steps: int = 0) -> None:
     """Train through all faults; rank 0 writes of each, and of the rest after it, what is expected and what was named.
 
-    That is what its last report had.
+    That is what its last report had; ``reports`` has all of them. Without a seed, times are processor time, which other
+    programs disturb least; with one they are those of the trainer's own clock.
     """
     with joined_ranks():
         plan = plan_of(tables=TABLES, world_size=2)
@@ -135,10 +161,7 @@ def main(folder: str, rounds: int = 1, seed: int | None = None) -> None:
             write_plan(Path(folder), plan)
         dist.barrier()
         model = sharded_model(dist.group.WORLD, plan)
-        reporter = StepReporter(
-            model, plan_file, write=Path(folder, "step-report.json"), clock=ThreadClock(), drift=Path(folder)
-        )
-        write_each_report(reporter)
+        reporter = watched(model, plan_file, clock=ThreadClock() if seed is None else None)
         faults = Faults()
         found: list[dict[str, Any]] = []
 
@@ -147,19 +170,20 @@ def main(folder: str, rounds: int = 1, seed: int | None = None) -> None:
 
             def some(count: int, fault: str) -> Iterator[KeyedJaggedTensor]:
                 faults.active = fault
-                for _ in range(count):
-                    if fault == "data":
-                        work(EXTRA_MS)
-                    yield lookups(rng, DRIFTED_POOLING if fault == "inputs" else POOLING)
-                report = Path(folder, DRIFT_REPORT_FILE)
-                changes = DriftReport.read(report).changes if report.exists() else ()
-                named = [(change.cause, change.ranks, change.tables) for change in changes]
-                found.append({"fault": fault, "expected": EXPECTED.get(fault, []), "found": named})
+                reports: list[dict[str, Any]] = []
+                for step in range(1, count + 1):
+                    yield batch_under(fault, rng)
+                    if step % REPORT_STEPS == 0:
+                        reports.append(named_now(folder))
+                last = named_now(folder)["named"]
+                found.append({"fault": fault, "expected": EXPECTED.get(fault, []), "found": last, "reports": reports})
 
             yield from some(1, NOTHING)  # TorchRec makes its output dists in the first step
             faults.plant(model)
             yield from some(LEARN_STEPS - 1, NOTHING)
             found.clear()
+            if quiet_steps:
+                yield from some(quiet_steps, QUIET)
             for fault in orders(rounds, seed):
                 yield from some(FAULT_STEPS, fault)
                 yield from some(REST_STEPS, NOTHING)

@@ -144,7 +144,7 @@ def test_causes_are_right_in_95_of_100_noisy_reports(
 def test_the_confidence_is_the_share_that_the_evidence_accounts_for() -> None:
     """A device that takes 7.2 ms longer, and data that come 9.5 ms later; what nothing explains has none."""
     late = {rank: {"wait": 20.0} for rank in range(RANKS)}
-    device, data = found({**late, 2: {**dict.fromkeys(COMPUTE, 1.6), "wait": 20.0}})
+    data, device = found({**late, 2: {**dict.fromkeys(COMPUTE, 1.6), "wait": 20.0}})
     (unexplained,) = found({1: {"backward": 2.0}})
 
     assert (device.cause, data.cause, unexplained.cause) == (
@@ -192,7 +192,7 @@ def test_what_inputs_explain_is_divided_out() -> None:
 
 
 def test_lookups_that_take_longer_than_explained_are_drift_of_inputs() -> None:
-    """Their bound errs where programs share the cores: compute 29 times as long, of which lookups explain 15.5 times."""
+    """Their bound errs where programs share the cores: 29 times as long, of which 15.5 are explained."""
     inputs = InputChange(ranks_of_table={"item": (2,)}, compute_ratios={2: 15.5})
 
     (change,) = found({2: dict.fromkeys(COMPUTE, 29.0)}, inputs=inputs)
@@ -217,6 +217,32 @@ def test_a_rank_that_is_slow_in_one_direction_is_not_a_slow_device() -> None:
     (change,) = found({1: {"backward": 2.0}})
 
     assert change.cause is SlowdownCause.UNEXPLAINED
+
+
+def test_changed_inputs_are_named_however_slow_the_machine_became() -> None:
+    """First, by the step that they alone would make longer; what other programs add is another cause."""
+    slow = {rank: dict.fromkeys(PARTS, 4.0) for rank in range(RANKS)}
+
+    drifted, machine = found({**slow, 2: {**slow[2], **dict.fromkeys(COMPUTE, 8.0)}}, inputs=LOOKED_UP_TWICE)
+
+    assert (drifted.cause, drifted.ranks) == (SlowdownCause.INPUTS_DRIFTED, (2,))
+    assert machine.cause is SlowdownCause.EVERYTHING_SLOW
+    assert 0 < (drifted.confidence or 0) < 0.2 < (machine.confidence or 0)
+
+
+def test_steps_that_only_wait_for_processors_are_slow_by_other_programs() -> None:
+    """Also where the exchanges show it most; beyond what the waiting explains, they are the cause."""
+    exchanges = everywhere("forward_exchange", "backward_exchange", factor=4.0)
+
+    def waiting(times: Sequence[RankTimes], share: float) -> list[RankTimes]:
+        return [each.model_copy(update={"processor_wait_share": share}) for each in times]
+
+    def named(share: float) -> list[SlowdownCause]:
+        before, since = waiting(ranks({}), 0.2), waiting(ranks(exchanges), share)
+        return [each.cause for each in causes(before, since, since_step=1, ranks_per_node=RANKS_PER_NODE)]
+
+    assert named(0.2) == named(0.3) == [SlowdownCause.COMMUNICATION_SLOW]
+    assert named(0.6) == [SlowdownCause.EVERYTHING_SLOW]
 
 
 def test_changed_inputs_are_named_where_nothing_else_explains_the_steps() -> None:

@@ -5,8 +5,13 @@ is compared across ranks; exchanges and the dense part count by their least over
 
 Changed lookups come first: what they can add to a rank's compute at most is theirs, and other causes are looked for in
 the rest. That bound errs, by caches and by programs on the same cores, so a rest that is less than what the inputs
-explain of the same rank names no device. Slower steps with changed inputs and no other cause are the inputs' as well:
-their share tells how little is explained, and a plan for them has to promise its gain before anything restarts.
+explain of the same rank names no device. Inputs are named where they alone make steps longer by the least shift,
+however slow the machine became, and where nothing else explains slower steps. Their share tells how much they explain,
+and a plan for them has to promise its gain before anything restarts. Other causes follow by the share that they add.
+
+Where processes compute on the host, other programs on its cores lengthen all parts, most of all exchanges, in which
+ranks wait for those that have no core. Steps that are longer by no more than the waiting for processors explains are
+slow by that alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,15 +93,16 @@ def causes(
     if not before_ms or step.excess < min_shift:
         return ()
     pattern = _Pattern(reference, recent, step, inputs, min_shift)
-    found = [
-        *pattern.inputs_drifted(),
+    others = [
         *(
-            pattern.everything_slow()
+            pattern.processors_taken()
+            or pattern.everything_slow()
             or [*(pattern.ranks_slow(ranks_per_node) or pattern.dense_slow()), *pattern.communication_slow()]
         ),
-        *pattern.data_late(),
+        *([] if pattern.processors_taken() else pattern.data_late()),
     ]
-    found = found or pattern.dense_slow_somewhere() or pattern.unexplained()
+    others.sort(key=lambda each: -pattern.accounted_share(each[0], each[2]))
+    found = [*pattern.inputs_drifted(), *others] or pattern.dense_slow_somewhere() or pattern.unexplained()
     return tuple(
         DriftChange(
             cause=cause,
@@ -156,14 +162,25 @@ class _Pattern:
         """Ranks of changed tables."""
 
     def inputs_drifted(self) -> _Found:
-        """Find changed tables that explain a material part of what the step takes longer, by compute or by exchange."""
+        """Find changed tables that alone make the step longer by the least shift, by compute or by exchange."""
         if not self.holders:
             return []
-        explained = [rank for rank in self.holders if self._is_up(self.explained[rank])]
+        least_ms = self.min_shift * self.step.before_ms
+        explained = [rank for rank in self.holders if self.explained[rank].added_ms >= least_ms]
         evidence = [self.compute[rank] for rank in explained]
         if self._is_up(self.input_exchange):
             evidence.append(self.input_exchange)
         return [(SlowdownCause.INPUTS_DRIFTED, explained or self.holders, evidence)] if evidence else []
+
+    def processors_taken(self) -> _Found:
+        """Find steps that are longer by no more than the ranks' waiting for processors makes them.
+
+        Work that has a core for a share of the time takes the inverse of that share as long.
+        """
+        growth = max((_waiting_growth(*pair) for pair in self.pairs.values()), default=1.0)
+        if growth < 1 + self.min_shift or self.step.excess > growth - 1:
+            return []
+        return [(SlowdownCause.EVERYTHING_SLOW, (), [*self.compute.values(), self.dense, self.output_exchange])]
 
     def everything_slow(self) -> _Found:
         """Find all ranks slow alike, in compute and in the dense part, as the step is."""
@@ -203,8 +220,13 @@ class _Pattern:
         return [(SlowdownCause.COMMUNICATION_SLOW, (), slow)] if slow else []
 
     def dense_slow(self) -> _Found:
-        """Find a dense part that takes longer on every rank; asked where no rank's lookups are slow."""
-        return [(SlowdownCause.DENSE_SLOW, (), [self.dense])] if self._is_up(self.dense) else []
+        """Find a dense part that takes longer on every rank; asked where no rank's lookups are slow.
+
+        It is the rest of the step: with more lookups, the host also copies and permutes more in it.
+        """
+        of_inputs_ms = max((self.explained[rank].added_ms for rank in self.holders), default=0.0)
+        is_slow = self._is_up(self.dense) and self.dense.added_ms > of_inputs_ms
+        return [(SlowdownCause.DENSE_SLOW, (), [self.dense])] if is_slow else []
 
     def dense_slow_somewhere(self) -> _Found:
         """Find ranks whose dense part takes longer; asked where there is no other cause.
@@ -275,6 +297,14 @@ class _Pattern:
         )
         rest = (self._unexplained(_Ratio(StepPart.COMPUTE, rank, *way)) for way in ways)
         return min(each.excess for each in rest) >= self.min_shift
+
+
+def _waiting_growth(before: RankTimes, since: RankTimes) -> float:
+    """Return how many times as long work takes by more waiting for processors; 1 where it is not known."""
+    shares = [1 - (times.processor_wait_share or 0.0) for times in (before, since)]
+    if before.processor_wait_share is None or since.processor_wait_share is None or not shares[1]:
+        return 1.0
+    return shares[0] / shares[1]
 
 
 def _compute_ms(times: RankTimes) -> float:

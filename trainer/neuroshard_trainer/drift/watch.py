@@ -205,7 +205,10 @@ class DriftWatch:
         """
         own = [each for each in references if each is not None]
         if not self._reference and len(own) == self._world_size:
-            self._reference = tuple(RankTimes(rank=rank, **times) for rank, times in enumerate(own))
+            self._reference = tuple(
+                RankTimes(rank=rank, **times, processor_wait_share=now.processor_wait_share)
+                for rank, (times, now) in enumerate(zip(own, recent, strict=True))
+            )
             self._reference_first_step = None if self._first_step is None else self._first_step + WARM_UP_STEPS
         if self.budget.is_spent and self._detector.change == self._reported:
             return None
