@@ -3,10 +3,10 @@
     OMP_NUM_THREADS=1 python -m benchmarks.search_ablation --records FILE [--tasks 200] [--parts PART ...]
         [--most-pairs N] [--seconds S] [--report]
 
-Tasks have 4 to 1,000 tables on 4 to 512 devices of 1 to 64 nodes, log-uniform; every eighth is drawn from all of these
-sizes, the others up to 120 tables and 64 devices. Half have tables of the pool of the task distribution, half random
-ones (100 to 40 million rows, widths 16 to 128). Memory is tight in a third, a sixth is by columns alone, an eighth may
-use host memory. The file of records takes up each plan as it ends, and the same command goes on after the last of them;
+Tasks have 4 to 1,000 tables on 4 to 512 devices of 1 to 64 nodes, log-uniform within a size: half have up to 40 tables
+on up to 16 devices, nine twentieths up to 120 on up to 64, and a twentieth any number. Half have tables of the pool of
+the task distribution, half random ones (100 to 40 million rows, widths 16 to 128). Memory is tight in a third, a sixth
+is by columns alone, an eighth may use host memory. The file of records takes up each plan as it ends, and the same command goes on after the last of them;
 --seconds ends it, and --most-pairs leaves tasks of more tables times devices for later. --report writes
 benchmarks/results/search-ablation_<hardware>_<date>.md from the records.
 """
@@ -32,18 +32,21 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.planning import searched
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.tuning import SearchTuning
+from neuroshard_planner.problem.units import allowed_devices, resolve_units
+from neuroshard_planner.search.packing import Packing
 
 from benchmarks.results_file import write_result
 from benchmarks.tasks import DEVICE_TYPE, RESERVE_FRACTION, by_columns, draw_pool, sampled_tables
 
-FIRST_SEED = 40_260_000
+FIRST_SEED = 40_270_000
 """Of the tasks; other benchmarks have others."""
-FEWEST_TABLES, MOST_TABLES, MOST_TABLES_OFTEN = 4, 1_000, 120
-FEWEST_DEVICES, MOST_DEVICES, MOST_DEVICES_OFTEN = 4, 512, 64
+FEWEST_TABLES, FEWEST_DEVICES = 4, 4
+SMALL, MEDIUM, LARGE = (40, 16), (120, 64), (1_000, 512)
+"""Most tables and most devices of a task."""
 WIDTHS = (16, 32, 64, 128)
 LEAST_LOG_ROWS, MOST_LOG_ROWS = 2.0, 7.6
-TIGHT_ROOM = 1.12
-"""Memory of a device over an even share of what the tables need, where it is tight."""
+TIGHT_ROOMS = (1.12, 1.3, 1.6, 2.2, 3.5)
+"""Memory of a device over an even share of what the tables need, where it is tight: the first in which they fit."""
 MOST_FILLED = 0.6
 """Share of all device memory that random tables take at the most; they have fewer rows beyond it."""
 WHOLE, SEED = "whole search", "another seed"
@@ -56,7 +59,9 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     SEED: {},
     "opening": {"most_opened_units": 0},
     "baselines as starts": {"has_baseline_starts": False},
-    "beam searches": {"has_course": False},
+    "beam searches by columns": {"has_course": False},
+    "all beam searches": {"has_course": False, "refined_dealing": float("inf")},
+    "levels and shuffled orders": {"patience": 0, "num_shuffles": 0},
     "course of few shards": {"few_shards": 0},
     "levels of the beam": {"patience": 0},
     "shuffled orders": {"num_shuffles": 0},
@@ -114,9 +119,7 @@ class Record(NamedTuple):
 def drawn(task: int) -> Task:
     """Return the task of a number."""
     generator = np.random.default_rng(FIRST_SEED + task)
-    is_any_size = task % 8 == 7  # noqa: PLR2004 - see the module's docstring
-    most_tables = MOST_TABLES if is_any_size else MOST_TABLES_OFTEN
-    most_devices = MOST_DEVICES if is_any_size else MOST_DEVICES_OFTEN
+    most_tables, most_devices = LARGE if task % 20 == 19 else SMALL if task % 2 == 0 else MEDIUM  # noqa: PLR2004 - see the module's docstring
     num_tables = int(np.exp(generator.uniform(np.log(FEWEST_TABLES), np.log(most_tables))))
     num_devices = 2 ** int(generator.integers(np.log2(FEWEST_DEVICES), np.log2(most_devices) + 1))
     per_node = min(num_devices, 8 if num_devices > 64 else int(generator.choice([4, 8])))  # noqa: PLR2004 - 64 nodes
@@ -133,10 +136,10 @@ def drawn(task: int) -> Task:
         batch_size_per_device=max(512, 65_536 // num_devices) if generator.random() < 1 / 2 else 8_192,
     )
     is_on_host, is_tight = task % 8 == 3, task % 3 == 1  # noqa: PLR2004 - see the module's docstring
-    if is_tight:
-        request = request.model_copy(update={"constraints": Constraints(max_memory_bytes_per_device=_tight(request))})
     if is_on_host:
         return Task(_on_host(request), {WHOLE: {}, SEED: {}, **HOST_PARTS})
+    if is_tight:
+        request = _tight(request)
     if task % 6 == 5:  # noqa: PLR2004 - see the module's docstring
         return Task(by_columns(request), PARTS)
     return Task(request, {**PARTS, **MIXED_PARTS})
@@ -162,7 +165,19 @@ def _random_tables(num_tables: int, generator: np.random.Generator, *, name: str
     )
 
 
-def _tight(request: PlanRequest, *, room: float = TIGHT_ROOM) -> int:
+def _tight(request: PlanRequest) -> PlanRequest:
+    """Return the request on devices with the least of the rooms in which the tables fit, packed by memory."""
+    for room in TIGHT_ROOMS:
+        limits = Constraints(max_memory_bytes_per_device=_limit(request, room=room))
+        tight = request.model_copy(update={"constraints": limits})
+        units = resolve_units(tight)
+        packing = Packing(tight, units, allowed_devices(tight, units))
+        if packing.capacity_bytes > 0 and packing.pack(packing.capacity_bytes) is not None:
+            return tight
+    return request
+
+
+def _limit(request: PlanRequest, *, room: float) -> int:
     """Return the memory of a device that leaves shards this many times an even share."""
     ledger, tables = MemoryLedger(request), request.tables.tables
     rows = np.array([table.num_embeddings for table in tables])
@@ -177,7 +192,7 @@ def _on_host(request: PlanRequest) -> PlanRequest:
     host = HostMemory(bytes_per_node=2 * 10**12, link=preset(DEVICE_TYPE).host_link)
     topology = request.topology.model_copy(update={"host_memory": host})
     constraints = Constraints(
-        max_memory_bytes_per_device=_tight(request, room=2 / 3), compute_kernels=tuple(ComputeKernel)
+        max_memory_bytes_per_device=_limit(request, room=2 / 3), compute_kernels=tuple(ComputeKernel)
     )
     return request.model_copy(update={"topology": topology, "constraints": constraints})
 
