@@ -1,6 +1,6 @@
 """A request as arrays: units, their shards' representations, memory, and the objective. Holds no plan."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -8,7 +8,7 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType, num_row_parts
 from neuroshard_costs.networks import on_grid
-from neuroshard_costs.shards import COLUMNS, FAMILIES, REPLICATED, FloatArray, IndexArray, ShardArrays
+from neuroshard_costs.shards import COLUMNS, FAMILIES, REPLICATED, ROWS, FloatArray, IndexArray, ShardArrays
 
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.cuts import Cuts
@@ -276,7 +276,10 @@ class Problem:
         return levels.reshape(*shape, NUM_LEVELS)
 
     def traffic(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
-        """Return [slots, collectives] the traffic of n shards in slots."""
+        """Return [slots, collectives] the traffic of n shards in slots; see `_over_slots`."""
+        return self._over_slots(kinds, slots, num_slots, self._traffic)
+
+    def _traffic(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
         weights = self.kinds.traffic[kinds].T
         traffic: FloatArray = np.zeros((num_slots, len(weights)))
         for collective in np.flatnonzero(weights.any(axis=1)).tolist():
@@ -295,13 +298,39 @@ class Problem:
         return columns
 
     def _sums(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
-        """Return [slots, r] sums of the representations of the shards in each slot."""
+        """Return [slots, r] sums of the representations of n shards in slots; see `_over_slots`."""
+        return self._over_slots(kinds, slots, num_slots, self._representation)
+
+    def _over_slots(
+        self,
+        kinds: IndexArray,
+        slots: IndexArray,
+        num_slots: int,
+        summed: Callable[[IndexArray, IndexArray, int], FloatArray],
+    ) -> FloatArray:
+        """Return [slots, v] sums of n shards in slots, each a device of a placement.
+
+        What is in equal shards on all devices of a placement is summed once: of many tables on many devices that is
+        nearly everything.
+        """
+        family = self.kinds.family[kinds]
+        is_shared = (family == ROWS) | (family == REPLICATED)
+        placements, devices = np.divmod(slots, self.num_devices)
+        once = is_shared & (devices == 0)
+        if not once.any() or self.num_devices * np.count_nonzero(once) != np.count_nonzero(is_shared):
+            return summed(kinds, slots, num_slots)
+        shared = summed(kinds[once], placements[once], num_slots // self.num_devices)
+        own = summed(kinds[~is_shared], slots[~is_shared], num_slots)
+        own.reshape(len(shared), self.num_devices, -1)[:] += shared[:, None]
+        return own
+
+    def _representation(self, kinds: IndexArray, slots: IndexArray, num_slots: int) -> FloatArray:
+        sums = np.zeros((num_slots, self.kinds.representation.shape[1]))
         if not len(kinds):
-            return np.zeros((num_slots, self.kinds.representation.shape[1]))
+            return sums
         order = np.argsort(slots, kind="stable")
         rows = self.kinds.representation[kinds[order]]
         counts = np.bincount(slots, minlength=num_slots)
         occupied = np.flatnonzero(counts)
-        sums = np.zeros((num_slots, rows.shape[1]))
         sums[occupied] = np.add.reduceat(rows, (np.cumsum(counts) - counts)[occupied], axis=0)
         return sums

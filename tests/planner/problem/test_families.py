@@ -27,7 +27,7 @@ from neuroshard_planner.plans.tables import placement_of, table_placements, tabl
 from neuroshard_planner.problem.plan_cost import device_traffic, predicted_cost, simulated_cost
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
-from neuroshard_planner.problem.step_cost import Collective, exchange_of_sequence_rows
+from neuroshard_planner.problem.step_cost import TIMES, TRAFFIC, Collective, exchange_of_sequence_rows
 from neuroshard_report.html.page import render_html
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
@@ -116,6 +116,25 @@ def test_the_cost_never_falls_when_a_table_is_added(seed: int, pipeline: Pipelin
     costs = problem.total_ms(parts)
 
     assert (np.diff(costs) >= -1e-6 * costs[1:]).all()
+
+
+@generated(15, 40)
+@given(seed=st.integers(0, 10**6))
+def test_a_device_bears_the_sum_of_its_own_shards(seed: int) -> None:
+    """Whatever is added up for all devices at once: no placement next to it, and no order of shards, changes that."""
+    problem = problem_of(asked := asked_of())
+    placed = [placement_of(drawn_tables(asked, seed + add), problem) for add in (0, 1)]
+    order = np.random.default_rng(seed).permutation(len(placed[1].kinds))
+    placed[1] = Placement(kinds=placed[1].kinds[order], devices=placed[1].devices[order])
+
+    levels = problem.device_levels(placed)
+
+    for own, placement in zip(levels, placed, strict=True):
+        held = [placement.kinds[placement.devices == device] for device in range(problem.num_devices)]
+        sums = np.array([problem.kinds.representation[kinds].sum(axis=0) for kinds in held])
+        traffic = np.array([problem.kinds.traffic[kinds].sum(axis=0) for kinds in held])
+        assert np.allclose(own[:, TIMES], problem.pass_levels(sums), rtol=1e-9)
+        assert np.allclose(own[:, TRAFFIC], traffic, rtol=1e-9)
 
 
 @generated(15, 40)
