@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from neuroshard_cli.local import stage_process
-from neuroshard_cli.local.stage_process import StageTimeoutError, end_marked, run_stage
+from neuroshard_cli.local.stage_process import StageSuspendedError, StageTimeoutError, end_marked, run_stage
 from support.processes import has_ended
 
 WAITS = "import signal; print('ready', flush=True); signal.pause()"
@@ -109,6 +109,34 @@ def test_a_second_ctrl_c_does_not_wait(
 
     with pytest.raises(KeyboardInterrupt):
         stage(INTERRUPTS_AGAIN, look=once_ready(tmp_path, lambda: os.kill(os.getpid(), signal.SIGINT)))
+
+
+@pytest.mark.parametrize(
+    ("first", "error"),
+    [(signal.SIGTSTP, StageSuspendedError), (signal.SIGINT, KeyboardInterrupt)],
+    ids=["suspended", "interrupted"],
+)
+def test_ctrl_z_while_a_stage_stops_cuts_nothing_off(
+    stage: Callable[..., int], tmp_path: Path, first: signal.Signals, error: type[BaseException]
+) -> None:
+    """The stage that was asked to stop writes its checkpoint, however often Ctrl-Z is pressed meanwhile."""
+    code = f"""
+import os, signal, sys
+
+def save(*_):
+    for _ in range(20_000):
+        os.kill({os.getpid()}, signal.SIGTSTP)
+        os.sched_yield()
+    print("saved", flush=True)
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+"""
+
+    with pytest.raises(error):
+        stage(code + WAITS, look=once_ready(tmp_path, lambda: os.kill(os.getpid(), first)))
+
+    assert log_of(tmp_path) == "ready\nsaved\n"
 
 
 def test_children_in_other_sessions_are_ended_too(

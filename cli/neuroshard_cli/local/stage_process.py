@@ -14,7 +14,7 @@ from neuroshard_api.job.stage_commands import GRACE_SECONDS
 
 LOOK_EVERY_S = 0.1
 GRACE_S = float(GRACE_SECONDS)
-"""Between the request to stop and the kill; a second request kills at once."""
+"""Between the request to stop and the kill; a second Ctrl-C kills at once."""
 KILLED_WITHIN_S = 5.0
 """A killed process may stay in the table for good where nobody asks for its status."""
 MARK_VARIABLE = "NEUROSHARD_RUN_MARK"
@@ -110,11 +110,15 @@ def _watch(process: subprocess.Popen[bytes], look: Callable[[], None], within_s:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask a process to stop, and kill it after the grace period, or at once when asked a second time."""
+    """Ask a process to stop, and kill it after the grace period, or at once when interrupted meanwhile.
+
+    Ctrl-Z is for a process that has stopped: until then it is ignored, so that no checkpoint is cut off by it.
+    """
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)
     try:
         process.terminate()
         process.wait(timeout=GRACE_S)
-    except (subprocess.TimeoutExpired, KeyboardInterrupt, StageSuspendedError):
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
         process.kill()
         process.wait()
 
@@ -127,6 +131,7 @@ def _stoppable() -> Iterator[None]:
         raise KeyboardInterrupt
 
     def suspend(_number: int, _frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a second one before `_stop` ignores it would skip that
         raise StageSuspendedError
 
     handlers = {signal.SIGTERM: interrupt, signal.SIGHUP: interrupt, signal.SIGTSTP: suspend}
