@@ -14,8 +14,8 @@ from neuroshard_api.job.training_job import AFFECTS, Spec
 
 _HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources", "pod_metadata"}
 """Fields that say how a stage's pod runs and not what it decides."""
-
-
+_OF_OTHER_PODS = {"profiler", "planner"}
+"""Fields of spec.experimental that the workers do not see: how others measure and plan. The plan is hashed by itself."""
 _REPEATS = {"session_column", "session_run", "synthetic_sessions", "deduplication"}
 """Fields of spec.data that decide whether a plan may leave out repeated lists."""
 
@@ -84,7 +84,9 @@ def workers_hash(spec: Spec, plan_hash: str) -> str:
     The pod template is not in it: a change of it waits for the next start.
     """
     parts: Mapping[str, Part] = {name: getattr(spec, name) for name, affected in AFFECTS.items() if affected.workers}
-    return _hash({name: _said(part) for name, part in parts.items()} | {"plan": plan_hash})
+    said = {name: _said(part) for name, part in parts.items()}
+    said["experimental"] = _said(spec.experimental, leave_out=_OF_OTHER_PODS)
+    return _hash(said | {"plan": plan_hash})
 
 
 def _said(part: Part, *, leave_out: set[str] | None = None, only: set[str] | None = None) -> dict[str, Any]:

@@ -26,7 +26,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "failure_policy": ("failurePolicy", {"maxRestarts": 7}),
     "run_policy": ("runPolicy", {"cleanPodPolicy": "All"}),
     "replanning": ("replanning", {"mode": "Auto"}),
-    "experimental": ("experimental", {"planner": {"seed": 7}}),
+    "experimental": ("experimental", {"watchDrift": False, "planner": {"seed": 7}}),
 }
 """Another value of every field, by its name in Python and in the resource."""
 
@@ -46,6 +46,22 @@ def test_a_change_of_a_field_changes_what_the_table_says(name: str) -> None:
     assert (plans[0] != plans[1]) == AFFECTS[name].plan
     workers = [workers_hash(spec, "plan") for spec in (before, after)]
     assert (workers[0] != workers[1]) == AFFECTS[name].workers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"profiler": {"resources": {"limits": {"cpu": "2"}}, "timeoutSeconds": 7000}},
+        {"planner": {"image": "mine", "backoffLimit": 7, "seed": 7}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_how_others_measure_and_plan_changes_no_workers(change: dict[str, Any]) -> None:
+    """A job that resumes with another image of its planner, and an equal plan, keeps its workers."""
+    before, after = builders.job().spec, builders.job(experimental=change).spec
+
+    assert workers_hash(before, "plan") == workers_hash(after, "plan")
+    assert workers_hash(before, "plan") != workers_hash(before, "another plan")
 
 
 @pytest.mark.parametrize("name", sorted(AFFECTS))
