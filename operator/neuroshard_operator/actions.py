@@ -1,52 +1,208 @@
-"""What a pass at a job wants done to the cluster, as values. Does nothing itself."""
+"""What a pass at a job wants done, as values: what is to run, and what is to be kept. Does nothing itself.
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+Each adapter makes its own of them: a cluster Jobs and ConfigMaps, one machine processes and files.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from functools import cached_property
+from typing import ClassVar
 
-from neuroshard_api.job.status import Status
+from neuroshard_api.documents.config_map import ConfigMapContents, pack_files
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.job.status import HardwareStatus, Status
 
-Manifest = Mapping[str, Any]
-"""A Kubernetes object as JSON has it."""
+from neuroshard_operator import names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Files that are written once, under a name that their content or their inputs decide."""
+
+    name: str
+    role: str
+    contents: Mapping[str, bytes]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """In addition to those of all children."""
+
+    @cached_property
+    def packed(self) -> ConfigMapContents:
+        """The same as the data of one ConfigMap. Raises ConfigMapTooLargeError."""
+        return pack_files(self.contents)
+
+    @property
+    def stored_names(self) -> Mapping[str, str]:
+        """Keys of the ConfigMap by the file that they hold: large ones are compressed."""
+        keys: Sequence[str] = [*self.packed.data, *self.packed.binary_data]
+        return {key.removesuffix(COMPRESSED_SUFFIX): key for key in keys}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Create:
-    """Make an object unless it is there. One of that name that the job does not own is left alone and reported."""
+class BundleSource:
+    """Where the planner finds its cost models: one of a ConfigMap, a volume, and the planner's own."""
 
-    manifest: Manifest
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Restore:
-    """Set the fields of `manifest` on ours of that name again: lists and maps in them become equal to it."""
-
-    manifest: Manifest
+    config_map: str | None = None
+    claim: str | None = None
+    path: str | None = None
+    """Folder in the claim's volume."""
+    device_type: str | None = None
+    """Device whose bundled cost models are taken."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CopyConfigMap:
-    """Make the ConfigMap `manifest` with the data of another one, whose version must still be the one that was seen."""
+class CandidateInputs:
+    """What a candidate plan is made from besides its request: the plan in force, and the inputs as they are now."""
 
-    manifest: Manifest
+    plan: str
+    """ConfigMap of the plan."""
+    plan_key: str
+    inputs: str
+    """ConfigMap of the reports."""
+    inputs_key: str
+    """Key of the input statistics."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProfilerRun:
+    """The profiler, on one node of the hardware, or on several, whose network it measures too."""
+
+    name: str
+    hardware: HardwareStatus
+    profile_key: str
+    files: Files
+    """The job and its tables."""
+    role: ClassVar[str] = names.PROFILER
+
+    @property
+    def result(self) -> str:
+        """Where it publishes the profile."""
+        return names.result(self.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlannerRun:
+    """The planner, and before it what counts the dense part, where the job's plan depends on it."""
+
+    name: str
+    inputs_hash: str
+    files: Files
+    """The request."""
+    bundle: BundleSource
+    device: DeviceType
+    in_force: CandidateInputs | None = None
+    """What the plan is near to. None: nothing."""
+    role: ClassVar[str] = names.PLANNER
+
+    @property
+    def result(self) -> str:
+        """Where it publishes the plan."""
+        return names.result(self.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CalibratorRun:
+    """What corrects cost models by measured steps."""
+
+    name: str
+    profile: str
+    """The cost models' ConfigMap."""
+    in_force: CandidateInputs
+    """ConfigMaps of the plan and of the reports."""
+    report_keys: tuple[str, ...]
+    """Keys of the reports of steps."""
+    role: ClassVar[str] = names.CALIBRATOR
+
+    @property
+    def result(self) -> str:
+        """Where it publishes the corrected profile."""
+        return names.result(self.name)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WorkersRun:
+    """All workers of one attempt, one on each node."""
+
+    name: str
+    attempt: int
+    plan: str
+    """The plan's ConfigMap."""
+    plan_key: str
+    workers_hash: str
+    """Of what they run."""
+    files: Files
+    """The job."""
+    result: str
+    """Where they publish their reports."""
+    host_bytes: int
+    """Tables in host memory, on the node with most."""
+    node_labels: Mapping[str, str]
+    """Of the nodes that the plan was made for; empty: any."""
+    avoided_nodes: tuple[str, ...]
+    """Nodes that failed or were slow: others are preferred."""
+    role: ClassVar[str] = names.WORKER
+
+
+Run = ProfilerRun | PlannerRun | CalibratorRun | WorkersRun
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Start:
+    """Start something, with all that it needs, unless it is there."""
+
+    run: Run
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sustain:
+    """Keep what something that was started needs to go on and to publish: a pod that starts later reads it too."""
+
+    role: str
+    result: str
+    files: tuple[Files, ...] = ()
+    is_met: bool = False
+    """Whether several of them find each other by name."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Write:
+    """Keep files that the pass has at hand, unless they are there."""
+
+    files: Files
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Keep:
+    """Keep what was published under a name of its own, unless it is there: nobody changes it then."""
+
+    name: str
+    role: str
     source: str
     source_version: str
+    """Which the source must still have."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    is_shared: bool = False
+    """Whether it outlives the job, for others."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Patch:
-    """Merge `change` into an object that is still the one that was seen."""
+class Change:
+    """Change a child that is still the one that was seen."""
 
     kind: str
     name: str
     uid: str
-    change: Mapping[str, Any]
+    labels: Mapping[str, str] = field(default_factory=dict)
+    parallelism: int | None = None
+    suspended: bool | None = None
+    deadline_s: int | None = None
+    """From its start on."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delete:
-    """Delete an object that is still the one that was seen; harmless when it is gone."""
+    """Delete a child, or the job, that is still the one that was seen; harmless when it is gone."""
 
     kind: str
     name: str
@@ -55,7 +211,7 @@ class Delete:
     """Keep a Job's object until its pods are gone, so that nobody takes their place before."""
 
 
-Action = Create | Restore | CopyConfigMap | Patch | Delete
+Action = Start | Sustain | Write | Keep | Change | Delete
 
 
 class EventReason(StrEnum):

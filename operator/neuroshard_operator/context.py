@@ -10,7 +10,6 @@ from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_operator import names
 from neuroshard_operator.conditions import ConditionType, Reason, holds
 from neuroshard_operator.observed.objects import ChildConfigMap, ChildJob, ChildPod, Fetched, Observed
-from neuroshard_operator.settings import Settings
 
 SLOW_START_S = 30.0
 """Time that a Job needs for its pods, and a pod for its volumes, before events are asked what is wrong."""
@@ -18,6 +17,26 @@ PATIENCE = timedelta(minutes=2)
 """How long a pod waits for a node before its kind of GPU is doubted."""
 LOST_AFTER = timedelta(seconds=60)
 """A pod that is this long past the end of its grace period sits on a node that is gone; it holds nobody up."""
+
+
+AVOIDED_FOR = timedelta(days=1)
+"""How long a slow node is avoided: what made it slow may be gone then."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What the one who runs jobs has set for all of them, as far as decisions need it."""
+
+    profiler_image: str = ""
+    """Image of profilers whose job names none; the hardware's fingerprint has it."""
+    gpu_product_labels: tuple[str, ...] = ()
+    """Labels of nodes that name the kind of GPU; the first that a node has counts."""
+    measured_seconds: float = 0.0
+    """Minimum interval between two writes of measured costs into a status."""
+    log_tails: bool = True
+    """Whether a status shows the end of a failed container's log."""
+    in_config_maps: bool = True
+    """Whether files are kept in ConfigMaps, which bounds their size."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +47,7 @@ class Context:
     job: DLRMTrainingJob
     status: Status
     """What earlier passes recorded: times, counters, conditions. `status.stage` is for people and is not read."""
-    settings: Settings
+    rules: Rules
     now: datetime
     ignored: tuple[str, ...] = ()
     """Fields of the resource that this release does not know, by path."""
@@ -206,6 +225,12 @@ def worker_count(context: Context) -> Workers:
         failed=sum(pod.phase == "Failed" for pod in pods),
         selector=f"{names.JOB_LABEL}={context.name},{names.ROLE_LABEL}={names.WORKER}",
     )
+
+
+def slow_nodes(context: Context) -> tuple[str, ...]:
+    """Return the nodes that were found slow within the last day."""
+    recorded = context.status.replanning.avoided_nodes if context.status.replanning else ()
+    return tuple(each.name for each in recorded if context.now < each.time + AVOIDED_FOR)
 
 
 def seconds_until(moment: datetime, now: datetime) -> float:

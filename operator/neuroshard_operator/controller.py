@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from neuroshard_operator.actions import Event, EventReason
+from neuroshard_operator.children.writing import Writer, as_writes
 from neuroshard_operator.cluster.api import Api, ApiError
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
@@ -24,6 +25,7 @@ from neuroshard_operator.queue import KeyedQueue
 from neuroshard_operator.reconcile import read, reads_needed, reconcile
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.status import has_ended, needs_profile
+from neuroshard_operator.writes import Writes
 
 MOST_READS = 5
 """Rounds of reading before one pass: Jobs that no watch shows, results, nodes, files of users, the profile."""
@@ -63,7 +65,7 @@ async def gathered(
 
     Raises ApiError, and StaleError.
     """
-    context = read(await cluster.with_spec(observed), now=now, settings=settings)
+    context = read(await cluster.with_spec(observed), now=now, rules=settings.rules)
     reads = reads_needed(context)
     for _ in range(MOST_READS):
         context = replace(context, observed=await cluster.fetch(context.observed, reads))
@@ -71,6 +73,14 @@ async def gathered(
         if not reads:
             break
     return context
+
+
+def decided(context: Context | UnreadableJob, settings: Settings) -> Writes:
+    """Return the writes of one pass."""
+    if isinstance(context, UnreadableJob):
+        return as_writes(context, reconcile(context), settings)
+    writer = Writer(context=context, settings=settings)
+    return as_writes(context, reconcile(context, places_of=writer.places_of), settings)
 
 
 class Controller:
@@ -219,7 +229,7 @@ class Controller:
             return "gone"
         context = await gathered(self._cluster, observed, now=now, settings=self._settings)
         before = context.status
-        decision = self._pace.paced(key, before, reconcile(context))
+        decision = self._pace.paced(key, before, decided(context, self._settings))
         due_s = await self._cluster.apply(context.observed, decision)
         if decision.status is not None:
             self._pace.wrote(key)

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from neuroshard_api.job.status import Status
 
-from neuroshard_operator.actions import Decision
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.context import earliest
+from neuroshard_operator.writes import Writes
 
 COUNTS_EVERY_S = 5.0
 """Between two writes of a job's status of which the second has new counts and words alone."""
@@ -27,8 +27,8 @@ class StatusPace:
         self._clock = clock
         self._written_at_s: dict[JobKey, float] = {}
 
-    def paced(self, key: JobKey, before: Status, decision: Decision) -> Decision:
-        """Return the decision, or a later pass in its place where counts and words alone would be written too soon."""
+    def paced(self, key: JobKey, before: Status, decision: Writes) -> Writes:
+        """Return the writes, or a later pass in its place where counts and words alone would be written too soon."""
         if decision.status is None or decision.actions or decision.events:
             return decision
         wait_s = self._written_at_s.get(key, -COUNTS_EVERY_S) + COUNTS_EVERY_S - self._clock()

@@ -1,6 +1,6 @@
 """All decisions: from what was observed of a job to what is wanted. Pure functions; repeating them changes nothing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTra
 from neuroshard_api.lifecycle.deadlines import missed_deadline, next_deadline
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import CopyConfigMap, Create, Decision, Event, EventReason, Reads, Restore
+from neuroshard_operator.actions import Action, Decision, Event, EventReason, Reads
 from neuroshard_operator.children.pod_template import template_problem
 from neuroshard_operator.conditions import (
     MESSAGE_CHARACTERS,
@@ -23,10 +23,9 @@ from neuroshard_operator.conditions import (
     merged,
     merged_warnings,
 )
-from neuroshard_operator.context import Context, UnreadableJob, earliest, seconds_until
+from neuroshard_operator.context import Context, Rules, UnreadableJob, earliest, seconds_until
 from neuroshard_operator.observed.objects import ChildJob, Observed, Refusal, without_log_tails
 from neuroshard_operator.observed.results import MANIFEST_FILE
-from neuroshard_operator.settings import Settings
 from neuroshard_operator.stages.approval import approve
 from neuroshard_operator.stages.cleanup import clean_up, outlived
 from neuroshard_operator.stages.corrected_models import (
@@ -59,6 +58,8 @@ REJECTED_REQUEUE_S = 30.0
 NEVER_VALID = {400, 422}
 TOO_LARGE = 413
 
+PlacesOf = Callable[[Action], frozenset[tuple[str, str]]]
+
 _GOOD_NEWS = {
     ConditionType.PROFILED,
     ConditionType.PLANNED,
@@ -68,14 +69,14 @@ _GOOD_NEWS = {
 }
 
 
-def read(observed: Observed, *, now: datetime, settings: Settings) -> Context | UnreadableJob:
+def read(observed: Observed, *, now: datetime, rules: Rules) -> Context | UnreadableJob:
     """Return the resource and its status as values; everything that follows decides from them.
 
     Fields that this release does not know are passed over: the definition may be newer than the operator, and the API
     server fills in its defaults on reading too. Rules between fields that an earlier release did not have refuse a new
     job alone: one that was started is served, and gets no new plan.
     """
-    observed = observed if settings.log_tails else without_log_tails(observed)
+    observed = observed if rules.log_tails else without_log_tails(observed)
     now = now.replace(microsecond=0)  # the API keeps whole seconds: anything finer would be a change with every pass
     job = observed.job
     status = read_status(job.status)
@@ -100,7 +101,7 @@ def read(observed: Observed, *, now: datetime, settings: Settings) -> Context | 
         observed=observed,
         job=stored.job,
         status=status,
-        settings=settings,
+        rules=rules,
         now=now,
         ignored=stored.unknown,
         broken_rules=stored.broken_rules,
@@ -143,10 +144,15 @@ def _reads_for_plan(context: Context) -> Reads:
     return Reads(files=files, documents=(*documents, *corrections))
 
 
-def reconcile(context: Context | UnreadableJob) -> Decision:
+def reconcile(context: Context | UnreadableJob, *, places_of: PlacesOf = lambda _: frozenset()) -> Decision:
     """Return the decision of this pass: a status, then actions, then the time of the next pass.
 
     It reads no clock and calls nothing. Nothing is wanted of a job that is being deleted or that someone else manages.
+
+    Args:
+        context: of the pass.
+        places_of: kind and name of the objects that an action makes. If unset: none; only writes to a cluster are
+            refused.
     """
     if not _is_ours(context.observed):
         return Decision()
@@ -158,8 +164,8 @@ def reconcile(context: Context | UnreadableJob) -> Decision:
     problem = template_problem(context.spec.pod_template.spec)
     if problem is not None:
         end = failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=problem)
-        return _decision(context, [end])
-    return _decision(context, _stages(context))
+        return _decision(context, [end], places_of)
+    return _decision(context, _stages(context), places_of)
 
 
 def _is_ours(observed: Observed) -> bool:
@@ -345,10 +351,10 @@ def _refused_for_good(refusals: Sequence[Refusal]) -> StageResult | None:
     return None
 
 
-def _decision(context: Context, steps: list[StageResult]) -> Decision:
+def _decision(context: Context, steps: list[StageResult], places_of: PlacesOf) -> Decision:
     last, refusals = steps[-1], context.observed.refusals
     wanted_s = [step.requeue_after_s for step in steps]
-    rejected = _still_wanted(refusals, steps) if last.completion is None else []
+    rejected = _still_wanted(refusals, steps, places_of) if refusals and last.completion is None else []
     if rejected:
         problem = "; ".join(f"{each.kind} {each.name}: {each.message}" for each in rejected)
         message = f"the API server rejected a write, which is tried again every {REJECTED_REQUEUE_S:.0f} s: {problem}"
@@ -375,11 +381,9 @@ def _decision(context: Context, steps: list[StageResult]) -> Decision:
     )
 
 
-def _still_wanted(refusals: Sequence[Refusal], steps: Sequence[StageResult]) -> list[Refusal]:
+def _still_wanted(refusals: Sequence[Refusal], steps: Sequence[StageResult], places_of: PlacesOf) -> list[Refusal]:
     """Return the rejected writes that a stage wants again."""
-    actions = [action for step in steps for action in step.actions]
-    manifests = [action.manifest for action in actions if isinstance(action, Create | Restore | CopyConfigMap)]
-    places = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
+    places = {place for step in steps for action in step.actions for place in places_of(action)}
     return [refusal for refusal in refusals if (refusal.kind, refusal.name) in places]
 
 

@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal
 from neuroshard_api.documents.document import DocumentError, Value, field_path
 from pydantic import BeforeValidator, Field, ValidationError
 
+from neuroshard_operator.context import Rules
+
 PREFIX = "NEUROSHARD_"
 """A setting ``http_port`` is the variable ``NEUROSHARD_HTTP_PORT``."""
 
@@ -75,6 +77,16 @@ class Settings(Value):
     """Lowest severity that is logged."""
     log_format: Literal["json", "text"] = "json"
     """One JSON object per line, or text for people."""
+
+    @property
+    def rules(self) -> Rules:
+        """Those that decisions need."""
+        return Rules(
+            profiler_image=self.profiler_image,
+            gpu_product_labels=self.gpu_product_labels,
+            measured_seconds=self.measured_seconds,
+            log_tails=self.log_tails,
+        )
 
 
 def settings_from(environment: Mapping[str, str]) -> Settings:

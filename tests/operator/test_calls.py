@@ -9,8 +9,7 @@ from neuroshard_operator import names
 from neuroshard_operator.cluster.api import ApiError, Json
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster
-from neuroshard_operator.controller import gathered
-from neuroshard_operator.reconcile import reconcile
+from neuroshard_operator.controller import decided, gathered
 from support.operator.operator_process import JOB, SETTINGS, TWO_NODES, OperatorProcess, Story
 from support.operator.operator_world import NAMESPACE, World
 
@@ -95,7 +94,7 @@ def test_jobs_that_begin_together_read_their_namespaces_profile_once() -> None:
         observed = cluster.observe(key)
         assert observed is not None
         context = await gathered(cluster, observed, now=world.now, settings=SETTINGS)
-        await cluster.apply(context.observed, reconcile(context))
+        await cluster.apply(context.observed, decided(context, SETTINGS))
 
     async def all_look() -> None:
         await asyncio.gather(*map(look, keys))

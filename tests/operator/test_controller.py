@@ -5,13 +5,13 @@ from datetime import timedelta
 
 import neuroshard_operator.controller as controller_module
 import pytest
-from neuroshard_operator.actions import Decision
 from neuroshard_operator.cluster import resync
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.controller import Controller
 from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.process.metrics import OperatorMetrics
+from neuroshard_operator.writes import Writes
 from support.operator.operator_process import SETTINGS
 from support.operator.operator_world import NAMESPACE, START, World, stamp
 
@@ -62,7 +62,7 @@ def test_a_view_that_stays_outdated_is_an_event(monkeypatch: pytest.MonkeyPatch)
     world.watches.catch_up()
     passes, enough = 0, asyncio.Event()
 
-    async def changed(_cluster: Cluster, _observed: Observed, _decision: Decision) -> float | None:
+    async def changed(_cluster: Cluster, _observed: Observed, _writes: Writes) -> float | None:
         nonlocal passes
         passes += 1
         if passes == 8:

@@ -6,8 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from neuroshard_api.job.policies import ConditionStatus
 from neuroshard_api.job.status import Condition, Stage, Status, Workers
-from neuroshard_operator.actions import Decision, Event, EventReason
+from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.pace import COUNTS_EVERY_S, StatusPace
+from neuroshard_operator.writes import Writes
 
 KEY = ("training", "job")
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -40,7 +41,7 @@ COUNTED = later(
 )
 
 
-def paced(decision: Decision, *, after_s: float) -> Decision:
+def paced(decision: Writes, *, after_s: float) -> Writes:
     """Return the paced decision this long after the last write of the status."""
     now_s = [100.0]
     pace = StatusPace(clock=lambda: now_s[0])
@@ -51,8 +52,8 @@ def paced(decision: Decision, *, after_s: float) -> Decision:
 
 def test_counts_that_follow_a_write_wait_for_a_few_seconds() -> None:
     """The pass that writes them comes then, and no later than one that was wanted anyway."""
-    waits = paced(Decision(status=COUNTED, requeue_after_s=30.0), after_s=1.0)
-    soon = paced(Decision(status=COUNTED, requeue_after_s=0.5), after_s=1.0)
+    waits = paced(Writes(status=COUNTED, requeue_after_s=30.0), after_s=1.0)
+    soon = paced(Writes(status=COUNTED, requeue_after_s=0.5), after_s=1.0)
 
     assert (waits.status, waits.requeue_after_s) == (None, COUNTS_EVERY_S - 1.0)
     assert (soon.status, soon.requeue_after_s) == (None, 0.5)
@@ -60,14 +61,14 @@ def test_counts_that_follow_a_write_wait_for_a_few_seconds() -> None:
 
 def test_counts_are_written_when_their_time_has_come() -> None:
     """They are never older than that."""
-    decision = Decision(status=COUNTED)
+    decision = Writes(status=COUNTED)
 
     assert paced(decision, after_s=COUNTS_EVERY_S) == decision
 
 
 def test_a_process_that_has_written_nothing_yet_does_not_wait() -> None:
     """When the process before it wrote, it does not know."""
-    decision = Decision(status=COUNTED)
+    decision = Writes(status=COUNTED)
 
     assert StatusPace().paced(KEY, BEFORE, decision) == decision
 
@@ -87,13 +88,13 @@ def test_a_process_that_has_written_nothing_yet_does_not_wait() -> None:
 )
 def test_what_people_wait_for_is_written_at_once(change: Callable[[], Status]) -> None:
     """Programs watch stages and conditions."""
-    decision = Decision(status=change())
+    decision = Writes(status=change())
 
     assert paced(decision, after_s=0.1) == decision
 
 
 def test_counts_go_with_an_event() -> None:
     """The pass after it would tell of it once more."""
-    decision = Decision(status=COUNTED, events=(Event(reason=EventReason.CHILD_REPAIRED, message="m"),))
+    decision = Writes(status=COUNTED, events=(Event(reason=EventReason.CHILD_REPAIRED, message="m"),))
 
     assert paced(decision, after_s=0.1) == decision

@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Create, Event, EventReason, Manifest, Restore
+from neuroshard_operator.actions import Event, EventReason
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildObject
 from neuroshard_operator.observed.parsing import hash_of
+from neuroshard_operator.writes import AnyWrite, Create, Manifest, Restore
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 
@@ -49,9 +50,9 @@ def empty_result(context: Context, role: str, name: str) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(context, name, role)}
 
 
-def ensured(context: Context, manifests: Sequence[Manifest]) -> tuple[tuple[Action, ...], tuple[Event, ...]]:
+def ensured(context: Context, manifests: Sequence[Manifest]) -> tuple[tuple[AnyWrite, ...], tuple[Event, ...]]:
     """Return the actions that create or restore these children, and their events; none where all are right."""
-    actions: list[Action] = []
+    actions: list[AnyWrite] = []
     events: list[Event] = []
     for manifest in manifests:
         kind, name = manifest["kind"], manifest["metadata"]["name"]

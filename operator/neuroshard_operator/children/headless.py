@@ -1,9 +1,9 @@
 """Headless Services, which give the pods of an Indexed Job host names. Pure functions."""
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Manifest
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.context import Context
+from neuroshard_operator.writes import Manifest
 
 
 def headless_service(context: Context, name: str, role: str) -> Manifest:

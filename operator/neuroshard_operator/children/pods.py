@@ -10,6 +10,7 @@ from neuroshard_operator import names
 from neuroshard_operator.children.metadata import labels
 from neuroshard_operator.children.overlay import merged
 from neuroshard_operator.context import Context
+from neuroshard_operator.settings import Settings
 
 RESTRICTED: Mapping[str, Any] = {
     "allowPrivilegeEscalation": False,
@@ -66,6 +67,7 @@ def container(
 
 def pod_template(
     context: Context,
+    settings: Settings,
     role: str,
     spec: Mapping[str, Any],
     more_labels: Mapping[str, str],
@@ -80,12 +82,12 @@ def pod_template(
         "serviceAccountName": names.account(context.name, role),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        "securityContext": {**(user if context.settings.fixed_user else {}), "runAsNonRoot": True},
+        "securityContext": {**(user if settings.fixed_user else {}), "runAsNonRoot": True},
         **({"priorityClassName": priority} if priority else {}),
     }
     return {
         "metadata": {"labels": labels(context, role, **more_labels)},
-        "spec": {**merged({**defaults, **spec}, overlay or {}), **_pull_secrets(context)},
+        "spec": {**merged({**defaults, **spec}, overlay or {}), **_pull_secrets(context, settings)},
     }
 
 
@@ -110,10 +112,10 @@ def with_metadata(template: Mapping[str, Any], said: PodTemplateMetadata) -> dic
     return {**template, "metadata": metadata}
 
 
-def _pull_secrets(context: Context) -> dict[str, Any]:
+def _pull_secrets(context: Context, settings: Settings) -> dict[str, Any]:
     """Return the Secrets that images are pulled with: the service accounts of the stages are ours and name none."""
     key = "imagePullSecrets"
-    ours, template = context.settings.image_pull_secrets, context.spec.pod_template.spec
+    ours, template = settings.image_pull_secrets, context.spec.pod_template.spec
     base = {key: [{"name": name} for name in ours]} if ours else {}
     return merged(base, {key: template[key]} if key in template else {})
 

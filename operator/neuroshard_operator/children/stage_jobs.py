@@ -1,10 +1,8 @@
 """The Jobs of the profiler and of the planner: one pod that runs a stage's command and publishes what it wrote."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.plan_request import counts_dense
 from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.stage_commands import (
@@ -16,12 +14,11 @@ from neuroshard_api.job.stage_commands import (
     planner_command,
     profiler_command,
 )
-from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Manifest
-from neuroshard_operator.children.files import JOB_FILE, REQUEST_FILE, TABLES_FILE, stored_names
+from neuroshard_operator.actions import BundleSource, CalibratorRun, CandidateInputs, PlannerRun, ProfilerRun
+from neuroshard_operator.children.files import JOB_FILE, REQUEST_FILE, TABLES_FILE
 from neuroshard_operator.children.meeting import endpoint, over_nodes
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.children.pods import (
@@ -42,6 +39,8 @@ from neuroshard_operator.children.pods import (
 from neuroshard_operator.context import Context
 from neuroshard_operator.hardware import product_selector
 from neuroshard_operator.observed.results import PLAN_FILE
+from neuroshard_operator.settings import Settings
+from neuroshard_operator.writes import Manifest
 
 NOT_RETRIED = (
     ExitCode.INVALID_INPUT,
@@ -64,48 +63,11 @@ KEPT_FROM_TEMPLATE = (
 """Fields of spec.podTemplate that decide which node and devices a pod meets; the profiler must meet the same."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BundleSource:
-    """Where the planner finds its cost models: one of a ConfigMap, a volume, and the planner's own."""
-
-    config_map: str | None = None
-    claim: str | None = None
-    path: str | None = None
-    """Folder in the claim's volume."""
-    device_type: str | None = None
-    """Device whose bundled cost models are taken."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CandidateInputs:
-    """What a candidate plan is made from besides its request: the plan in force, and the inputs as they are now."""
-
-    plan: str
-    """ConfigMap of the plan."""
-    plan_key: str
-    inputs: str
-    """ConfigMap of the reports."""
-    inputs_key: str
-    """Key of the input statistics."""
-
-    @property
-    def volumes(self) -> list[dict[str, Any]]:
-        """The planner's volumes of both."""
-        return [
-            config_map_volume("incumbent", self.plan, {self.plan_key: self.plan_key}),
-            config_map_volume("inputs", self.inputs, {self.inputs_key: self.inputs_key}),
-        ]
-
-
-def profiler_job(
-    context: Context, *, hardware: HardwareStatus, profile_key: str, files: Manifest, result: str
-) -> Manifest:
+def profiler_job(context: Context, settings: Settings, run: ProfilerRun) -> Manifest:
     """Return the Job that measures the hardware on one of its nodes, or on several, whose network it measures too."""
-    num_nodes = hardware.network_nodes
-    named = names.profiler_job if num_nodes is None else names.network_profiler_job
-    name = named(context.name, profile_key)
+    num_nodes, name = run.hardware.network_nodes, run.name
     profiler, template = context.spec.experimental.profiler, context.spec.pod_template.spec
-    file_names = stored_names(files)
+    file_names = run.files.stored_names
     out = f"{WORK}/{RESULT}"
     command = profiler_command(
         context.job,
@@ -115,7 +77,7 @@ def profiler_job(
         meet=None if num_nodes is None else endpoint(context, name),
     )
     on_trainer_nodes = {**{key: template[key] for key in KEPT_FROM_TEMPLATE if key in template}, **dns_of(template)}
-    selector = {**product_selector(hardware), **on_trainer_nodes.get("nodeSelector", {})}
+    selector = {**product_selector(run.hardware), **on_trainer_nodes.get("nodeSelector", {})}
     trainer = context.spec.trainer.resources_per_node
     spec = {
         **on_trainer_nodes,
@@ -123,25 +85,26 @@ def profiler_job(
         "containers": [
             container(
                 names.PROFILER,
-                profiler.image or context.settings.profiler_image,
-                publishing(result, [f"{out}/{BUNDLE_FOLDER}", f"{out}/{HARDWARE_FILE}"], command),
+                profiler.image or settings.profiler_image,
+                publishing(run.result, [f"{out}/{BUNDLE_FOLDER}", f"{out}/{HARDWARE_FILE}"], command),
                 mounts={"files": f"{WORK}/files", RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH, "dshm": "/dev/shm"},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
-                imagePullPolicy=context.settings.image_pull_policy,
+                imagePullPolicy=settings.image_pull_policy,
                 resources={**_device_claims(template), **resources(profiler.resources, resources(trainer, {}))},
             )
         ],
         "volumes": [
-            config_map_volume("files", files["metadata"]["name"]),
+            config_map_volume("files", run.files.name),
             empty_volume(RESULT),
             empty_volume("tmp"),
             empty_volume("dshm", medium="Memory"),
             token_volume(),
         ],
     }
-    more = {names.PROFILE_KEY_LABEL: names.short(profile_key)}
+    more = {names.PROFILE_KEY_LABEL: names.short(run.profile_key)}
     job = _job(
         context,
+        settings,
         names.PROFILER,
         name,
         spec,
@@ -150,7 +113,7 @@ def profiler_job(
         backoff_limit=profiler.backoff_limit,
         suspend=context.is_queued,
     )
-    return job if num_nodes is None else over_nodes(context, job, profile_key=profile_key, num_nodes=num_nodes)
+    return job if num_nodes is None else over_nodes(context, job, profile_key=run.profile_key, num_nodes=num_nodes)
 
 
 def _device_claims(template: Mapping[str, Any]) -> dict[str, Any]:
@@ -162,44 +125,35 @@ def _device_claims(template: Mapping[str, Any]) -> dict[str, Any]:
     return {"claims": claims[0]} if claims and claims[0] else {}
 
 
-def planner_job(
-    context: Context,
-    *,
-    inputs_hash: str,
-    request: Manifest,
-    bundle: BundleSource,
-    device: DeviceType,
-    result: str,
-    in_force: CandidateInputs | None = None,
-) -> Manifest:
+def planner_job(context: Context, settings: Settings, run: PlannerRun) -> Manifest:
     """Return the Job that plans; it needs no GPU and is not queued by Kueue."""
+    in_force = run.in_force
     planner = context.spec.experimental.planner
     out = f"{WORK}/{RESULT}"
-    volume, folder = _bundle_volume(bundle)
+    volume, folder = _bundle_volume(run.bundle)
     counted = counts_dense(context.spec)
     dense_file = f"{_DENSE_FOLDER}/{DENSE_FILE}"
     command = planner_command(
-        request_file=f"{WORK}/request/{stored_names(request)[REQUEST_FILE]}",
+        request_file=f"{WORK}/request/{run.files.stored_names[REQUEST_FILE]}",
         bundle_dir=folder,
         plan_file=f"{out}/{PLAN_FILE}",
         dense_file=dense_file if counted else None,
         statistics_file=None if in_force is None else f"{WORK}/inputs/{in_force.inputs_key}",
         incumbent_file=None if in_force is None else f"{WORK}/incumbent/{in_force.plan_key}",
     )
-    settings = context.settings
-    asked = resources(planner.resources, _usual(context))
+    asked = resources(planner.resources, _usual(settings))
     more_mounts = {
         **({"bundle": f"{WORK}/bundle"} if volume else {}),
         **({names.DENSE: _DENSE_FOLDER} if counted else {}),
         **({"incumbent": f"{WORK}/incumbent", "inputs": f"{WORK}/inputs"} if in_force is not None else {}),
     }
     spec = {
-        **({"initContainers": [_counter(context, request, device, dense_file, asked)]} if counted else {}),
+        **({"initContainers": [_counter(context, settings, run, dense_file, asked)]} if counted else {}),
         "containers": [
             container(
                 names.PLANNER,
                 planner.image or settings.planner_image,
-                publishing(result, [f"{out}/{PLAN_FILE}"], command),
+                publishing(run.result, [f"{out}/{PLAN_FILE}"], command),
                 mounts={"request": f"{WORK}/request", **more_mounts, RESULT: out, "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
                 imagePullPolicy=settings.image_pull_policy,
@@ -207,20 +161,21 @@ def planner_job(
             )
         ],
         "volumes": [
-            config_map_volume("request", request["metadata"]["name"]),
+            config_map_volume("request", run.files.name),
             *([volume] if volume else []),
-            *([] if in_force is None else in_force.volumes),
+            *([] if in_force is None else _candidate_volumes(in_force)),
             *([empty_volume(names.DENSE)] if counted else []),
             empty_volume(RESULT),
             empty_volume("tmp"),
             token_volume(),
         ],
     }
-    more = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
+    more = {names.INPUTS_HASH_LABEL: names.short(run.inputs_hash)}
     return _job(
         context,
+        settings,
         names.PLANNER,
-        names.planner_job(context.name, inputs_hash),
+        run.name,
         spec,
         labels=more,
         pod_labels=more,
@@ -229,41 +184,24 @@ def planner_job(
     )
 
 
-def calibrator_job(
-    context: Context,
-    *,
-    plan_hash: str,
-    profile: str,
-    in_force: CandidateInputs,
-    report_keys: Sequence[str],
-    result: str,
-) -> Manifest:
-    """Return the Job that corrects cost models by measured steps; as the planner's, it needs no GPU and no queue.
-
-    Args:
-        context: of the job.
-        plan_hash: of the plan whose steps they are.
-        profile: ConfigMap of the cost models.
-        in_force: ConfigMaps of the plan and of the reports.
-        report_keys: keys of the reports of steps.
-        result: ConfigMap that it publishes to.
-    """
-    planner, settings = context.spec.experimental.planner, context.settings
+def calibrator_job(context: Context, settings: Settings, run: CalibratorRun) -> Manifest:
+    """Return the Job that corrects cost models by measured steps; as the planner's, it needs no GPU and no queue."""
+    planner, in_force = context.spec.experimental.planner, run.in_force
     out = f"{WORK}/{RESULT}/bundle"  # below the volume: it is written next to its place, and renamed
     command = correction_command(
         bundle_dir=f"{WORK}/bundle",
         plan_file=f"{WORK}/incumbent/{in_force.plan_key}",
-        report_files=[f"{WORK}/inputs/{key}" for key in report_keys],
+        report_files=[f"{WORK}/inputs/{key}" for key in run.report_keys],
         out_dir=out,
     )
-    asked = resources(planner.resources, _usual(context))
+    asked = resources(planner.resources, _usual(settings))
     folders = {each: f"{WORK}/{each}" for each in ("bundle", "incumbent", "inputs")}
     spec = {
         "containers": [
             container(
                 names.CALIBRATOR,
                 planner.image or settings.planner_image,
-                publishing(result, [out], command),
+                publishing(run.result, [out], command),
                 mounts={**folders, RESULT: f"{WORK}/{RESULT}", "tmp": "/tmp", "token": TOKEN_PATH},  # noqa: S108 - a volume of the pod's own
                 env=_ENVIRONMENT,
                 imagePullPolicy=settings.image_pull_policy,
@@ -271,9 +209,9 @@ def calibrator_job(
             )
         ],
         "volumes": [
-            config_map_volume("bundle", profile),
+            config_map_volume("bundle", run.profile),
             config_map_volume("incumbent", in_force.plan, {in_force.plan_key: in_force.plan_key}),
-            config_map_volume("inputs", in_force.inputs, {key: key for key in report_keys}),
+            config_map_volume("inputs", in_force.inputs, {key: key for key in run.report_keys}),
             empty_volume(RESULT),
             empty_volume("tmp"),
             token_volume(),
@@ -281,8 +219,9 @@ def calibrator_job(
     }
     return _job(
         context,
+        settings,
         names.CALIBRATOR,
-        names.calibrator_job(context.name, plan_hash),
+        run.name,
         spec,
         labels={},
         pod_labels={},
@@ -291,21 +230,29 @@ def calibrator_job(
     )
 
 
+def _candidate_volumes(in_force: CandidateInputs) -> list[dict[str, Any]]:
+    """Return the planner's volumes of the plan in force, and of the inputs as they are now."""
+    return [
+        config_map_volume("incumbent", in_force.plan, {in_force.plan_key: in_force.plan_key}),
+        config_map_volume("inputs", in_force.inputs, {in_force.inputs_key: in_force.inputs_key}),
+    ]
+
+
 def _counter(
-    context: Context, request: Manifest, device: DeviceType, dense_file: str, asked: Mapping[str, Any]
+    context: Context, settings: Settings, run: PlannerRun, dense_file: str, asked: Mapping[str, Any]
 ) -> dict[str, Any]:
     """Return the container that counts the dense part, with the trainer's image, before the planner starts."""
     trainer = context.spec.trainer
-    files = stored_names(request)
+    files = run.files.stored_names
     command = dense_command(
         job_file=f"{WORK}/request/{files[JOB_FILE]}",
         request_file=f"{WORK}/request/{files[REQUEST_FILE]}",
         dense_file=dense_file,
-        device=device,
+        device=run.device,
     )
     return container(
         names.DENSE,
-        trainer.image or context.settings.trainer_image,
+        trainer.image or settings.trainer_image,
         command,
         mounts={"request": f"{WORK}/request", names.DENSE: _DENSE_FOLDER, "tmp": "/tmp"},  # noqa: S108 - a volume of the pod's own
         env=_ENVIRONMENT,
@@ -313,9 +260,9 @@ def _counter(
     )
 
 
-def _usual(context: Context) -> dict[str, Any]:
+def _usual(settings: Settings) -> dict[str, Any]:
     """Return the resources of a planner's pod whose job says nothing, all of them limited: quotas may ask for that."""
-    cpu, memory = context.settings.planner_cpu, context.settings.planner_memory
+    cpu, memory = settings.planner_cpu, settings.planner_memory
     limits = {"cpu": max(cpu, "1", key=quantity), "memory": memory}  # the search runs on one core
     return {"requests": {"cpu": cpu, "memory": memory}, "limits": limits}
 
@@ -326,6 +273,7 @@ _ENVIRONMENT = {"HOME": "/tmp", "OMP_NUM_THREADS": "1"}  # noqa: S108 - a volume
 
 def _job(
     context: Context,
+    settings: Settings,
     role: str,
     name: str,
     pod_spec: Mapping[str, Any],
@@ -351,7 +299,7 @@ def _job(
             "backoffLimit": backoff_limit,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": [DISRUPTED, hopeless]},
-            "template": with_metadata(pod_template(context, role, pod_spec, pod_labels), stage.pod_metadata),
+            "template": with_metadata(pod_template(context, settings, role, pod_spec, pod_labels), stage.pod_metadata),
         },
     }
 

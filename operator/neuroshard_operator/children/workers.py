@@ -1,7 +1,6 @@
 """The workers: a headless Service that names them, and the Indexed Job of one start."""
 
-from collections.abc import Mapping
-from datetime import timedelta
+from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -19,12 +18,11 @@ from neuroshard_api.job.stage_commands import (
     trainer_command,
     worker_environment,
 )
-from neuroshard_api.job.status import Stage
 from neuroshard_api.job.training import CHECKPOINTS_PATH, DATA_PATH, VolumeClaim
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Manifest
-from neuroshard_operator.children.files import JOB_FILE, stored_names
+from neuroshard_operator.actions import WorkersRun
+from neuroshard_operator.children.files import JOB_FILE
 from neuroshard_operator.children.headless import headless_service
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.children.pods import (
@@ -42,7 +40,8 @@ from neuroshard_operator.children.pods import (
     with_metadata,
 )
 from neuroshard_operator.context import Context
-from neuroshard_operator.hardware import product_selector
+from neuroshard_operator.settings import Settings
+from neuroshard_operator.writes import Manifest
 
 PUBLISHER = "publisher"
 CHECKPOINTS_VOLUME = "checkpoints"
@@ -57,8 +56,6 @@ STARTUP_PROBE: Mapping[str, Any] = {
 
 A readiness probe would go on and disturb the training that it is meant to see.
 """
-AVOIDED_FOR = timedelta(days=1)
-"""How long a slow node is avoided: what made it slow may be gone then."""
 ANY_FAILURE: Mapping[str, Any] = {
     "action": "FailJob",
     "onExitCodes": {"containerName": names.TRAINER, "operator": "NotIn", "values": [0]},
@@ -74,41 +71,31 @@ def service(context: Context) -> Manifest:
     return headless_service(context, names.service(context.name), names.WORKER)
 
 
-def worker_job(
-    context: Context,
-    *,
-    plan: str,
-    plan_key: str,
-    workers_hash: str,
-    files: Manifest,
-    result: str,
-    host_bytes: int = 0,
-) -> Manifest:
-    """Return the Indexed Job of the present attempt: one pod per node, all or none.
+def worker_job(context: Context, settings: Settings, run: WorkersRun) -> Manifest:
+    """Return the Indexed Job of one attempt: one pod per node, all or none.
 
-    Tables in host memory, ``host_bytes`` on a node, count on top of the memory that the job asks for.
+    Tables in host memory count on top of the memory that the job asks for.
 
     A pod that fails fails the Job at once, for its peers cannot go on without it; the policy's rules are there so that
     the Job's own condition tells exit code and pod even when the pod is gone. Restarts are the operator's.
     """
-    trainer, attempt = context.spec.trainer, context.attempt
-    name = names.worker_job(context.name, attempt)
+    trainer = context.spec.trainer
     more = {
-        names.ATTEMPT_LABEL: str(attempt),
-        names.INPUTS_HASH_LABEL: names.short(workers_hash),
+        names.ATTEMPT_LABEL: str(run.attempt),
+        names.INPUTS_HASH_LABEL: names.short(run.workers_hash),
     }
-    spec = _pod_spec(context, plan, plan_key, files, result)
-    template = pod_template(context, names.WORKER, spec, more, overlay=context.spec.pod_template.spec)
-    if host_bytes:
+    spec = _pod_spec(context, settings, run)
+    template = pod_template(context, settings, names.WORKER, spec, more, overlay=context.spec.pod_template.spec)
+    if run.host_bytes:
         trainers = (each for each in template["spec"]["containers"] if each["name"] == names.TRAINER)
         for each in trainers:
-            each["resources"] = with_host_tables(each.get("resources") or {}, host_bytes)
-    template["spec"] = _away_from_bad_nodes(context, template["spec"])
+            each["resources"] = with_host_tables(each.get("resources") or {}, run.host_bytes)
+    template["spec"] = _away_from(run.avoided_nodes, template["spec"])
     template = with_metadata(template, context.spec.pod_template.metadata)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(context, name, names.WORKER, {**more, **context.queue_labels}),
+        "metadata": metadata(context, run.name, names.WORKER, {**more, **context.queue_labels}),
         "spec": {
             "suspend": context.is_queued,
             "completionMode": "Indexed",
@@ -136,11 +123,11 @@ def with_host_tables(resources: Mapping[str, Any], host_bytes: int) -> dict[str,
     return {**resources, **({"limits": limits} if limits else {}), "requests": requests}
 
 
-def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, result: str) -> dict[str, Any]:
+def _pod_spec(context: Context, settings: Settings, run: WorkersRun) -> dict[str, Any]:
     trainer, checkpoint, data = context.spec.trainer, context.spec.checkpoint, context.spec.data
     run_dir, data_dir = _run_dir(context), DATA_PATH
-    plan_file = f"{WORK}/plan/{plan_key}"
-    job_file = f"{WORK}/files/{stored_names(files)[JOB_FILE]}"
+    plan_file = f"{WORK}/plan/{run.plan_key}"
+    job_file = f"{WORK}/files/{run.files.stored_names[JOB_FILE]}"
     command = trainer_command(context.job, job_file=job_file, plan_file=plan_file, run_dir=run_dir, data_dir=data_dir)
     published = (STEP_REPORT_FILE, PROGRESS_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
     reports = [f"{run_dir}/{name}" for name in published]
@@ -149,8 +136,8 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
     env = {
         **torchrun_environment(
             context.job,
-            host=names.worker_host(context.name, context.attempt, 0),
-            run_id=run_id(context.uid, context.attempt),
+            host=names.worker_host(context.name, run.attempt, 0),
+            run_id=run_id(context.uid, run.attempt),
             grace_seconds=_grace_seconds(context.spec.pod_template.spec),
         ),
         **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=data_dir),
@@ -159,8 +146,8 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
     }
     main = container(
         names.TRAINER,
-        trainer.image or context.settings.trainer_image,
-        command if is_own else publishing(result, reports, command, watch=True),
+        trainer.image or settings.trainer_image,
+        command if is_own else publishing(run.result, reports, command, watch=True),
         mounts={**mounts, "tmp": "/tmp", **({} if is_own else {"token": TOKEN_PATH})},  # noqa: S108 - a volume of the pod's own
         env=env,
         ports=[{"name": "rendezvous", "containerPort": context.spec.experimental.rendezvous.port}],
@@ -172,8 +159,8 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
     if is_own:
         main["securityContext"] = {**main["securityContext"], "readOnlyRootFilesystem": False}
     volumes = [
-        config_map_volume("plan", plan, {plan_key: plan_key}),
-        config_map_volume("files", files["metadata"]["name"]),
+        config_map_volume("plan", run.plan, {run.plan_key: run.plan_key}),
+        config_map_volume("files", run.files.name),
         _claim_or_empty(CHECKPOINTS_VOLUME, checkpoint.persistent_volume_claim),
         empty_volume("tmp"),
         token_volume(),
@@ -183,13 +170,12 @@ def _pod_spec(context: Context, plan: str, plan_key: str, files: Manifest, resul
         volumes.append(_claim_or_empty("data", data.persistent_volume_claim))
     main["volumeMounts"].append({"name": "dshm", "mountPath": "/dev/shm"})  # noqa: S108 - what NCCL and data loaders use
     volumes.append(empty_volume("dshm", medium="Memory"))
-    selector = product_selector(context.status.hardware)
     return {
         **dns_of(context.spec.pod_template.spec),
         "subdomain": names.service(context.name),
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        **({"nodeSelector": selector} if selector else {}),
-        **({"initContainers": [_publisher(context, result, reports)]} if is_own else {}),
+        **({"nodeSelector": dict(run.node_labels)} if run.node_labels else {}),
+        **({"initContainers": [_publisher(settings, run.result, reports)]} if is_own else {}),
         "containers": [main],
         "volumes": volumes,
     }
@@ -214,35 +200,18 @@ def _grace_seconds(pod_spec: Mapping[str, Any]) -> int:
     return chosen if isinstance(chosen, int) and chosen > 0 else GRACE_SECONDS
 
 
-def _away_from_bad_nodes(context: Context, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the pod's spec with a preference for other nodes than those that failed or were slow.
-
-    They are that of the last failure, which may be sick, and slow ones.
-    """
-    bad = [*_failed_node(context), *slow_nodes(context)]
-    if not bad:
+def _away_from(nodes: Sequence[str], spec: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the pod's spec with a preference for other nodes than these."""
+    if not nodes:
         return spec
     affinity = spec.get("affinity") or {}
     node_affinity = affinity.get("nodeAffinity") or {}
     # A field selector takes one value: each node is one expression, and all must hold.
-    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in dict.fromkeys(bad)]
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [name]} for name in nodes]
     elsewhere = {"matchFields": fields}
     key = "preferredDuringSchedulingIgnoredDuringExecution"
     preferred = [*(node_affinity.get(key) or []), {"weight": 100, "preference": elsewhere}]
     return {**spec, "affinity": {**affinity, "nodeAffinity": {**node_affinity, key: preferred}}}
-
-
-def _failed_node(context: Context) -> tuple[str, ...]:
-    failure = context.status.last_failure
-    if not context.attempt or failure is None or failure.stage is not Stage.RUNNING or not failure.node_name:
-        return ()
-    return (failure.node_name,)
-
-
-def slow_nodes(context: Context) -> tuple[str, ...]:
-    """Return the nodes that were found slow within the last day."""
-    recorded = context.status.replanning.avoided_nodes if context.status.replanning else ()
-    return tuple(each.name for each in recorded if context.now < each.time + AVOIDED_FOR)
 
 
 def _template_decides(pod_spec: Mapping[str, Any]) -> bool:
@@ -252,15 +221,15 @@ def _template_decides(pod_spec: Mapping[str, Any]) -> bool:
     return any(each.get("name") == names.TRAINER and {"command", "startupProbe"} & each.keys() for each in said)
 
 
-def _publisher(context: Context, result: str, reports: list[str]) -> dict[str, Any]:
+def _publisher(settings: Settings, result: str, reports: list[str]) -> dict[str, Any]:
     """Return the sidecar that publishes the reports of a trainer whose image does not have our command."""
     sidecar = container(
         PUBLISHER,
-        context.settings.planner_image,
+        settings.planner_image,
         publishing(result, reports, watch=True),
         mounts={CHECKPOINTS_VOLUME: CHECKPOINTS_PATH, "token": TOKEN_PATH},
         env={},
-        imagePullPolicy=context.settings.image_pull_policy,
+        imagePullPolicy=settings.image_pull_policy,
         resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "128Mi"}},
     )
     return {**sidecar, "restartPolicy": "Always"}

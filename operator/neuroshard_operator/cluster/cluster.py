@@ -15,7 +15,7 @@ from neuroshard_api.job.training_job import API_VERSION, KIND
 from neuroshard_api.process.printable import printable
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Create, Decision, Delete, Event, Patch, Reads, Restore
+from neuroshard_operator.actions import Delete, Event, Reads
 from neuroshard_operator.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.documents import Documents
@@ -32,6 +32,7 @@ from neuroshard_operator.observed.objects import (
     TrainingJobObject,
 )
 from neuroshard_operator.settings import Settings
+from neuroshard_operator.writes import AnyWrite, CopyConfigMap, Create, Patch, Restore, Writes
 
 NODES_KEPT_S = 10.0
 """One list of nodes serves all passes of this time: many jobs that begin together ask for it once."""
@@ -134,7 +135,7 @@ class Cluster:
             other_profilers=others,
         )
 
-    async def apply(self, observed: Observed, decision: Decision) -> float | None:
+    async def apply(self, observed: Observed, decision: Writes) -> float | None:
         """Apply a decision: the status first, so that nothing is done on a context that is out of date.
 
         A write that the API server refuses ends the work of this pass, and the next pass gets the error.
@@ -163,7 +164,7 @@ class Cluster:
         )
         return due_s
 
-    async def _act(self, key: JobKey, observed: Observed, decision: Decision) -> float | None:
+    async def _act(self, key: JobKey, observed: Observed, decision: Writes) -> float | None:
         """Do the actions; see `apply`."""
         for actions in _together(decision.actions):
             done = await asyncio.gather(*(self._do(key, observed, action) for action in actions))
@@ -193,7 +194,7 @@ class Cluster:
 
     # Looking
 
-    def _claim_profiles(self, key: JobKey, actions: Sequence[Action]) -> None:
+    def _claim_profiles(self, key: JobKey, actions: Sequence[AnyWrite]) -> None:
         for action in actions:
             if isinstance(action, Create) and action.manifest["kind"] == "Job":
                 profile_key = action.manifest["metadata"]["labels"].get(names.PROFILE_KEY_LABEL)
@@ -272,7 +273,7 @@ class Cluster:
         if found["metadata"]["resourceVersion"] != job.meta.resource_version:
             raise StaleError(f"{job.meta.name} has changed since it was observed")
 
-    async def _do(self, key: JobKey, observed: Observed, action: Action) -> Refusal | None:
+    async def _do(self, key: JobKey, observed: Observed, action: AnyWrite) -> Refusal | None:
         job = observed.job
         match action:
             case Create():
@@ -463,7 +464,7 @@ def _exactly(found: Any, wanted: Any) -> Any:  # noqa: ANN401 - JSON
     return {**removed, **wanted}
 
 
-def _together(actions: Sequence[Action]) -> Iterator[list[Action]]:
+def _together(actions: Sequence[AnyWrite]) -> Iterator[list[AnyWrite]]:
     """Return actions in groups that may be done side by side: what an object needs is made before it."""
     for is_create, run in groupby(actions, key=lambda action: isinstance(action, Create)):
         if is_create:
@@ -472,6 +473,6 @@ def _together(actions: Sequence[Action]) -> Iterator[list[Action]]:
             yield from ([action] for action in run)
 
 
-def _turn(action: Action) -> int:
+def _turn(action: AnyWrite) -> int:
     """Return after how many others an object is made: a binding's Role must be there, and what a Job's pods mount."""
     return {"RoleBinding": 1, "Job": 2}.get(action.manifest["kind"], 0) if isinstance(action, Create) else 0

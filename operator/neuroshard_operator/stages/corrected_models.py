@@ -13,10 +13,15 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.status import ConfigMapReference, CorrectionStatus, ProfileStatus
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import CopyConfigMap, Event, EventReason
-from neuroshard_operator.children.access import access, ensured
-from neuroshard_operator.children.files import profile_config_map, steps_config_map
-from neuroshard_operator.children.stage_jobs import BundleSource, CandidateInputs, calibrator_job
+from neuroshard_operator.actions import (
+    BundleSource,
+    CalibratorRun,
+    CandidateInputs,
+    Event,
+    EventReason,
+    Keep,
+    Start,
+)
 from neuroshard_operator.conditions import MESSAGE_CHARACTERS, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
@@ -158,19 +163,15 @@ def _begun(training: TrainingWorkers) -> StageResult:
         return _settled(training, None, "the cost models that the plan was made with are gone")
     if not isinstance(document, ReportSummary) or not document.step_keys:
         return _settled(training, None, f"ConfigMap {kept.meta.name} has no reports that can be read")
-    name = names.calibrator_job(context.name, planned.summary.hash)
-    job = calibrator_job(
-        context,
-        plan_hash=planned.summary.hash,
+    run = CalibratorRun(
+        name=names.calibrator_job(context.name, planned.summary.hash),
         profile=source,
         in_force=CandidateInputs(
             plan=planned.name, plan_key=planned.summary.key, inputs=kept.meta.name, inputs_key=document.step_keys[0]
         ),
         report_keys=document.step_keys,
-        result=names.result(name),
     )
-    actions, events = ensured(context, [*access(context, names.CALIBRATOR, names.result(name)), job])
-    return replace(training_goes_on(), actions=actions, events=events)
+    return replace(training_goes_on(), actions=(Start(run=run),))
 
 
 def _source(context: Context) -> str | None:
@@ -191,12 +192,13 @@ def _reports_kept(training: TrainingWorkers) -> StageResult:
     has_other_steps = report.first_step is not None and report.first_step >= drift.reference_end
     if report.plan_hash != drift.plan_hash or not has_other_steps or not report.step_keys:
         return training_goes_on()
-    copy = CopyConfigMap(
-        manifest=steps_config_map(context, drift.plan_hash),
+    keep = Keep(
+        name=names.steps(context.name, drift.plan_hash),
+        role=names.STEPS,
         source=config_map.meta.name,
         source_version=config_map.meta.resource_version,
     )
-    return replace(training_goes_on(), actions=(copy,))
+    return replace(training_goes_on(), actions=(keep,))
 
 
 def _published(training: TrainingWorkers, result: ChildConfigMap, document: ProfileSummary) -> StageResult:
@@ -213,12 +215,15 @@ def _published(training: TrainingWorkers, result: ChildConfigMap, document: Prof
     if best is not None and best[0] <= document.correction_error:
         others = f"those of {best[1].meta.name} have {_percent(best[0])} %"
         return _settled(training, None, f"not kept: their error is {error} %, and {others}", error=error)
-    copy = CopyConfigMap(
-        manifest=profile_config_map(context, name, key, shared=True),
+    keep = Keep(
+        name=name,
+        role=names.PROFILE,
+        labels={names.PROFILE_KEY_LABEL: names.short(key)},
+        is_shared=True,
         source=result.meta.name,
         source_version=result.meta.resource_version,
     )
-    return replace(training_goes_on(), actions=(copy,))
+    return replace(training_goes_on(), actions=(keep,))
 
 
 def _settled(training: TrainingWorkers, name: str | None, message: str, *, error: int | None = None) -> StageResult:

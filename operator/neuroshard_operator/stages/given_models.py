@@ -10,7 +10,7 @@ from neuroshard_api.job.preparation import CostModelReference
 from neuroshard_api.job.status import ConfigMapReference, ProfileStatus, Stage, StageName, StageState
 
 from neuroshard_operator import names
-from neuroshard_operator.children.stage_jobs import BundleSource
+from neuroshard_operator.actions import BundleSource
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.limits import LIMITS, bounded_file

@@ -1,14 +1,14 @@
 """A plan of the user's own: checked against the model and the world size, and kept as the job's immutable plan."""
 
-from neuroshard_api.documents.config_map import ConfigMapTooLargeError, pack_files
+from neuroshard_api.documents.config_map import ConfigMapTooLargeError
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.preparation import PlanReference
 from neuroshard_api.job.status import Stage, StageName, StageState
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Create
-from neuroshard_operator.children.files import plan_config_map
+from neuroshard_operator.actions import Files, Write
+from neuroshard_operator.children.files import checked
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.limits import LIMITS, bounded_file
@@ -30,25 +30,26 @@ def adopt_plan(context: Context, reference: PlanReference, inputs_hash: str) -> 
     try:
         _, content = bounded_file(reference.key, file.content, LIMITS[names.PLAN], where=where)
         summary = plan_summary(content, key=PLAN_FILE, where=where)
-        packed = pack_files({PLAN_FILE: content})
-    except (DocumentError, ConfigMapTooLargeError) as error:
+    except DocumentError as error:
         return _refused(Reason.PLAN_UNUSABLE, str(error))
     problem = mismatch(context, summary, tables)
     if problem is not None:
         return _refused(problem[0], f"{where}: {problem[1]}")
-    manifest = {
-        **plan_config_map(context, summary.hash, inputs_hash),
-        "data": dict(packed.data),
-        "binaryData": dict(packed.binary_data),
-    }
+    labels = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
+    name = names.plan(context.name, summary.hash)
+    files = Files(name=name, role=names.PLAN, labels=labels, contents={PLAN_FILE: content})
+    try:
+        files = checked(context, files)
+    except ConfigMapTooLargeError as error:
+        return _refused(Reason.PLAN_UNUSABLE, str(error))
     kept = kept_plan(context, summary.hash, inputs_hash)
-    message = f"the plan of ConfigMap {reference.name} is kept as {manifest['metadata']['name']}"
+    message = f"the plan of ConfigMap {reference.name} is kept as {name}"
     return StageResult(
         display_stage=Stage.PLANNING,
         reason=Reason.PLAN_GIVEN,
         message=message,
         conditions=(condition(ConditionType.PLANNED, Reason.PLAN_GIVEN, message, holds=False),),
-        actions=(Create(manifest=manifest) if kept is None else kept[0],),
+        actions=(Write(files=files) if kept is None else kept[0],),
         stage_updates=(
             StageUpdate(stage=StageName.PROFILING, state=StageState.SKIPPED, message="planRef brings the plan"),
             StageUpdate(stage=StageName.PLANNING, state=StageState.ACTIVE, message=message),

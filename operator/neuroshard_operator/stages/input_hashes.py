@@ -15,7 +15,7 @@ from neuroshard_api.job.training_job import AFFECTS, Spec
 _HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources", "pod_metadata"}
 """Fields that say how a stage's pod runs and not what it decides."""
 _OF_OTHER_PODS = {"profiler", "planner"}
-"""Fields of spec.experimental that the workers do not see: how others measure and plan. The plan is hashed by itself."""
+"""Fields of spec.experimental that the workers do not see. The plan that they lead to is hashed by itself."""
 _REPEATS = {"session_column", "session_run", "synthetic_sessions", "deduplication"}
 """Fields of spec.data that decide whether a plan may leave out repeated lists."""
 

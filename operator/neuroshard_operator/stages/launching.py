@@ -7,12 +7,11 @@ from neuroshard_api.job.status import Stage, StageName, StageState
 from neuroshard_api.lifecycle.restarts import LONGEST_PAUSE_S
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Delete, Event, EventReason, Manifest, Patch
-from neuroshard_operator.children.access import access, ensured
+from neuroshard_operator.actions import Action, Change, Delete, Event, EventReason, Start, Sustain, WorkersRun
 from neuroshard_operator.children.files import job_files
-from neuroshard_operator.children.workers import service, worker_job
 from neuroshard_operator.conditions import ConditionType, Reason
-from neuroshard_operator.context import Context, seconds_until, worker_count
+from neuroshard_operator.context import Context, seconds_until, slow_nodes, worker_count
+from neuroshard_operator.hardware import product_selector
 from neuroshard_operator.observed.objects import ChildJob
 from neuroshard_operator.stages.checkpoints import no_checkpoint_volume
 from neuroshard_operator.stages.input_hashes import workers_hash
@@ -76,21 +75,25 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
     nodes = context.spec.trainer.num_nodes
     started = [pod for pod in context.pods_of(current) if pod.phase != "Pending"]
     # A pod reads its files when it starts.
-    files = [job_files(context)] if current.outcome is None and len(started) < nodes else []
-    actions, events = ensured(context, [*_surroundings(context), *files])
-    change: dict[str, object] = {}
-    labels: dict[str, str] = {}
-    if current.outcome is None and current.parallelism != nodes:
-        change["parallelism"] = nodes
-    if current.outcome is None and current.suspended and not context.is_held(current):
-        change["suspend"] = False
-        labels[names.RESUMED_LABEL] = "true"
-    if change:
-        whole = {"spec": change, **({"metadata": {"labels": labels}} if labels else {})}
-        patch = Patch(kind="Job", name=current.meta.name, uid=current.meta.uid, change=whole)
-        actions = (*actions, patch)
-        message = f"Job {current.meta.name} was edited: {', '.join(change)} is restored"
-        events = (*events, Event(reason=EventReason.CHILD_REPAIRED, message=message))
+    files = (job_files(context),) if current.outcome is None and len(started) < nodes else ()
+    sustained = Sustain(role=names.WORKER, result=names.report(context.name), files=files, is_met=True)
+    is_resized = current.outcome is None and current.parallelism != nodes
+    is_stopped = current.outcome is None and current.suspended and not context.is_held(current)
+    edited = [what for what, holds in (("parallelism", is_resized), ("suspend", is_stopped)) if holds]
+    repairs: tuple[Action, ...] = ()
+    events: tuple[Event, ...] = ()
+    if edited:
+        change = Change(
+            kind="Job",
+            name=current.meta.name,
+            uid=current.meta.uid,
+            parallelism=nodes if is_resized else None,
+            suspended=False if is_stopped else None,
+            labels={names.RESUMED_LABEL: "true"} if is_stopped else {},
+        )
+        repairs = (change,)
+        message = f"Job {current.meta.name} was edited: {', '.join(edited)} is restored"
+        events = (Event(reason=EventReason.CHILD_REPAIRED, message=message),)
     others = _others(context, current)
     message = f"Job {current.meta.name} runs under plan {planned.name}"
     return StageResult(
@@ -99,32 +102,36 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
         message=message,
         done=True,
         warnings=no_checkpoint_volume(context),
-        actions=(*actions, *_stopped(others)),
+        actions=(sustained, *repairs, *_stopped(others)),
         events=events,
     )
 
 
 def _start(context: Context, planned: Planned, inputs: str) -> StageResult:
-    files = job_files(context)
-    job = worker_job(
-        context,
+    run = WorkersRun(
+        name=names.worker_job(context.name, context.attempt),
+        attempt=context.attempt,
         plan=planned.name,
         plan_key=planned.summary.key,
         workers_hash=inputs,
-        files=files,
+        files=job_files(context),
         result=names.report(context.name),
         host_bytes=planned.summary.host_bytes_per_node,
+        node_labels=product_selector(context.status.hardware),
+        avoided_nodes=tuple(dict.fromkeys([*_failed_node(context), *slow_nodes(context)])),
     )
-    actions, events = ensured(context, [*_surroundings(context), files, job])
     # The attempt before is kept for its logs.
     old = [each for each in context.owned_jobs(names.WORKER) if each.attempt < context.attempt - 1]
     message = f"0 of {context.spec.trainer.num_nodes} workers are ready"
-    return _active(context, Reason.WORKERS_STARTING, message, actions=(*actions, *_stopped(old)), events=events)
+    return _active(context, Reason.WORKERS_STARTING, message, actions=(Start(run=run), *_stopped(old)))
 
 
-def _surroundings(context: Context) -> list[Manifest]:
-    """Return the objects that workers need next to their Job: the service, and access to the report."""
-    return [service(context), *access(context, names.WORKER, names.report(context.name))]
+def _failed_node(context: Context) -> tuple[str, ...]:
+    """Return the node of the last failure, which may be sick."""
+    failure = context.status.last_failure
+    if not context.attempt or failure is None or failure.stage is not Stage.RUNNING or not failure.node_name:
+        return ()
+    return (failure.node_name,)
 
 
 def _outdated(context: Context, current: ChildJob) -> StageResult:

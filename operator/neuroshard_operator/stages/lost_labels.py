@@ -1,6 +1,6 @@
 """Labels of Jobs that somebody removed or changed: without them no watch brings the Job. Pure functions."""
 
-from neuroshard_operator.actions import Action, Event, EventReason, Patch
+from neuroshard_operator.actions import Action, Change, Event, EventReason
 from neuroshard_operator.context import Context
 
 
@@ -14,10 +14,7 @@ def relabelled(context: Context) -> tuple[tuple[Action, ...], tuple[Event, ...]]
         for job in context.observed.jobs
         if job.lost_labels and job.meta.owner_uid == context.uid and job.meta.deleted is None
     ]
-    actions = (
-        Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change={"metadata": {"labels": dict(job.lost_labels)}})
-        for job in lost
-    )
+    actions = (Change(kind="Job", name=job.meta.name, uid=job.meta.uid, labels=job.lost_labels) for job in lost)
     words = "labels of Job {} were edited and are restored: {}"
     events = (
         Event(

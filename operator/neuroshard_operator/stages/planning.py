@@ -1,6 +1,5 @@
 """Planning: the plan's immutable ConfigMap, from a planner Job or from the user's own plan."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from neuroshard_api.documents.config_map import ConfigMapTooLargeError
@@ -14,10 +13,19 @@ from neuroshard_api.lifecycle.restarts import with_more_reserve
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason, Manifest, Patch
-from neuroshard_operator.children.access import access, ensured
-from neuroshard_operator.children.files import plan_config_map, request_file
-from neuroshard_operator.children.stage_jobs import CandidateInputs, planner_job
+from neuroshard_operator.actions import (
+    Action,
+    CandidateInputs,
+    Change,
+    Delete,
+    Event,
+    EventReason,
+    Files,
+    Keep,
+    PlannerRun,
+    Start,
+)
+from neuroshard_operator.children.files import request_file
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildConfigMap
@@ -198,13 +206,19 @@ def _find(context: Context, inputs_hash: str) -> tuple[StageResult, Planned] | N
         return _have(
             context, document, name, inputs_hash, is_kept=True, actions=(*actions, action), events=tuple(events)
         )
-    manifest = plan_config_map(context, document.hash, inputs_hash)
-    copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
-    actions.append(copy)
+    name = names.plan(context.name, document.hash)
+    keep = Keep(
+        name=name,
+        role=names.PLAN,
+        labels={names.INPUTS_HASH_LABEL: label},
+        source=result.meta.name,
+        source_version=result.meta.resource_version,
+    )
+    actions.append(keep)
     return _have(
         context,
         document,
-        manifest["metadata"]["name"],
+        name,
         inputs_hash,
         is_kept=False,
         actions=tuple(actions),
@@ -221,9 +235,8 @@ def kept_plan(context: Context, plan_hash: str, inputs_hash: str) -> tuple[Actio
     if found is None or not _is_whole(context, found):
         return None
     labels = {names.INPUTS_HASH_LABEL: names.short(inputs_hash)}
-    return Patch(
-        kind="ConfigMap", name=found.meta.name, uid=found.meta.uid, change={"metadata": {"labels": labels}}
-    ), found.meta.name
+    change = Change(kind="ConfigMap", name=found.meta.name, uid=found.meta.uid, labels=labels)
+    return change, found.meta.name
 
 
 def _is_whole(context: Context, plan: ChildConfigMap) -> bool:
@@ -315,7 +328,7 @@ def _attempt(
         PLANNING,
         job,
         doing=_plans(context, job.meta.name),
-        inputs=[asked] if isinstance(asked, Mapping) else [],
+        inputs=[asked] if isinstance(asked, Files) else [],
         problem=_problem_with(context, context.config_map(names.result(job.meta.name))),
         timeout_s=context.spec.experimental.planner.timeout_seconds,
     )
@@ -338,7 +351,7 @@ def _plans(context: Context, name: str) -> str:
 
 def _request(
     context: Context, inputs_hash: str, profiled: GivenModels, algorithm: Algorithm | None
-) -> Manifest | StageResult:
+) -> Files | StageResult:
     """Return the planner's request, or the result that explains why there is none."""
     tables = tables_of(context)
     if not isinstance(tables, TableSet):
@@ -369,15 +382,12 @@ def _start(
     if isinstance(request, StageResult):
         return request
     name = names.planner_job(context.name, inputs_hash)
-    result = names.result(name)
-    job = planner_job(
-        context,
+    run = PlannerRun(
+        name=name,
         inputs_hash=inputs_hash,
-        request=request,
+        files=request,
         bundle=profiled.bundle,
         device=profiled.topology.device,
-        result=result,
         in_force=in_force,
     )
-    actions, events = ensured(context, [*access(context, names.PLANNER, result), request, job])
-    return PLANNING.active(Reason.PLANNER_RUNNING, _plans(context, name), name, actions=actions, events=events)
+    return PLANNING.active(Reason.PLANNER_RUNNING, _plans(context, name), name, actions=(Start(run=run),))

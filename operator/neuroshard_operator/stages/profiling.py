@@ -1,6 +1,5 @@
 """Profiling: cost models of the hardware, from the namespace's profiles, a profiler Job, or the user."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
@@ -11,11 +10,18 @@ from neuroshard_api.job.preparation import ProfilerPolicy
 from neuroshard_api.job.status import ConfigMapReference, HardwareStatus, ProfileStatus, Stage, StageName, StageState
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason, Manifest
-from neuroshard_operator.children.access import access, ensured
-from neuroshard_operator.children.files import job_files, profile_config_map
-from neuroshard_operator.children.meeting import profiler_service
-from neuroshard_operator.children.stage_jobs import BundleSource, profiler_job
+from neuroshard_operator.actions import (
+    Action,
+    BundleSource,
+    Delete,
+    Event,
+    EventReason,
+    Files,
+    Keep,
+    ProfilerRun,
+    Start,
+)
+from neuroshard_operator.children.files import job_files
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import PATIENCE, Context
 from neuroshard_operator.hardware import hardware_for, on_one_node
@@ -56,19 +62,19 @@ def hardware_of(context: Context) -> HardwareStatus:
     """
     recorded = context.status.hardware
     nodes = context.observed.nodes
-    settings = context.settings
+    rules = context.rules
     if recorded is not None and recorded.fingerprint and (nodes is None or not finds_no_node(context, recorded)):
         chosen = recorded
     else:
         chosen = hardware_for(
             context.spec,
             nodes or (),
-            profiler_image=settings.profiler_image,
-            product_labels=settings.gpu_product_labels,
+            profiler_image=rules.profiler_image,
+            product_labels=rules.gpu_product_labels,
         )
     if not nodes_did_not_meet(context, _own_profiler(context, _profile_key(context, chosen))):
         return chosen
-    return on_one_node(context.spec, chosen, profiler_image=settings.profiler_image)
+    return on_one_node(context.spec, chosen, profiler_image=rules.profiler_image)
 
 
 def finds_no_node(context: Context, hardware: HardwareStatus) -> bool:
@@ -117,10 +123,16 @@ def _measured(
     """Return the result of profiling while there is no profile: its Job, and then the profile made of its result."""
     key = _profile_key(context, hardware)
     if result is not None and isinstance(result.document, ProfileSummary):
-        manifest = profile_config_map(context, names.profile(key), key, shared=shared)
-        copy = CopyConfigMap(manifest=manifest, source=result.meta.name, source_version=result.meta.resource_version)
+        keep = Keep(
+            name=names.profile(key),
+            role=names.PROFILE,
+            labels={names.PROFILE_KEY_LABEL: names.short(key)},
+            is_shared=shared,
+            source=result.meta.name,
+            source_version=result.meta.resource_version,
+        )
         name = own.meta.name if own else _profiler_name(context, hardware, key)
-        return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=(copy,))
+        return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=(keep,))
     return _start(context, hardware, key) if own is None else _watch(context, own, result)
 
 
@@ -231,11 +243,8 @@ def _start(context: Context, hardware: HardwareStatus, key: str) -> StageResult:
     if isinstance(files, StageResult):
         return files
     name = _profiler_name(context, hardware, key)
-    job = profiler_job(context, hardware=hardware, profile_key=key, files=files, result=names.result(name))
-    met = [profiler_service(context)] if hardware.network_nodes else []
-    children = [*access(context, names.PROFILER, names.result(name)), *met, files, job]
-    actions, events = ensured(context, children)
-    return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=actions, events=events)
+    run = ProfilerRun(name=name, hardware=hardware, profile_key=key, files=files)
+    return PROFILING.active(Reason.PROFILER_RUNNING, _measures(name), name, actions=(Start(run=run),))
 
 
 def _is_worth_waiting_for(other: OtherProfiler, now: datetime) -> bool:
@@ -243,7 +252,7 @@ def _is_worth_waiting_for(other: OtherProfiler, now: datetime) -> bool:
     return other.is_running or other.created is None or now < other.created + PATIENCE
 
 
-def _files(context: Context) -> Manifest | StageResult:
+def _files(context: Context) -> Files | StageResult:
     """Return the input files of the profiler's pod, or the result that explains why there are none."""
     tables = tables_of(context)
     if not isinstance(tables, TableSet):
@@ -260,13 +269,12 @@ def _watch(context: Context, job: ChildJob, result: ChildConfigMap | None) -> St
         message = f"node 0 of Job {job.meta.name} was lost after its peer had ended; {PROFILING.again}"
         return once_more(PROFILING, job, message)
     files = _files(context) if job.outcome is None else None
-    met = [profiler_service(context)] if job.parallelism > 1 else []
     return follow(
         context,
         PROFILING,
         job,
         doing=_measures(job.meta.name),
-        inputs=[*met, files] if isinstance(files, Mapping) else met,
+        inputs=[files] if isinstance(files, Files) else [],
         problem=result.document.problem if result and isinstance(result.document, Unreadable) else None,
         timeout_s=context.spec.experimental.profiler.timeout_seconds,
     )

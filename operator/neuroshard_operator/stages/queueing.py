@@ -5,7 +5,7 @@ from dataclasses import replace
 from neuroshard_api.job.status import Stage
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Patch
+from neuroshard_operator.actions import Action, Change
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.objects import ChildJob
@@ -41,5 +41,4 @@ def put_into_queue(context: Context, job: ChildJob) -> tuple[Action, ...]:
     """
     if not job.suspended or not context.is_queued or names.QUEUE_LABEL in job.meta.labels:
         return ()
-    change = {"metadata": {"labels": dict(context.queue_labels)}}
-    return (Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change=change),)
+    return (Change(kind="Job", name=job.meta.name, uid=job.meta.uid, labels=context.queue_labels),)

@@ -24,9 +24,7 @@ from neuroshard_api.replanning.record import (
 from neuroshard_api.replanning.support import replanning_policy, unsupported
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, CopyConfigMap, Delete, Event, EventReason
-from neuroshard_operator.children.files import inputs_config_map
-from neuroshard_operator.children.stage_jobs import CandidateInputs
+from neuroshard_operator.actions import Action, CandidateInputs, Delete, Event, EventReason, Keep
 from neuroshard_operator.conditions import ConditionType, ConditionUpdate, Reason
 from neuroshard_operator.context import Context
 from neuroshard_operator.observed.results import DriftSummary, PlanResult, ReportSummary
@@ -187,13 +185,14 @@ def _reports_kept(context: Context, candidate: CandidatePlan) -> StageResult:
     found = latest(context)
     if report is None or found is None or found.statistics_key is None:  # deleted since; the workers write it again
         return training_goes_on()
-    copy = CopyConfigMap(
-        manifest=inputs_config_map(context, candidate.number),
+    keep = Keep(
+        name=names.inputs(context.name, candidate.number),
+        role=names.INPUTS,
         source=report.meta.name,
         source_version=report.meta.resource_version,
     )
     message = "the reports that a plan for the changed inputs is made from are kept"
-    return replace(training_goes_on(), conditions=(_unknown(Reason.CANDIDATE_PLANNING, message),), actions=(copy,))
+    return replace(training_goes_on(), conditions=(_unknown(Reason.CANDIDATE_PLANNING, message),), actions=(keep,))
 
 
 def _failed(training: TrainingWorkers, candidate: CandidatePlan, why: str) -> StageResult:

@@ -203,7 +203,7 @@ def _wait_s(context: Context) -> float:
     times = [each.last_updated_time for each in (measured, trainer) if each and each.last_updated_time]
     if not times:
         return 0.0
-    due = max(times) + timedelta(seconds=context.settings.measured_seconds)
+    due = max(times) + timedelta(seconds=context.rules.measured_seconds)
     return (due - context.now).total_seconds()
 
 

@@ -10,8 +10,8 @@ from neuroshard_api.replanning.decision import SlowNode, decide_slow_node
 from neuroshard_api.replanning.record import MESSAGE_CHARACTERS
 
 from neuroshard_operator.actions import Event, EventReason
-from neuroshard_operator.children.workers import slow_nodes
 from neuroshard_operator.conditions import Reason
+from neuroshard_operator.context import slow_nodes
 from neuroshard_operator.observed.results import DriftSummary
 from neuroshard_operator.stages.result import StageResult
 from neuroshard_operator.stages.running import restarted_elsewhere

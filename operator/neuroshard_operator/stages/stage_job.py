@@ -16,8 +16,7 @@ from neuroshard_api.job.status import Stage, StageName, StageState
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_operator import names
-from neuroshard_operator.actions import Action, Delete, Event, EventReason, Manifest, Patch
-from neuroshard_operator.children.access import access, ensured
+from neuroshard_operator.actions import Action, Change, Delete, Event, EventReason, Files, Sustain
 from neuroshard_operator.conditions import ConditionType, Reason
 from neuroshard_operator.context import Context, earliest, seconds_until
 from neuroshard_operator.failures import cause_of
@@ -97,7 +96,7 @@ def follow(
     job: ChildJob,
     *,
     doing: str,
-    inputs: Sequence[Manifest],
+    inputs: Sequence[Files],
     problem: str | None,
     timeout_s: int,
 ) -> StageResult:
@@ -108,7 +107,7 @@ def follow(
         stage: that the Job belongs to.
         job: of the stage.
         doing: what the Job does while it runs, for people.
-        inputs: ConfigMaps that its pods read: a pod that starts later reads them too.
+        inputs: files that its pods read: a pod that starts later reads them too.
         problem: of the published result, which cannot be used; None: nothing is published yet.
         timeout_s: how long the Job may take once a node has taken its pod.
     """
@@ -156,20 +155,19 @@ def once_more(stage: JobStage, job: ChildJob, message: str) -> StageResult:
     )
 
 
-def _at_work(
-    context: Context, stage: JobStage, job: ChildJob, *, doing: str, inputs: Sequence[Manifest]
-) -> StageResult:
+def _at_work(context: Context, stage: JobStage, job: ChildJob, *, doing: str, inputs: Sequence[Files]) -> StageResult:
     name = job.meta.name
-    repairs, events = ensured(context, [*access(context, stage.role, names.result(name)), *inputs])
+    files, result = tuple(inputs), names.result(name)
+    sustained = Sustain(role=stage.role, result=result, files=files, is_met=job.parallelism > 1)
     if job.suspended:
         message = held_message(context, job)
-        actions = (*repairs, *put_into_queue(context, job))
-        return replace(queued(stage.active(Reason.QUEUED, message, name), message), actions=actions, events=events)
+        actions = (sustained, *put_into_queue(context, job))
+        return replace(queued(stage.active(Reason.QUEUED, message, name), message), actions=actions)
     stuck = context.trouble_of(job)
     reason = Reason.PODS_PENDING if stuck else stage.running
     message = f"the {stage.role}'s pod does not start: {stuck}" if stuck else f"{doing}{context.outlived_by(job)}"
     check_s = earliest([context.start_check_s(job), context.loss_check_s(job)])
-    return stage.active(reason, message, name, actions=repairs, events=events, requeue_after_s=check_s)
+    return stage.active(reason, message, name, actions=(sustained,), requeue_after_s=check_s)
 
 
 def _time_limit(context: Context, job: ChildJob, timeout: timedelta) -> tuple[tuple[Action, ...], float | None]:
@@ -181,8 +179,8 @@ def _time_limit(context: Context, job: ChildJob, timeout: timedelta) -> tuple[tu
     if context.now < due:
         return (), seconds_until(due, context.now)
     waited = max(min(placed) - job.start_time, timedelta(0))
-    change = {"spec": {"activeDeadlineSeconds": (waited + timeout) // timedelta(seconds=1)}}
-    return (Patch(kind="Job", name=job.meta.name, uid=job.meta.uid, change=change),), None
+    deadline_s = (waited + timeout) // timedelta(seconds=1)
+    return (Change(kind="Job", name=job.meta.name, uid=job.meta.uid, deadline_s=deadline_s),), None
 
 
 def _placed(context: Context, pod: ChildPod) -> datetime:

@@ -11,9 +11,8 @@ from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.cluster.resync import Resync, Resynced
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.context import earliest
-from neuroshard_operator.controller import gathered
+from neuroshard_operator.controller import decided, gathered
 from neuroshard_operator.pace import StatusPace
-from neuroshard_operator.reconcile import reconcile
 from neuroshard_operator.settings import Settings
 from support.operator.operator_world import NAMESPACE, START, World
 
@@ -53,7 +52,7 @@ class OperatorProcess:
         before = world.writes
         try:
             context = await gathered(self._cluster, observed, now=world.now, settings=self._settings)
-            decision = self._pace.paced(key, context.status, reconcile(context))
+            decision = self._pace.paced(key, context.status, decided(context, self._settings))
             due_s = await self._cluster.apply(context.observed, decision)
         except StaleError:
             return False
