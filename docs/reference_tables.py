@@ -13,8 +13,8 @@ from pathlib import Path
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_operator.actions import Event, EventReason
-from neuroshard_operator.conditions import ConditionType, Reason
+from neuroshard_decisions.actions import Event, EventReason
+from neuroshard_decisions.conditions import ConditionType, Reason
 from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.settings import PREFIX, Settings
 from prometheus_client.metrics import MetricWrapperBase

@@ -9,22 +9,23 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from neuroshard_operator.actions import Event, EventReason
+from neuroshard_decisions.actions import Event, EventReason
+from neuroshard_decisions.context import Context, UnreadableJob, earliest
+from neuroshard_decisions.observed.objects import Observed
+from neuroshard_decisions.reconcile import read, reads_needed, reconcile
+from neuroshard_decisions.status import has_ended, needs_profile
+
 from neuroshard_operator.children.writing import Writer, as_writes
 from neuroshard_operator.cluster.api import Api, ApiError
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.cluster.resync import Resync, reachable
 from neuroshard_operator.cluster.watched import JobKey
-from neuroshard_operator.context import Context, UnreadableJob, earliest
 from neuroshard_operator.logs import about
-from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.pace import StatusPace
 from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.queue import KeyedQueue
-from neuroshard_operator.reconcile import read, reads_needed, reconcile
 from neuroshard_operator.settings import Settings
-from neuroshard_operator.status import has_ended, needs_profile
 from neuroshard_operator.writes import Writes
 
 MOST_READS = 5

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from neuroshard_api.job.status import Status
+from neuroshard_decisions.context import earliest
 
 from neuroshard_operator.cluster.watched import JobKey
-from neuroshard_operator.context import earliest
 from neuroshard_operator.writes import Writes
 
 COUNTS_EVERY_S = 5.0

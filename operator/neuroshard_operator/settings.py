@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from neuroshard_api.documents.document import DocumentError, Value, field_path
+from neuroshard_decisions.context import Rules
 from pydantic import BeforeValidator, Field, ValidationError
-
-from neuroshard_operator.context import Rules
 
 PREFIX = "NEUROSHARD_"
 """A setting ``http_port`` is the variable ``NEUROSHARD_HTTP_PORT``."""

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuroshard_api.job.status import Status
-
-from neuroshard_operator.actions import Delete, Event
+from neuroshard_decisions.actions import Delete, Event
 
 Manifest = Mapping[str, Any]
 """A Kubernetes object as JSON has it."""

@@ -7,7 +7,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.cli.local_runs import Runs
 from support.cli.stages import PLACE, TIMES_OUT, CalledStages
 from support.operator.operator_process import Story

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from neuroshard_operator.conditions import ConditionType
+from neuroshard_decisions.conditions import ConditionType
 
 ROOT = Path(__file__).parents[2]
 CONCEPT = (ROOT / "docs" / "concepts" / "operator.md").read_text(encoding="utf-8")

@@ -8,9 +8,9 @@ import pytest
 from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.job.job_file import read_job_file
+from neuroshard_decisions import names
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import build_request
-from neuroshard_operator import names
 from neuroshard_planner.workload_store import read_workload
 from support.operator.operator_process import JOB, Story
 

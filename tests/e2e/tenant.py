@@ -11,7 +11,7 @@ from neuroshard_api.job.training_job import API_VERSION, KIND, PLURAL
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.kubectl import Object
 from neuroshard_cluster.plugin import Namespace
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.cluster.api import PATHS
 from support.operator.hostile import FRAGMENTS, places, with_fragment
 

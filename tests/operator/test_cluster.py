@@ -4,7 +4,7 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.cluster.api import ApiError
 from support.operator.operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
 from support.operator.operator_world import World

@@ -5,11 +5,11 @@ from datetime import timedelta
 
 import neuroshard_operator.controller as controller_module
 import pytest
+from neuroshard_decisions.observed.objects import Observed
 from neuroshard_operator.cluster import resync
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.controller import Controller
-from neuroshard_operator.observed.objects import Observed
 from neuroshard_operator.process.metrics import OperatorMetrics
 from neuroshard_operator.writes import Writes
 from support.operator.operator_process import SETTINGS

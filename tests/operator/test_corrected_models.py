@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
 from support.operator.operator_world import CrashError
 from support.operator.replanning_story import DRIFTED, VOLUME, report

@@ -7,7 +7,7 @@ from datetime import timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.job.training_job import KIND
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.depth import generated
 from support.operator.operator_process import JOB, KEY, TWO_NODES, OperatorProcess
 from support.operator.operator_world import World

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from neuroshard_api.job.policies import FailureAction
 from neuroshard_api.lifecycle.failures import FailureCause, verdict
-from neuroshard_operator.failures import cause_of
-from neuroshard_operator.observed.objects import ChildJob, ChildPod, JobEnd, Meta, Termination
-from neuroshard_operator.stages.result import log_tail
+from neuroshard_decisions.failures import cause_of
+from neuroshard_decisions.observed.objects import ChildJob, ChildPod, JobEnd, Meta, Termination
+from neuroshard_decisions.stages.result import log_tail
 from support import builders
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_operator.hardware import hardware_for, product_selector
-from neuroshard_operator.observed.objects import Node, Taint
+from neuroshard_decisions.hardware import hardware_for, product_selector
+from neuroshard_decisions.observed.objects import Node, Taint
 from support import builders
 
 GPU_JOB: dict[str, Any] = {"trainer": {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}}

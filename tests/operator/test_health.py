@@ -4,10 +4,10 @@ import asyncio
 
 import aiohttp
 from neuroshard_api.job.status import StageName, StageState, StageStatus, Status
+from neuroshard_decisions.status import read_status
 from neuroshard_operator.cluster.watched import WATCHED
 from neuroshard_operator.process.health import health_server
 from neuroshard_operator.process.metrics import OperatorMetrics
-from neuroshard_operator.status import read_status
 from support.operator.operator_world import World
 
 

@@ -7,10 +7,10 @@ from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_operator import names
-from neuroshard_operator.children.files import REQUEST_FILE
+from neuroshard_decisions import names
+from neuroshard_decisions.files import REQUEST_FILE
+from neuroshard_decisions.observed.results import host_bytes_per_node, plan_summary
 from neuroshard_operator.children.workers import with_host_tables
-from neuroshard_operator.observed.results import host_bytes_per_node, plan_summary
 from support import builders
 from support.builders import plan
 from support.operator.operator_process import JOB, Story

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.job.training_job import KIND
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.bounded import OBJECT_BYTES, SPEC_BYTES, bounded

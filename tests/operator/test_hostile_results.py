@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 from neuroshard_api.job.plan_request import tables_of_file
-from neuroshard_operator import names
+from neuroshard_decisions import names
+from neuroshard_decisions.observed.limits import TABLES, bounded_file
+from neuroshard_decisions.observed.results import Unreadable
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.limits import TABLES, bounded_file
-from neuroshard_operator.observed.results import Unreadable
 from support.operator.operator_process import JOB, Story
 
 MEBIBYTE = 1024 * 1024
@@ -74,7 +74,7 @@ READER = """
 import os, pickle, resource, sys
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.plan_request import tables_of_file
-from neuroshard_operator.observed.limits import TABLES, bounded_file
+from neuroshard_decisions.observed.limits import TABLES, bounded_file
 
 def used_mib():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from neuroshard_operator import names
-from neuroshard_operator.observed.results import content_hash
+from neuroshard_decisions import names
+from neuroshard_decisions.observed.results import content_hash
 from support.depth import depth
 from support.operator.operator_process import JOB, KEY, OperatorProcess
 from support.operator.operator_world import CrashError, World, is_finished, owners

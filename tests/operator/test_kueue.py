@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.pace import COUNTS_EVERY_S
 from support.operator.operator_process import JOB, OperatorProcess, Story
 from support.operator.operator_world import World

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.cluster.api import ApiError
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.controller import Controller

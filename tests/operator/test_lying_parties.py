@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.operator.operator_process import JOB, Story
 from support.operator.operator_world import stamp
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.golden import Golden, sections
 from support.operator.operator_process import JOB, Story
 from support.operator.replanning_story import AUTO, candidate, replaced, report

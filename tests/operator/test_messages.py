@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support import builders
 from support.golden import Golden, sections
 from support.operator.operator_process import JOB, Story

@@ -2,7 +2,7 @@
 
 import pytest
 from neuroshard_api.job.training_job import MAX_NAME_LENGTH
-from neuroshard_operator import names
+from neuroshard_decisions import names
 
 LONGEST = "j" * MAX_NAME_LENGTH
 DIGEST = "sha256:" + "0" * 64

@@ -7,7 +7,7 @@ import pytest
 from neuroshard_api.job.resource import Rule
 from neuroshard_api.job.training_job import KIND
 from neuroshard_api.job.workers import Trainer
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.operator.operator_process import JOB, Story
 
 NEWER: tuple[dict[str, Any], ...] = (

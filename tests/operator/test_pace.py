@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from neuroshard_api.job.policies import ConditionStatus
 from neuroshard_api.job.status import Condition, Stage, Status, Workers
-from neuroshard_operator.actions import Event, EventReason
+from neuroshard_decisions.actions import Event, EventReason
 from neuroshard_operator.pace import COUNTS_EVERY_S, StatusPace
 from neuroshard_operator.writes import Writes
 

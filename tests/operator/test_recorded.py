@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime
 
-from neuroshard_operator.conditions import (
+from neuroshard_decisions.conditions import (
     ConditionType,
     ConditionUpdate,
     Reason,
@@ -11,7 +11,7 @@ from neuroshard_operator.conditions import (
     merged_warnings,
     warnings_among,
 )
-from neuroshard_operator.status import read_status
+from neuroshard_decisions.status import read_status
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = datetime(2026, 1, 2, tzinfo=UTC)

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
 from neuroshard_api.replanning.decision import ReplanVerdict
-from neuroshard_operator import names
-from neuroshard_operator.conditions import Reason
-from neuroshard_operator.observed.results import content_hash
+from neuroshard_decisions import names
+from neuroshard_decisions.conditions import Reason
+from neuroshard_decisions.observed.results import content_hash
+from neuroshard_decisions.status import read_status
 from neuroshard_operator.process.metrics import OperatorMetrics
-from neuroshard_operator.status import read_status
 from support import builders
 from support.operator.operator_process import KEY, OperatorProcess, Story
 from support.operator.operator_world import CrashError

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.replanning.decision import COOLDOWN_S
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support import builders
 from support.depth import generated
 from support.operator.operator_process import Story

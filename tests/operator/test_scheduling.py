@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from neuroshard_operator.observed.objects import Node, Taint
-from neuroshard_operator.scheduling import may_take
+from neuroshard_decisions.observed.objects import Node, Taint
+from neuroshard_decisions.scheduling import may_take
 
 NODE = Node(name="n1", labels={"zone": "a", "gpus": "8"}, taints=(Taint(key="team", value="ads", effect="NoSchedule"),))
 PLAIN = Node(name="n1", labels={"zone": "a", "gpus": "8"})

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.config_map import pack_files
-from neuroshard_operator import names
+from neuroshard_decisions import names
+from neuroshard_decisions.observed.results import PlanResult, ProfileSummary, ReportSummary, Unreadable
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.results import PlanResult, ProfileSummary, ReportSummary, Unreadable
 from support import builders
 from support.operator.operator_world import profile_files
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.job.training_job import KIND
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.cluster.watched import Index, WatchedObjects
 from neuroshard_operator.cluster.watches import register
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_operator import names
-from neuroshard_operator.actions import Event, EventReason
+from neuroshard_decisions import names
+from neuroshard_decisions.actions import Event, EventReason
+from neuroshard_decisions.context import Context
+from neuroshard_decisions.observed.objects import ChildObject
+
 from neuroshard_operator.children.metadata import metadata
-from neuroshard_operator.context import Context
-from neuroshard_operator.observed.objects import ChildObject
 from neuroshard_operator.observed.parsing import hash_of
 from neuroshard_operator.writes import AnyWrite, Create, Manifest, Restore
 

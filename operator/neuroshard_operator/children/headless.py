@@ -1,8 +1,9 @@
 """Headless Services, which give the pods of an Indexed Job host names. Pure functions."""
 
-from neuroshard_operator import names
+from neuroshard_decisions import names
+from neuroshard_decisions.context import Context
+
 from neuroshard_operator.children.metadata import metadata
-from neuroshard_operator.context import Context
 from neuroshard_operator.writes import Manifest
 
 

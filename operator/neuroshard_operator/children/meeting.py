@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from neuroshard_operator import names
+from neuroshard_decisions import names
+from neuroshard_decisions.context import Context
+from neuroshard_decisions.hardware import network_annotations, network_environment
+
 from neuroshard_operator.children.headless import headless_service
 from neuroshard_operator.children.overlay import merged
 from neuroshard_operator.children.pods import NODE_RANK
-from neuroshard_operator.context import Context
-from neuroshard_operator.hardware import network_annotations, network_environment
 from neuroshard_operator.writes import Manifest
 
 HOSTNAME = "kubernetes.io/hostname"

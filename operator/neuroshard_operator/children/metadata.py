@@ -4,9 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from neuroshard_api.job.training_job import API_VERSION, KIND
-
-from neuroshard_operator import names
-from neuroshard_operator.context import Context
+from neuroshard_decisions import names
+from neuroshard_decisions.context import Context
 
 
 def labels(context: Context, role: str, **more: str) -> dict[str, str]:

@@ -5,11 +5,11 @@ from typing import Any
 
 from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE
 from neuroshard_api.job.workers import PodTemplateMetadata, Resources
+from neuroshard_decisions import names
+from neuroshard_decisions.context import Context
 
-from neuroshard_operator import names
 from neuroshard_operator.children.metadata import labels
 from neuroshard_operator.children.overlay import merged
-from neuroshard_operator.context import Context
 from neuroshard_operator.settings import Settings
 
 RESTRICTED: Mapping[str, Any] = {

@@ -15,10 +15,13 @@ from neuroshard_api.job.stage_commands import (
     profiler_command,
 )
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_decisions import names
+from neuroshard_decisions.actions import BundleSource, CalibratorRun, CandidateInputs, PlannerRun, ProfilerRun
+from neuroshard_decisions.context import Context
+from neuroshard_decisions.files import JOB_FILE, REQUEST_FILE, TABLES_FILE
+from neuroshard_decisions.hardware import product_selector
+from neuroshard_decisions.observed.results import PLAN_FILE
 
-from neuroshard_operator import names
-from neuroshard_operator.actions import BundleSource, CalibratorRun, CandidateInputs, PlannerRun, ProfilerRun
-from neuroshard_operator.children.files import JOB_FILE, REQUEST_FILE, TABLES_FILE
 from neuroshard_operator.children.meeting import endpoint, over_nodes
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.children.pods import (
@@ -36,9 +39,6 @@ from neuroshard_operator.children.pods import (
     token_volume,
     with_metadata,
 )
-from neuroshard_operator.context import Context
-from neuroshard_operator.hardware import product_selector
-from neuroshard_operator.observed.results import PLAN_FILE
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.writes import Manifest
 

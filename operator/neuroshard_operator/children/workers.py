@@ -19,10 +19,11 @@ from neuroshard_api.job.stage_commands import (
     worker_environment,
 )
 from neuroshard_api.job.training import CHECKPOINTS_PATH, DATA_PATH, VolumeClaim
+from neuroshard_decisions import names
+from neuroshard_decisions.actions import WorkersRun
+from neuroshard_decisions.context import Context
+from neuroshard_decisions.files import JOB_FILE
 
-from neuroshard_operator import names
-from neuroshard_operator.actions import WorkersRun
-from neuroshard_operator.children.files import JOB_FILE
 from neuroshard_operator.children.headless import headless_service
 from neuroshard_operator.children.metadata import metadata
 from neuroshard_operator.children.pods import (
@@ -39,12 +40,10 @@ from neuroshard_operator.children.pods import (
     token_volume,
     with_metadata,
 )
-from neuroshard_operator.context import Context
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.writes import Manifest
 
 PUBLISHER = "publisher"
-CHECKPOINTS_VOLUME = "checkpoints"
 READY_FILE = "/tmp/neuroshard-ready"  # noqa: S108 - a volume of the pod's own
 STARTUP_PROBE: Mapping[str, Any] = {
     "exec": {"command": ["test", "-e", READY_FILE]},
@@ -132,7 +131,7 @@ def _pod_spec(context: Context, settings: Settings, run: WorkersRun) -> dict[str
     published = (STEP_REPORT_FILE, PROGRESS_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
     reports = [f"{run_dir}/{name}" for name in published]
     is_own = bool(trainer.command)
-    mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", CHECKPOINTS_VOLUME: CHECKPOINTS_PATH}
+    mounts = {"plan": f"{WORK}/plan", "files": f"{WORK}/files", names.CHECKPOINTS_VOLUME: CHECKPOINTS_PATH}
     env = {
         **torchrun_environment(
             context.job,
@@ -161,7 +160,7 @@ def _pod_spec(context: Context, settings: Settings, run: WorkersRun) -> dict[str
     volumes = [
         config_map_volume("plan", run.plan, {run.plan_key: run.plan_key}),
         config_map_volume("files", run.files.name),
-        _claim_or_empty(CHECKPOINTS_VOLUME, checkpoint.persistent_volume_claim),
+        _claim_or_empty(names.CHECKPOINTS_VOLUME, checkpoint.persistent_volume_claim),
         empty_volume("tmp"),
         token_volume(),
     ]
@@ -227,7 +226,7 @@ def _publisher(settings: Settings, result: str, reports: list[str]) -> dict[str,
         PUBLISHER,
         settings.planner_image,
         publishing(result, reports, watch=True),
-        mounts={CHECKPOINTS_VOLUME: CHECKPOINTS_PATH, "token": TOKEN_PATH},
+        mounts={names.CHECKPOINTS_VOLUME: CHECKPOINTS_PATH, "token": TOKEN_PATH},
         env={},
         imagePullPolicy=settings.image_pull_policy,
         resources={"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "500m", "memory": "128Mi"}},

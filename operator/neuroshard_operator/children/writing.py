@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from neuroshard_operator import names
-from neuroshard_operator.actions import (
+from neuroshard_decisions import names
+from neuroshard_decisions.actions import (
     Action,
     CalibratorRun,
     Change,
@@ -20,12 +20,13 @@ from neuroshard_operator.actions import (
     Sustain,
     Write,
 )
+from neuroshard_decisions.context import Context, UnreadableJob
+
 from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.children.meeting import profiler_service
 from neuroshard_operator.children.metadata import labels, metadata
 from neuroshard_operator.children.stage_jobs import calibrator_job, planner_job, profiler_job
 from neuroshard_operator.children.workers import service, worker_job
-from neuroshard_operator.context import Context, UnreadableJob
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.writes import AnyWrite, CopyConfigMap, Create, Manifest, Patch, Restore, Writes
 

@@ -9,8 +9,8 @@ from typing import Any, Protocol
 import aiohttp
 from kubernetes.aio.client.api_client import ApiClient
 from neuroshard_api.job.training_job import API_VERSION, KIND, PLURAL
+from neuroshard_decisions import names
 
-from neuroshard_operator import names
 from neuroshard_operator.observed.bounded import EVENT, NAMED, NODE, SHAPES, Shape, cut
 from neuroshard_operator.observed.json_text import ItemReader
 

@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from neuroshard_operator import names
-from neuroshard_operator.cluster.watched import JobKey, WatchedObjects
-from neuroshard_operator.observed.objects import (
+from neuroshard_decisions import names
+from neuroshard_decisions.observed.objects import (
     OF_ANOTHER_NAMESPACE,
     ChildConfigMap,
     ChildJob,
@@ -17,6 +16,8 @@ from neuroshard_operator.observed.objects import (
     OtherProfiler,
     TrainingJobObject,
 )
+
+from neuroshard_operator.cluster.watched import JobKey, WatchedObjects
 from neuroshard_operator.observed.parsing import UNSCHEDULABLE
 
 Child = ChildJob | ChildConfigMap | ChildObject

@@ -13,16 +13,9 @@ from typing import Any
 
 from neuroshard_api.job.training_job import API_VERSION, KIND
 from neuroshard_api.process.printable import printable
-
-from neuroshard_operator import names
-from neuroshard_operator.actions import Delete, Event, Reads
-from neuroshard_operator.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError, Json
-from neuroshard_operator.cluster.caches import Caches
-from neuroshard_operator.cluster.documents import Documents
-from neuroshard_operator.cluster.event_writer import EventWriter
-from neuroshard_operator.cluster.watched import JobKey
-from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.objects import (
+from neuroshard_decisions import names
+from neuroshard_decisions.actions import Delete, Event, Reads
+from neuroshard_decisions.observed.objects import (
     ChildJob,
     Fetched,
     JsonText,
@@ -31,6 +24,13 @@ from neuroshard_operator.observed.objects import (
     Refusal,
     TrainingJobObject,
 )
+
+from neuroshard_operator.cluster.api import CONFLICT, FORBIDDEN, NOT_FOUND, Api, ApiError, Json
+from neuroshard_operator.cluster.caches import Caches
+from neuroshard_operator.cluster.documents import Documents
+from neuroshard_operator.cluster.event_writer import EventWriter
+from neuroshard_operator.cluster.watched import JobKey
+from neuroshard_operator.observed import parsing
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.writes import AnyWrite, CopyConfigMap, Create, Patch, Restore, Writes
 

@@ -6,11 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from weakref import WeakValueDictionary
 
+from neuroshard_decisions.observed.objects import ChildConfigMap
+from neuroshard_decisions.observed.results import PlanResult
+
 from neuroshard_operator.cluster.api import NOT_FOUND, Api, ApiError, Json
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.objects import ChildConfigMap
-from neuroshard_operator.observed.results import PlanResult
 
 INLINE_BYTES = 16 * 1024
 """Contents up to this size are parsed at once; larger ones in a thread, next to which other jobs go on."""

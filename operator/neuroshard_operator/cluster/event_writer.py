@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from neuroshard_api.job.training_job import API_VERSION, KIND
+from neuroshard_decisions import names
+from neuroshard_decisions.actions import Event
+from neuroshard_decisions.observed.objects import TrainingJobObject
 
-from neuroshard_operator import names
-from neuroshard_operator.actions import Event
 from neuroshard_operator.cluster.api import CONFLICT, Api, ApiError, Json
 from neuroshard_operator.logs import about
-from neuroshard_operator.observed.objects import TrainingJobObject
 
 EVENT_CHARACTERS = 1024
 """Longest message that the API server takes."""

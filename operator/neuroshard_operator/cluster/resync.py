@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.job.training_job import API_VERSION, KIND, PLURAL
+from neuroshard_decisions import names
 
-from neuroshard_operator import names
 from neuroshard_operator.cluster.api import FORBIDDEN, NOT_FOUND, PATHS, Api, ApiError
 from neuroshard_operator.cluster.watched import WATCHED, JobKey, WatchedObjects
 

@@ -10,11 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from neuroshard_api.job.training_job import KIND
-
-from neuroshard_operator import names
-from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.bounded import UNREADABLE
-from neuroshard_operator.observed.objects import (
+from neuroshard_decisions import names
+from neuroshard_decisions.observed.objects import (
     ChildConfigMap,
     ChildJob,
     ChildObject,
@@ -22,6 +19,9 @@ from neuroshard_operator.observed.objects import (
     OtherProfiler,
     TrainingJobObject,
 )
+
+from neuroshard_operator.observed import parsing
+from neuroshard_operator.observed.bounded import UNREADABLE
 
 Body = Mapping[str, Any]
 JobKey = tuple[str, str]

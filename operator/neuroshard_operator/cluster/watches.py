@@ -7,8 +7,8 @@ from typing import Any
 import kopf
 from kopf._core.reactor.inventory import ResourceMemories, ResourceMemory
 from neuroshard_api.job.training_job import GROUP, KIND, PLURAL, VERSION
+from neuroshard_decisions import names
 
-from neuroshard_operator import names
 from neuroshard_operator.cluster.watched import JobKey, WatchedObjects
 
 Resource = tuple[str, str, str]

@@ -1,1 +1,1 @@
-"""Kubernetes objects as values, trimmed to what decisions need, and how they are parsed. Calls no API."""
+"""Kubernetes objects parsed into what decisions need. Calls no API."""

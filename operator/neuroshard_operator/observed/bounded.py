@@ -12,8 +12,8 @@ from typing import Union
 
 from neuroshard_api.documents.document import MAX_NESTING
 from neuroshard_api.job.training_job import GROUP, KIND
+from neuroshard_decisions import names
 
-from neuroshard_operator import names
 from neuroshard_operator.observed.json_text import depth_of, is_unicode, members
 
 SPEC_BYTES = 1024 * 1024

@@ -13,11 +13,8 @@ from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.training_job import GROUP, KIND
 from neuroshard_api.lifecycle.failures import DISRUPTION, LOG_CHARACTERS
 from neuroshard_api.process.printable import printable
-
-from neuroshard_operator import names
-from neuroshard_operator.observed.bounded import UNREADABLE, problem_of
-from neuroshard_operator.observed.json_text import members
-from neuroshard_operator.observed.objects import (
+from neuroshard_decisions import names
+from neuroshard_decisions.observed.objects import (
     ChildConfigMap,
     ChildJob,
     ChildObject,
@@ -30,7 +27,10 @@ from neuroshard_operator.observed.objects import (
     Termination,
     TrainingJobObject,
 )
-from neuroshard_operator.observed.results import content_hash, read_result
+from neuroshard_decisions.observed.results import content_hash, read_result
+
+from neuroshard_operator.observed.bounded import UNREADABLE, problem_of
+from neuroshard_operator.observed.json_text import members
 
 Raw = Mapping[str, Any]
 

@@ -10,9 +10,9 @@ from e2e import jobs
 from e2e.test_chaos import SCRIBBLES, Chaos, Fate
 from neuroshard_api.job.stage_commands import PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_cluster.errors import ClusterError
-from neuroshard_operator import names
+from neuroshard_decisions import names
+from neuroshard_decisions.observed.results import Unreadable
 from neuroshard_operator.observed import parsing
-from neuroshard_operator.observed.results import Unreadable
 
 JOB = {"apiVersion": "v1", "kind": "DLRMTrainingJob", "metadata": {"name": "works-0", "uid": "u", "namespace": "n"}}
 

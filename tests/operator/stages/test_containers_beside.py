@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.observed import parsing
 from support.operator.operator_process import Story
 from support.operator.operator_world import stamp

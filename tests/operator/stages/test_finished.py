@@ -1,7 +1,7 @@
 """What is left of a job that has ended."""
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.operator.operator_process import Story
 from support.operator.operator_world import owners
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training_job import AFFECTS, Spec
-from neuroshard_operator.stages.input_hashes import plan_inputs_hash, workers_hash
+from neuroshard_decisions.stages.input_hashes import plan_inputs_hash, workers_hash
 from support import builders
 
 HARDWARE = HardwareStatus(fingerprint="sha256:1")

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support import builders
 from support.operator.operator_process import JOB, TWO_NODES, OperatorProcess, Story
 from support.operator.operator_world import World

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.operator.operator_process import ONE_NODE, Story
 
 ROLES = [names.PROFILER, names.PLANNER]

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.config_map import pack_files
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.operator.operator_process import JOB, ONE_NODE, Story
 from support.operator.operator_world import profile_files
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.operator.operator_process import JOB, Story
 
 TRAINER = {"numNodes": 1, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}

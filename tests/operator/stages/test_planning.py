@@ -9,8 +9,8 @@ from neuroshard_api.documents.levers import Lever, LeverName
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
-from neuroshard_operator import names
-from neuroshard_operator.stages.input_hashes import plan_inputs_hash
+from neuroshard_decisions import names
+from neuroshard_decisions.stages.input_hashes import plan_inputs_hash
 from support import builders
 from support.operator.operator_process import JOB, TWO_NODES, Story
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from neuroshard_api.documents.config_map import pack_files
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support.operator.operator_process import JOB, KEY, ONE_NODE, OperatorProcess, Story
 from support.operator.operator_world import NAMESPACE, World, owners, profile_files, stamp
 

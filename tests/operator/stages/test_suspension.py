@@ -1,7 +1,7 @@
 """Suspension, queues and deadlines."""
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.pace import COUNTS_EVERY_S
 from support import builders
 from support.operator.operator_process import JOB, OperatorProcess, Story

@@ -4,7 +4,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.children.pods import KEEPING_SIGTERM
 from support import builders
 from support.operator.operator_process import SETTINGS, TWO_NODES, Story

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.progress import GuardRecord, GuardState
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support import builders
 from support.operator.operator_process import Story
 

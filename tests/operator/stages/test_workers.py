@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 import pytest
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.pace import COUNTS_EVERY_S
 from support.operator.operator_process import Story
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from neuroshard_api.job.training_job import KIND
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from support import builders
 
 HERE = "@here@"

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any
 
-from neuroshard_operator import names
+from neuroshard_decisions import names
+from neuroshard_decisions.context import earliest
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.cluster import Cluster, StaleError
 from neuroshard_operator.cluster.resync import Resync, Resynced
 from neuroshard_operator.cluster.watched import JobKey
-from neuroshard_operator.context import earliest
 from neuroshard_operator.controller import decided, gathered
 from neuroshard_operator.pace import StatusPace
 from neuroshard_operator.settings import Settings

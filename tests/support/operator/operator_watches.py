@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from neuroshard_api.job.training_job import KIND
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.cluster.api import Json
 from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
 from neuroshard_operator.observed.bounded import bounded

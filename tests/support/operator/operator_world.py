@@ -21,7 +21,7 @@ from neuroshard_api.documents.plan import IncumbentPlan, Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.job.training_job import KIND
-from neuroshard_operator import names
+from neuroshard_decisions import names
 from neuroshard_operator.cluster.api import ApiError, Json
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing

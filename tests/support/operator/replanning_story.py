@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from neuroshard_api.documents.drift_report import DriftChange, DriftReport, Evidence, SlowdownCause, StepPart
-from neuroshard_operator import names
-from neuroshard_operator.observed.results import content_hash
+from neuroshard_decisions import names
+from neuroshard_decisions.observed.results import content_hash
 from support import builders
 from support.operator.operator_process import Story
 from support.trainer import training_builders

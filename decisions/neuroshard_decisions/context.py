@@ -1,0 +1,244 @@
+"""One reconcile pass over a job, with the resource read into its model: what every stage is given. Changes nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from neuroshard_api.job.status import StageName, StageState, StageStatus, Status, Workers
+from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+
+from neuroshard_decisions import names
+from neuroshard_decisions.conditions import ConditionType, Reason, holds
+from neuroshard_decisions.observed.objects import ChildConfigMap, ChildJob, ChildPod, Fetched, Observed
+
+SLOW_START_S = 30.0
+"""Time that a Job needs for its pods, and a pod for its volumes, before events are asked what is wrong."""
+PATIENCE = timedelta(minutes=2)
+"""How long a pod waits for a node before its kind of GPU is doubted."""
+LOST_AFTER = timedelta(seconds=60)
+"""A pod that is this long past the end of its grace period sits on a node that is gone; it holds nobody up."""
+
+
+AVOIDED_FOR = timedelta(days=1)
+"""How long a slow node is avoided: what made it slow may be gone then."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What the one who runs jobs has set for all of them, as far as decisions need it."""
+
+    profiler_image: str = ""
+    """Image of profilers whose job names none; the hardware's fingerprint has it."""
+    gpu_product_labels: tuple[str, ...] = ()
+    """Labels of nodes that name the kind of GPU; the first that a node has counts."""
+    measured_seconds: float = 0.0
+    """Minimum interval between two writes of measured costs into a status."""
+    log_tails: bool = True
+    """Whether a status shows the end of a failed container's log."""
+    in_config_maps: bool = True
+    """Whether files are kept in ConfigMaps, which bounds their size."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Context:
+    """What a stage decides from."""
+
+    observed: Observed
+    job: DLRMTrainingJob
+    status: Status
+    """What earlier passes recorded: times, counters, conditions. `status.stage` is for people and is not read."""
+    rules: Rules
+    now: datetime
+    ignored: tuple[str, ...] = ()
+    """Fields of the resource that this release does not know, by path."""
+    broken_rules: tuple[str, ...] = ()
+    """Messages of the rules between fields that this release has and a job of another release breaks."""
+
+    @property
+    def spec(self) -> Spec:
+        """What is wanted."""
+        return self.job.spec
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return self.observed.job.meta.name
+
+    @property
+    def uid(self) -> str:
+        """The job's uid, which distinguishes its children from others of the same names."""
+        return self.observed.job.meta.uid
+
+    @property
+    def attempt(self) -> int:
+        """The number of the workers' present start, from 0 on.
+
+        A Job of a later attempt than the status knows would mean that a status was lost; the Job is believed.
+        """
+        attempts = [job.attempt for job in self.owned_jobs(names.WORKER)]
+        return max([self.status.restarts or 0, *attempts])
+
+    @property
+    def current_workers(self) -> ChildJob | None:
+        """The Job of the present attempt, whatever plan it was started under; None where there is none."""
+        found = self.job_named(names.worker_job(self.name, self.attempt))
+        return found if found is not None and found.meta.deleted is None else None
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the user has resumed the job since the status was written."""
+        held = holds(self.status.conditions, ConditionType.SUSPENDED)
+        return held is not None and held.reason == Reason.SUSPENDED and not self.spec.suspend
+
+    @property
+    def ready_since(self) -> datetime | None:
+        """When all workers of the present attempt were first ready; None where they never were."""
+        launching = self.stage_status(StageName.LAUNCHING)
+        return launching.completion_time if launching.state is StageState.SUCCEEDED else None
+
+    def start_check_s(self, job: ChildJob) -> float | None:
+        """Return the seconds until the next check of a Job's pods that do not run; None: they all run."""
+        running = sum(pod.phase != "Pending" for pod in self.pods_of(job))
+        return None if running >= job.parallelism else SLOW_START_S
+
+    def trouble_of(self, job: ChildJob) -> str:
+        """Return the cause, for people, that a Job's pods are not created or do not start; empty: none is known."""
+        pods = [pod for pod in self.pods_of(job) if pod.live]
+        warnings = [self.observed.warnings.get(uid, "") for uid in (job.meta.uid, *(pod.meta.uid for pod in pods))]
+        stuck = sorted({each for each in (*(pod.waiting for pod in pods), *warnings) if each})
+        return "; ".join(stuck[:3])
+
+    def outlived_by(self, job: ChildJob) -> str:
+        """Return the containers that outlive a Job's own, as the end of a message; empty where there are none."""
+        names_beside = sorted({name for pod in self.pods_of(job) if pod.is_outlived for name in pod.beside})
+        if not names_beside:
+            return ""
+        hint = "hint: make it an initContainer with restartPolicy Always, or keep it out of these pods"
+        return f"; container {', '.join(names_beside[:3])} runs on next to one that has ended; {hint}"
+
+    @property
+    def queue_labels(self) -> Mapping[str, str]:
+        """Kueue's labels of the job, which go on to the Jobs that need GPUs."""
+        labels = self.observed.job.meta.labels
+        return {key: value for key, value in labels.items() if key.startswith(names.KUEUE_LABEL_PREFIX)}
+
+    @property
+    def is_queued(self) -> bool:
+        """Whether Kueue decides when the job's GPU pods run."""
+        return names.QUEUE_LABEL in self.queue_labels
+
+    def is_held(self, job: ChildJob) -> bool:
+        """Whether someone else decides when a suspended Job runs: Kueue, by its label, or anyone who suspends it again.
+
+        Kueue labels and suspends Jobs of namespaces with a default queue, and may suspend those without a queue.
+        """
+        labels = job.meta.labels
+        return job.suspended and (names.QUEUE_LABEL in labels or names.RESUMED_LABEL in labels or self.is_queued)
+
+    def owned_jobs(self, role: str) -> list[ChildJob]:
+        """Return this job's Jobs of a role; never those of an earlier job of the same name."""
+        return [job for job in self.observed.jobs if job.role == role and job.meta.owner_uid == self.uid]
+
+    def job_named(self, name: str) -> ChildJob | None:
+        """Return this job's Job of that name."""
+        found = (job for job in self.observed.jobs if job.meta.name == name and job.meta.owner_uid == self.uid)
+        return next(found, None)
+
+    @property
+    def unseen_worker_jobs(self) -> tuple[str, ...]:
+        """Names of the Jobs of live worker pods that no watch shows: they are gone, or somebody took their labels."""
+        seen = {job.meta.uid for job in self.observed.jobs}
+        pods = (pod for pod in self.observed.pods if pod.role == names.WORKER and pod.live and not self.is_lost(pod))
+        unseen = {names.worker_job(self.name, pod.attempt) for pod in pods if pod.meta.owner_uid not in seen}
+        named = {job.meta.name for job in self.observed.jobs if job.meta.owner_uid == self.uid}
+        return tuple(sorted(unseen - named - self.observed.missing_jobs))
+
+    def pods_of(self, job: ChildJob) -> list[ChildPod]:
+        """Return the pods of one Job."""
+        return [pod for pod in self.observed.pods if pod.meta.owner_uid == job.meta.uid]
+
+    def live_workers_beside(self, job: ChildJob | None) -> list[ChildPod]:
+        """Return worker pods that may still run and belong to another Job than `job`, such as an earlier attempt."""
+        uid = job.meta.uid if job else None
+        others = (pod for pod in self.observed.pods if pod.role == names.WORKER and pod.meta.owner_uid != uid)
+        return [pod for pod in others if pod.live and not self.is_lost(pod)]
+
+    def config_map(self, name: str) -> ChildConfigMap | None:
+        """Return this job's ConfigMap of that name."""
+        found = (each for each in self.observed.config_maps if each.meta.name == name)
+        return next((each for each in found if each.meta.owner_uid == self.uid), None)
+
+    def shared_profile(self, name: str) -> ChildConfigMap | None:
+        """Return the namespace's profile of that name, which no job owns."""
+        found = (each for each in self.observed.config_maps if each.meta.name == name and each.role == names.PROFILE)
+        return next((each for each in found if each.meta.owner_uid in {"", self.uid}), None)
+
+    def fetched(self, name: str, key: str) -> Fetched | None:
+        """Return a file of a ConfigMap of the user's; None if this pass did not read it."""
+        found = (each for each in self.observed.fetched if (each.name, each.key) == (name, key))
+        return next(found, None)
+
+    def stage_status(self, stage: StageName) -> StageStatus:
+        """Return the recorded status of a stage."""
+        found = (each for each in self.status.stages if each.name is stage)
+        return next(found, StageStatus(name=stage))
+
+    def is_lost(self, pod: ChildPod) -> bool:
+        """Whether a pod sits on a node that is gone: it should have ended more than a minute ago."""
+        # deletionTimestamp is the end of the grace period.
+        return pod.live and pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
+
+    def lost_pods(self, job: ChildJob) -> list[ChildPod]:
+        """Return the pods of a Job that sit on nodes that are gone."""
+        return [pod for pod in self.pods_of(job) if self.is_lost(pod)]
+
+    def loss_check_s(self, job: ChildJob) -> float | None:
+        """Return the seconds until the first of a Job's deleted pods counts as lost; None: none was deleted."""
+        ends = (pod.meta.deleted for pod in self.pods_of(job) if pod.live and not self.is_lost(pod))
+        return earliest(seconds_until(end + LOST_AFTER, self.now) + 1.0 for end in ends if end is not None)
+
+    def is_abandoned(self, job: ChildJob) -> bool:
+        """Whether a Job that is being deleted waits for lost pods alone: it goes when their Node objects do."""
+        live = [pod for pod in self.pods_of(job) if pod.live]
+        return job.meta.deleted is not None and bool(live) and all(map(self.is_lost, live))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnreadableJob:
+    """A resource with values that this release cannot read."""
+
+    observed: Observed
+    status: Status
+    problem: str
+    now: datetime
+
+
+def worker_count(context: Context) -> Workers:
+    """Return the number of pods of the present attempt by state; while suspended none is wanted."""
+    job = context.job_named(names.worker_job(context.name, context.attempt))
+    pods = context.pods_of(job) if job else []
+    return Workers(
+        desired=0 if context.spec.suspend else context.spec.trainer.num_nodes,
+        active=sum(pod.phase == "Running" and not pod.ended_well for pod in pods),
+        ready=sum(pod.ready for pod in pods),
+        succeeded=sum(pod.ended_well for pod in pods),
+        failed=sum(pod.phase == "Failed" for pod in pods),
+        selector=f"{names.JOB_LABEL}={context.name},{names.ROLE_LABEL}={names.WORKER}",
+    )
+
+
+def slow_nodes(context: Context) -> tuple[str, ...]:
+    """Return the nodes that were found slow within the last day."""
+    recorded = context.status.replanning.avoided_nodes if context.status.replanning else ()
+    return tuple(each.name for each in recorded if context.now < each.time + AVOIDED_FOR)
+
+
+def seconds_until(moment: datetime, now: datetime) -> float:
+    """Return the seconds from now until a moment, at least a little: a timer must not fire before it."""
+    return max((moment - now).total_seconds(), 0.0) + 0.1
+
+
+def earliest(delays_s: Iterable[float | None]) -> float | None:
+    """Return the shortest of the delays that are given."""
+    given: Sequence[float] = [each for each in delays_s if each is not None]
+    return min(given, default=None)

@@ -1,0 +1,44 @@
+"""Jobs that Kueue holds back: what people see of them, and how one gets into the queue that its owner asks for."""
+
+from dataclasses import replace
+
+from neuroshard_api.job.status import Stage
+
+from neuroshard_decisions import names
+from neuroshard_decisions.actions import Action, Change
+from neuroshard_decisions.conditions import ConditionType, Reason
+from neuroshard_decisions.context import Context
+from neuroshard_decisions.observed.objects import ChildJob
+from neuroshard_decisions.stages.result import StageResult, condition
+
+
+def queued(step: StageResult, message: str) -> StageResult:
+    """Return the step of a stage whose Job Kueue holds back."""
+    held = condition(ConditionType.SUSPENDED, Reason.QUEUED, message, holds=True)
+    return replace(
+        step, display_stage=Stage.SUSPENDED, reason=Reason.QUEUED, message=message, conditions=(*step.conditions, held)
+    )
+
+
+def held_message(context: Context, job: ChildJob) -> str:
+    """Return the reason, for people, that a suspended Job waits."""
+    name = job.meta.name
+    queue = job.meta.labels.get(names.QUEUE_LABEL)
+    if queue is not None:
+        return f"Job {name} waits for Kueue to admit it in queue {queue}"
+    if context.is_queued:
+        return f"Job {name} waits for Kueue to admit it"
+    return (
+        f"Job {name} is suspended by something other than this operator, such as Kueue with "
+        f"manageJobsWithoutQueueName; hint: set the label {names.QUEUE_LABEL} on the DLRMTrainingJob"
+    )
+
+
+def put_into_queue(context: Context, job: ChildJob) -> tuple[Action, ...]:
+    """Return the action that gives a suspended Job without a queue that of the DLRMTrainingJob.
+
+    With manageJobsWithoutQueueName Kueue suspends the planner's Job too, and Jobs that are older than the label.
+    """
+    if not job.suspended or not context.is_queued or names.QUEUE_LABEL in job.meta.labels:
+        return ()
+    return (Change(kind="Job", name=job.meta.name, uid=job.meta.uid, labels=context.queue_labels),)
