@@ -384,6 +384,7 @@ def status(**fields: Any) -> Status:
         "replans": 1,
         "tableChanges": 1,
         "conditions": [running],
+        "warnings": [{"reason": "OtherDevice", "message": "the workers run on another device", "time": time}],
         "stages": [stage],
         "workers": {"desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "selector": "job=a"},
         "hardware": {
