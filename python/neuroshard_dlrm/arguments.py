@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from neuroshard_api.documents.document import Document
+from neuroshard_api.documents.foreign_tables import table_set_of_data
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.documents.table_files import parse_csv
-from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.failures import CommandError
@@ -170,9 +170,7 @@ def source_from(given: object, question: PlanArguments) -> Source:
         return parse_csv(given.to_csv(index=False), where="the frame", name="tables")
     if isinstance(given, Sequence) and all(isinstance(each, Mapping) for each in given):
         rows = [dict(each) for each in given]
-        return TableSet.from_data(
-            {"schema_version": TableSet.schema_name, "name": "tables", "tables": rows}, where="the tables"
-        )
+        return table_set_of_data(rows, where="the tables", name="tables")
     raise InputError(
         f"source: is an object of the type {type(given).__name__}; hint: give a file, a workload, a list of "
         "dictionaries with one table each, a pandas DataFrame, a job as a dictionary, or a TorchRec module"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from neuroshard_api.documents.dense_profile import DenseProfile
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, read_data, validated
+from neuroshard_api.documents.foreign_tables import table_set_of_data
 from neuroshard_api.documents.plan import GivenPlan, any_plan
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
@@ -105,7 +106,7 @@ def source_of(raw: object, *, where: str) -> DocumentSource:
         return any_plan(raw, where=where).request
     if isinstance(raw, dict) and "apiVersion" in raw:
         return JobFile(path=Path(where), job=DLRMTrainingJob.from_data(raw, where=where), document=raw)
-    return TableSet.from_data(raw, where=where)
+    return table_set_of_data(raw, where=where, name=Path(where).name.split(".")[0])
 
 
 def build_request(options: RequestOptions, algorithm: Algorithm | str | None) -> PlanRequest:

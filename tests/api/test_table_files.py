@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.table_files import OPTIONAL_COLUMNS, REQUIRED_COLUMNS, parse_csv, read_table_set
+from neuroshard_api.documents.table_files import (
+    OPTIONAL_COLUMNS,
+    REQUIRED_COLUMNS,
+    parse_csv,
+    parse_table_set,
+    read_table_set,
+)
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling
 from support.builders import table, table_set
 
@@ -197,3 +203,32 @@ def test_a_missing_csv_is_a_document_error(tmp_path: Path) -> None:
     """As for any other document."""
     with pytest.raises(DocumentError, match="does not exist; hint: check the path"):
         read_table_set(tmp_path / "tables.csv")
+
+
+@pytest.mark.parametrize("rows", ["1e6", "1000000.0", "1E+6"])
+def test_rows_may_be_written_as_a_decimal_number(rows: str) -> None:
+    """Pandas writes 1000000.0 in a column with a gap, and people write 1e6; a fraction of a row is refused."""
+    parsed = [
+        parse_csv(HEADER + f"a,{rows},64.0,1\n", where="t.csv", name="t"),
+        *(
+            parse_table_set(
+                f'{{"schema_version": "table-set/v1", "name": "t", "tables": [{{"name": "a", "num_embeddings": {rows}, '
+                '"embedding_dim": 64.0}]}',
+                name=f"t{suffix}",
+                where="t",
+            )
+            for suffix in (".json", ".yaml")
+        ),
+    ]
+
+    assert {(each.num_embeddings, each.embedding_dim) for found in parsed for each in found.tables} == {(10**6, 64)}
+    assert "line 2, column num_embeddings" in problem_of(HEADER + "a,1.5,64,1\n")
+
+
+def test_weights_of_lookups_have_a_column() -> None:
+    """As pandas writes them."""
+    header = HEADER.replace("\n", ",is_weighted\n")
+    found = parse_csv(header + "a,10,8,1,True\nb,10,8,1,false\nc,10,8,1,\n", where="t.csv", name="t")
+
+    assert [each.is_weighted for each in found.tables] == [True, False, None]
+    assert "line 2, column is_weighted" in problem_of(header + "a,10,8,1,maybe\n")

@@ -57,7 +57,7 @@ def test_every_problem_of_every_file_is_told(neuroshard: Any, tmp_path: Path) ->
 def test_every_line_of_a_csv_is_checked(neuroshard: Any, tmp_path: Path) -> None:
     """Neither a line that is too short nor a name that occurs twice hides the faults of other lines."""
     file, other = tmp_path / "tables.csv", tmp_path / "other.csv"
-    lines = ("a,100,8,1", "a,40e6,8,1", "b,1000,3,1", "c,1000,8,-1", "d,1000,8")
+    lines = ("a,100,8,1", "a,40.5,8,1", "b,1000,3,1", "c,1000,8,-1", "d,1000,8")
     file.write_text("\n".join(("name,num_embeddings,embedding_dim,pooling_factor", *lines)))
     other.write_text("name;num_embeddings;embedding_dim;pooling_factor\na;1;8;1\n")
     found = [line.partition(": ")[2] for line in neuroshard("validate", file).err.splitlines() if "csv: " in line]

@@ -1,4 +1,7 @@
-"""Table sets as people write them: YAML, JSON, or a CSV with one table per line. Reads files, writes none."""
+"""Table sets as people write them: YAML, JSON, or a CSV with one table per line. Reads files, writes none.
+
+YAML and JSON may also have tables as TorchRec's scripts have them (`foreign_tables`).
+"""
 
 import csv
 import io
@@ -7,6 +10,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, parse_data, read_text, validated
+from neuroshard_api.documents.foreign_tables import table_set_of_data
 from neuroshard_api.documents.tables import TableSet
 
 REQUIRED_COLUMNS = ("name", "num_embeddings", "embedding_dim", "pooling_factor")
@@ -17,6 +21,7 @@ OPTIONAL_COLUMNS = (
     "id_rule",
     "colocation_group",
     "pooling",
+    "is_weighted",
     "optimizer",
     "collection",
 )
@@ -46,7 +51,8 @@ def parse_table_set(text: str, *, name: str, where: str) -> TableSet:
     path = _plain_path(name, where=where)
     if path.suffix.lower() == ".csv":
         return parse_csv(text, where=where, name=path.stem)
-    return TableSet.from_data(parse_data(text, where=where, is_json=path.suffix.lower() == ".json"), where=where)
+    raw = parse_data(text, where=where, is_json=path.suffix.lower() == ".json")
+    return table_set_of_data(raw, where=where, name=path.stem)
 
 
 def _plain_path(name: str, *, where: str) -> Path:
@@ -155,6 +161,8 @@ def _table(cells: dict[str, str]) -> dict[str, object]:
             continue
         if column == "feature_names":
             fields[column] = [feature.strip() for feature in text.split(FEATURE_SEPARATOR)]
+        elif column == "is_weighted":
+            fields[column] = {"true": True, "false": False}.get(text.lower(), text)
         elif column in _INTEGERS or column in _NUMBERS:
             fields[column] = _number(text, int if column in _INTEGERS else float)
         else:
@@ -163,10 +171,16 @@ def _table(cells: dict[str, str]) -> dict[str, object]:
 
 
 def _number(text: str, kind: type[int] | type[float]) -> int | float | str:
+    """Return a number; whole ones also as `1e6` and `1000000.0`, which pandas writes for a column with a gap."""
     try:
         return kind(text)
     except ValueError:
+        pass
+    try:
+        found = float(text)
+    except ValueError:
         return text
+    return int(found) if found.is_integer() else text
 
 
 def _with_line(problem: str, line_numbers: list[int]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from neuroshard_api.documents.counts import Whole
 from neuroshard_api.documents.document import Document, Value
 from neuroshard_api.sharding.kernels import DIM_MULTIPLE, DataType, Optimizer, trained_weights
 
@@ -49,6 +50,7 @@ def kernel_width(width: int) -> int:
 
 EmbeddingDim = Annotated[
     int,
+    Whole,
     Field(ge=DIM_MULTIPLE, le=MAX_WIDTH, json_schema_extra={"multipleOf": DIM_MULTIPLE}),
     AfterValidator(kernel_width),
 ]
@@ -118,7 +120,7 @@ class Table(Value):
 
     name: TableName
     """Unique within the set."""
-    num_embeddings: Annotated[int, Field(ge=1, le=MAX_ROWS)]
+    num_embeddings: Annotated[int, Whole, Field(ge=1, le=MAX_ROWS)]
     """Rows."""
     embedding_dim: EmbeddingDim
     """Elements of a row; a multiple of 4."""

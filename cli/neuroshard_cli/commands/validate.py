@@ -49,7 +49,8 @@ def validate(
 
 def examine(path: Path) -> Finding:
     """Recognize a document by its suffix, its schema_version, or its kind, and gather its problems."""
-    from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError
+    from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_data
+    from neuroshard_api.documents.foreign_tables import are_foreign_tables, table_set_of_data
     from neuroshard_api.job.job_file import is_job_file
     from neuroshard_costs.errors import BundleError
 
@@ -70,7 +71,12 @@ def examine(path: Path) -> Finding:
             kind = _job_kind()
             problems = _job_problems(path)
         else:
-            kind, problems = _document_problems(path)
+            raw = read_data(path)
+            if are_foreign_tables(raw):
+                kind, problems = "table-set/v1", []
+                table_set_of_data(raw, where=str(path), name=path.stem)
+            else:
+                kind, problems = _document_problems(path, raw)
     except DocumentError as error:
         problems = error.problems
     except BundleError as error:
@@ -138,12 +144,11 @@ def _job_problems(path: Path) -> list[str]:
     return []
 
 
-def _document_problems(path: Path) -> tuple[str | None, Sequence[str]]:
-    from neuroshard_api.documents.document import DocumentError, read_data
+def _document_problems(path: Path, raw: object) -> tuple[str | None, Sequence[str]]:
+    from neuroshard_api.documents.document import DocumentError
     from neuroshard_api.documents.plan import GivenPlan, any_plan
     from neuroshard_planner.plans.checks import plan_problems
 
-    raw = read_data(path)
     if not isinstance(raw, dict):
         return None, ["must hold a mapping with a schema_version, or with the kind of a job"]
     kinds = _document_kinds()
