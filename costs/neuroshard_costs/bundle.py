@@ -304,6 +304,16 @@ def save_bundle(
     return manifest
 
 
+def bundle_at(place: Path) -> CostBundle:
+    """Load the bundle of a directory, or the one that comes with the planner for a device of that name.
+
+    Raises:
+        BundleError: as load_bundle.
+    """
+    is_device = not place.exists() and str(place) in bundled_names()
+    return bundled_bundle(str(place)) if is_device else load_bundle(place)
+
+
 def bundled_bundle(device_name: str) -> CostBundle:
     """Load the bundle that comes with the planner for a device preset. Raises BundleError, listing what is there."""
     root = bundled_root()
@@ -312,7 +322,8 @@ def bundled_bundle(device_name: str) -> CostBundle:
         there = ", ".join(names) or "none"
         raise BundleNotFoundError(
             f"no built-in cost models for the device {device_name!r}, only for: {there}; "
-            "hint: choose one of them, or make one with `neuroshard pretrain` and give its directory"
+            "hint: choose one of them, make one with `neuroshard pretrain` and give its directory, or take those of "
+            f"the nearest device: --bundle {names[0] if names else 'DIRECTORY'} --any-device"
         )
     return load_bundle(root / device_name)
 

@@ -87,7 +87,7 @@ def asked_of(
 
 
 def _left(limit: ParameterConstraints | None, options: Sequence[ShardingOption]) -> ParameterConstraints:
-    """Return the constraints that an enumerator leaves of a table: the types and kernels of its options, and what all of them say.
+    """Return a table's constraints with the types and kernels of its options, and what these say of its kernel.
 
     That data_parallel is among others asks for nothing: a script has to update such tables itself.
     """

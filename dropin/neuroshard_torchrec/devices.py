@@ -13,7 +13,7 @@ import torch.distributed as dist
 from neuroshard_api.documents.counts import MAX_MEMORY_BYTES
 from neuroshard_api.documents.presets import load_presets, preset
 from neuroshard_api.documents.topology import HostMemory, Topology
-from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
+from neuroshard_costs.bundle import CostBundle, bundle_at, bundled_bundle
 from neuroshard_costs.errors import CostModelError
 from neuroshard_planner.own_costs import OwnCosts
 from torchrec.distributed.planner.constants import HBM_CAP
@@ -90,7 +90,7 @@ def planned_devices(
     Args:
         given: None: as many devices as the process group has processes, LOCAL_WORLD_SIZE of them on each node.
         device_type: a preset of `neuroshard devices`. None: the bundle's device, else this process's GPU.
-        bundle: directory of cost models, or a cost model of the user's own. None: the bundled ones of the device.
+        bundle: directory of cost models, a name of bundled ones, or a cost model of the user's own. None: the device's.
         ranks: that the devices are of, in the world. None: all of the world's.
         caps: that all ranks have agreed on. None: those of the topology.
 
@@ -102,7 +102,7 @@ def planned_devices(
         if isinstance(bundle, OwnCosts):
             models = bundle
         elif bundle is not None:
-            models = load_bundle(bundle)
+            models = bundle_at(bundle)
         else:
             models = bundled_bundle(_device_name(given, device_type))
     except CostModelError as error:

@@ -8,14 +8,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import run_command
 from neuroshard_api.process.missing_package import NO_EXTRA
-
-if TYPE_CHECKING:
-    from neuroshard_costs.bundle import CostBundle
 
 
 def main(arguments: Sequence[str] | None = None) -> ExitCode:
@@ -36,6 +32,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_api.documents.input_statistics import InputStatistics
     from neuroshard_api.documents.request import PlanRequest
     from neuroshard_api.process.atomic_file import write_whole
+    from neuroshard_costs.bundle import bundle_at
 
     from neuroshard_planner.incumbent_file import read_incumbent
     from neuroshard_planner.levers import with_levers
@@ -48,19 +45,11 @@ def _run(options: argparse.Namespace) -> ExitCode:
     if options.statistics is not None:
         request = with_measured_inputs(request, InputStatistics.read(options.statistics))
     incumbent = None if options.incumbent is None else read_incumbent(options.incumbent)
-    bundle = _bundle(options.bundle)
+    bundle = bundle_at(options.bundle)
     found = with_levers(plan(request, bundle=bundle, incumbent=incumbent), costs=bundle)
     write_whole(options.out, found.to_json())
     sys.stdout.write(f"{found.algorithm}: predicted {found.predicted.total_ms:.3f} ms ({found.predicted.source})\n")
     return ExitCode.OK
-
-
-def _bundle(path: Path) -> "CostBundle":
-    """Return the bundle of a directory, or the one that comes with the planner for a device of that name."""
-    from neuroshard_costs.bundle import bundled_bundle, bundled_names, load_bundle
-
-    is_device = not path.exists() and str(path) in bundled_names()
-    return bundled_bundle(str(path)) if is_device else load_bundle(path)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.presets import DevicePreset, preset
 from neuroshard_api.documents.topology import DeviceType, Topology
 from neuroshard_api.process.failures import CommandError
-from neuroshard_costs.bundle import MANIFEST_FILE, CostBundle, bundled_bundle, load_bundle
+from neuroshard_costs.bundle import MANIFEST_FILE, CostBundle, bundle_at, bundled_bundle, load_bundle
 from neuroshard_costs.errors import BundleDeviceError, BundleNotFoundError, CostModelError
 
 from neuroshard_dlrm.options import RequestOptions
@@ -40,14 +40,14 @@ def build_topology(options: RequestOptions) -> Topology:
 
 
 def find_bundle(path: Path | None, device: DeviceType, *, any_device: bool) -> CostBundle:
-    """Return the bundle of the directory, or the bundled one of the device.
+    """Return the bundle of the directory or of that name, or the bundled one of the device.
 
     Raises:
         BundleError: it cannot be read, or it is of another device and ``any_device`` does not allow that.
     """
     if path is None:
         return bundled_bundle(device.name)
-    bundle = load_bundle(path)
+    bundle = bundle_at(path)
     problem = bundle.device_problem(device)
     if problem is not None and not any_device:
         raise BundleDeviceError(

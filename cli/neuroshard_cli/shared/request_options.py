@@ -87,7 +87,8 @@ _SHOWN: Mapping[str, Any] = {
     "bundle": Annotated[
         Path | None,
         typer.Option(
-            help="Directory of cost models. Default: the bundled ones of the device type.", rich_help_panel=COSTS
+            help="Directory of cost models, or a device that has bundled ones. Default: the device type's.",
+            rich_help_panel=COSTS,
         ),
     ],
     "any_device": Annotated[
