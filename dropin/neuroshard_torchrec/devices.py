@@ -23,6 +23,9 @@ from neuroshard_torchrec.errors import DropInError
 
 logger = logging.getLogger(__name__)
 
+COMPUTE_DEVICES = ("cuda", "cpu")
+"""That a rank may compute on, in torch's words."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedDevices:
@@ -114,6 +117,11 @@ def planned_devices(
         world, per_node = _processes(given, ranks)
         topology = _preset_topology(device_type or models.manifest.device.name, world, per_node)
         compute_device = given.compute_device if given is not None else "cuda" if torch.cuda.is_available() else "cpu"
+        if compute_device not in COMPUTE_DEVICES:
+            raise DropInError(
+                f"topology: computes on {compute_device!r}, and plans are for {' and '.join(COMPUTE_DEVICES)}; "
+                "hint: plan with TorchRec's planner"
+            )
         agreed = caps or Caps.of(given)
         memory = agreed.hbm_bytes
         host_bytes = min(agreed.ddr_bytes * per_node, MAX_MEMORY_BYTES) or None

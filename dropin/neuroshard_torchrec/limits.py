@@ -1,7 +1,8 @@
 """TorchRec's ParameterConstraints and sharders as constraints of a plan; a sentence for what has no counterpart."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Any
 
 import fbgemm_gpu
@@ -74,7 +75,7 @@ def translated(
     require_known_fields({tables.places[known_as][1]: limit for known_as, limit in given.items()})
     given = {  # an empty list limits nothing, as TorchRec has it
         known_as: replace(
-            limit, sharding_types=limit.sharding_types or None, compute_kernels=limit.compute_kernels or None
+            limit, sharding_types=_listed(limit.sharding_types), compute_kernels=_listed(limit.compute_kernels)
         )
         for known_as, limit in given.items()
     }
@@ -127,6 +128,12 @@ def translated(
         output_type=_output_type(carried),
         warnings=tuple(_warnings(tables, asked, carried)),
     )
+
+
+def _listed(names: Iterable[str | Enum] | None) -> list[str] | None:
+    """Return names of types or kernels, of which some are members of TorchRec's enums. None: they limit nothing."""
+    given = [names] if isinstance(names, str) else names or ()
+    return [str(each.value) if isinstance(each, Enum) else each for each in given] or None
 
 
 def _known_width(compute_device: str) -> int | None:

@@ -5,6 +5,7 @@ sample batches, or from TorchRec's ParameterConstraints, or are 1 lookup per fea
 """
 
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -108,6 +109,11 @@ def model_tables(
     measured = {} if statistics is None else {each.name: each for each in statistics.features}
     tables = []
     for known_as, collection, config in named:
+        if getattr(config, "use_virtual_table", False):
+            raise DropInError(
+                f"table {known_as!r} is a virtual table (use_virtual_table), which has no rows to place; "
+                "hint: plan the module with TorchRec's planner"
+            )
         limit = asked.of((collection.path, config.name))
         table: dict[str, object] = {
             "name": known_as,
@@ -202,7 +208,12 @@ def _declared_lookups(
     config: BaseEmbeddingConfig, limits: ParameterConstraints | None, batch_size: int | None
 ) -> float:
     """Return lookups per sample over all features, as TorchRec's planner counts them."""
-    factors = [1.0] if limits is None else list(limits.pooling_factors)
+    factors = [1.0] if limits is None else list(limits.pooling_factors or [1.0])
+    if not all(math.isfinite(each) and each >= 0 for each in factors):
+        raise DropInError(
+            f"constraints[{config.name!r}].pooling_factors: must be finite and at least 0 (found {factors}); "
+            "hint: give the mean number of ids in a sample"
+        )
     if len(factors) == 1:  # TorchRec's default stands for each feature
         factors *= max(1, len(config.feature_names))
     if len(factors) != len(config.feature_names):

@@ -36,7 +36,7 @@ def test_any_set_survives_json(tables: TableSet) -> None:
         ("num_embeddings", 1.5, "input should be a valid integer"),
         ("num_embeddings", 10**14, "input should be less than or equal to 10000000000000"),
         ("num_embeddings", True, "input should be a valid integer, found true"),
-        ("embedding_dim", 0, "input should be greater than or equal to 4, found 0"),
+        ("embedding_dim", 0, "must be at least 4 columns, found 0"),
         (
             "embedding_dim",
             6,

@@ -110,6 +110,7 @@ def test_an_argument_of_neither_planner_is_a_type_error() -> None:
         ({"bundle": "/nowhere"}, "/nowhere"),
         ({"topology": Topology(world_size=6, compute_device="cuda", local_world_size=4)}, "do not divide"),
         ({"topology": Topology(world_size=2, compute_device="cuda", hbm_cap=2**20)}, "memory"),
+        ({"topology": Topology(world_size=2, compute_device="mtia")}, "topology: computes on 'mtia'"),
         ({"batch_size": -1}, r"^batch_size: must be a whole number of at least 1 \(found -1\); hint: give the samples"),
         ({"batch_size": 0}, r"^batch_size: .* \(found 0\); hint: "),
         (
@@ -126,6 +127,7 @@ def test_an_argument_of_neither_planner_is_a_type_error() -> None:
         "bundle",
         "nodes",
         "memory",
+        "compute-device",
         "batch",
         "no-batch",
         "no-width",

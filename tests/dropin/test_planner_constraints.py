@@ -34,6 +34,7 @@ from torchrec.distributed.planner.types import (
     Topology,
 )
 from torchrec.distributed.types import BoundsCheckMode, CacheAlgorithm, CacheParams, KeyValueParams
+from torchrec.distributed.types import ShardingType as KnownTypes
 from torchrec.modules.embedding_configs import DataType as TorchRecType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.modules.feature_processor_ import PositionWeightedModuleCollection
@@ -473,3 +474,36 @@ def test_tables_without_limits_have_all_types_but_data_parallel() -> None:
     assert found.sharding_types is None
     assert found.sharding_types_of("items/id") is None
     assert {name: each.sharding_types for name, each in found.tables.items()} == {"tags": (ShardingType.TABLE_WISE,)}
+
+
+@pytest.mark.parametrize(
+    "asked", [{"sharding_types": [KnownTypes.ROW_WISE]}, {"sharding_types": "row_wise"}], ids=["a member", "a word"]
+)
+def test_types_may_be_members_of_torchrecs_enum(asked: dict[str, Any]) -> None:
+    """A word alone is one type, and no part of another one's name."""
+    found = planner(constraints={"tags": ParameterConstraints(**asked)}).plan(TwoTowers())
+
+    assert found.plan["items"]["tags"].sharding_type == "row_wise"
+
+
+def test_an_empty_list_of_lookups_is_torchrecs_default() -> None:
+    """As empty lists of types and kernels limit nothing."""
+    made = planner(constraints={"tags": ParameterConstraints(pooling_factors=[])})
+    made.plan(TwoTowers())
+
+    assert {table.name: table.pooling_factor for table in planned(made).request.tables.tables}["tags"] == 1.0
+
+
+@pytest.mark.parametrize("factor", [-1.0, float("nan"), float("inf")])
+def test_lookups_that_are_no_count_are_refused_in_the_scripts_words(factor: float) -> None:
+    """The field is named, and what to give."""
+    with pytest.raises(DropInError, match=r"^constraints\['tags'\].pooling_factors: must be finite .*; hint: give"):
+        planner(constraints={"tags": ParameterConstraints(pooling_factors=[factor])}).plan(TwoTowers())
+
+
+def test_a_virtual_table_is_refused() -> None:
+    """Its rows are a number of ids, and none of them has a place."""
+    module = EmbeddingBagCollection(tables=[config("a", use_virtual_table=True, total_num_buckets=4)], device=META)
+
+    with pytest.raises(DropInError, match="table 'a' is a virtual table"):
+        planner().plan(module)

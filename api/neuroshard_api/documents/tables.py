@@ -40,6 +40,8 @@ MAX_WIDTH = 8192
 
 def kernel_width(width: int) -> int:
     """Return a width that FBGEMM's kernels have. Raises ValueError for others."""
+    if width < 1:
+        raise ValueError(f"must be at least {DIM_MULTIPLE} columns, found {width}")
     if width % DIM_MULTIPLE:
         raise ValueError(
             f"must be a multiple of {DIM_MULTIPLE} (FBGEMM's kernels read vectors of {DIM_MULTIPLE}), "
@@ -50,9 +52,9 @@ def kernel_width(width: int) -> int:
 
 EmbeddingDim = Annotated[
     int,
-    Whole,
-    Field(ge=DIM_MULTIPLE, le=MAX_WIDTH, json_schema_extra={"multipleOf": DIM_MULTIPLE}),
+    Field(le=MAX_WIDTH, json_schema_extra={"minimum": DIM_MULTIPLE, "multipleOf": DIM_MULTIPLE}),
     AfterValidator(kernel_width),
+    Whole,
 ]
 
 
@@ -120,7 +122,7 @@ class Table(Value):
 
     name: TableName
     """Unique within the set."""
-    num_embeddings: Annotated[int, Whole, Field(ge=1, le=MAX_ROWS)]
+    num_embeddings: Annotated[int, Field(ge=1, le=MAX_ROWS), Whole]
     """Rows."""
     embedding_dim: EmbeddingDim
     """Elements of a row; a multiple of 4."""
