@@ -72,7 +72,7 @@ FIELDS: Mapping[str, Covered] = {
     "num_poolings": Covered(Treatment.PRICED, "lookups"),
     "batch_sizes": Covered(Treatment.PRICED, "lookups"),
     "is_weighted": Covered(Treatment.PRICED, "weights that travel with the ids"),
-    "cache_params": Covered(Treatment.KEPT, "a `load_factor` replaces the planned one, which the memory ledger has"),
+    "cache_params": Covered(Treatment.KEPT, "a `load_factor` is planned with, in time and memory"),
     "enforce_hbm": Covered(Treatment.KEPT, "not priced"),
     "stochastic_rounding": Covered(Treatment.KEPT, "not priced"),
     "bounds_check_mode": Covered(Treatment.KEPT, "not priced"),

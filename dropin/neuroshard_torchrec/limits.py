@@ -180,8 +180,20 @@ def _table_constraints(
         "max_shards": None if is_cut or ShardingType.GRID in types else 1,
         "min_shard_width": _least_width(name, limit.min_partition, columns) if limit.min_partition else None,
         "compute_kernels": kernels if asks_for_host else None,
+        "cache_load_factor": _load_factor(name, limit) if ComputeKernel.FUSED_UVM_CACHING in kernels else None,
     }
     return validated(TableConstraints, raw, where=f"constraints[{name!r}]")
+
+
+def _load_factor(name: str, limit: ParameterConstraints) -> float | None:
+    """Return the rows of a table's cache over its own. None: constraints name none. Raises DropInError."""
+    found = None if limit.cache_params is None else limit.cache_params.load_factor
+    if found is not None and not 0 < found <= 1:
+        raise DropInError(
+            f"constraints[{name!r}].cache_params.load_factor: must be above 0 and at most 1 (found {found!r}); "
+            "hint: give the cached share of the table's rows, or leave it out"
+        )
+    return found
 
 
 def _least_width(name: str, given: object, columns: int) -> int:
@@ -267,9 +279,4 @@ def _warnings(tables: ModelTables, asked: Asked, carried: Mapping[str, Mapping[s
         found.append(f"constraints: {unknown[0]!r}{more} is not a table of the planned module; passed over")
     if len({each.get("output_dtype") for each in carried.values()}) > 1:
         found.append("constraints: output_dtype differs between tables; embeddings are priced as FP32")
-    cached = [name for name, each in carried.items() if getattr(each.get("cache_params"), "load_factor", None)]
-    if cached:
-        found.append(
-            f"constraints: cache_params.load_factor of {cached[0]!r} is kept; its cache's memory is priced as planned"
-        )
     return found

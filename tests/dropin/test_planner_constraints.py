@@ -374,6 +374,26 @@ def test_kernels_of_host_memory_are_kept_where_constraints_name_them() -> None:
     assert set(kernels.values()) == {"fused"}
 
 
+def test_a_load_factor_is_planned_with() -> None:
+    """In the ledger as in the plan; what is no share of rows is refused."""
+    topology = Topology(
+        world_size=4, compute_device="cuda", local_world_size=4, hbm_cap=80 * 2**30, ddr_cap=100 * 2**30
+    )
+
+    def cached(factor: float) -> NeuroShardPlanner:
+        limit = ParameterConstraints(
+            compute_kernels=["fused_uvm_caching"], cache_params=CacheParams(load_factor=factor)
+        )
+        return planner(topology=topology, constraints={"tags": limit})
+
+    made = cached(0.25)
+    found = made.plan(TwoTowers()).plan["items"]["tags"]
+    assert found.cache_params.load_factor == 0.25
+    assert {table.name: table.cache_load_factor for table in planned(made).tables}["tags"] == 0.25
+    with pytest.raises(DropInError, match=r"constraints\['tags'\].cache_params.load_factor: must be above 0"):
+        cached(1.5).plan(TwoTowers())
+
+
 def test_host_memory_without_a_size_is_refused() -> None:
     """Nothing is assumed of the node."""
     limits = {"country": ParameterConstraints(compute_kernels=["fused_uvm"])}

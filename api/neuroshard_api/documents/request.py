@@ -73,6 +73,8 @@ class TableConstraints(Value):
     """The only ways to cut the table. None: the constraint of all tables."""
     compute_kernels: ComputeKernels | None = None
     """The only kernels of the table. None: the constraint of all tables."""
+    cache_load_factor: Annotated[float, Field(gt=0, le=1)] | None = None
+    """Rows of the table's cache over its own, where its kernel is fused_uvm_caching. None: the search chooses."""
     data_types: DataTypes | None = None
     """The only types that the table may be stored in; another one than its own changes results. None: the constraint of
     all tables."""

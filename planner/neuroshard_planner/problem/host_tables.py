@@ -1,7 +1,8 @@
 """What shards in host memory add to a request's: time on the host link, and sizes of caches. Prices nothing else.
 
 A shard runs with one of three kernels: weights in device memory, in host memory, or there and cached. All caches of a
-plan that is searched keep the rows of equally many batches, since the tables of a kernel call share one cache.
+plan that is searched keep the rows of equally many batches, since the tables of a kernel call share one cache; only
+where constraints name a table's load factor it has another size.
 """
 
 from functools import cached_property
@@ -13,6 +14,7 @@ from neuroshard_api.sharding.kinds import ComputeKernel
 from neuroshard_costs.reuse.cached_rows import CachedRows
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds
+from numpy.typing import NDArray
 
 KERNELS = (ComputeKernel.FUSED, ComputeKernel.FUSED_UVM, ComputeKernel.FUSED_UVM_CACHING)
 """Kernels by their codes. Replicated tables have the first one's code."""
@@ -40,6 +42,25 @@ class HostTables:
     def _unique_rows(self) -> FloatArray:
         """[tables] of a global batch."""
         return self.caches.kept[:, 0]
+
+    @cached_property
+    def _asked_factors(self) -> FloatArray:
+        """[tables] load factors that constraints name; 0 where they leave it to the search."""
+        own = self._request.constraints.tables
+        names = [table.name for table in self._request.tables.tables]
+        return np.array([(own[name].cache_load_factor or 0.0) if name in own else 0.0 for name in names])
+
+    @property
+    def has_own_factor(self) -> NDArray[np.bool_]:
+        """[tables] whether constraints name the load factor."""
+        return self._asked_factors > 0
+
+    def load_factors(self, size: int) -> FloatArray:
+        """Return [tables] rows of a cache of this position in KEPT_BATCHES over those of its table.
+
+        Where constraints name the factor, it is that one at every position.
+        """
+        return np.where(self.has_own_factor, self._asked_factors, self.caches.load_factors(size))
 
     def added_ms(
         self, tables: IndexArray, shards: ShardArrays, kernels: IndexArray, load_factors: FloatArray

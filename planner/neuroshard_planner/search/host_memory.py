@@ -206,7 +206,7 @@ class _HostSearch:
             units = kinds.unit[placement.kinds[chosen]].tolist()
             tables = [problem.units[unit].tables[0] for unit in units]
             for size in range(len(KEPT_BATCHES) if units else 0):
-                factors = problem.host_tables.caches.load_factors(size)[tables].tolist()
+                factors = problem.host_tables.load_factors(size)[tables].tolist()
                 own = problem.sizes_of(placement.kinds[chosen])
                 resized = [
                     each._replace(kernel=CACHED, cache_load_factor=factor)
@@ -248,14 +248,16 @@ class _HostSearch:
         """Return the position in KEPT_BATCHES of a placement's caches, which all have one size; without any: all."""
         assert self._problem.host_tables is not None
         kinds = self._problem.kinds
+        host_tables = self._problem.host_tables
         cached = placement.kinds[kinds.kernel[placement.kinds] == CACHED]
-        if len(cached) == 0:
+        tables = np.array([self._problem.units[unit].tables[0] for unit in kinds.unit[cached].tolist()], dtype=np.int64)
+        chosen = np.flatnonzero(~host_tables.has_own_factor[tables])
+        if len(chosen) == 0:
             may_cache = any(CACHED in choice.kernels for choice in self._problem.host_choices)
             return range(len(KEPT_BATCHES) if may_cache else 1)
-        table = self._problem.units[int(kinds.unit[cached[0]])].tables[0]
-        caches = self._problem.host_tables.caches
-        known = np.array([caches.load_factors(size)[table] for size in range(len(KEPT_BATCHES))])
-        return (int(np.abs(known - kinds.load_factor[cached[0]]).argmin()),)
+        first, table = cached[chosen[0]], tables[chosen[0]]
+        known = np.array([host_tables.load_factors(size)[table] for size in range(len(KEPT_BATCHES))])
+        return (int(np.abs(known - kinds.load_factor[first]).argmin()),)
 
     def _with_forms(self, placement: Placement, forms: dict[int, Form]) -> Iterator[Placement]:
         """Yield the placement with some units in other forms, on the least loaded devices that have room."""
@@ -321,7 +323,7 @@ class _HostSearch:
         for kernel in problem.host_choices[unit].kernels:
             factor = 0.0
             if kernel == CACHED:
-                factor = float(problem.host_tables.caches.load_factors(cache_size)[problem.units[unit].tables[0]])
+                factor = float(problem.host_tables.load_factors(cache_size)[problem.units[unit].tables[0]])
             for form in self._forms.of(unit):
                 if form.sharding_type is not ShardingType.DATA_PARALLEL:
                     moved = self._with_kernel(unit, form, kernel, factor)

@@ -50,6 +50,20 @@ def kernels_of(plan: Plan) -> dict[str, ComputeKernel]:
     return {placement.name: placement.compute_kernel for placement in plan.tables}
 
 
+@pytest.mark.parametrize("factor", [0.02, 0.15])
+def test_a_named_load_factor_is_the_plans(factor: float) -> None:
+    """Its cache's memory is in the ledger; the size of another table's cache is the search's."""
+    one = asked(LARGE, HOT, kernels=(CACHED,))
+    limits = one.constraints.model_copy(update={"tables": {"large": TableConstraints(cache_load_factor=factor)}})
+    plan = planned(one.model_copy(update={"constraints": limits}))
+
+    factors = {each.name: each.cache_load_factor for each in plan.tables}
+    assert factors["large"] == factor
+    assert factors["hot"] not in {None, factor}
+    assert sum(each.cache_bytes for each in plan.memory) >= factor * LARGE.num_embeddings * LARGE.embedding_dim * 4
+    assert plan_problems(plan) == []
+
+
 def test_the_largest_and_coldest_table_leaves_device_memory() -> None:
     """Where 72 GiB of one table do not fit next to a hot one of 7 GiB in 4 x 16 GiB."""
     plan = planned(asked(LARGE, HOT))
