@@ -94,9 +94,9 @@ def _collections(
     inner = _tables_of(module)
     if inner is None:
         raise DropInError(
-            f"{path or 'the module'} is a {type(module).__name__}; plans cover EmbeddingBagCollection and "
-            "EmbeddingCollection, fused or not, with or without feature processors or managed collision; "
-            "hint: plan modules with other collections with TorchRec's planner"
+            f"{path or 'the module'} is a {type(module).__module__}.{type(module).__name__}; plans cover "
+            "EmbeddingBagCollection and EmbeddingCollection of torchrec.modules, fused or not, with or without feature "
+            "processors or managed collision; hint: plan modules with other collections with TorchRec's planner"
         )
     configs: Sequence[BaseEmbeddingConfig] = (
         inner.embedding_bag_configs() if isinstance(inner, Bags) else inner.embedding_configs()

@@ -107,6 +107,7 @@ def translated(
             types,
             limit,
             kernels=tuple(each for each in ComputeKernel if any(each in _left(offer, limit)[kind] for kind in types)),
+            load_factor=_load_factor(name, limit, collections[path].sharder),
             columns=widths[known_as],
             devices=of_node.get(known_as),
             has_host_memory=has_host_memory,
@@ -166,6 +167,7 @@ def _table_constraints(
     limit: ParameterConstraints,
     *,
     kernels: tuple[ComputeKernel, ...],
+    load_factor: float | None,
     columns: int,
     devices: tuple[int, ...] | None,
     has_host_memory: bool,
@@ -180,17 +182,25 @@ def _table_constraints(
         "max_shards": None if is_cut or ShardingType.GRID in types else 1,
         "min_shard_width": _least_width(name, limit.min_partition, columns) if limit.min_partition else None,
         "compute_kernels": kernels if asks_for_host else None,
-        "cache_load_factor": _load_factor(name, limit) if ComputeKernel.FUSED_UVM_CACHING in kernels else None,
+        "cache_load_factor": load_factor if ComputeKernel.FUSED_UVM_CACHING in kernels else None,
     }
     return validated(TableConstraints, raw, where=f"constraints[{name!r}]")
 
 
-def _load_factor(name: str, limit: ParameterConstraints) -> float | None:
-    """Return the rows of a table's cache over its own. None: constraints name none. Raises DropInError."""
+def _load_factor(name: str, limit: ParameterConstraints, sharder: ModuleSharder[nn.Module]) -> float | None:
+    """Return the rows of a table's cache over its own, of constraints, else of the sharder's fused_params.
+
+    Raises:
+        DropInError: it is not a share of the rows.
+    """
+    where = f"constraints[{name!r}].cache_params.load_factor"
     found = None if limit.cache_params is None else limit.cache_params.load_factor
+    if found is None:
+        where = f"fused_params['cache_load_factor'] of {type(sharder).__name__}"
+        found = (getattr(sharder, "fused_params", None) or {}).get("cache_load_factor")
     if found is not None and not 0 < found <= 1:
         raise DropInError(
-            f"constraints[{name!r}].cache_params.load_factor: must be above 0 and at most 1 (found {found!r}); "
+            f"{where}: must be above 0 and at most 1 (found {found!r}); "
             "hint: give the cached share of the table's rows, or leave it out"
         )
     return found

@@ -128,7 +128,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         )
         self._cache = PlanCache(Path(cache_dir) if cache_dir is not None else None)
         self._debug = debug
-        self._plan_loader = plan_loader
+        self.plan_loader = plan_loader
         self._last_plan: Plan | None = None
         self._last_places: Collections = {}
         self._last_module: tuple[nn.Module, Sharders | None] | None = None
@@ -207,7 +207,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         """
         self._last_module = (module, sharders)
         group = _group(pg, asked="collective_plan", otherwise="initialize it, or call plan()")
-        if self._plan_loader is not None:
+        if self.plan_loader is not None:
             stored = from_rank_0(lambda: self._stored_plan(module, sharders), group)
             if stored is not None:
                 return stored
@@ -263,19 +263,19 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
 
     def _stored_plan(self, module: nn.Module, sharders: Sharders | None) -> ShardingPlan | None:
         """Return the plan_loader's plan, which TorchRec's planner checks. None: it has none. Raises DropInError."""
-        if self._plan_loader is None:
+        if self.plan_loader is None:
             return None
         if self._settings.problem is not None:
             raise self._settings.problem
-        theirs = self._torchrec_planner(plan_loader=self._plan_loader)
+        theirs = self._torchrec_planner(plan_loader=self.plan_loader)
         given = list(get_default_sharders() if sharders is None else sharders)
         try:
             self._fill_context(theirs, module, given)
             theirs._loader_plan_validation(  # noqa: SLF001 - what TorchRec does before it loads
                 current_planner_hash=theirs.hash_planner_context_inputs_str(),
-                loaded_plan_hash=self._plan_loader.plan_context_hash(),
+                loaded_plan_hash=self.plan_loader.plan_context_hash(),
             )
-            if not self._plan_loader.load():
+            if not self.plan_loader.load():
                 return None
             found = theirs.plan(module, given)
         except TorchRecPlannerError as error:

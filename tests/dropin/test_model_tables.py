@@ -235,7 +235,7 @@ class TwoNames(nn.Module):
             QuantEmbeddingBagCollection(
                 [config("t", data_type=TorchRecType.INT8)], is_weighted=False, device=torch.device("cpu")
             ),
-            "the module is a EmbeddingBagCollection; plans cover",
+            "the module is a torchrec.quant.embedding_modules.EmbeddingBagCollection; plans cover",
         ),
         (Shared(), r"table right\.t is the same parameter as left\.t"),
         (TwoNames(), r"table right\.t is the same parameter as left\.t"),

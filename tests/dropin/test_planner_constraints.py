@@ -375,7 +375,7 @@ def test_kernels_of_host_memory_are_kept_where_constraints_name_them() -> None:
 
 
 def test_a_load_factor_is_planned_with() -> None:
-    """In the ledger as in the plan; what is no share of rows is refused."""
+    """In the ledger as in the plan, also that of a sharder; more than all rows is refused."""
     topology = Topology(
         world_size=4, compute_device="cuda", local_world_size=4, hbm_cap=80 * 2**30, ddr_cap=100 * 2**30
     )
@@ -392,6 +392,9 @@ def test_a_load_factor_is_planned_with() -> None:
     assert {table.name: table.cache_load_factor for table in planned(made).tables}["tags"] == 0.25
     with pytest.raises(DropInError, match=r"constraints\['tags'\].cache_params.load_factor: must be above 0"):
         cached(1.5).plan(TwoTowers())
+    sharder = EmbeddingBagCollectionSharder(fused_params={"cache_load_factor": 0.5})
+    made = planner(topology=topology, constraints={"a": ParameterConstraints(compute_kernels=["fused_uvm_caching"])})
+    assert made.plan(BAGS, [sharder]).plan[""]["a"].cache_params.load_factor == 0.5
 
 
 def test_host_memory_without_a_size_is_refused() -> None:
