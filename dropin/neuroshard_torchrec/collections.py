@@ -42,6 +42,8 @@ class TableCollection:
     sharder: ModuleSharder[nn.Module]
     is_weighted: bool
     """Whether the input has a weight of each lookup; those of feature processors do not travel."""
+    is_sequence: bool
+    """Whether it returns every looked-up row."""
     is_processed: bool
     """Whether feature processors compute the weights of its lookups."""
     optimizer: type | None
@@ -112,6 +114,7 @@ def _collections(
         weights=weights,
         sharder=sharder,
         is_weighted=isinstance(inner, Bags) and inner.is_weighted() and not is_processed,
+        is_sequence=not isinstance(inner, Bags),
         is_processed=is_processed,
         optimizer=None if fused is None else fused.optimizer_type(),
         id_maps=_id_maps(module),

@@ -105,7 +105,8 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             lambda: require_covered({"callbacks": callbacks, "timeout_seconds": timeout_seconds, **others})
         )
         batches, unreadable = attempt(lambda: batches_of(sample_batches))
-        given = getattr(enumerator, "_batch_size", BATCH_SIZE) if batch_size is None else batch_size
+        of_enumerator = getattr(enumerator, "_batch_size", None)
+        given = (of_enumerator or BATCH_SIZE) if batch_size is None else batch_size
         samples, uncounted = attempt(
             lambda: whole_number(
                 given,
@@ -139,8 +140,11 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             "stats": stats,
         }
         unused = [name for name, value in tuned.items() if value is not None]
-        if unused and not (dist.is_initialized() and dist.get_rank()):
+        is_first = not (dist.is_initialized() and dist.get_rank())
+        if unused and is_first:
             logger.warning("%s: without effect, as TorchRec's search is not run", ", ".join(unused))
+        if of_enumerator not in {None, given} and is_first:
+            logger.warning("batch_size: %s counts, and not the enumerator's %s", given, of_enumerator)
 
     @property
     def last_plan(self) -> Plan | None:

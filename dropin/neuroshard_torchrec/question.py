@@ -22,6 +22,7 @@ from torchrec.distributed.planner.types import Enumerator, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from neuroshard_torchrec.asked import Limits, asked_of
+from neuroshard_torchrec.codecs import wire_of
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.devices import Caps, PlannedDevices, planned_devices, require_devices_of
@@ -179,6 +180,9 @@ def question_of(
             "%d collections are priced as one kernel call and one exchange; each runs its own",
             len(tables.collections),
         )
+    wire, unpriced = wire_of(tables.collections) if limits.output_type is None else (None, "")
+    if unpriced:
+        tell("%s", unpriced)
     table_set = _with_trained_optimizers(tables, settings, tell)
     kept_free = _reserved(settings, devices, module, sharders, asked.by_name)
     raw = {
@@ -198,6 +202,7 @@ def question_of(
             ),
             "expandable_segments": bool(has_expandable_segments(os.environ)),
         },
+        **({"wire": wire} if wire else {}),
         "constraints": limits.constraints.model_dump(mode="json", exclude_none=True),
     }
     try:

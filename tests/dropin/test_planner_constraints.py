@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
@@ -18,6 +19,7 @@ from support.dropin.dropin_models import META, Remapped, TwoTowers, config
 from support.dropin.dropin_planners import kinds, planned, planner
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.fused_embeddingbag import FusedEmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
@@ -167,6 +169,35 @@ def test_an_output_type_of_all_tables_is_priced() -> None:
 
     assert planned(narrow).request.memory.output_data_type is DataType.FP16
     assert planned(narrow).predicted.total_ms < planned(wide).predicted.total_ms
+
+
+@pytest.mark.parametrize(
+    ("forward", "backward", "wire"),
+    [
+        (CommType.FP16, CommType.BF16, WireTypes(forward=WireType.FP16, backward=WireType.BF16)),
+        (CommType.FP32, CommType.FP32, None),
+        (CommType.INT8, CommType.FP16, None),
+    ],
+)
+def test_codecs_of_the_sharders_are_priced(
+    forward: CommType, backward: CommType, wire: WireTypes | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What they make of the embeddings is what travels; a warning names those without a price."""
+    codecs = get_qcomm_codecs_registry(QCommsConfig(forward_precision=forward, backward_precision=backward))
+    made = planner()
+    with caplog.at_level(logging.WARNING):
+        made.plan(BAGS, [EmbeddingBagCollectionSharder(qcomm_codecs_registry=codecs)])
+
+    assert planned(made).request.wire == wire
+    assert ("priced as FP32 on the wire" in caplog.text) == (forward is CommType.INT8)
+
+
+def test_two_batch_sizes_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    """That of the planner counts."""
+    with caplog.at_level(logging.WARNING):
+        planner(topology=TOPOLOGY, batch_size=512, enumerator=EmbeddingEnumerator(TOPOLOGY, 64))
+
+    assert "batch_size: 512 counts, and not the enumerator's 64" in caplog.text
 
 
 @pytest.mark.parametrize("in_field", [True, False], ids=["a field", "an attribute"])
