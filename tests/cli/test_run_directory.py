@@ -1,5 +1,6 @@
 """The folder of a run."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -88,3 +89,25 @@ def test_a_folder_of_the_same_purpose_stays(directory: RunDirectory) -> None:
 
     assert directory.keep_for(directory.train_dir, "first") is None
     assert directory.train_dir.exists()
+
+
+def test_the_course_of_stages_is_recorded(tmp_path: Path) -> None:
+    """Begin, end, and outcome of each attempt; one whose process was killed is forgotten by the next."""
+    directory = RunDirectory(tmp_path)
+    with directory.timed("plan"):
+        assert directory.course[-1]["end"] is None
+    with contextlib.suppress(ValueError), directory.timed("train"):
+        raise ValueError
+    with contextlib.suppress(KeyboardInterrupt), directory.timed("train"):
+        raise KeyboardInterrupt
+    directory._remember("course", [*directory.course, {"stage": "train", "begin": "x", "end": None, "outcome": ""}])
+    with directory.timed("train"):
+        pass
+
+    assert [(each["stage"], each["outcome"]) for each in directory.course] == [
+        ("plan", "done"),
+        ("train", "failed"),
+        ("train", "interrupted"),
+        ("train", "done"),
+    ]
+    assert all(each["begin"] <= each["end"] for each in directory.course)

@@ -6,7 +6,9 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from neuroshard_api.process.failures import CommandError
 
@@ -14,6 +16,9 @@ from neuroshard_cli.shared.output import write_file
 
 STATE_FILE = "state.json"
 LOCK_FILE = ".lock"
+COURSE = "course"
+"""Key of the state: begin, end, and outcome of each stage's work."""
+MAX_COURSE = 100
 
 
 class RunDirectory:
@@ -87,6 +92,29 @@ class RunDirectory:
         """Return whether a stage was finished from these inputs and its files are as it left them."""
         outputs = self._outputs(stage, inputs)
         return isinstance(outputs, dict) and outputs == self._digests(list(outputs))
+
+    @contextlib.contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Record when a stage's work begins and ends, and how; work whose end nothing could record is forgotten."""
+        known = [each for each in self.course if each["end"]][-MAX_COURSE:]
+        entry = {"stage": stage, "begin": datetime.now(UTC).isoformat(), "end": None, "outcome": ""}
+        self._remember(COURSE, [*known, entry])
+        outcome = "interrupted"
+        try:
+            yield
+            outcome = "done"
+        except Exception:
+            outcome = "failed"
+            raise
+        finally:
+            ended = {"end": datetime.now(UTC).isoformat(), "outcome": outcome}
+            self._remember(COURSE, [*known, {**entry, **ended}])
+
+    @property
+    def course(self) -> list[Mapping[str, Any]]:
+        """What `timed` recorded, in order."""
+        found = self._state().get(COURSE, [])
+        return found if isinstance(found, list) else []
 
     def finish(self, stage: str, inputs: str, outputs: Sequence[Path]) -> None:
         """Remember that a stage made these files from these inputs."""

@@ -19,6 +19,7 @@ from neuroshard_cli.local.inputs import data_files, digest, machine, samples_tex
 from neuroshard_cli.local.lifecycle import LocalLife
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
+from neuroshard_cli.local.run_page import LivePage
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
 from neuroshard_cli.shared.output import write_file
 
@@ -494,11 +495,17 @@ class LocalRun:
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
         }
 
+        page = LivePage(directory)
+
         def watched() -> None:
             self.life.look()
+            page.look()
             look()
 
-        self._runner.run("train", command, environment, look=watched)
+        try:
+            self._runner.run("train", command, environment, look=watched)
+        finally:
+            page.write()
 
 
 def _limit_s(stage: "StagePods") -> float | None:

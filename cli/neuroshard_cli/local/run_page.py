@@ -1,11 +1,28 @@
 """The page of a run from its folder: what was predicted, and what was measured so far."""
 
+import contextlib
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import GivenPlan, Plan
+from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.measured import measured_in
 from neuroshard_cli.shared.output import write_file
+
+if TYPE_CHECKING:
+    from neuroshard_report.html.timeline import StageSpan
+
+
+LIVE_SECONDS = 10
+"""Least time between two versions of the page while the run is under way."""
+LIVE_SHARE = 0.01
+"""Of the time that making them takes at most: the training has the same cores."""
 
 
 def run_page(directory: RunDirectory) -> str:
@@ -13,7 +30,16 @@ def run_page(directory: RunDirectory) -> str:
     from neuroshard_report.html.run_page import render_run
 
     steps, progress, drift = measured_in(directory)
-    return render_run(read_plan(directory.plan_file), steps=steps, progress=progress, drift=drift)
+    stages = _stages(directory)
+    is_under_way = any(stage.end is None for stage in stages)
+    return render_run(
+        read_plan(directory.plan_file),
+        steps=steps,
+        progress=progress,
+        drift=drift,
+        stages=stages,
+        refresh_s=LIVE_SECONDS if is_under_way else None,
+    )
 
 
 def write_run_page(directory: RunDirectory, plan: GivenPlan) -> None:
@@ -22,3 +48,44 @@ def write_run_page(directory: RunDirectory, plan: GivenPlan) -> None:
         write_file(directory.run_report, run_page(directory))
     else:
         directory.run_report.unlink(missing_ok=True)
+
+
+class LivePage:
+    """The page of a run while it trains: made again every few seconds where something new was measured."""
+
+    def __init__(self, directory: RunDirectory, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._directory = directory
+        self._clock = clock
+        self._due_s = clock() + LIVE_SECONDS
+        self._seen: tuple[int, ...] = ()
+
+    def look(self) -> None:
+        """Write the page if it is time and reports changed."""
+        if self._clock() < self._due_s:
+            return
+        reports = self._directory.train_dir.glob("*.json")
+        seen = tuple(path.stat().st_mtime_ns for path in sorted(reports))
+        if seen != self._seen:
+            self._seen = seen
+            self.write()
+
+    def write(self) -> None:
+        """Write the page as of now. What cannot be read is left for later: the training is worth more than its page."""
+        begun_s = self._clock()
+        with contextlib.suppress(DocumentError, OSError, CommandError):
+            write_file(self._directory.run_report, run_page(self._directory))
+        self._due_s = self._clock() + max(LIVE_SECONDS, (self._clock() - begun_s) / LIVE_SHARE)
+
+
+def _stages(directory: RunDirectory) -> "list[StageSpan]":
+    from neuroshard_report.html.timeline import StageSpan
+
+    return [
+        StageSpan(
+            name=each["stage"],
+            begin=datetime.fromisoformat(each["begin"]),
+            end=datetime.fromisoformat(each["end"]) if each["end"] else None,
+            outcome=each["outcome"],
+        )
+        for each in directory.course
+    ]

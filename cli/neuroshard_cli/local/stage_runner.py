@@ -71,7 +71,18 @@ class StageRunner:
         Raises:
             StageFailedError: it failed.
         """
+        with self._directory.timed(stage):
+            self._run(stage, command, environment, within_s=within_s, look=look)
 
+    def _run(
+        self,
+        stage: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        within_s: float | None,
+        look: Callable[[], None],
+    ) -> None:
         def noted() -> None:
             self._view.note(stage, self._newest(stage))
             self._check()

@@ -17,7 +17,9 @@ from neuroshard_api.job.step_cost import (
     simulation_note,
 )
 
+from neuroshard_report.html.curves import NAMES, curves
 from neuroshard_report.html.page import environment, page_style
+from neuroshard_report.html.timeline import StageSpan, stage_bars, start_lines
 from neuroshard_report.quantities import format_ms, format_percent
 
 PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
@@ -68,7 +70,13 @@ class RankParts:
 
 
 def render_run(
-    plan: Plan, *, steps: StepReport | None, progress: TrainingProgress | None, drift: DriftReport | None = None
+    plan: Plan,
+    *,
+    steps: StepReport | None,
+    progress: TrainingProgress | None,
+    drift: DriftReport | None = None,
+    stages: Sequence[StageSpan] = (),
+    refresh_s: int | None = None,
 ) -> str:
     """Return the page of a run; what is not there yet is left out. Equal arguments give equal pages.
 
@@ -77,6 +85,8 @@ def render_run(
         steps: measured under it.
         progress: of the training.
         drift: of the training under this plan.
+        stages: of the run, with every attempt at them.
+        refresh_s: seconds after which a browser loads the page again. None: the run has ended.
     """
     ranks = rank_parts(plan, steps)
     predicted, measured = predicted_cost(plan), None if steps is None else measured_cost(steps)
@@ -101,14 +111,19 @@ def render_run(
             steps=steps,
             progress=progress,
             drift=drift,
+            curves=curves(progress),
+            stages=stage_bars(stages, progress),
+            starts=start_lines(progress),
+            refresh_s=refresh_s,
             guards=[] if progress is None else _guards(progress),
             style=page_style(),
+            metric_names=NAMES,
             parts=names,
             colors=COLORS,
             ranks=sorted(shown, key=lambda each: each.rank),
             slowest=slowest,
             longest_ms=max((max(each.predicted_ms, each.measured_ms) for each in ranks), default=0.0) or 1.0,
-            difference="" if slowest is None else difference_text(slowest),
+            difference="" if slowest is None or not is_compared else difference_text(slowest),
             notes=notes,
             error=error_text if is_compared else _no_error,
             sum_error=error_text if is_compared and not is_host_bound(measured) else _no_error,
