@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 import yaml
+from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_cluster.bare_api import BareApi
 from neuroshard_cluster.kubectl import Kubectl
-from support.builders import job_data
+from support.builders import job_data, step_report
+from support.planner.plan_builders import plan_of
 from support.trainer import training_builders
 
 pytestmark = [pytest.mark.slow, pytest.mark.api_server]
@@ -198,6 +200,48 @@ def test_the_status_shows_the_slow_down_that_lasts(neuroshard: Any, kubectl: Kub
 
     assert shown["a"] == "drift: since step 600 steps take 29 % longer: DeviceSlow, rank 1"
     assert "drift" not in shown["b"]
+
+
+def test_a_job_becomes_a_page_of_what_its_workers_measured(neuroshard: Any, kubectl: Kubectl, tmp_path: Path) -> None:
+    """From the ConfigMaps of its plan and its reports; steps of another plan are left out, and a live page ends."""
+    plan, sha256 = plan_of(num_devices=2), "a" * 64
+    ended = {"stage": "Succeeded", "completionTime": T1, "plan": {**RUNNING["plan"], "hash": f"sha256:{sha256}"}}
+    name = submitted(kubectl, {**RUNNING, **ended})
+    own, other = (step_report(plan_sha256=each, samples_per_second=41_234.0).to_json() for each in (sha256, "b" * 64))
+    progress = TrainingProgress(step=40, metrics={"loss": 0.5236}).to_json()
+
+    def apply(name: str, **files: str) -> None:
+        data = {key.replace("_json", ".json").replace("_", "-"): text for key, text in files.items()}
+        kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
+
+    where = ("--namespace", kubectl.namespace)
+    unplanned = neuroshard("report", "--job", name, *where)
+    apply("job-plan-1", plan_json=plan.to_json())
+    unmeasured = neuroshard("report", "--job", name, *where)
+    apply(f"{name}-report", step_report_json=own, progress_json=progress)
+    watched = neuroshard("report", "--job", name, *where, "--watch", "--out", tmp_path / "job.html")
+    apply(f"{name}-report", step_report_json=other, progress_json=progress)
+    replanned = neuroshard("report", "--job", name, *where)
+
+    assert unplanned.code == 2
+    assert "ConfigMap job-plan-1" in unplanned.err
+    assert "No steps were measured" in unmeasured.out
+    assert watched.code == 0
+    page = (tmp_path / "job.html").read_text()
+    assert "refresh" not in page
+    for text in ("41,234", "0.5236", "Rank by rank", "Profiling", "2 min 3 s"):
+        assert text in page
+    assert "41,234" not in replanned.out
+    assert "0.5236" in replanned.out
+
+
+def test_a_job_without_a_plan_has_no_page(neuroshard: Any, kubectl: Kubectl) -> None:
+    """The command that shows when it has one is named."""
+    result = neuroshard("report", "--job", submitted(kubectl), "--namespace", kubectl.namespace)
+
+    assert result.code == 2
+    assert "job: has no plan yet, it has no status yet" in result.err
+    assert "neuroshard status job --watch" in result.err
 
 
 def test_a_job_that_nobody_looked_at_says_so(neuroshard: Any, kubectl: Kubectl) -> None:

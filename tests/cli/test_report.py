@@ -2,8 +2,11 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
+from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.run_page import LivePage
 from neuroshard_report.html.page import render_html
 from support.builders import rank_times, step_report
 from support.cli.searches import quick
@@ -53,7 +56,8 @@ def test_a_runs_folder_becomes_a_page_of_what_was_measured(neuroshard: Any, tmp_
     train.mkdir()
     neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", plan)
     ranks = (rank_times(0, forward_communication_ms=70.5), rank_times(1))
-    own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest(), ranks=ranks, samples_per_second=1234.0)
+    facts = {"source": Plan.read(plan).predicted.source, "ranks": ranks, "samples_per_second": 1234.0}
+    own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest(), **facts)
     guard = GuardRecord(num_checks=5, change_percent=0.0009)
     progress = TrainingProgress(step=40, metrics={"loss": 0.5236, "auc": 0.7801}, guard=guard)
     (train / "progress.json").write_text(progress.to_json())
@@ -78,3 +82,58 @@ def test_a_runs_folder_becomes_a_page_of_what_was_measured(neuroshard: Any, tmp_
     assert "No steps were measured under this plan" in unmeasured.out
     assert "70.5" not in unmeasured.out
     assert (refused.code, refused.out) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ((), "PLAN or --job"),
+        (("plan.json", "--job", "a"), "plan.json and --job a"),
+        (("plan.json", "--watch", "--out", "page.html"), "`neuroshard run` keeps its run.html up to date"),
+        (("--job", "a", "--watch"), "add --out FILE"),
+        (("--job", "a", "--bundle", "models"), "without --bundle and --steps"),
+    ],
+)
+def test_options_of_another_source_are_refused(neuroshard: Any, arguments: tuple[str, ...], named: str) -> None:
+    """Before any cluster is asked."""
+    result = neuroshard("report", *arguments)
+
+    assert (result.code, result.out) == (2, "")
+    assert named in result.err
+
+
+def test_the_page_of_a_run_under_way_follows_its_reports(neuroshard: Any, tmp_path: Path) -> None:
+    """At most every 10 s, and only where something new was reported; it loads itself again until the stage ends."""
+    directory, clock = RunDirectory(tmp_path), [0.0]
+    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", directory.plan_file)
+    directory.train_dir.mkdir()
+    page = LivePage(directory, clock=lambda: clock[0])
+    written: list[bool] = []
+
+    def look(seconds: float) -> None:
+        clock[0] += seconds
+        before = directory.run_report.read_text() if directory.run_report.exists() else ""
+        page.look()
+        written.append(directory.run_report.exists() and directory.run_report.read_text() != before)
+
+    with directory.timed("train"):
+        report = directory.train_dir / "progress.json"
+        report.write_text(TrainingProgress(step=40).to_json())
+        look(5)
+        look(6)
+        look(11)
+        report.write_text(TrainingProgress(step=50).to_json())
+        look(1)
+        look(11)
+        report.write_text("{")
+        look(11)
+        live = directory.run_report.read_text()
+    report.write_text(TrainingProgress(step=60).to_json())
+    page.write()
+
+    assert written == [False, True, False, True, False, False]
+    assert "step 50." in live
+    assert 'http-equiv="refresh"' in live
+    ended = directory.run_report.read_text()
+    assert "step 60." in ended
+    assert "refresh" not in ended

@@ -60,20 +60,40 @@ class JobsClient:
 
         None: there is none, it cannot be used, the user may not read it, or the API server does not answer.
         """
-        from kubernetes.client import ApiException
-        from neuroshard_api.documents.config_map import contents_of, unpack_files
         from neuroshard_api.documents.document import DocumentError
         from neuroshard_api.documents.drift_report import DriftReport
         from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE
-        from urllib3.exceptions import HTTPError
 
-        where = f"{name}-report"
         try:
-            found = self._core.read_namespaced_config_map(where, self.namespace, _request_timeout=CALL_TIMEOUT_S)
-            files = unpack_files(contents_of(self._core.api_client.sanitize_for_serialization(found)), where=where)
+            files = self.reports(name)
+            where = f"{name}-report"
             return DriftReport.from_json(files[DRIFT_REPORT_FILE], where=where) if DRIFT_REPORT_FILE in files else None
-        except (ApiException, DocumentError, HTTPError):
+        except (CommandError, DocumentError):
             return None
+
+    def reports(self, name: str) -> Mapping[str, bytes]:
+        """Return what a job's workers published, by file; nothing where there is no ConfigMap of it yet.
+
+        Raises CommandError, and DocumentError for a damaged ConfigMap.
+        """
+        from kubernetes.client import ApiException
+
+        try:
+            return self.config_map(f"{name}-report")
+        except CommandError as error:
+            cause = error.__cause__
+            if isinstance(cause, ApiException) and cause.status == NOT_FOUND:
+                return {}
+            raise
+
+    def config_map(self, name: str) -> Mapping[str, bytes]:
+        """Return the files of a ConfigMap, decompressed. Raises CommandError, and DocumentError for a damaged one."""
+        from neuroshard_api.documents.config_map import contents_of, unpack_files
+
+        where = f"ConfigMap {name} in namespace {self.namespace}"
+        with _sentences(where):
+            found = self._core.read_namespaced_config_map(name, self.namespace, _request_timeout=CALL_TIMEOUT_S)
+            return unpack_files(contents_of(self._core.api_client.sanitize_for_serialization(found)), where=where)
 
     def create(self, job: Mapping[str, Any], *, is_trial: bool = False) -> None:
         """Create a job; fields that the cluster does not know are refused. Raises CommandError.
