@@ -1,7 +1,9 @@
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
 
+from support.builders import step_report
 from support.cli.searches import quick
 
 
@@ -45,3 +47,25 @@ def test_tables_of_several_modules_are_exported_by_module(neuroshard: Any, tmp_p
     assert refused.code == 2
     assert "--module-path: the tables of" in refused.err
     assert "'users/id' names 'users'\nhint: leave it out" in refused.err
+
+
+def test_the_step_of_a_plan_or_a_run_becomes_a_trace(neuroshard: Any, tmp_path: Path) -> None:
+    """Of a run's folder, with what was measured under its plan."""
+    plan, train, file = tmp_path / "plan.json", tmp_path / "train", tmp_path / "trace.json"
+    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", plan)
+    train.mkdir()
+    own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest())
+    (train / "step-report.json").write_text(own.to_json())
+
+    of_plan = neuroshard("export", plan, "--format", "perfetto")
+    of_run = neuroshard("export", tmp_path, "--format", "perfetto", "--out", file)
+    refused = neuroshard("export", plan, "--format", "perfetto", "--module-path", "tables")
+
+    def processes(text: str) -> list[str]:
+        events = json.loads(text)["traceEvents"]
+        return [event["args"]["name"].partition(":")[0] for event in events if event["name"] == "process_name"]
+
+    assert processes(of_plan.out) == ["predicted"]
+    assert processes(file.read_text()) == ["predicted", "measured"]
+    assert of_run.err == f"trace written to {file}\n"
+    assert (refused.code, refused.out) == (2, "")

@@ -72,7 +72,7 @@ class JobsClient:
             return None
 
     def reports(self, name: str) -> Mapping[str, bytes]:
-        """Return what a job's workers published, by file; nothing where there is no ConfigMap of it yet.
+        """Return the reports of a job's workers, by file; none where there is no ConfigMap of them yet.
 
         Raises CommandError, and DocumentError for a damaged ConfigMap.
         """

@@ -1,4 +1,4 @@
-"""``neuroshard export``: a plan in the words of another library."""
+"""``neuroshard export``: a plan in the words of another library, or its step as a trace."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
-from neuroshard_dlrm.plan_file import read_given_plan
+from neuroshard_dlrm.plan_file import read_given_plan, read_plan
 
+from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.measured import measured_in
 from neuroshard_cli.shared.output import print_document, write_file
 
 if TYPE_CHECKING:
@@ -15,9 +17,12 @@ if TYPE_CHECKING:
 
 
 def export(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file.")],
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file; for a trace also the folder of a run.")],
     *,
-    form: Annotated[Literal["torchrec"], typer.Option("--format", help="Whose words.")] = "torchrec",  # noqa: ARG001 - the only one
+    form: Annotated[
+        Literal["torchrec", "perfetto"],
+        typer.Option("--format", help="A sharding plan for TorchRec, or a trace of the step for Perfetto."),
+    ] = "torchrec",
     module_path: Annotated[
         str | None,
         typer.Option(
@@ -29,21 +34,38 @@ def export(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: stdout.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Errors are JSON; the export always is.")] = False,  # noqa: ARG001 - read before parsing
 ) -> None:
-    """Write a plan as a TorchRec sharding plan.
+    """Write a plan as a TorchRec sharding plan, or its step as a trace.
 
-    Neither torch nor TorchRec is needed to write it.
+    Neither torch nor TorchRec is needed to write it. The trace has the predicted step of each rank, and of a run's
+    folder the measured one below it; ui.perfetto.dev and chrome://tracing show it.
     """
     from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 
-    document = read_given_plan(plan)
-    if module_path is not None:
-        _require_one_module(document, plan)
-    text = TorchRecPlan.of(document, module_path=module_path, compute_device=compute_device).to_json()
+    if form == "perfetto":
+        if module_path is not None:
+            raise CommandError("--module-path: is for --format torchrec; hint: leave it out")
+        what, text = "trace", _trace(plan)
+    else:
+        document = read_given_plan(plan)
+        if module_path is not None:
+            _require_one_module(document, plan)
+        what = "sharding plan"
+        text = TorchRecPlan.of(document, module_path=module_path, compute_device=compute_device).to_json()
     if out is None:
         print_document(text)
     else:
         write_file(out, text)
-        say(f"sharding plan written to {out}")
+        say(f"{what} written to {out}")
+
+
+def _trace(path: Path) -> str:
+    """Return the trace of a plan's step, or of a run's with what was measured under its plan. Raises DocumentError."""
+    from neuroshard_report.step_trace import step_trace
+
+    if not path.is_dir():
+        return step_trace(read_plan(path))
+    directory = RunDirectory(path)
+    return step_trace(read_plan(directory.plan_file), measured_in(directory).steps)
 
 
 def _require_one_module(plan: "GivenPlan", path: Path) -> None:

@@ -36,10 +36,15 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
         ("backward_compute_ms", "dense_update_ms"),
         ("backward_compute_ms",),
     ),
+    "rows from host memory": ("forward_compute", ("host_link_ms",), ()),
     "expansion of repeats": ("expansion", ("expansion_ms",), ("expansion_ms",)),
 }
-"""Parts of the embedding part: the host-bound share, fields of a `DeviceCost`, and fields of `RankTimes`."""
-COLORS = dict(zip(PARTS, ("c2", "c0", "c3", "c4", "c5", "c8"), strict=True))
+"""Parts of the embedding part: the host-bound share, fields of a `DeviceCost`, and fields of `RankTimes`.
+
+Measured, rows from host memory are in the compute that waits for them.
+"""
+UNMEASURED = tuple(name for name, (_, _, measured) in PARTS.items() if not measured)
+COLORS = dict(zip(PARTS, ("c2", "c0", "c3", "c4", "c5", "c7", "c8"), strict=True))
 """Classes of the parts, as in the report of a plan."""
 MAX_RANKS = 64
 """Ranks in the table; of more, those with the longest steps."""
@@ -118,6 +123,7 @@ def render_run(
             guards=[] if progress is None else _guards(progress),
             style=page_style(),
             metric_names=NAMES,
+            unmeasured=UNMEASURED,
             parts=names,
             colors=COLORS,
             ranks=sorted(shown, key=lambda each: each.rank),
@@ -145,7 +151,11 @@ def _parts(times: RankTimes, cost: DeviceCost) -> RankParts:
         rank=times.rank,
         predicted={name: _sum(cost, fields) for name, (_, fields, _) in PARTS.items()},
         measured={name: _sum(times, fields) for name, (_, _, fields) in PARTS.items()},
-        host_bound=tuple(name for name, (part, _, _) in PARTS.items() if bound is not None and bound.binds(part)),
+        host_bound=tuple(
+            name
+            for name, (part, _, _) in PARTS.items()
+            if bound is not None and name not in UNMEASURED and bound.binds(part)
+        ),
         step_ms=times.step_ms,
     )
 
@@ -164,7 +174,8 @@ def error_text(predicted_ms: float, measured_ms: float) -> str:
 
 def difference_text(rank: RankParts) -> str:
     """Return one sentence: the part that the prediction of a rank missed most, and its likely cause if one is known."""
-    name = max(PARTS, key=lambda each: abs(rank.measured[each] - rank.predicted[each]))
+    measured = [name for name in PARTS if name not in UNMEASURED]
+    name = max(measured, key=lambda each: abs(rank.measured[each] - rank.predicted[each]))
     off_ms, whole_ms = rank.measured[name] - rank.predicted[name], rank.measured_ms - rank.predicted_ms
     text = (
         f"Rank {rank.rank} measured {format_ms(abs(whole_ms))} ms {'more' if whole_ms >= 0 else 'less'} than predicted"
