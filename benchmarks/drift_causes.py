@@ -102,7 +102,7 @@ def report(found: Sequence[dict[str, Any]], *, seeds: Sequence[int]) -> list[str
 
 
 def input_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return how often inputs were named while they were the same, and nothing was while they had changed."""
+    """Return the reports that named inputs while they were the same, and nothing while they had changed, as lines."""
     same = [report for each in found if each["fault"] not in {INPUTS, NOTHING} for report in each["reports"]]
     mistaken = sum(any(cause == INPUTS_DRIFTED for cause, _, _ in report["named"]) for report in same)
     changed = [report for each in found if each["fault"] == INPUTS for report in each["reports"] if report["named"]]
@@ -114,7 +114,7 @@ def input_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def quiet_lines(quiet: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return what was named where nothing was planted, with the waiting for processors at begin and end."""
+    """Return the causes that were named where nothing was planted, with the waiting for processors."""
     named = [each for each in quiet if any(report["named"] for report in each["reports"])]
     lines = [f"Of {len(quiet)} quiet runs, {len(named)} named a cause (aim: none of 20)."]
     for each in named:

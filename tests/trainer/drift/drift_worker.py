@@ -136,7 +136,7 @@ def orders(rounds: int, seed: int | None) -> list[str]:
 
 
 def named_now(folder: str) -> dict[str, Any]:
-    """Return what the last report named, and the mean share of time that ranks waited for a processor."""
+    """Return the causes that the last report named, and the mean share of time that ranks waited for a processor."""
     file = Path(folder, DRIFT_REPORT_FILE)
     if not file.exists():
         return {"named": [], "wait": None}

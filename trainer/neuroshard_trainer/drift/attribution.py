@@ -300,7 +300,7 @@ class _Pattern:
 
 
 def _waiting_growth(before: RankTimes, since: RankTimes) -> float:
-    """Return how many times as long work takes by more waiting for processors; 1 where it is not known."""
+    """Return the ratio by which more waiting for processors lengthens work; 1 where it is not known."""
     shares = [1 - (times.processor_wait_share or 0.0) for times in (before, since)]
     if before.processor_wait_share is None or since.processor_wait_share is None or not shares[1]:
         return 1.0
