@@ -4,7 +4,9 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 
+from neuroshard_api.documents.plan import BaselineCost
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.process.failures import CommandError
@@ -52,3 +54,16 @@ def timed_comparison(
         problem = f"TorchRec's planner took more than {limit:g} s; hint: raise --torchrec-seconds"
         found = Comparison(algorithm=algorithm, evaluations=0, problem=problem)
     return Timed(comparison=found, seconds=time.perf_counter() - started)
+
+
+def torchrec_cost(
+    request: PlanRequest, *, bundle: CostBundle, seconds: float = TORCHREC_SECONDS
+) -> tuple[BaselineCost, ...]:
+    """Return the cost of TorchRec's own plan, or why it has none; nothing where TorchRec is not installed."""
+    if find_spec("torchrec") is None:
+        return ()
+    found = timed_comparison(request, Algorithm.TORCHREC, bundle=bundle, torchrec_seconds=seconds).comparison
+    if found.outcome is None:
+        return (BaselineCost(algorithm=Algorithm.TORCHREC, problem=found.problem),)
+    costs = {"total_ms": found.outcome.predicted.total_ms, "step_ms": found.outcome.step.total_ms}
+    return (BaselineCost(algorithm=Algorithm.TORCHREC, **costs),)

@@ -1,4 +1,5 @@
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -7,8 +8,9 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.run_page import LivePage
+from neuroshard_costs.bundle import bundled_root
 from neuroshard_report.html.page import render_html
-from support.builders import rank_times, step_report
+from support.builders import rank_times, step_report, table, table_set
 from support.cli.searches import quick
 
 
@@ -82,6 +84,23 @@ def test_a_runs_folder_becomes_a_page_of_what_was_measured(neuroshard: Any, tmp_
     assert "No steps were measured under this plan" in unmeasured.out
     assert "70.5" not in unmeasured.out
     assert (refused.code, refused.out) == (2, "")
+
+
+def test_cost_models_add_torchrecs_own_plan(neuroshard: Any, tmp_path: Path) -> None:
+    """Among the other ways to shard, where TorchRec is installed; the plan's hash stays that of its file."""
+    tables, plan = tmp_path / "tables.json", tmp_path / "plan.json"
+    tables.write_text(table_set(table("user"), table("item")).to_json())
+    neuroshard("plan", tables, *quick(2), "--out", plan)
+
+    alone = neuroshard("report", plan)
+    found = neuroshard("report", plan, "--bundle", bundled_root() / "h100-80gb")
+
+    assert found.code == 0, found.err
+    own = re.compile(r'class="name"[^>]*>torchrec<')
+    assert (own.search(alone.out), bool(own.search(found.out))) == (None, True)
+    digest = hashlib.sha256(plan.read_bytes()).hexdigest()
+    assert digest in alone.out
+    assert digest in found.out
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,11 @@ def report(
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file. Default: stdout.")] = None,
     bundle: Annotated[
-        Path | None, typer.Option(help="The cost models that the plan was made with: adds costs under other traffic.")
+        Path | None,
+        typer.Option(
+            help="The cost models that the plan was made with: adds costs under other traffic, and TorchRec's own plan "
+            "where it is installed."
+        ),
     ] = None,
     steps: Annotated[
         Path | None, typer.Option(help="The step report of a training under the plan: adds the measured dense part.")
@@ -79,12 +83,19 @@ def _require_one_source(plan: Path | None, job: str | None, *, watch: bool, out:
 
 def _plan_page(plan: Path, *, bundle: Path | None, steps: Path | None) -> str:
     from neuroshard_costs.bundle import load_bundle
+    from neuroshard_dlrm.comparing import torchrec_cost
     from neuroshard_planner.explain.robustness import traffic_costs
     from neuroshard_report.html.page import render_html
 
     document = read_plan(plan)
-    traffic = () if bundle is None else traffic_costs(document, bundle=load_bundle(bundle))
-    return render_html(document, traffic=traffic, steps=None if steps is None else _steps(steps, plan))
+    measured = None if steps is None else _steps(steps, plan)
+    if bundle is None:
+        return render_html(document, steps=measured)
+    models = load_bundle(bundle)
+    traffic = traffic_costs(document, bundle=models)
+    return render_html(
+        document, traffic=traffic, alternatives=torchrec_cost(document.request, bundle=models), steps=measured
+    )
 
 
 def _steps(file: Path, plan: Path) -> "StepReport":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
-from neuroshard_api.documents.plan import DeviceCost, DeviceMemory, Plan
+from neuroshard_api.documents.plan import BaselineCost, DeviceCost, DeviceMemory, Plan
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.topology import Topology
 from neuroshard_costs.shards import weights_bytes
@@ -109,6 +109,7 @@ def render_html(
     plan: Plan,
     *,
     traffic: Sequence[TrafficCost] = (),
+    alternatives: Sequence[BaselineCost] = (),
     steps: StepReport | None = None,
     is_whole: bool = True,
 ) -> str:
@@ -117,10 +118,11 @@ def render_html(
     Args:
         plan: what is shown.
         traffic: what the plan and the baselines cost under other traffic; without it that section is left out.
+        alternatives: other plans of the request, next to the plan's own baselines.
         steps: measured under the plan; without it the time of the dense part is the predicted one alone.
         is_whole: whether all of it is shown; else the first screen, which ends with the time of each device.
     """
-    summary = summarize(plan)
+    summary = summarize(plan.model_copy(update={"baselines": (*plan.baselines, *alternatives)}))
     resolved = plan.resolved
     topology = resolved.topology
     shown = summary.devices if topology.num_devices <= MAX_LANES else summary.extremes(NUM_EXTREMES)
