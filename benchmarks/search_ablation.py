@@ -6,9 +6,9 @@
 Tasks have 4 to 1,000 tables on 4 to 512 devices of 1 to 64 nodes, log-uniform within a size: half have up to 40 tables
 on up to 16 devices, nine twentieths up to 120 on up to 64, and a twentieth any number. Half have tables of the pool of
 the task distribution, half random ones (100 to 40 million rows, widths 16 to 128). Memory is tight in a third, a sixth
-is by columns alone, an eighth may use host memory. The file of records takes up each plan as it ends, and the same command goes on after the last of them;
---seconds ends it, and --most-pairs leaves tasks of more tables times devices for later. --report writes
-benchmarks/results/search-ablation_<hardware>_<date>.md from the records.
+is by columns alone, an eighth may use host memory. The file of records takes up each plan as it ends, and the same
+command goes on after the last of them; --seconds ends it, and --most-pairs leaves tasks of more tables times devices
+for later. --report writes benchmarks/results/search-ablation_<hardware>_<date>.md from the records.
 """
 
 import argparse
@@ -72,16 +72,12 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "limits on columns": {"dim_limits": (1.1, float("inf"))},
     "random changes": {"most_stalled": 0},
     "rounds": {"most_rounds": 0},
-    "packing as a start": {"tight": float("inf")},
     "merges to fewer shards": {"most_merges": 0},
-    "moves by traffic": {"has_moves_by_traffic": False},
-    "moves by memory": {"has_moves_by_memory": False},
     "end near the bound": {"near": 0.0},
     "half of the moves": {"num_targets": 8, "num_source_shards": 32},
 }
 MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {
-    "assignments of 4 powers, not 2": {"powers": (4, 16)},
-    "assignments of 4 powers, not 1": {"powers": (8,)},
+    "assignments of 2 powers, not 1": {"powers": (16,)},
     "neighbors of assignments": {"num_changed": ()},
     "dealing": {"has_dealing": False},
     "refined dealing": {"refined_dealing": float("inf")},

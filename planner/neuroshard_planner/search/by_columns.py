@@ -163,7 +163,7 @@ class IteratedSearch:
         chosen = [candidate.placement for candidate in splits.run()]
         if self._starts:
             chosen.append(self._starts[int(self._problem.total_ms(self._starts).argmin())])
-        chosen += _packed(self._problem, is_needed=not chosen)
+        chosen = chosen or _packed(self._problem)
         for position in most_promising(self._problem, chosen):
             self.found.append(local.improve(chosen[position], max_shards=course.max_shards))
         self._count(splits, local)
@@ -225,17 +225,9 @@ def courses_of(problem: Problem) -> list[Course]:
     return [Course(options=options.capped(cap), max_shards=np.minimum(problem.max_shards, cap)), free]
 
 
-def _packed(problem: Problem, *, is_needed: bool) -> list[Placement]:
-    """Return a placement found by memory alone, where it is needed or memory is tight.
-
-    Greedy placement goes by loads first; where memory binds, a packing often leads to a better plan.
-    """
+def _packed(problem: Problem) -> list[Placement]:
+    """Return a placement found by memory alone; empty: there is none."""
     packing = Packing(problem.request, problem.units, problem.allowed)
-    if (
-        not is_needed
-        and sum(packing.whole_bytes) <= problem.tuning.tight * packing.num_usable_devices * packing.capacity_bytes
-    ):
-        return []
     pieces = packing.pack(packing.capacity_bytes)
     if pieces is None:
         return []

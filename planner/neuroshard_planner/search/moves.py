@@ -89,10 +89,9 @@ def swaps(
     size: FloatArray,
     wanted: FloatArray,
 ) -> CandidateMoves:
-    """Give, for each shard and target, the swaps whose difference in size is next to a wanted one.
+    """Give, for each shard and target, the two swaps whose difference in size is next to the wanted one.
 
-    ``size`` (load or memory) has one entry per placed shard, ``wanted`` [w, targets] w differences per target; the
-    neighbours on both sides of each are given.
+    ``size`` has one entry per placed shard, ``wanted`` [targets] a difference per target.
     """
     place = np.full(problem.num_devices, NONE)
     columns = np.arange(len(targets))
@@ -106,10 +105,10 @@ def swaps(
     scale = 2.0 * float(size.max()) + 1e-30
     place_there = place_of[there]
     key = place_there + size[there] / scale
-    partner_size = np.maximum(size[shards, None] - wanted[:, None], 0.0) / scale
+    partner_size = np.maximum(size[shards, None] - wanted, 0.0) / scale
     above = key.searchsorted(columns + np.minimum(partner_size, 0.75))
-    # [w, sides, shards, targets] positions next to that size, from 1 on: 0 and the last are of no target.
-    sides = np.stack((above, above + 1), axis=1)
+    # [sides, shards, targets] positions next to that size, from 1 on: 0 and the last are of no target.
+    sides = np.stack((above, above + 1))
     bordered = np.full(len(there) + 2, NONE)
     bordered[1:-1] = place_there
     found = np.flatnonzero(bordered[sides] == columns)

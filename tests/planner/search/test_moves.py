@@ -65,7 +65,7 @@ def test_the_swaps_next_to_the_wanted_load_are_given() -> None:
     placement = placed(problem, (0, 64, 0), *((unit, 64, 1) for unit in range(1, 6)))
     load = np.array([10.0, 1.0, 6.0, 8.0, 9.0, 12.0])
 
-    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([[3.0]]))
+    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([3.0]))
 
     assert sorted(load[moves.target_shard].tolist()) == [6.0, 8.0]
     assert (moves.source_kind == problem.whole[moves.target_shard]).all()
@@ -85,7 +85,7 @@ def test_a_want_beyond_what_is_there_gives_the_nearest(wanted: float, expected: 
     load = np.array([10.0, 1.0, 9.0, 11.0])
 
     moves = swaps(
-        problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([[wanted]])
+        problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([wanted])
     )
 
     assert set(load[moves.target_shard].tolist()) == expected
@@ -103,7 +103,7 @@ def test_a_swap_looks_at_each_target_apart() -> None:
         np.array([0]),
         np.array([2, 3, 1]),
         size=load,
-        wanted=np.array([[3.0, 3.0, 7.0]]),
+        wanted=np.array([3.0, 3.0, 7.0]),
     )
 
     found = sorted(zip(moves.target.tolist(), load[moves.target_shard].tolist(), strict=True))
@@ -116,7 +116,7 @@ def test_a_swap_brings_no_two_shards_of_a_table_together() -> None:
     placement = placed(problem, (0, 64, 0), (0, 64, 1), (1, 128, 1))
     load = np.array([5.0, 4.0, 1.0])
 
-    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([[4.0]]))
+    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([4.0]))
 
     assert outcomes(problem, placement, 0, moves) in ([], [[(0, 64, 0), (0, 64, 1), (1, 128, 1)]])
 
@@ -128,7 +128,7 @@ def test_a_swap_keeps_both_tables_on_their_devices() -> None:
     placement = placed(problem, (0, 64, 0), (1, 64, 1), (2, 64, 1))
     load = np.array([10.0, 5.0, 4.0])
 
-    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([[5.5]]))
+    moves = swaps(problem, State(problem, placement), np.array([0]), np.array([1]), size=load, wanted=np.array([5.5]))
 
     assert moves.target_shard.tolist() == [2]
 
