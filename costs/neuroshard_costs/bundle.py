@@ -94,12 +94,17 @@ class CostBundle:
         calls = counts[..., :NUM_CALLS].sum(axis=-1)[..., None]
         return self._calls_ms(sums, _warp_share(sums), calls, pipeline)
 
-    def least_demands(self, representations: FloatArray) -> FloatArray:
-        """Return [n, R + NUM_CALL_COUNTS]: what n shards demand where no shard on their devices is wider.
+    def lanes(self, representations: FloatArray) -> FloatArray:
+        """Return [n]: the share of a warp that all bags of a device with one of these shards take at least."""
+        return _warp_share(representations)
 
-        A wider one gives all bags of its device more lanes, which only adds.
+    def least_demands(self, representations: FloatArray, *, lanes: float = 0.0) -> FloatArray:
+        """Return [n, R + NUM_CALL_COUNTS]: what n shards demand where no other shard on their devices is wider.
+
+        A wider one gives all bags of its device more lanes, which only adds. ``lanes`` is what some other shard on all
+        of these devices gives them (see `lanes`).
         """
-        spare = 1 - _warp_share(representations)
+        spare = 1 - np.maximum(_warp_share(representations), lanes)
         least = representations.copy()
         least[:, :-NUM_CALL_COUNTS] *= 1 - self.compute.lane_share * spare[:, None]
         return least

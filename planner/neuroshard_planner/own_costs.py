@@ -98,7 +98,11 @@ class OwnCosts:
         times = np.asarray(self._costs.compute_ms(sums))
         return times * (sums > 0).any(axis=-1, keepdims=True)
 
-    def least_demands(self, representations: FloatArray) -> FloatArray:
+    def lanes(self, representations: FloatArray) -> FloatArray:
+        """Return 0: demands add up, whatever else a device holds."""
+        return np.zeros(len(representations))
+
+    def least_demands(self, representations: FloatArray, *, lanes: float = 0.0) -> FloatArray:  # noqa: ARG002 - a bundle's signature
         """Return the demands themselves."""
         return representations
 

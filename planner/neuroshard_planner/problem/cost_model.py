@@ -24,8 +24,11 @@ class CostModel(TransferModel, Protocol):
         Never falls when shards are added. A device without shards (a zero sum) costs 0.
         """
 
-    def least_demands(self, representations: FloatArray) -> FloatArray:
-        """Return [n, r] the least that shards of these representations [n, r] bring a device, whatever it holds."""
+    def lanes(self, representations: FloatArray) -> FloatArray:
+        """Return [n] lanes that each shard of these [n, r] gives all others on its device; 0 where it changes none."""
+
+    def least_demands(self, representations: FloatArray, *, lanes: float = 0.0) -> FloatArray:
+        """Return [n, r] the least that shards of these [n, r] bring a device which has ``lanes`` or more."""
 
     def least_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:
         """Return [..., 2] times that no device goes below whose shards have these [..., r] sums of least demands.

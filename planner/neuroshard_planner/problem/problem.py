@@ -226,10 +226,14 @@ class Problem:
             return np.zeros((*sums.shape[:-1], 2))
         return sums[..., self._num_networks :]
 
-    def least_demands(self, kinds: IndexArray) -> FloatArray:
+    def lanes(self, kinds: IndexArray) -> FloatArray:
+        """Return [n] lanes that a shard of each kind gives all others on its device (see CostModel)."""
+        return self.costs.lanes(self.kinds.representation[kinds][:, : self._num_networks])
+
+    def least_demands(self, kinds: IndexArray, *, lanes: float = 0.0) -> FloatArray:
         """Return [n, r] the least that shards of n kinds bring a device (see CostModel), host memory as it is."""
         least = self.kinds.representation[kinds]
-        least[:, : self._num_networks] = self.costs.least_demands(least[:, : self._num_networks])
+        least[:, : self._num_networks] = self.costs.least_demands(least[:, : self._num_networks], lanes=lanes)
         return least
 
     def least_ms(self, sums: FloatArray) -> FloatArray:

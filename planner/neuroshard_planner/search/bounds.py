@@ -8,11 +8,14 @@ Hence f(sum over units / devices) bounds the compute, once for forward and once 
 bound the communication. A unit that must keep a wide shard bounds the compute by that shard alone, and the
 communication by what it brings its device.
 
-Plans are bounded by the set of families in use. Where units have several of them to choose from, prices bound the
-choice (Frank-Wolfe on the convex hulls of the choices): the slopes of a convex cost at any mean device z are prices,
-and a choice with mean device x costs at least cost(z) + slopes (x - z), which is least where every unit takes its
-cheapest family by price. Steps from z towards that choice raise the bound to the least cost of mixtures of choices.
-Where the costs have no slopes, the least of all families counts, coordinate by coordinate.
+Plans are bounded by the set of families in use. Which family and which widths a unit takes, prices bound (Frank-Wolfe
+on the convex hulls of the choices): the slopes of a convex cost at any mean device z are prices, and a choice with mean
+device x costs at least cost(z) + slopes (x - z), which is least where every unit takes its cheapest shards by price.
+Steps from z towards that choice raise the bound to the least cost of mixtures of choices. Where the costs have no
+slopes, the least of all families and widths counts, coordinate by coordinate.
+
+Tables by rows and copies are on all devices, whole in width: the widest of them gives every shard of the plan its
+lanes. So plans with such tables are bounded once for each number of lanes, and the least of these bounds counts.
 
 A plan of cost c holds no shard that alone costs more than c. Restricting the widths to such shards gives a bound b(c)
 that does not grow with c; no plan costs a c with b(c) > c, so the largest such c is the bound. It sees what splits
@@ -23,6 +26,7 @@ unit costs alone.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from itertools import combinations
 from typing import NamedTuple
@@ -37,10 +41,12 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import COLLECTIVES, RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
-from neuroshard_planner.problem.units import Unit
+from neuroshard_planner.problem.units import BoolArray, Unit
 
 ROUNDING = 1e-5  # relative; the networks round their inputs to 2^-24
 PRECISION = 1e-3  # of the largest c with b(c) > c
+EVERYWHERE = (ROWS, REPLICATED)
+"""Families whose shards are on all devices."""
 COLUMN_COLLECTIVES = (Collective.POOLED_EMBEDDINGS, Collective.INDICES)
 
 Families = tuple[int, ...]
@@ -89,17 +95,23 @@ class FamilyBounds:
             enough_ms: a bound as high as that is not raised further.
         """
         options = self._by_columns if families == (COLUMNS,) else self._options
+        of_lanes = map(options.with_lanes, options.lanes_of(families))
+        return min(self._of_lanes(each, families, limit_ms, enough_ms) for each in of_lanes)
+
+    def _of_lanes(self, options: "_Options", families: Families, limit_ms: float, enough_ms: float) -> float:
         least = options.least(limit_ms).of(families)
         if _num_distinct(least.unit) < len(self._problem.units) or _num_distinct(least.family) < len(families):
             return np.inf
         level_ms = options.spread_ms(least)
-        if families == (COLUMNS,) or not self._has_tangents or level_ms >= enough_ms:
+        if not self._has_tangents or level_ms >= enough_ms:
             return level_ms
-        return max(level_ms, self._priced(families, least, enough_ms))
+        return max(level_ms, self._priced(options, families, least, limit_ms, enough_ms))
 
-    def _priced(self, families: Families, least: "_Least", enough_ms: float) -> float:
-        rows, starts = self._options.mean_rows(least)
-        limits = self._options.traffic_limits(least)
+    def _priced(
+        self, options: "_Options", families: Families, least: "_Least", limit_ms: float, enough_ms: float
+    ) -> float:
+        rows, starts = options.mean_rows(least, limit_ms)
+        limits = options.traffic_limits(least)
         key = families, np.concatenate(limits).tobytes()
         if key not in self._relaxed:
             self._relaxed[key] = RelaxedCost(self._problem, families, limits)
@@ -111,14 +123,16 @@ class FamilyBounds:
         for families in sets:
             free[families] = self.of(families, np.inf, enough_ms=min(free.values(), default=np.inf))
 
-        def bound(limit_ms: float) -> float:
-            """Return b(c); what is dearer than c in any shards stays so."""
-            return min(
-                free_ms if free_ms > limit_ms else max(free_ms, self.of(families, limit_ms, enough_ms=limit_ms))
-                for families, free_ms in free.items()
+        cheapest_first = sorted(free, key=lambda families: free[families])
+
+        def exceeds(limit_ms: float) -> bool:
+            """Return whether b(c) > c; what is dearer than c in any shards stays so."""
+            return all(
+                free[families] > limit_ms or self.of(families, limit_ms, enough_ms=limit_ms) > limit_ms
+                for families in cheapest_first
             )
 
-        return _largest_below(bound, min(free.values())) * (1 - ROUNDING)
+        return _largest_below(exceeds, min(free.values())) * (1 - ROUNDING)
 
     @cached_property
     def _every(self) -> tuple[IndexArray, IndexArray]:
@@ -153,7 +167,7 @@ class _Least(NamedTuple):
     family: IndexArray
     """[g]"""
     total: FloatArray
-    """[g, r] representation per column, summed over all devices."""
+    """[g, r + collectives] on the mean device, coordinate by coordinate."""
     single: FloatArray
     """[g, 2] levels of some shard of the unit alone."""
 
@@ -181,12 +195,7 @@ class _Options:
         self._unit, self._family = unit[self._starts], family[self._starts]
         self._devices = problem.num_devices if problem.allowed is None else int(problem.allowed.any(axis=0).sum())
         alone = problem.pass_levels(representation)
-        # What shards of one width bring over all devices, if they make up the whole unit.
         num_placed = np.array([_num_placed(each, problem) for each in FAMILIES])[family]
-        total = problem.least_demands(kind) / width[:, None]
-        if num_placed.max() > 1:
-            total *= num_placed[:, None]
-        self._total: FloatArray = total
         # Some shard of each unit has at least its columns divided by the most shards.
         pieces = np.array(
             [
@@ -201,6 +210,11 @@ class _Options:
         traffic = kinds.traffic[kind] * (num_placed * self._columns[unit] / width)[:, None] / self._devices
         self._traffic: FloatArray = np.minimum.reduceat(traffic, self._starts, axis=0)
         """[g, collectives] of the mean device."""
+        self._kind, self._share = kind, num_placed * self._columns[unit] / width / self._devices
+        self._group = np.repeat(np.arange(len(self._starts)), np.diff(self._starts, append=len(kind)))
+        self._lanes = np.where(np.isin(family, EVERYWHERE), problem.lanes(kind), 0.0)
+        self._rows = self._mean_rows(0.0)
+        """[n, r + collectives] what a unit in shards of one kind adds to the mean device."""
         self._least_traffic = problem.step_cost.least_traffic
         unit_starts = np.searchsorted(unit, np.arange(len(problem.units)))
         if num_placed.max() > 1:
@@ -210,22 +224,48 @@ class _Options:
             alone.sum(axis=1), _with_own(self._least_traffic, kinds.traffic[kind])
         )
         self._known: tuple[float, _Least] | None = None
+        self._of_lanes: dict[float, _Options] = {0.0: self}
+
+    def lanes_of(self, families: Families) -> list[float]:
+        """Return the lanes that the widest shard on all devices may give the others, for plans of these families."""
+        chosen = [family for family in families if family in EVERYWHERE]
+        if not chosen:
+            return [0.0]
+        lanes: list[float] = np.unique(self._lanes[np.isin(self._problem.kinds.family[self._kind], chosen)]).tolist()
+        return lanes
+
+    def with_lanes(self, lanes: float) -> "_Options":
+        """Return the shards of plans in which the widest shard that is on all devices gives them these lanes."""
+        if lanes not in self._of_lanes:
+            own = copy(self)
+            own._known, own._rows = None, self._mean_rows(lanes)  # noqa: SLF001 - of its own class
+            own._too_dear_ms = np.where(self._lanes > lanes, np.inf, self._too_dear_ms)  # noqa: SLF001 - likewise
+            self._of_lanes[lanes] = own
+        return self._of_lanes[lanes]
+
+    def _mean_rows(self, lanes: float) -> FloatArray:
+        sums = self._problem.least_demands(self._kind, lanes=lanes) * self._share[:, None]
+        return np.concatenate((sums, self._traffic[self._group]), axis=1)
 
     def least(self, limit_ms: float) -> _Least:
         """Return the least that units bring in shards that alone cost at most the limit; infinite where none does."""
         if self._known is None or self._known[0] != limit_ms:
-            too_slow = (self._too_dear_ms > limit_ms)[:, None]
-            total = np.minimum.reduceat(np.where(too_slow, np.inf, self._total), self._starts, axis=0)
+            too_slow = ~self._is_usable(limit_ms)[:, None]
+            total = np.minimum.reduceat(np.where(too_slow, np.inf, self._rows), self._starts, axis=0)
             single = np.minimum.reduceat(np.where(too_slow, np.inf, self._wide), self._starts, axis=0)
             self._known = limit_ms, _Least(np.arange(len(self._unit)), self._unit, self._family, total, single)
         return self._known[1]
+
+    def _is_usable(self, limit_ms: float) -> BoolArray:
+        """Return [n] whether shards alone cost at most the limit, and are as wide as the lanes allow."""
+        return (self._too_dear_ms <= limit_ms) & (self._too_dear_ms < np.inf)
 
     def spread_ms(self, least: _Least) -> float:
         """Return the least cost over all families on the mean device, coordinate by coordinate."""
         problem, step_cost = self._problem, self._problem.step_cost
         starts = least.starts
         of_unit = np.minimum.reduceat(least.total, starts, axis=0)
-        average = (of_unit * self._columns[:, None]).sum(axis=0) / self._devices
+        average = of_unit[:, : -len(Collective)].sum(axis=0)
         spread = problem.least_ms(average[None, :])[0]
         if step_cost.joins_passes:
             # A sum of functions that are convex up to a rescaling need not be: the larger of the two always bounds it.
@@ -234,10 +274,13 @@ class _Options:
         traffic = np.maximum(self._least_traffic, self._traffic_of_some_device(least))
         return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), traffic))))
 
-    def mean_rows(self, least: _Least) -> tuple[FloatArray, IndexArray]:
-        """Return [g, r + collectives] what each unit and family adds to the mean device, and [units] first rows."""
-        sums = least.total * (self._columns[least.unit] / self._devices)[:, None]
-        return np.concatenate((sums, self._traffic[least.place]), axis=1), least.starts
+    def mean_rows(self, least: _Least, limit_ms: float) -> tuple[FloatArray, IndexArray]:
+        """Return [k, r + collectives] what each unit in shards of one kind adds to the mean device, first rows [units].
+
+        A unit in shards of several widths adds a mean of what they add, each for its columns.
+        """
+        usable = np.flatnonzero(self._is_usable(limit_ms) & np.isin(self._group, least.place))
+        return self._rows[usable], np.flatnonzero(np.diff(self._unit[self._group[usable]], prepend=-1))
 
     def traffic_limits(self, least: _Least) -> TrafficLimits:
         """Return the limits of traffic of plans that use all families of these rows, and no other."""
@@ -266,14 +309,14 @@ def _num_distinct(values: IndexArray) -> int:
     return int(np.count_nonzero(np.bincount(values)))
 
 
-def _largest_below(bound: Callable[[float], float], low: float) -> float:
+def _largest_below(exceeds: Callable[[float], bool], low: float) -> float:
     """Return the largest c with b(c) > c, to PRECISION, for a b that does not grow with c and is at least ``low``."""
     high = low * (1 + PRECISION)
-    while bound(high) > high:
+    while exceeds(high):
         low, high = high, 2 * high
     while high > low * (1 + PRECISION):
         middle = (low + high) / 2
-        low, high = (middle, high) if bound(middle) > middle else (low, middle)
+        low, high = (middle, high) if exceeds(middle) else (low, middle)
     return low
 
 

@@ -28,6 +28,8 @@ from support.builders import request, table, tables, topology
 from support.depth import generated
 from support.planner.searches import placed, planned, problem_of, random_placement, search_requests
 
+from benchmarks.exhaustion import least_ms
+
 
 @generated(15, 50)
 @given(asked=search_requests(), seed=st.integers(0, 9999))
@@ -52,6 +54,35 @@ def test_no_random_split_costs_less_under_trained_networks(exponent: float, aske
     totals = problem.total_ms([random_placement(problem, generator) for _ in range(15)])
 
     assert FamilyBounds(problem).least_ms <= totals.min() * (1 + ROUNDING)
+
+
+@generated(6, 40)
+@given(
+    widths=st.lists(st.sampled_from([16, 32, 64, 128]), min_size=2, max_size=3),
+    rows=st.lists(st.sampled_from([20, 3_000, 400_000]), min_size=3, max_size=3),
+    lookups=st.lists(st.sampled_from([1.0, 8.0, 60.0]), min_size=3, max_size=3),
+    num_devices=st.sampled_from([2, 2, 3]),
+    pipeline=st.sampled_from(Pipeline),
+)
+def test_the_cheapest_plan_of_all_costs_no_less_where_rows_and_copies_widen_all_devices(
+    widths: list[int], rows: list[int], lookups: list[float], num_devices: int, pipeline: Pipeline
+) -> None:
+    """Against all plans of tables of few and of many lanes: those on all devices give all others theirs."""
+    members = [
+        table(f"t{index}", num_embeddings=rows[index], embedding_dim=width, pooling_factor=lookups[index])
+        for index, width in enumerate(widths[: 4 - num_devices + 1])
+    ]
+    kinds = (*BY_COLUMNS, ShardingType.ROW_WISE, ShardingType.DATA_PARALLEL)
+    asked = request(
+        *members,
+        num_devices=num_devices,
+        batch_size_per_device=4096,
+        pipeline=pipeline,
+        constraints=Constraints(sharding_types=kinds),
+    )
+    problem = Problem(asked, bundled_bundle("h100-80gb"))
+
+    assert FamilyBounds(problem).least_ms <= least_ms(problem) * (1 + ROUNDING)
 
 
 @cache

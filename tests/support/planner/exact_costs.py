@@ -84,7 +84,11 @@ class ExactCosts:
         kernels = combined_seconds(calls[:, :NUM_DEMANDS] / MS_PER_SECOND, share) + DEVICE_SECONDS
         return self._step_ms((kernels * occupied[:, None]), occupied, sums, pipeline)
 
-    def least_demands(self, representations: FloatArray) -> FloatArray:
+    def lanes(self, representations: FloatArray) -> FloatArray:
+        """Return 0: shards of another call keep their lanes."""
+        return np.zeros(len(representations))
+
+    def least_demands(self, representations: FloatArray, *, lanes: float = 0.0) -> FloatArray:  # noqa: ARG002 - a bundle's signature
         """Return the demands themselves, which least_ms takes in the fewest lanes."""
         return representations
 

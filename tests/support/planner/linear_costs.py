@@ -33,7 +33,11 @@ class LinearCosts:
         """Return the sums."""
         return sums
 
-    def least_demands(self, representations: FloatArray) -> FloatArray:
+    def lanes(self, representations: FloatArray) -> FloatArray:
+        """Return 0: demands add up, whatever else a device holds."""
+        return np.zeros(len(representations))
+
+    def least_demands(self, representations: FloatArray, *, lanes: float = 0.0) -> FloatArray:  # noqa: ARG002 - a bundle's signature
         """Return the demands themselves."""
         return representations
 
