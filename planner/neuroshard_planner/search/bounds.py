@@ -110,12 +110,12 @@ class FamilyBounds:
     def _priced(
         self, options: "_Options", families: Families, least: "_Least", limit_ms: float, enough_ms: float
     ) -> float:
-        rows, starts = options.mean_rows(least, limit_ms)
+        choices = options.choices(least, limit_ms)
         limits = options.traffic_limits(least)
         key = families, np.concatenate(limits).tobytes()
         if key not in self._relaxed:
             self._relaxed[key] = RelaxedCost(self._problem, families, limits)
-        return price_bound(self._relaxed[key], rows, starts, enough_ms=enough_ms)
+        return price_bound(self._relaxed[key], choices, enough_ms=enough_ms)
 
     def _least_of(self, sets: Sequence[Families]) -> float:
         """Return a cost that no plan of these sets goes below."""
@@ -274,13 +274,14 @@ class _Options:
         traffic = np.maximum(self._least_traffic, self._traffic_of_some_device(least))
         return float(step_cost.total_ms(np.concatenate((np.maximum(spread, single), traffic))))
 
-    def mean_rows(self, least: _Least, limit_ms: float) -> tuple[FloatArray, IndexArray]:
-        """Return [k, r + collectives] what each unit in shards of one kind adds to the mean device, first rows [units].
+    def choices(self, least: _Least, limit_ms: float) -> "Choices":
+        """Return the shards of one kind that each unit may be in, of these families.
 
         A unit in shards of several widths adds a mean of what they add, each for its columns.
         """
         usable = np.flatnonzero(self._is_usable(limit_ms) & np.isin(self._group, least.place))
-        return self._rows[usable], np.flatnonzero(np.diff(self._unit[self._group[usable]], prepend=-1))
+        group = self._group[usable]
+        return Choices(self._rows[usable], self._unit[group], self._family[group])
 
     def traffic_limits(self, least: _Least) -> TrafficLimits:
         """Return the limits of traffic of plans that use all families of these rows, and no other."""
@@ -377,23 +378,50 @@ LINE_STEPS = 7  # halvings of a step
 CLOSE_ENOUGH = 0.002  # share by which the bound may be below the cost of the best mixture
 
 
-def price_bound(relaxed: RelaxedCost, rows: FloatArray, starts: IndexArray, *, enough_ms: float = np.inf) -> float:
-    """Return milliseconds that no choice of one row for each unit costs less than.
+class Choices(NamedTuple):
+    """What the units of a problem may be, unit by unit."""
+
+    rows: FloatArray
+    """[n, r + collectives] what a choice adds to the mean device."""
+    unit: IndexArray
+    """[n] ascending."""
+    family: IndexArray
+    """[n]"""
+
+    def least(self, prices: FloatArray) -> tuple[float, IndexArray]:
+        """Return the least price of one choice [units] for each unit, by prices [n], if all families are in use.
+
+        A family that no unit has by price takes the unit that loses least; several may take one, which costs no more.
+        """
+        starts = np.flatnonzero(np.diff(self.unit, prepend=-1))
+        chosen = first_least(prices, starts)
+        least = prices[chosen]
+        total, missing = float(least.sum()), set(self.family.tolist()) - set(self.family[chosen].tolist())
+        for family in sorted(missing):
+            own = np.flatnonzero(self.family == family)
+            of_unit = np.searchsorted(self.unit[starts], self.unit[own])
+            lost = prices[own] - least[of_unit]
+            row = int(lost.argmin())
+            total += float(lost[row])
+            chosen[of_unit[row]] = own[row]
+        return total, chosen
+
+
+def price_bound(relaxed: RelaxedCost, choices: Choices, *, enough_ms: float = np.inf) -> float:
+    """Return milliseconds that no choice of one row for each unit costs less than, if all families are in use.
 
     Args:
         relaxed: the cost of a mean device.
-        rows: [n, r + collectives] what a choice adds to the mean device, unit by unit.
-        starts: [units] the first row of each unit.
+        choices: of every unit.
         enough_ms: a bound as high as that is not raised further, and none is sought where the cost is less.
     """
-    counts = np.diff(starts, append=len(rows))
-    mean = (rows / np.repeat(counts, counts)[:, None]).sum(axis=0)
+    rows, counts = choices.rows, np.bincount(choices.unit)
+    mean = (rows / counts[choices.unit][:, None]).sum(axis=0)
     best_ms = 0.0
     for _ in range(MOST_ROUNDS):
         value_ms, slopes = relaxed.tangent(mean)
-        prices = weighted_sum(rows, slopes)
-        chosen = first_least(prices, starts)
-        best_ms = max(best_ms, value_ms + float(prices[chosen].sum()) - float(weighted_sum(slopes, mean)))
+        least, chosen = choices.least(weighted_sum(rows, slopes))
+        best_ms = max(best_ms, value_ms + least - float(weighted_sum(slopes, mean)))
         if best_ms >= min(enough_ms, value_ms * (1 - CLOSE_ENOUGH)) or value_ms < enough_ms < np.inf:
             break
         mean = _along(relaxed, mean, rows[chosen].sum(axis=0))

@@ -1,23 +1,25 @@
 """Bounds by prices on choices of a family for each unit."""
 
+from itertools import product
+
 import numpy as np
 import pytest
 from neuroshard_api.documents.request import Constraints, Pipeline
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS, FloatArray, IndexArray
+from neuroshard_costs.shards import COLUMNS, NODE_ROWS, REPLICATED, ROWS
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.relaxed_cost import RelaxedCost, TrafficLimits
 from neuroshard_planner.problem.step_cost import Collective
-from neuroshard_planner.search.bounds import price_bound
+from neuroshard_planner.search.bounds import Choices, price_bound
 from support.builders import request, tables, topology
 
 ROUNDED = 1e-7  # relative: the networks round demands to 2^-24 of the largest
 FAMILY_SETS = ((COLUMNS, REPLICATED), (ROWS, NODE_ROWS), (COLUMNS, ROWS, NODE_ROWS, REPLICATED))
 
 
-def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[RelaxedCost, FloatArray, IndexArray]:
-    """Return the cost of a mean device, and three random choices for each of eight units."""
+def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[RelaxedCost, Choices]:
+    """Return the cost of a mean device, and three random choices for each of eight units, most of the first family."""
     asked = request(
         *tables(8),
         topology=topology(4, num_nodes=2),
@@ -32,21 +34,25 @@ def relaxed_problem(families: tuple[int, ...], *, pipeline: Pipeline) -> tuple[R
     starts = np.arange(0, 24, 3)
     least, most = (each.reduceat(traffic, starts, axis=0).sum(axis=0) for each in (np.minimum, np.maximum))
     limits = TrafficLimits(least, most, of_some_device=1.1 * least)
-    return RelaxedCost(problem, families, limits), rows, starts
+    others = generator.permutation(24)[: 2 * len(families)]
+    family = np.full(24, families[0])
+    family[others] = np.resize(families, len(others))
+    return RelaxedCost(problem, families, limits), Choices(rows, np.repeat(np.arange(8), 3), family)
 
 
 @pytest.mark.parametrize("pipeline", [Pipeline.NONE, Pipeline.SPARSE_DIST])
 @pytest.mark.parametrize("families", FAMILY_SETS)
 def test_no_choice_costs_less_than_the_bound(families: tuple[int, ...], pipeline: Pipeline) -> None:
-    """Nor than any tangent; the bound is near the cheapest of many choices."""
-    relaxed, rows, starts = relaxed_problem(families, pipeline=pipeline)
-    generator = np.random.default_rng(0)
-    choices = [rows[starts + generator.integers(0, 3, 8)].sum(axis=0) for _ in range(3000)]
+    """Of those that use all families, nor than any tangent; the bound is near the cheapest of all."""
+    relaxed, given = relaxed_problem(families, pipeline=pipeline)
+    chosen = np.arange(0, 24, 3) + np.array(list(product(range(3), repeat=8)))
+    uses_all = np.all([(given.family[chosen] == family).any(axis=1) for family in families], axis=0)
+    choices = list(given.rows[chosen[uses_all]].sum(axis=1))
 
     least_ms = min(relaxed.tangent(choice)[0] for choice in choices)
-    bound_ms = price_bound(relaxed, rows, starts)
+    bound_ms = price_bound(relaxed, given)
 
-    assert 0.8 * least_ms < bound_ms <= least_ms * (1 + 1e-9)
+    assert 0.8 * least_ms < bound_ms <= least_ms * (1 + ROUNDED)
     for point, other in zip(choices[:50], choices[50:100], strict=True):
         value_ms, slopes = relaxed.tangent(point)
         assert relaxed.tangent(other)[0] >= (value_ms + slopes @ (other - point)) * (1 - ROUNDED)
@@ -54,11 +60,11 @@ def test_no_choice_costs_less_than_the_bound(families: tuple[int, ...], pipeline
 
 def test_a_bound_that_is_high_enough_is_not_raised_further() -> None:
     """It holds all the same."""
-    relaxed, rows, starts = relaxed_problem((COLUMNS, REPLICATED), pipeline=Pipeline.NONE)
+    relaxed, choices = relaxed_problem((COLUMNS, REPLICATED), pipeline=Pipeline.NONE)
 
-    bound_ms = price_bound(relaxed, rows, starts)
+    bound_ms = price_bound(relaxed, choices)
 
-    assert 0.5 * bound_ms <= price_bound(relaxed, rows, starts, enough_ms=0.5 * bound_ms) <= bound_ms * 1.002
+    assert 0.5 * bound_ms <= price_bound(relaxed, choices, enough_ms=0.5 * bound_ms) <= bound_ms * 1.002
 
 
 @pytest.mark.parametrize("num_columns", [40.0, 160.0])
