@@ -109,7 +109,7 @@ def _most_calls(collections: dict[object, list[tuple[Table, TablePlacement]]], r
     for collection, members in collections.items():
         for table, placed in members:
             kind = (collection, Family.of(placed.sharding_type), table.data_type, placed.compute_kernel)
-            if placed.sharding_type is ShardingType.DATA_PARALLEL or kind in everywhere:
+            if placed.sharding_type in (ShardingType.DATA_PARALLEL, ShardingType.ROW_WISE) or kind in everywhere:
                 everywhere.add(kind)
                 continue
             for shard in placed.shards:

@@ -115,18 +115,10 @@ def _by_column_blocks(pieces: Sequence[_Piece], devices_per_node: int) -> Sequen
 
 def tables_memory(ledger: MemoryLedger, tables: Sequence[TablePlacement]) -> tuple[DeviceMemory, ...]:
     """Return the ledger of every device under these tables, which are in the request's order."""
-    shards = [
-        (
-            position,
-            shard.num_rows,
-            shard.num_columns,
-            FAMILIES.index(Family.of(table.sharding_type)),
-            shard.device,
-            kernel_code(table),
-        )
-        for position, table in enumerate(tables)
-        for shard in table.shards
-    ]
+    shards: list[tuple[int, int, int, int, int, int]] = []
+    for index, table in enumerate(tables):
+        family, kernel = FAMILIES.index(Family.of(table.sharding_type)), kernel_code(table)
+        shards += [(index, shard.num_rows, shard.num_columns, family, shard.device, kernel) for shard in table.shards]
     position, num_rows, num_columns, families, devices, kernels = np.array(shards, dtype=np.int64).T
     load_factors = np.array([table.cache_load_factor or 0.0 for table in tables])[position]
     return tuple(
@@ -146,17 +138,25 @@ def placement_of(tables: Sequence[TablePlacement], problem: Problem) -> Placemen
         tables: without problems (see checks.py) for the problem's request.
         problem: takes up the kinds of the shards.
     """
-    shards: list[tuple[int, ShardSize, int]] = []
+    found: dict[tuple[int, int], ShardSize] = {}
+    shards: list[tuple[int, int]] = []
+    devices: list[int] = []
     for index, unit in enumerate(problem.units):
         table = tables[unit.tables[0]]
-        family = FAMILIES.index(Family.of(table.sharding_type))
         is_group = len(unit.tables) > 1
-        for shard in table.shards[:1] if is_group else table.shards:
-            size = problem.row_block(index, family, unit.num_columns if is_group else shard.num_columns)
-            size = size._replace(kernel=kernel_code(table), cache_load_factor=table.cache_load_factor or 0.0)
-            shards.append((index, size, shard.device))
-    kinds = problem.kinds_of([index for index, _, _ in shards], [size for _, size, _ in shards])
-    return Placement(kinds=kinds, devices=np.array([device for _, _, device in shards], dtype=np.int64))
+        own = table.shards[:1] if is_group else table.shards
+        widths = [unit.num_columns] if is_group else [shard.num_columns for shard in own]
+        block = problem.row_block(index, FAMILIES.index(Family.of(table.sharding_type)), unit.num_columns)
+        block = block._replace(kernel=kernel_code(table), cache_load_factor=table.cache_load_factor or 0.0)
+        found.update({(index, width): block._replace(num_columns=width) for width in dict.fromkeys(widths)})
+        shards += [(index, width) for width in widths]
+        devices += [shard.device for shard in own]
+    kinds = problem.kinds_of([index for index, _ in found], list(found.values())).tolist()
+    kind_of = dict(zip(found, kinds, strict=True))
+    return Placement(
+        kinds=np.array([kind_of[shard] for shard in shards], dtype=np.int64),
+        devices=np.array(devices, dtype=np.int64),
+    )
 
 
 def is_searched(tables: Sequence[TablePlacement], problem: Problem) -> bool:
