@@ -6,9 +6,8 @@ devices. Blocks of rows do not: row_wise and data_parallel tables are on every d
 table_row_wise or grid_shard one has a block of rows on each device of a node.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, Self
 
@@ -26,29 +25,13 @@ from neuroshard_planner.problem.units import BoolArray, Unit
 SHARDS_PER_DEVICE = 2  # more shards of one table than this times the devices only helps to fill gaps in memory
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ShardingOption:
-    """One way to cut a unit: the sizes of its shards, largest first. Memory and cost follow from the sizes."""
-
-    sharding_type: ShardingType
-    shards: tuple[ShardSize, ...]
-
-
-OptionGenerator = Callable[[Unit, int], Iterator[ShardingOption]]
-"""Takes a unit and the number of devices; gives its options, fewest shards first."""
-
-
-def table_wise(unit: Unit, num_devices: int) -> Iterator[ShardingOption]:  # noqa: ARG001 - a generator's signature
-    """Give the whole unit on one device."""
-    yield ShardingOption(sharding_type=ShardingType.TABLE_WISE, shards=(ShardSize(unit.num_rows, unit.num_columns),))
-
-
-def column_wise(unit: Unit, num_devices: int) -> Iterator[ShardingOption]:
-    """Give even column splits into 2, 3, 4, 6, 8, 12, ... shards.
+def column_cuts(unit: Unit, num_devices: int) -> Iterator[tuple[ShardSize, ...]]:
+    """Yield the unit in one piece, then its even column shards, 2, 3, 4, 6, 8, 12, ... of them, widest first.
 
     A step grows the number of shards by a third to a half: finer steps are left to local search, which moves
     columns between shards.
     """
+    yield (ShardSize(unit.num_rows, unit.num_columns),)
     most = min(unit.max_shards, SHARDS_PER_DEVICE * num_devices)
     count = 2
     while count <= most:
@@ -56,12 +39,8 @@ def column_wise(unit: Unit, num_devices: int) -> Iterator[ShardingOption]:
         if widths[-1] < unit.min_shard_width:
             return
         size_of = {width: ShardSize(unit.num_rows, width) for width in (widths[0], widths[-1])}
-        shards = tuple(size_of[width] for width in widths)
-        yield ShardingOption(sharding_type=ShardingType.COLUMN_WISE, shards=shards)
+        yield tuple(size_of[width] for width in widths)
         count = count * 3 // 2 if count & (count - 1) == 0 else count * 4 // 3
-
-
-GENERATORS: Sequence[OptionGenerator] = (table_wise, column_wise)
 
 
 def even_widths(num_columns: int, count: int) -> tuple[int, ...]:
@@ -79,14 +58,13 @@ class OptionTable:
     def __init__(self, problem: Problem) -> None:
         """Make all options that the constraints allow."""
         options = [
-            (unit, option)
+            (unit, shards)
             for unit, definition in enumerate(problem.units)
-            for generate in GENERATORS
-            for option in generate(definition, problem.num_devices)
+            for shards in column_cuts(definition, problem.num_devices)
         ]
         unit = np.array([unit for unit, _ in options], dtype=np.int64)
-        count = np.array([len(option.shards) for _, option in options], dtype=np.int64)
-        sizes = [size for _, option in options for size in option.shards]
+        count = np.array([len(shards) for _, shards in options], dtype=np.int64)
+        sizes = [size for _, shards in options for size in shards]
         self._hold(unit, count, problem.kinds_of(np.repeat(unit, count).tolist(), sizes))
 
     def _hold(self, unit: IndexArray, count: IndexArray, kinds: IndexArray) -> None:

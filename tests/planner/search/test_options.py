@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_api.documents.request import Constraints
-from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.units import resolve_units
-from neuroshard_planner.search.options import OptionTable, column_wise, even_widths, table_wise
+from neuroshard_planner.search.options import OptionTable, column_cuts, even_widths
 from support.builders import request, table, tables
 from support.planner.searches import problem_of
 
@@ -61,19 +60,17 @@ def test_column_splits_grow_by_a_third_to_a_half(
     """Within the most shards, the least width and twice the devices."""
     (unit,) = resolve_units(request(table(embedding_dim=embedding_dim), constraints=constraints))
 
-    options = list(column_wise(unit, num_devices))
+    cuts = list(column_cuts(unit, num_devices))
 
-    assert [len(option.shards) for option in options] == expected
-    assert all(option.sharding_type is ShardingType.COLUMN_WISE for option in options)
-    assert all(sum(shard.num_columns for shard in option.shards) == embedding_dim for option in options)
+    assert [len(shards) for shards in cuts] == [1, *expected]
+    assert all(sum(shard.num_columns for shard in shards) == embedding_dim for shards in cuts)
 
 
 def test_a_group_has_one_option() -> None:
     """It is placed whole."""
     (unit,) = resolve_units(request(*tables(3, colocation_group="g")))
 
-    assert list(column_wise(unit, 8)) == []
-    assert [option.shards for option in table_wise(unit, 8)] == [(ShardSize(3_000_000, 192),)]
+    assert list(column_cuts(unit, 8)) == [(ShardSize(3_000_000, 192),)]
 
 
 def test_the_table_of_options_finds_the_shards_of_a_state() -> None:
