@@ -56,7 +56,6 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "wukong": {
             "numLayers": 4,
             "numInteractions": 16,
-            "numCompressed": 16,
             "lowRankDim": 16,
             "layerSizes": [1024, 1024],
         },

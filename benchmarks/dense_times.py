@@ -53,7 +53,7 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
     "Wukong": {
         "architecture": "Wukong",
         "batchSizePerDevice": 128,
-        "wukong": {"numLayers": 3, "numInteractions": 8, "numCompressed": 8, "lowRankDim": 16, "layerSizes": [512]},
+        "wukong": {"numLayers": 3, "numInteractions": 8, "lowRankDim": 16, "layerSizes": [512]},
         "overArchLayerSizes": [512, 256],
     },
 }

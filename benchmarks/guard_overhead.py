@@ -47,8 +47,11 @@ def job_of(*, steps: int, check_every: int) -> DLRMTrainingJob:
         "maxSteps": steps,
         "communication": {"policy": "Fixed"},
     }
-    spec["experimental"] = {"communication": {"embeddings": types, "guard": {"checkEverySteps": check_every}}}
-    spec["data"] = {"format": "Synthetic", "numSamples": 120_000, "readerProcesses": 0}
+    spec["experimental"] = {
+        "communication": {"embeddings": types, "guard": {"checkEverySteps": check_every}},
+        "data": {"readerProcesses": 0},
+    }
+    spec["data"] = {"format": "Synthetic", "numSamples": 120_000}
     return DLRMTrainingJob.from_data(raw)
 
 

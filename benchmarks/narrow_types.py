@@ -149,10 +149,10 @@ def job_of(data: str, seed: int) -> DLRMTrainingJob:
     """Return the example's job on some data."""
     raw: dict[str, Any] = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
     spec = raw["spec"]
-    spec["training"] |= {"seed": seed, "epochs": EPOCHS[data], "pipeline": "None"}
-    spec["data"]["readerProcesses"] = 0
+    spec["training"] |= {"seed": seed, "epochs": EPOCHS[data]}
+    spec["experimental"] = {**spec.get("experimental", {}), "pipeline": "None", "data": {"readerProcesses": 0}}
     if data in SYNTHETIC_SAMPLES:
-        spec["data"] = {"format": "Synthetic", "numSamples": SYNTHETIC_SAMPLES[data], "readerProcesses": 0}
+        spec["data"] = {"format": "Synthetic", "numSamples": SYNTHETIC_SAMPLES[data]}
     return DLRMTrainingJob.from_data(raw)
 
 

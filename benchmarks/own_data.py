@@ -165,9 +165,8 @@ def stage_rows(folder: Path) -> Iterator[str]:
     gpus = ("--devices", 8, "--device-type", "h100-80gb")
     yield row("`plan` for 8 H100", succeeded([NEUROSHARD, "plan", "job.yaml", *gpus], folder))
     limits = f"  training:\n    maxSteps: {MAX_STEPS}\n"
-    text = init.out.replace("  training:\n", limits).replace(
-        "  data:\n", f"  data:\n    evaluationSamples: {EVALUATED}\n"
-    )
+    evaluation = f"  experimental:\n    data: {{evaluationSamples: {EVALUATED}}}\n"
+    text = init.out.replace("  training:\n", evaluation + limits)
     (folder / "limited.yaml").write_text(text, encoding="utf-8")
     bundle = bundled_root() / "h100-80gb"
     run = succeeded([NEUROSHARD, "run", "limited.yaml", "--bundle", bundle, "--run-dir", "run", "--json"], folder)

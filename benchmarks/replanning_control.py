@@ -64,7 +64,7 @@ def watched(scratch: Scratch, minutes: float, bundle: Path | None) -> Seen:
     """Train for so long after the first report; return what was reported until then. Bundle None: the run measures."""
     seen, deadline = Seen(), time.monotonic() + STARTS_WITHIN_S
     file = scratch.run_dir / "train" / DRIFT_REPORT_FILE
-    document = job("steady", data={"numSamples": ENDLESS_SAMPLES, "readerProcesses": 1})
+    document = job("steady", data={"numSamples": ENDLESS_SAMPLES})
     models = () if bundle is None else ("--bundle", bundle)
     command = scratch.neuroshard("run", scratch.write(document), "--run-dir", scratch.run_dir, *models)
     with (

@@ -122,15 +122,13 @@ def job_of(tables: TableSet, log: Path, *, seed: int, run: int) -> dict[str, Any
                 "format": "Parquet",
                 "path": str(log),
                 "labelColumn": LABEL,
-                "readerProcesses": 0,
                 "denseColumns": [f"dense_{column}" for column in range(NUM_DENSE)],
                 "sessionColumn": SESSION,
                 "timeColumn": TIME,
-                "sessionRun": run,
                 "validationPercent": 10,
             },
             "training": {"epochs": EPOCHS, "seed": seed},
-            "experimental": {"watchDrift": False},
+            "experimental": {"data": {"readerProcesses": 0, "sessionRun": run}, "watchDrift": False},
         },
     }
 

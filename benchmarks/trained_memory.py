@@ -33,7 +33,7 @@ def training_job(tables: Sequence[Mapping[str, Any]], model: Mapping[str, Any], 
         model: other fields of spec.model.
         where: names the model in errors.
     """
-    spec = {"model": {"embeddingTables": list(tables), **model}, "training": {"pipeline": "None"}}
+    spec = {"model": {"embeddingTables": list(tables), **model}, "experimental": {"pipeline": "None"}}
     raw = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "memory"}, "spec": spec}
     return validated(DLRMTrainingJob, raw, where=where)
 

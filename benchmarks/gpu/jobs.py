@@ -56,7 +56,6 @@ def _job(name: str, **changes: Any) -> dict[str, Any]:
         trainer["resourcesPerNode"] = {"limits": {"nvidia.com/gpu": 1}}
     data = {
         "numSamples": batch * (steps + 20) * 10 // 9 + batch,
-        "readerProcesses": 1 if CPU else 10,
         "validationPercent": 1,
     }
     return {
@@ -68,6 +67,7 @@ def _job(name: str, **changes: Any) -> dict[str, Any]:
             "trainer": trainer,
             "data": {**data, **changes.pop("data", {})},
             "training": training,
+            "experimental": {"data": {"readerProcesses": 1 if CPU else 10}, **changes.pop("experimental", {})},
             **changes,
         },
     }
@@ -143,7 +143,7 @@ def jobs(budget_s: float, only: str) -> None:
         ),
         _job("tf32-pipeline"),
         _job("bf16-pipeline", training={"precision": "BF16"}),
-        _job("tf32-plain", training={"pipeline": "None"}),
+        _job("tf32-plain", experimental={"pipeline": "None"}),
         _job(
             "adam-large", steps=120, model={"embeddingOptimizer": "Adam", "batchSizePerDevice": 128 if CPU else 16384}
         ),

@@ -51,7 +51,7 @@ class PlanArguments(TypedDict, total=False):
     batch_size: int
     """Samples per device and step. If unset: the table set's, else 8,192."""
     set: Mapping[str, Any]
-    """Fields of a job by path, as ``{"spec.training.pipeline": "None"}``, over what the source says. Unset: none."""
+    """Fields of a job by path, as ``{"spec.planner.algorithm": "Random"}``, over what the source says. Unset: none."""
     constraints: PathLike | Mapping[str, Any]
     """Constraints, or their file. If unset: none."""
     dense: PathLike

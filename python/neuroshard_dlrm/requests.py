@@ -301,7 +301,7 @@ def _job_of(tables: TableSet, *, num_devices: int, batch_size: int | None) -> di
 
 
 def _leaves_out_repeats(spec: Spec) -> bool:
-    return spec.data.has_sessions and spec.data.deduplication is Deduplication.AUTO
+    return spec.has_sessions and spec.data.deduplication is Deduplication.AUTO
 
 
 def _tables_of_module(found: "ModelTables", settings: Settings) -> TableSet:

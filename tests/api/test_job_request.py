@@ -50,7 +50,7 @@ def test_a_request_says_what_the_job_says() -> None:
 @pytest.mark.parametrize(("pipeline", "expected"), [("SparseDist", Pipeline.SPARSE_DIST), ("None", Pipeline.NONE)])
 def test_the_plan_is_priced_for_the_trainers_pipeline(pipeline: str, expected: Pipeline) -> None:
     """Only without one the step waits for the exchange of indices."""
-    job = builders.job(training={"pipeline": pipeline})
+    job = builders.job(experimental={"pipeline": pipeline})
 
     assert plan_request(job, tables=builders.table_set(), topology=builders.topology()).pipeline is expected
 
@@ -180,19 +180,19 @@ SESSIONS = {
 
 
 @pytest.mark.parametrize(
-    ("data", "wanted"),
+    ("spec", "wanted"),
     [
-        ({"syntheticSessions": SESSIONS}, ("user",)),
-        ({"syntheticSessions": SESSIONS, "deduplication": "Off"}, None),
+        ({"experimental": {"data": {"syntheticSessions": SESSIONS}}}, ("user",)),
+        ({"experimental": {"data": {"syntheticSessions": SESSIONS}}, "data": {"deduplication": "Off"}}, None),
         ({}, None),
     ],
     ids=["sessions", "off", "no sessions"],
 )
 def test_synthetic_sessions_tell_the_groups_and_their_factor(
-    data: dict[str, Any], wanted: tuple[str, ...] | None
+    spec: dict[str, Any], wanted: tuple[str, ...] | None
 ) -> None:
     """A table of features that do not repeat together is in no group."""
-    job = builders.job(data=data)
+    job = builders.job(**spec)
     tables = builders.table_set(
         builders.table("user"), builders.table("history"), builders.table("shop", feature_names=("a", "b"))
     )
@@ -200,8 +200,8 @@ def test_synthetic_sessions_tell_the_groups_and_their_factor(
     request = plan_request(job, tables=tables, topology=builders.topology(1))
 
     assert request.deduplicate == wanted
-    if data:
-        sessions = job.spec.data.synthetic_sessions
+    if spec:
+        sessions = job.spec.experimental.data.synthetic_sessions
         assert sessions is not None
         factor = sessions.factor(sessions.groups[0], run=8)
         assert [table.duplication_factor for table in request.tables.tables] == [factor, factor, None]
@@ -216,7 +216,7 @@ def test_synthetic_sessions_have_the_repeats_of_their_groups_alone() -> None:
     tables = builders.table_set(builders.table("user"), measured, session_run=8)
 
     def factors(**data: Any) -> list[float | None]:
-        job = builders.job(data={"syntheticSessions": SESSIONS, **data})
+        job = builders.job(data=data, experimental={"data": {"syntheticSessions": SESSIONS}})
         found = plan_request(job, tables=tables, topology=builders.topology(1)).tables
         return [table.duplication_factor for table in found.tables]
 
@@ -296,7 +296,9 @@ def test_sessions_without_factors_are_a_remark(
         "sessionColumn": "visit",
         "timeColumn": "at",
     }
-    job = builders.job(data={key: value for key, value in (log | data).items() if value is not None})
+    given = {key: value for key, value in (log | data).items() if value is not None}
+    run = given.pop("sessionRun", 8)
+    job = builders.job(data=given, experimental={"data": {"sessionRun": run}})
 
     request = plan_request(job, tables=tables, topology=builders.request(num_devices=2).topology)
 

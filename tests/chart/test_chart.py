@@ -243,9 +243,6 @@ ASKS_OUTSIDE: Mapping[str, Mapping[str, Any]] = {
     "no AppArmor by an annotation": {"podTemplate": {"metadata": UNCONFINED}},
     "no AppArmor for the profiler": {"experimental": {"profiler": {"podMetadata": UNCONFINED}}},
     "no AppArmor for the planner": {"experimental": {"planner": {"podMetadata": UNCONFINED}}},
-    "the place of the cluster's own pods by the run policy": {
-        "runPolicy": {"schedulingPolicy": {"priorityClassName": "system-cluster-critical"}}
-    },
 }
 """The same outside of the pod template's spec."""
 USUAL: Sequence[Mapping[str, Any]] = (

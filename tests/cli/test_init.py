@@ -285,7 +285,7 @@ def test_sessions_are_in_the_job(neuroshard: Any) -> None:
     file = job_of(result.out)
 
     assert (file.job.spec.data.session_column, file.job.spec.data.time_column) == ("session", "at")
-    assert file.tables().session_run == file.job.spec.data.session_run
+    assert file.tables().session_run == file.job.spec.experimental.data.session_run
     assert {each.name: each.duplication_factor for each in file.tables().tables}["seen"] == 8.0
 
 

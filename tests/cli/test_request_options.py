@@ -47,7 +47,7 @@ def test_settings_win_over_the_table_set_and_its_constraints(tmp_path: Path) -> 
         "spec.experimental.planner.denseMemoryPerDevice": "2Gi",
         "spec.experimental.planner.seed": 7,
         "spec.planner.shardingGroups": {"sizes": [4]},
-        "spec.training.pipeline": "None",
+        "spec.experimental.pipeline": "None",
         "spec.training.communication.policy": "Auto",
         "spec.experimental.communication.embeddings": {"forward": ["INT8"]},
     }

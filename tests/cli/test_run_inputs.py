@@ -36,14 +36,19 @@ def test_machine_and_versions_are_the_same_in_the_next_moment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "is_other"),
-    [({"deduplication": "Off"}, False), ({"sessionRun": 8}, False), ({"shuffle": False}, True)],
+    ("spec", "is_other"),
+    [
+        ({"data": {"deduplication": "Off"}}, False),
+        ({"experimental": {"data": {"sessionRun": 8, "readerProcesses": 0}}}, False),
+        ({"experimental": {"data": {"sessionRun": 4}}}, True),
+        ({"data": {"shuffle": False}}, True),
+    ],
 )
-def test_samples_are_others_where_a_setting_changes_them(data: dict[str, Any], *, is_other: bool) -> None:
+def test_samples_are_others_where_a_setting_changes_them(spec: dict[str, Any], *, is_other: bool) -> None:
     """Not where repeats are left out; a field that a later release brought counts only where it is set."""
-    usual = samples_text(builders.job().spec.data)
+    usual = samples_text(builders.job().spec)
 
     assert "session" not in usual
     assert "constant" not in usual
     assert "missing" not in usual
-    assert (samples_text(builders.job(data=data).spec.data) != usual) is is_other
+    assert (samples_text(builders.job(**spec).spec) != usual) is is_other

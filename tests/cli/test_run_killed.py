@@ -55,7 +55,8 @@ def job_file(folder: Path, *options: object) -> Path:
             "numProcPerNode": 4,
             "env": [{"name": "OMP_NUM_THREADS", "value": "1"}],
         },
-        data={"format": "Synthetic", "numSamples": 100_000, "validationPercent": 1, "readerProcesses": 0},
+        data={"format": "Synthetic", "numSamples": 100_000, "validationPercent": 1},
+        experimental={"data": {"readerProcesses": 0}},
         training={"logEverySteps": 10, "evalEverySteps": 100_000, "maxSteps": NUM_STEPS},
         checkpoint={"everySteps": EVERY_STEPS},
     )

@@ -35,9 +35,12 @@ def write_log(folder: Path) -> None:
     pq.write_table(pa.table(columns), folder / "log.parquet")
 
 
-def plan_only(runs: Runs, *options: object, data: dict[str, Any], tables: Any = TABLES, **spec: Any) -> Any:
+def plan_only(
+    runs: Runs, *options: object, data: dict[str, Any], tables: Any = TABLES, run: int = 8, **spec: Any
+) -> Any:
     """Plan a job for NeuroShard's own trainer, whose dense part has a given size."""
-    spec |= {"experimental": {"planner": {"denseMemoryPerDevice": "1Gi"}}, "model": {"embeddingTables": tables}}
+    experimental = {"planner": {"denseMemoryPerDevice": "1Gi"}, "data": {"sessionRun": run}}
+    spec |= {"experimental": experimental, "model": {"embeddingTables": tables}}
     return runs.run(*options, launchPolicy="PlanOnly", trainer={"command": []}, data=data, **spec)
 
 
@@ -67,13 +70,14 @@ def test_repeats_are_counted_before_the_plan(runs: Runs) -> None:
 
 @pytest.mark.parametrize(
     ("changed", "factor"),
-    [({"sessionRun": 2}, 2.0), ({"timeColumn": None}, 6.0)],
+    [({"run": 2}, 2.0), ({"timeColumn": None}, 6.0)],
     ids=["shorter runs", "stored order"],
 )
 def test_repeats_are_of_the_order_of_training(runs: Runs, changed: dict[str, Any], factor: float) -> None:
     """Its runs, and the stored order where no column orders the samples of a session."""
     write_log(runs.folder)
-    plan_only(runs, data={key: value for key, value in (SESSIONS | changed).items() if value})
+    data = {key: value for key, value in (SESSIONS | changed).items() if value}
+    plan_only(runs, run=data.pop("run", 8), data=data)
 
     assert planned(runs).request.tables.tables[0].duplication_factor == factor
 

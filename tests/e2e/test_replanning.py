@@ -53,7 +53,8 @@ QUOTA_US, PERIOD_US = 2_000, 10_000
 
 def long_job(claim: str, *, pooling: int = 4, **spec: Any) -> Object:
     """Return a job that trains until it is deleted, with checkpoints."""
-    data = {"numSamples": 2_000_000_000, "readerProcesses": 0, **spec.pop("data", {})}
+    data = {"numSamples": 2_000_000_000, **spec.pop("data", {})}
+    experimental = {"data": {"readerProcesses": 0}, **spec.pop("experimental", {})}
     trainer = {
         "numNodes": NUM_PROCS,
         "numProcPerNode": 1,
@@ -72,6 +73,7 @@ def long_job(claim: str, *, pooling: int = 4, **spec: Any) -> Object:
         data=data,
         checkpoint={"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS},
         training={"logEverySteps": 50},
+        experimental=experimental,
         **spec,
     )
 
@@ -142,8 +144,11 @@ def test_a_candidate_for_drifted_inputs_is_taken_once_it_is_approved(
     assert {"DriftDetected", "PlanReplaced"} <= set(jobs.events(kubectl, "shop"))
 
 
-def measured_job(name: str, *, hot: Sequence[str] = (), **spec: Any) -> Object:
-    """Return the job of `replanned_run` on CPUs of two nodes, which the operator measures; `hot` tables drift."""
+def measured_job(name: str, *, hot: Sequence[str] = (), corrects: bool = False, **spec: Any) -> Object:
+    """Return the job of `replanned_run` on CPUs of two nodes, which the operator measures; `hot` tables drift.
+
+    `corrects`: its steps correct the cost models.
+    """
     local = replanned_run.job(name, hot=hot, drifts=bool(hot))["spec"]
     data = {**local["data"], "numSamples": 2_000_000_000}
     trainer = {
@@ -155,7 +160,8 @@ def measured_job(name: str, *, hot: Sequence[str] = (), **spec: Any) -> Object:
     }
     profiler = {"budgetSeconds": 60, **spec.pop("profiler", {})}
     parts = {each: local[each] for each in ("model", "training", "experimental")}
-    parts["experimental"] = {**parts["experimental"], "profiler": {"timeoutSeconds": int(PROFILED_WITHIN_S) - 10}}
+    pods = {"timeoutSeconds": int(PROFILED_WITHIN_S) - 10, "correctBySteps": corrects}
+    parts["experimental"] = {**parts["experimental"], "profiler": pods}
     parts |= {"trainer": trainer, "profiler": profiler}
     return jobs.training_job(name, **parts, data=data, **spec)
 
@@ -222,10 +228,9 @@ def test_a_later_job_is_planned_with_the_models_that_measured_steps_corrected(
 ) -> None:
     """The first job corrects its profile by steady steps; the prediction for the second is nearer to what they took."""
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
-    profiler = {"correctBySteps": True}
     with shared_volume(cluster, namespace, folder) as claim:
         checkpoint = {"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS}
-        kubectl.apply(measured_job("teacher", profiler=profiler, checkpoint=checkpoint, replanning={"mode": "Off"}))
+        kubectl.apply(measured_job("teacher", corrects=True, checkpoint=checkpoint, replanning={"mode": "Off"}))
         jobs.wait_for_stage(kubectl, "teacher", "Running", within_s=PROFILED_WITHIN_S)
 
         def is_corrected(seen: Mapping[str, Any]) -> bool:
@@ -233,7 +238,7 @@ def test_a_later_job_is_planned_with_the_models_that_measured_steps_corrected(
 
         taught = jobs.wait_for(kubectl, "teacher", is_corrected, "corrects its models", within_s=NOTICED_WITHIN_S)
         kubectl.delete(jobs.KIND, "teacher")
-        kubectl.apply(measured_job("pupil", profiler=profiler, launchPolicy="PlanOnly"))
+        kubectl.apply(measured_job("pupil", corrects=True, launchPolicy="PlanOnly"))
         learnt = jobs.wait_for_stage(kubectl, "pupil", "Succeeded", within_s=PROFILED_WITHIN_S)
         namespace.artifacts.mkdir(parents=True, exist_ok=True)
         facts = {"teacher": taught, "pupil": learnt}
@@ -329,7 +334,7 @@ def test_a_job_whose_inputs_stay_is_not_planned_again(cluster: Cluster, namespac
     """In mode Auto, whatever else runs on the machine: no candidate, and no restart."""
     kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
     with shared_volume(cluster, namespace, folder) as claim:
-        kubectl.apply(long_job(claim, replanning={"mode": "Auto", "avoidSlowNodes": False}))
+        kubectl.apply(long_job(claim, replanning={"mode": "Auto"}, experimental={"avoidSlowNodes": False}))
         jobs.wait_for_stage(kubectl, "shop", "Running")
         due = time.monotonic() + CONTROL_S
         eventually("the control run is over", time.monotonic, within_s=2 * CONTROL_S, accept=due.__lt__)

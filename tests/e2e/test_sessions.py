@@ -19,8 +19,8 @@ def test_status_has_the_planned_and_the_measured_factor_of_repeated_lists(namesp
     """The planner leaves repeats out, the workers train without them, and count how often the lists repeat."""
     kubectl = namespace.kubectl
     model = {"embeddingTables": TABLES, "batchSizePerDevice": 1024}
-    data = {"numSamples": 200_000, "syntheticSessions": SESSIONS}
-    kubectl.apply(jobs.training_job("shop", model=model, data=data, profiler=jobs.BUNDLED))
+    spec = {"data": {"numSamples": 200_000}, "experimental": {"data": {"syntheticSessions": SESSIONS}}}
+    kubectl.apply(jobs.training_job("shop", model=model, **spec, profiler=jobs.BUNDLED))
     seen = jobs.wait_for_stage(kubectl, "shop", "Succeeded")
     plan = Plan.from_json(jobs.files_in(kubectl, seen["plan"]["configMapRef"]["name"])["plan.json"])
 

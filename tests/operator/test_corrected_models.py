@@ -11,7 +11,7 @@ from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
 from support.operator.operator_world import CrashError
 from support.operator.replanning_story import DRIFTED, VOLUME, report
 
-CORRECTS: dict[str, Any] = {**VOLUME, "profiler": {"correctBySteps": True}}
+CORRECTS: dict[str, Any] = {**VOLUME, "experimental": {"profiler": {"correctBySteps": True}}}
 
 
 def corrected_models(story: Story) -> list[dict[str, Any]]:

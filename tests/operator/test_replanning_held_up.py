@@ -213,7 +213,7 @@ def test_workers_leave_a_slow_node_in_mode_auto() -> None:
     assert story.reasons().count("SlowNode") == 1
 
 
-@pytest.mark.parametrize("spec", [VOLUME, {**VOLUME, "replanning": {"mode": "Auto", "avoidSlowNodes": False}}])
+@pytest.mark.parametrize("spec", [VOLUME, {**AUTO, "experimental": {"avoidSlowNodes": False}}])
 def test_workers_stay_on_a_slow_node_otherwise(spec: dict[str, Any]) -> None:
     """In mode Suggest, and where the user wants it so; the condition says that it is slow."""
     story = Story(**spec).running()

@@ -29,10 +29,12 @@ def shortened(example: Path, **data: Any) -> dict[str, Any]:
     job: dict[str, Any] = yaml.safe_load(example.read_text(encoding="utf-8"))
     spec = job["spec"]
     if "wukong" in spec["model"]:
-        spec["model"]["wukong"] = {"numInteractions": 4, "numCompressed": 4, "lowRankDim": 4, "layerSizes": [32]}
+        spec["model"]["wukong"] = {"numInteractions": 4, "lowRankDim": 4, "layerSizes": [32]}
     spec["model"]["batchSizePerDevice"] = BATCH_SIZE
     spec["trainer"] = {"numProcPerNode": 1}
-    spec["data"] = {**spec.get("data", {}), "readerProcesses": 0, **data}
+    spec["data"] = {**spec.get("data", {}), **data}
+    few = spec.setdefault("experimental", {})
+    few["data"] = {**few.get("data", {}), "readerProcesses": 0}
     if spec["data"].get("format", "Synthetic") == "Synthetic":
         spec["data"]["numSamples"] = 10
     spec["training"] = {**spec.get("training", {}), "maxSteps": 2, "evalEverySteps": 1}

@@ -96,15 +96,15 @@ def test_the_quantized_model_computes_nearly_the_same(
 def test_the_form_of_deduplication_makes_no_other_export(run: Run, tmp_path: Path) -> None:
     """From one checkpoint on all lists, without repeats, and in a collection of the group's own: the same tensors."""
     sessions = {"samplesPerSession": 10, "groups": [{"features": ["user", "country"], "changeProbability": "0.1"}]}
-    data = {"syntheticSessions": sessions, "numSamples": 400}
-    assert run(data=data, training={"maxSteps": 5}, run_dir="begun") == ExitCode.OK
+    data, experimental = {"numSamples": 400}, {"data": {"syntheticSessions": sessions}}
+    assert run(data=data, experimental=experimental, training={"maxSteps": 5}, run_dir="begun") == ExitCode.OK
     states, described = [], []
     for form in (None, *DeduplicationForm):
         group = form and DeduplicatedGroup(group="user", features=("user", "country"), factor=4.0, form=form)
         write_plan(tmp_path, plan_of().model_copy(update={"deduplication": group and (group,)}))
         name = f"run-{form}"
         shutil.copytree(tmp_path / "begun", tmp_path / name)
-        assert run(data=data, training={"maxSteps": 15}, run_dir=name) == ExitCode.OK
+        assert run(data=data, experimental=experimental, training={"maxSteps": 15}, run_dir=name) == ExitCode.OK
         described.append(exported(tmp_path, name).model_copy(update={"plan_sha256": ""}))
         states.append(torch.load(tmp_path / "out" / "model.pt", weights_only=True))
 

@@ -88,9 +88,9 @@ EVERY_PART_USED = {"evalEverySteps": 7, "gradientClipNorm": "0.5", "learningRate
 def test_a_pipelined_run_ends_as_a_plain_one(run: Run, tmp_path: Path) -> None:
     """To the last bit, with evaluations in between that use the model outside of the pipeline, and with a resume."""
     for pipeline in ("None", "SparseDist"):
-        assert run(run_dir=pipeline, training={"pipeline": pipeline, **EVERY_PART_USED}) == ExitCode.OK
+        assert run(run_dir=pipeline, training=EVERY_PART_USED, experimental={"pipeline": pipeline}) == ExitCode.OK
     for steps in (9, WHOLE):
-        assert run(training={"pipeline": "SparseDist", "maxSteps": steps, **EVERY_PART_USED}) == ExitCode.OK
+        assert run(training={"maxSteps": steps, **EVERY_PART_USED}) == ExitCode.OK
 
     assert weights_hash(tmp_path / "SparseDist") == weights_hash(tmp_path / "None") == weights_hash(tmp_path / "run")
     assert progress(tmp_path / "SparseDist").metrics == progress(tmp_path / "None").metrics
@@ -100,8 +100,8 @@ def test_a_pipelined_run_ends_as_a_plain_one(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize("pipeline", ["None", "SparseDist"])
 def test_bf16_learns_as_well(run: Run, tmp_path: Path, pipeline: str) -> None:
     """The planted signal is found with the dense part's products in BF16; the weights stay FP32."""
-    training = {"epochs": 2, "embeddingLearningRate": "0.1", "precision": "BF16", "pipeline": pipeline}
-    assert run(data={"numSamples": 4000}, training=training) == ExitCode.OK
+    training = {"epochs": 2, "embeddingLearningRate": "0.1", "precision": "BF16"}
+    assert run(data={"numSamples": 4000}, training=training, experimental={"pipeline": pipeline}) == ExitCode.OK
 
     assert progress(tmp_path / "run").metrics["auc"] > 0.7
 

@@ -145,11 +145,13 @@ def options(
     cuts: Cuts,
     world_size: int,
     run_dir: str,
+    pipeline: str = "SparseDist",
     **training: Any,
 ) -> list[str]:
     """Write job and plan, and return the trainer's arguments; a step is 16 samples of all ranks together."""
     model = {**SPEC["model"], "batchSizePerDevice": 16 // world_size}
     spec = {**SPEC, "model": model, "training": {**SPEC["training"], **training}}
+    spec["experimental"] = {"pipeline": pipeline}
     job = write_job(folder, job_data(world_size=world_size, **spec))
     plan = write_plan(folder, plan_of(cuts, world_size=world_size))
     return [str(job), "--plan", str(plan), "--run-dir", str(folder / run_dir)]
@@ -182,8 +184,8 @@ def test_a_pipelined_run_of_two_ranks_ends_as_a_plain_one(tmp_path: Path, ranks:
     saved = {}
     for pipeline in ("None", "SparseDist"):
         cuts = TWO_PROCESSES["uneven"]
-        training: dict[str, Any] = {"pipeline": pipeline, "maxSteps": 25, "evalEverySteps": 10}
-        arguments = options(tmp_path, cuts=cuts, world_size=2, run_dir=pipeline, **training)
+        training: dict[str, Any] = {"maxSteps": 25, "evalEverySteps": 10}
+        arguments = options(tmp_path, cuts=cuts, world_size=2, run_dir=pipeline, pipeline=pipeline, **training)
         ranks.succeed(TRAINER, arguments, folder=tmp_path, count=2)
         manifest = CheckpointManifest.read(tmp_path / pipeline / "checkpoints" / "step-00000025" / "checkpoint.json")
         saved[pipeline] = {name: digest for name, digest in manifest.files.items() if name != ".metadata"}

@@ -14,8 +14,8 @@ from support.trainer.trained_runs import WHOLE, Run, progress, saved_steps
 @pytest.mark.parametrize("pipeline", ["None", "SparseDist"])
 def test_a_trace_has_a_range_for_each_phase(run: Run, tmp_path: Path, pipeline: str) -> None:
     """Of the steps that were asked for, in the format that Chrome and Perfetto read."""
-    training = {"pipeline": pipeline, "maxSteps": 9, "evalEverySteps": 4}
-    checkpoint, experimental = {"everySteps": 4}, {"checkpoint": {"inBackground": True}}
+    training = {"maxSteps": 9, "evalEverySteps": 4}
+    checkpoint, experimental = {"everySteps": 4}, {"checkpoint": {"inBackground": True}, "pipeline": pipeline}
 
     assert (
         run("--trace-steps", "3:6", training=training, checkpoint=checkpoint, experimental=experimental) == ExitCode.OK

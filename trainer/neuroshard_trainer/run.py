@@ -15,6 +15,7 @@ from neuroshard_api.job.experimental import ResumePolicy
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.job.training import TrainPipeline
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import InputError
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -140,7 +141,7 @@ def set_up(
     """Return the loop that trains a job (see `train`). All ranks must call this. Raises ExpectedError."""
     spec = job.spec
     tables = plan.resolved.tables
-    if spec.data.reader_processes:
+    if spec.experimental.data.reader_processes:
         start_server()
     own = with_statistics(tables, spec.model.inline_tables(job.metadata.name))
     data = open_training_data(job, own, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
@@ -150,7 +151,7 @@ def set_up(
         logger.warning("%s: measured times will differ from the prediction", other)
     if process.is_first:
         _warn_of_few_repeats(plan, data.first_factors())
-        _log_repeats(data.first_repeats() if spec.data.has_sessions else {})
+        _log_repeats(data.first_repeats() if spec.has_sessions else {})
     schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
     set_matmul_precision(spec.training.precision)
     plan_sha256 = _agreed_plan(places.plan_file, process)
@@ -238,6 +239,7 @@ def set_up(
         data=data,
         schedule=schedule,
         training=spec.training,
+        is_pipelined=spec.experimental.pipeline is TrainPipeline.SPARSE_DIST,
         checkpoint=spec.checkpoint,
         replanning=spec.replanning,
         saver=Saver(checkpoints, staging=staging_for(process.device) if in_background else None),
@@ -388,9 +390,9 @@ def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> di
         values = {**values, "spec.model.wukong": model.wukong_layers.model_dump()}
     if found.text_features:
         values = {**values, "spec.data (features of texts)": found.text_features}
-    if data.has_sessions:  # they decide the order
-        sessions = [data.session_column, data.time_column, data.session_run]
-        values = {**values, "spec.data (sessionColumn, timeColumn, sessionRun)": sessions}
+    if job.spec.has_sessions:  # they decide the order
+        sessions = [data.session_column, data.time_column, job.spec.experimental.data.session_run]
+        values = {**values, "spec.data (sessionColumn, timeColumn), experimental.data.sessionRun": sessions}
     return {field: json.dumps(value) for field, value in values.items()}
 
 
@@ -399,7 +401,7 @@ def _drift_conditions(job: DLRMTrainingJob) -> str:
     spec = job.spec
     parts = [spec.model.model_dump_json(), spec.data.model_dump_json()]
     drift = [each.model_dump_json() for each in spec.experimental.synthetic_drift or ()]
-    texts = [*parts, spec.training.precision.value, spec.training.pipeline.value, *drift]
+    texts = [*parts, spec.training.precision.value, spec.experimental.pipeline.value, *drift]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 
 

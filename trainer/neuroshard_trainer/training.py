@@ -22,7 +22,7 @@ from neuroshard_api.documents.progress import (
     with_point,
 )
 from neuroshard_api.job.replanning import Replanning
-from neuroshard_api.job.training import Checkpoint, Training, TrainPipeline
+from neuroshard_api.job.training import Checkpoint, Training
 from neuroshard_api.lifecycle.restart_price import is_checkpoint_due
 from neuroshard_api.process.errors import InputError, StorageError
 from torch.nn.functional import binary_cross_entropy_with_logits
@@ -81,6 +81,7 @@ class TrainingLoop:
         data: TrainingData,
         schedule: Schedule,
         training: Training,
+        is_pipelined: bool,
         checkpoint: Checkpoint,
         replanning: Replanning,
         saver: Saver,
@@ -115,7 +116,7 @@ class TrainingLoop:
             state.model, state.dense_optimizer, state.replicated_optimizer, training, step=schedule.first_step
         )
         self._pipeline: BatchPipeline | None = None
-        if training.pipeline is TrainPipeline.SPARSE_DIST:
+        if is_pipelined:
             self._pipeline = BatchPipeline(state.model, self._optimizer, self._loss, process.device)
         self._progress = _Progress(progress_file, schedule, process, plan_sha256=manifest.plan_sha256)
         self._saved_step: int | None = None

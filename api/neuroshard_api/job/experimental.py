@@ -9,7 +9,7 @@ from neuroshard_api.documents.tables import EmbeddingDim
 from neuroshard_api.job.communication import WireSettings
 from neuroshard_api.job.dense import DenseUnits
 from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Part, Size
-from neuroshard_api.job.training import SyntheticDrift
+from neuroshard_api.job.training import DataSettings, SyntheticDrift, TrainPipeline
 from neuroshard_api.job.workers import Image, PodTemplateMetadata, Resources
 
 
@@ -32,11 +32,15 @@ class StagePods(Part):
 
 
 class ProfilerPods(StagePods):
-    """How the profiler's pods run."""
+    """How the profiler's pods run, and whether its cost models are corrected."""
 
     timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 1800
     """Maximum time of the stage, all its attempts together, in seconds; then the job fails. It begins when a node takes
     the first pod: time in a queue, or without a free device, does not count."""
+    correct_by_steps: bool = False
+    """Whether the job is planned with cost models that the steps of earlier jobs of the namespace corrected, where
+    there are some when planning begins, and corrects the profile by its own steps, once they are steady. The result is
+    kept where its error on steps that it was not fitted to is the least so far."""
 
 
 class SearchLimits(StagePods):
@@ -95,7 +99,7 @@ class Experimental(Part):
     """Settings that few jobs need. Each is off, or at the value that the product has for it, unless it is set."""
 
     profiler: ProfilerPods = ProfilerPods()
-    """How the profiler's pods run."""
+    """How the profiler's pods run, and whether its cost models are corrected."""
     planner: SearchLimits = SearchLimits()
     """Numbers of the planner, and how its pods run."""
     dense_parallelism: DenseUnits = DenseUnits()
@@ -106,6 +110,14 @@ class Experimental(Part):
     """How the workers find each other."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """How checkpoints are written and taken."""
+    data: DataSettings = DataSettings()
+    """How samples are drawn, ordered, and read."""
+    pipeline: TrainPipeline = TrainPipeline.SPARSE_DIST
+    """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's
+    TrainPipelineSparseDist; None does one thing after the other. The losses are the same bit by bit. Plans leave room
+    for the batches in either case."""
+    avoid_slow_nodes: bool = True
+    """Whether replanning.mode Auto restarts the workers elsewhere if a node is lastingly slower than its peers."""
     synthetic_drift: (
         Annotated[tuple[SyntheticDrift, ...], Field(min_length=1, max_length=256, json_schema_extra=ATOMIC)] | None
     ) = None

@@ -175,9 +175,7 @@ class WukongLayers(Part):
     num_layers: Annotated[int, Field(ge=1, le=64)] = 3
     """Layers; layer i sees interactions of up to 2 ** i features."""
     num_interactions: Annotated[int, Field(ge=1, le=4096)] = 16
-    """Vectors that a layer makes of dot products of pairs."""
-    num_compressed: Annotated[int, Field(ge=1, le=4096)] = 16
-    """Vectors that a layer makes as linear combinations of those that it takes."""
+    """Vectors that a layer makes of dot products of pairs; it makes as many as linear combinations of its inputs."""
     low_rank_dim: Annotated[int, Field(ge=1, le=4096)] = 24
     """Columns to which the dot products of a vector with all others are projected."""
     layer_sizes: LayerSizes = (512, 512)
@@ -186,7 +184,7 @@ class WukongLayers(Part):
     @property
     def num_outputs(self) -> int:
         """Vectors that a layer returns."""
-        return self.num_interactions + self.num_compressed
+        return 2 * self.num_interactions
 
 
 class Model(Part):
@@ -240,7 +238,7 @@ class Model(Part):
     cross_network: CrossNetwork | None = None
     """Size of the cross network; for DCNv2 only. If unset: 3 layers of rank 512."""
     wukong: WukongLayers | None = None
-    """Size of the interaction of Wukong; for that architecture only. If unset: 3 layers of 16 and 16 vectors."""
+    """Size of the interaction of Wukong; for that architecture only. If unset: 3 layers of 32 vectors."""
 
     @property
     def cross(self) -> CrossNetwork:

@@ -102,7 +102,7 @@ def spec_request(
         wire=narrow.fixed,
         gradient_choices=narrow.gradient_choices if counts_dense else None,
         gradients=narrow.fixed_gradients,
-        pipeline=Pipeline[spec.training.pipeline.name],
+        pipeline=Pipeline[spec.experimental.pipeline.name],
         memory=MemorySettings(
             dense_bytes=None if dense is None else size_bytes(dense),
             expandable_segments=has_expandable_segments,
@@ -191,19 +191,21 @@ def with_known_repeats(job: DLRMTrainingJob, tables: TableSet) -> TableSet:
     A table is in the group of its features, if they are all in one; all others have no repeats in such samples, and
     none has where samples are read as they are stored, for there sessions take turns.
     """
-    data = job.spec.data
-    if data.synthetic_sessions is None:
+    drawn = job.spec.experimental.data
+    sessions = drawn.synthetic_sessions
+    if sessions is None:
         return tables
-    groups = {name: group for group in data.synthetic_sessions.groups for name in group.features}
+    groups = {name: group for group in sessions.groups for name in group.features}
     known = []
     for table in tables.tables:
         own = [groups.get(name) for name in table.feature_names or (table.name,)]
         group = own[0] if all(each is own[0] for each in own) else None
-        repeats = group is not None and not table.is_sequence and data.shuffle  # stored order interleaves the sessions
-        factor = data.synthetic_sessions.factor(group, run=data.session_run) if group is not None and repeats else None
+        # Stored order interleaves the sessions.
+        repeats = group is not None and not table.is_sequence and job.spec.data.shuffle
+        factor = sessions.factor(group, run=drawn.session_run) if group is not None and repeats else None
         name = group.features[0] if group is not None and repeats else None
         known.append(table.model_copy(update={"duplication_group": name, "duplication_factor": factor}))
-    return tables.model_copy(update={"tables": tuple(known), "session_run": data.session_run})
+    return tables.model_copy(update={"tables": tuple(known), "session_run": drawn.session_run})
 
 
 def groups_to_deduplicate(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ...]:
@@ -211,9 +213,9 @@ def groups_to_deduplicate(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, 
 
     None where the job does not keep runs together that are as long as those at which the factors were measured.
     """
-    data = job.spec.data
-    is_wanted = data.deduplication is Deduplication.AUTO and data.has_sessions and not job.spec.trainer.command
-    return tables.duplication_groups if is_wanted and tables.session_run == data.session_run else ()
+    spec = job.spec
+    is_wanted = spec.data.deduplication is Deduplication.AUTO and spec.has_sessions and not spec.trainer.command
+    return tables.duplication_groups if is_wanted and tables.session_run == spec.experimental.data.session_run else ()
 
 
 def reads_sessions(job: DLRMTrainingJob) -> bool:
@@ -224,18 +226,18 @@ def reads_sessions(job: DLRMTrainingJob) -> bool:
 
 def _unmeasured_repeats(job: DLRMTrainingJob, tables: TableSet) -> tuple[str, ...]:
     """Return a sentence where sessions are read and it is not known how often their lists repeat."""
-    data = job.spec.data
+    data, run = job.spec.data, job.spec.experimental.data.session_run
     if not reads_sessions(job):
         return ()
     label = "" if data.label_column is None else f" --label {data.label_column}"
     path = data.path if data.format is DataFormat.PARQUET else "PARQUET"
     convert = "" if data.format is DataFormat.PARQUET else "write the log as Parquet, "
-    order = f"--session {data.session_column} --time {data.time_column or 'COLUMN'} --session-run {data.session_run}"
+    order = f"--session {data.session_column} --time {data.time_column or 'COLUMN'} --session-run {run}"
     command = f"`neuroshard stats {path}{label} {order} --embedding-dim N --out tables.json`"
     if not tables.has_duplication_factors:
         found = "the tables have no duplication factors"
-    elif tables.session_run != data.session_run:
-        found = f"the duplication factors are of runs of {tables.session_run}, sessionRun is {data.session_run}"
+    elif tables.session_run != run:
+        found = f"the duplication factors are of runs of {tables.session_run}, sessionRun is {run}"
     else:
         return ()
     problem = f"spec.data.sessionColumn: {found}, so that the plan is for batches with all repeated lists"

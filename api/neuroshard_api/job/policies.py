@@ -5,7 +5,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Name, Part, Rule, Unique
+from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Part, Rule, Unique
 
 Seconds = Annotated[int, Field(ge=1, le=INT32_MAX)]
 
@@ -113,13 +113,6 @@ class CleanPodPolicy(StrEnum):
     ALL = "All"
 
 
-class SchedulingPolicy(Part):
-    """How the pods of the job are scheduled."""
-
-    priority_class_name: Name | None = None
-    """PriorityClass of all pods of the job. If unset: the cluster's default."""
-
-
 class RunPolicy(Part):
     """Deadlines, and what happens when the job has ended."""
 
@@ -134,5 +127,3 @@ class RunPolicy(Part):
     pre_running_deadline_seconds: Seconds | None = None
     """Most seconds until all workers run, without the time that the job was suspended; then it fails. If unset: no
     limit."""
-    scheduling_policy: SchedulingPolicy = SchedulingPolicy()
-    """How the pods of the job are scheduled. Kueue is asked by the label kueue.x-k8s.io/queue-name of the job."""

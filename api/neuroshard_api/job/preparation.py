@@ -81,14 +81,6 @@ class Profiler(Part):
                 profiler.backend is not ProfilerBackend.SIMULATED or profiler.device_type is not None
             ),
         ),
-        Rule(
-            cel="!self.correctBySteps || (self.policy == 'IfNotPresent' && !has(self.costModelRef))",
-            message="correctBySteps is for profiles that jobs share: it needs policy IfNotPresent and no costModelRef",
-            holds=lambda profiler: (
-                not profiler.correct_by_steps
-                or (profiler.policy is ProfilerPolicy.IF_NOT_PRESENT and profiler.cost_model_ref is None)
-            ),
-        ),
     )
 
     policy: ProfilerPolicy = ProfilerPolicy.IF_NOT_PRESENT
@@ -105,10 +97,6 @@ class Profiler(Part):
     """Seconds of measurements; more of them lower the error of the cost models."""
     cost_model_ref: CostModelReference | None = None
     """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
-    correct_by_steps: bool = False
-    """Whether the job is planned with cost models that the steps of earlier jobs of the namespace corrected, where
-    there are some when planning begins, and corrects the profile by its own steps, once they are steady. The result is
-    kept where its error on steps that it was not fitted to is the least so far."""
 
 
 class PlannerAlgorithm(StrEnum):

@@ -32,11 +32,9 @@ class Replanning(Part):
 
     mode: ReplanningMode = ReplanningMode.SUGGEST
     """Off makes no further plan. Suggest plans for changed inputs while training continues, and shows gain and price.
-    Auto also restarts the workers under that plan where it pays, from a checkpoint."""
+    Auto also restarts the workers from a checkpoint: under that plan where it pays, and away from a slow node."""
     max_replans: Annotated[int, Field(ge=0, le=100)] = 3
     """Maximum restarts for changed inputs or slow nodes over the life of the job."""
-    avoid_slow_nodes: bool = True
-    """Whether mode Auto restarts the workers elsewhere if a node is lastingly slower than its peers."""
 
 
 class TrainedPlan(Part):

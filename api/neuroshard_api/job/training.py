@@ -183,11 +183,6 @@ class Data(Part):
             message="constantInSession names features that are constant in a session; it needs sessionColumn",
             holds=lambda data: data.session_column is not None or data.constant_in_session is None,
         ),
-        Rule(
-            cel="self.format == 'Synthetic' || !has(self.syntheticSessions)",
-            message="syntheticSessions is for the format Synthetic only",
-            holds=lambda data: data.format is DataFormat.SYNTHETIC or data.synthetic_sessions is None,
-        ),
     )
 
     format: DataFormat = DataFormat.SYNTHETIC
@@ -205,10 +200,6 @@ class Data(Part):
     evaluation_path: DataPath | None = None
     """Data of the same format for evaluation, such as the last day; training leaves out what it names. If unset:
     validationPercent of the data is held out. Given: nothing is."""
-    evaluation_samples: PositiveCount = 1_048_576
-    """Most samples of one evaluation; where there are more, they come from blocks at even distances."""
-    reader_processes: Annotated[int, Field(ge=0, le=64)] = 2
-    """Processes of each rank that read, decode and collate ahead of training. 0: the training thread reads."""
     persistent_volume_claim: VolumeClaim | None = None
     """Volume that holds the data, mounted read-only at /data. If unset: the path is in the image, or podTemplate mounts
     it."""
@@ -240,20 +231,24 @@ class Data(Part):
     """Parquet, CSV: features whose lists are equal for all samples of a session. Training ends with an error where one
     changes within a session and a block that it reads; `neuroshard stats --constant` compares whole Parquet logs. If
     unset: lists may change."""
-    session_run: Annotated[int, Field(ge=0, le=INT32_MAX)] = 8
-    """Maximum consecutive samples of one session that shuffling keeps together. 0: whole sessions, which can cost
-    accuracy. 1: samples are shuffled one by one."""
-    synthetic_sessions: SyntheticSessions | None = None
-    """Synthetic: sessions in which lists repeat. If unset: lists are drawn for each sample."""
     deduplication: Deduplication = Deduplication.AUTO
     """Auto leaves repeated lists out of batches where samples come in sessions, the tables have duplication factors
     (`neuroshard stats --session --time`; `neuroshard run` measures them itself in Parquet files), and the planner
     expects a gain; Off never does. The factors of synthetic sessions follow from their parameters."""
 
-    @property
-    def has_sessions(self) -> bool:
-        """Whether the samples come in sessions."""
-        return self.session_column is not None or self.synthetic_sessions is not None
+
+class DataSettings(Part):
+    """How samples are drawn, ordered, and read."""
+
+    evaluation_samples: PositiveCount = 1_048_576
+    """Most samples of one evaluation; where there are more, they come from blocks at even distances."""
+    reader_processes: Annotated[int, Field(ge=0, le=64)] = 2
+    """Processes of each rank that read, decode and collate ahead of training. 0: the training thread reads."""
+    session_run: Annotated[int, Field(ge=0, le=INT32_MAX)] = 8
+    """Maximum consecutive samples of one session that shuffling keeps together. 0: whole sessions, which can cost
+    accuracy. 1: samples are shuffled one by one."""
+    synthetic_sessions: SyntheticSessions | None = None
+    """Synthetic: sessions in which lists repeat. If unset: lists are drawn for each sample."""
 
 
 class DenseOptimizer(StrEnum):
@@ -338,10 +333,6 @@ class Training(Part):
     precision: Precision = Precision.TF32
     """Arithmetic of the dense part's matrix products: FP32; TF32, which is FP32 on devices without it, such as CPUs; or
     BF16. Lookups compute in the tables' own types."""
-    pipeline: TrainPipeline = TrainPipeline.SPARSE_DIST
-    """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's
-    TrainPipelineSparseDist; None does one thing after the other. The losses are the same bit by bit. Plans leave room
-    for the batches in either case."""
     communication: Communication = Communication()
     """Narrow types for what travels between devices."""
     target_auc: PositiveDecimal | None = None

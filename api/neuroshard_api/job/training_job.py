@@ -27,7 +27,7 @@ from neuroshard_api.job.experimental import Experimental
 from neuroshard_api.job.feature_columns import COLUMN_RULES, job_column_problems
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
-from neuroshard_api.job.preparation import Planner, PlanReference, Profiler
+from neuroshard_api.job.preparation import Planner, PlanReference, Profiler, ProfilerPolicy
 from neuroshard_api.job.replanning import Replanning
 from neuroshard_api.job.resource import Checked, Part, Rule, Waived, broken
 from neuroshard_api.job.status import Status
@@ -177,6 +177,23 @@ class Spec(Part):
             message="experimental.syntheticDrift is for data of the format Synthetic only",
             holds=lambda spec: spec.data.format is DataFormat.SYNTHETIC or spec.experimental.synthetic_drift is None,
         ),
+        Rule(
+            cel="self.data.format == 'Synthetic' || !has(self.experimental.data.syntheticSessions)",
+            message="experimental.data.syntheticSessions is for data of the format Synthetic only",
+            holds=lambda spec: (
+                spec.data.format is DataFormat.SYNTHETIC or spec.experimental.data.synthetic_sessions is None
+            ),
+        ),
+        Rule(
+            cel="!self.experimental.profiler.correctBySteps || "
+            "(self.profiler.policy == 'IfNotPresent' && !has(self.profiler.costModelRef))",
+            message="experimental.profiler.correctBySteps is for profiles that jobs share: it needs profiler.policy "
+            "IfNotPresent and no profiler.costModelRef",
+            holds=lambda spec: (
+                not spec.experimental.profiler.correct_by_steps
+                or (spec.profiler.policy is ProfilerPolicy.IF_NOT_PRESENT and spec.profiler.cost_model_ref is None)
+            ),
+        ),
         *COLUMN_RULES,
         *(
             _only_while_suspended(to_camel(name), optional=name == "plan_ref")
@@ -228,6 +245,11 @@ class Spec(Part):
     def narrow_types(self) -> NarrowTypes:
         """What travels in narrow types."""
         return NarrowTypes(policy=self.training.communication.policy, settings=self.experimental.communication)
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether the samples come in sessions."""
+        return self.data.session_column is not None or self.experimental.data.synthetic_sessions is not None
 
     @property
     def dense_choices(self) -> DenseChoices | None:

@@ -245,4 +245,4 @@ class PodTemplate(Part):
     """Fields of a pod's spec, merged over the operator's by Kubernetes' strategic merge: nodeSelector, tolerations,
     affinity, volumes, resourceClaims, terminationGracePeriodSeconds and so on. The container of the workers is called
     trainer. What decides the node, such as nodeSelector and tolerations, holds for the profiler too, so that it
-    measures the same kind of node; imagePullSecrets hold for the pods of all stages."""
+    measures the same kind of node; imagePullSecrets and priorityClassName hold for the pods of all stages."""

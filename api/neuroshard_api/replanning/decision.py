@@ -379,7 +379,7 @@ def decide_slow_node(
     if obstacle is not None:
         verdict, message = obstacle
         return decided(verdict, f"{why}; {message}")
-    return decided(ReplanVerdict.RESTART_PAYS, why, acts=policy.mode is ReplanningMode.AUTO and policy.avoid_slow_nodes)
+    return decided(ReplanVerdict.RESTART_PAYS, why, acts=policy.mode is ReplanningMode.AUTO)
 
 
 def _against_leaving(restart: Restart, gain_ms: float, lost_ms: float, price_ms: float) -> str | None:

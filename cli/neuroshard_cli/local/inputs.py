@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from neuroshard_api.job.training import Data
+    from neuroshard_api.job.training_job import Spec
 
 MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
 """Packages whose versions a profile and a training depend on."""
-_LATER_FIELDS = ("session_column", "time_column", "session_run", "synthetic_sessions", "missing")
+_LATER_FIELDS = ("session_column", "time_column", "missing")
 """Of the data, in the order in which releases brought them."""
 
 
@@ -48,11 +48,14 @@ def versions() -> list[str]:
     return found
 
 
-def samples_text(data: "Data") -> str:
+def samples_text(spec: "Spec") -> str:
     """Return the settings that decide which samples a training reads, and their order, as JSON.
 
     A field that came with a later release counts only where it is set, for trainings are kept over upgrades. To leave
     out repeated lists changes no sample, and neither does the check of constant ones.
     """
+    data, drawn = spec.data, spec.experimental.data
     unset = {name for name in _LATER_FIELDS if getattr(data, name) == type(data).model_fields[name].default}
-    return data.model_dump_json(exclude={"deduplication", "constant_in_session", *unset})
+    samples = data.model_dump_json(exclude={"deduplication", "constant_in_session", *unset})
+    order = drawn.model_dump_json(include={"session_run", "synthetic_sessions"}, exclude_defaults=True)
+    return f"{samples}\n{order}"

@@ -11,7 +11,7 @@ from neuroshard_cli.shared.output import write_file
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.job.training import Data
-    from neuroshard_api.job.training_job import DLRMTrainingJob
+    from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 
 STAGE = "measure"
 _SHOWN_NAMES = 4
@@ -27,14 +27,14 @@ def wants_repeats(job: "DLRMTrainingJob", tables: "TableSet") -> bool:
 
 
 def measured_repeats(
-    data: "Data", tables: "TableSet", directory: RunDirectory, view: RunView, *, root: Path
+    spec: "Spec", tables: "TableSet", directory: RunDirectory, view: RunView, *, root: Path
 ) -> "TableSet":
     """Return tables with the duplication factors of the training data, of this run or an earlier one of the folder.
 
     Where they cannot be measured, the tables stay as they are, and the reason is shown.
 
     Args:
-        data: of the job, with a session column.
+        spec: of the job, with a session column.
         tables: without factors.
         directory: keeps the tables with their factors.
         view: shows the factors.
@@ -43,9 +43,10 @@ def measured_repeats(
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.process.errors import DataError, MissingPackageError, StorageError
 
+    data, run = spec.data, spec.experimental.data.session_run
     assert data.path is not None, "the job was checked when it was read"
     paths = [path for path in (data.path, data.evaluation_path) if path is not None]
-    columns = [str(data.session_column), str(data.time_column), str(data.session_run)]
+    columns = [str(data.session_column), str(data.time_column), str(run)]
     files = [line for path in paths for line in data_files(root, path)]
     inputs = digest([tables.to_json(), *paths, *columns, *files, *versions()])
     if directory.is_finished(STAGE, inputs):
@@ -54,7 +55,7 @@ def measured_repeats(
         return found
     view.begin(STAGE, "counting lists that repeat in sessions")
     try:
-        found = _measured(data, tables, root=root)
+        found = _measured(data, tables, root=root, session_run=run)
     except (DataError, MissingPackageError, StorageError) as error:
         view.end(STAGE, "failed", f"{error}; the plan is for batches with all repeated lists")
         return tables
@@ -64,7 +65,7 @@ def measured_repeats(
     return found
 
 
-def _measured(data: "Data", tables: "TableSet", *, root: Path) -> "TableSet":
+def _measured(data: "Data", tables: "TableSet", *, root: Path, session_run: int) -> "TableSet":
     from neuroshard_profiler.sessions.engine import EngineSettings
     from neuroshard_profiler.sessions.groups import measure_duplication
     from neuroshard_trainer.data.formats import files_of
@@ -77,7 +78,7 @@ def _measured(data: "Data", tables: "TableSet", *, root: Path) -> "TableSet":
         tuple(features),
         session=data.session_column,
         time=data.time_column,
-        session_run=data.session_run,
+        session_run=session_run,
         settings=EngineSettings(),
     )
     return duplication.of_tables(tables)

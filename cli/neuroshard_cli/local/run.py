@@ -82,9 +82,7 @@ class LocalRun:
             data_dir: where relative paths of spec.data begin.
         """
         if wants_repeats(self._job, self._given_tables):
-            self._tables = measured_repeats(
-                self.spec.data, self._given_tables, self._directory, self._view, root=data_dir
-            )
+            self._tables = measured_repeats(self.spec, self._given_tables, self._directory, self._view, root=data_dir)
 
     def write_inputs(self) -> None:
         """Write the job and its tables, as the stages' commands read them."""
@@ -218,7 +216,7 @@ class LocalRun:
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
         samples = [
-            samples_text(spec.data),
+            samples_text(spec),
             *(each.model_dump_json() for each in spec.experimental.synthetic_drift or ()),
         ]
         identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), *samples, *files])

@@ -54,7 +54,7 @@ def taken(context: Context) -> str | None:
 
 
 def _is_wanted(context: Context) -> bool:
-    return context.spec.profiler.correct_by_steps and not takes_given_models(context.spec)
+    return context.spec.experimental.profiler.correct_by_steps and not takes_given_models(context.spec)
 
 
 def cost_models(context: Context) -> tuple[StageResult, GivenModels | None]:

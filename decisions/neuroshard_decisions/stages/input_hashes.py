@@ -16,8 +16,8 @@ _HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources", "pod_m
 """Fields that say how a stage's pod runs and not what it decides."""
 _OF_OTHER_PODS = {"profiler", "planner"}
 """Fields of spec.experimental that the workers do not see. The plan that they lead to is hashed by itself."""
-_REPEATS = {"session_column", "session_run", "synthetic_sessions", "deduplication"}
-"""Fields of spec.data that decide whether a plan may leave out repeated lists."""
+_REPEATS = {"session_column", "deduplication"}
+"""Fields of spec.data that decide whether a plan may leave out repeated lists, next to how sessions are drawn."""
 
 
 def takes_given_models(spec: Spec) -> bool:
@@ -68,8 +68,8 @@ def plan_inputs_hash(
     communication = _said(spec.training.communication) | _said(few.communication, leave_out={"guard"})
     search = _said(few.planner, leave_out=_HOW_IT_RUNS)
     said |= {name: part for name, part in (("communication", communication), ("search", search)) if part}
-    if spec.data.has_sessions:
-        said["sessions"] = _said(spec.data, only=_REPEATS)
+    if spec.has_sessions:
+        said["sessions"] = _said(spec.data, only=_REPEATS) | _said(few.data, only={"session_run", "synthetic_sessions"})
     return _hash(said)
 
 

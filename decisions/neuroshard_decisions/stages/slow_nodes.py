@@ -22,7 +22,8 @@ def leave_slow_node(training: TrainingWorkers) -> StageResult | None:
     """Return the restart of workers away from a slow node. None: no node is slow, or it does not pay to leave it."""
     context, drift = training.context, training.drift
     policy, record = context.spec.replanning, training.record
-    if drift is None or policy.mode is not ReplanningMode.AUTO or not policy.avoid_slow_nodes:
+    leaves = policy.mode is ReplanningMode.AUTO and context.spec.experimental.avoid_slow_nodes
+    if drift is None or not leaves:
         return None
     change = first_change(drift.changes, SlowdownCause.DEVICE_SLOW, SlowdownCause.NODE_SLOW)
     node = None if change is None else _node_of(training, change.ranks)

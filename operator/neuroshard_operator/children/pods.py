@@ -75,7 +75,7 @@ def pod_template(
     overlay: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Return the pod template of a stage's Job; `overlay` is merged over all of its spec."""
-    priority = context.spec.run_policy.scheduling_policy.priority_class_name
+    priority = context.spec.pod_template.spec.get("priorityClassName")
     user = {"runAsUser": USER, "runAsGroup": USER, "fsGroup": USER}
     defaults = {
         "restartPolicy": "Never",

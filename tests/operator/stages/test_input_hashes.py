@@ -91,25 +91,26 @@ def test_how_the_dense_part_is_kept_decides_the_plan(
     assert (len(plans) == 2) == changes
 
 
-SESSIONS = {"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": "0.1"}]}}
+DRAWN = {"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": "0.1"}]}}
+SESSIONS: dict[str, Any] = {"experimental": {"data": DRAWN}}
 
 
 @pytest.mark.parametrize(
-    ("data", "changes"),
+    ("spec", "changes"),
     [
         ({}, False),
-        ({"sessionRun": 4}, False),
+        ({"experimental": {"data": {"sessionRun": 4}}}, False),
         (SESSIONS, True),
-        ({**SESSIONS, "sessionRun": 4}, True),
-        ({**SESSIONS, "deduplication": "Off"}, True),
+        ({"experimental": {"data": {**DRAWN, "sessionRun": 4}}}, True),
+        ({**SESSIONS, "data": {"deduplication": "Off"}}, True),
     ],
     ids=["nothing", "run without sessions", "sessions", "run", "off"],
 )
-def test_sessions_decide_the_plan(data: dict[str, Any], *, changes: bool) -> None:
+def test_sessions_decide_the_plan(spec: dict[str, Any], *, changes: bool) -> None:
     """How long runs are, and whether repeats may be left out; other jobs keep the hash of earlier releases."""
-    hashes = {plan_inputs_hash(builders.job(data=each).spec, HARDWARE, replans=0) for each in ({}, SESSIONS, data)}
+    hashes = {plan_inputs_hash(builders.job(**each).spec, HARDWARE, replans=0) for each in ({}, SESSIONS, spec)}
     before = plan_inputs_hash(builders.job().spec, HARDWARE, replans=0)
-    after = plan_inputs_hash(builders.job(data=data).spec, HARDWARE, replans=0)
+    after = plan_inputs_hash(builders.job(**spec).spec, HARDWARE, replans=0)
 
     assert (before != after) == changes
-    assert len(hashes) == (3 if changes and data != SESSIONS else 2)
+    assert len(hashes) == (3 if changes and spec != SESSIONS else 2)

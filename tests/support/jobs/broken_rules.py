@@ -193,9 +193,11 @@ RULES = (
     ),
     broken_rule(
         "corrections-of-a-profile-that-is-not-shared",
-        "spec.profiler",
-        "correctBySteps is for profiles that jobs share: it needs policy IfNotPresent and no costModelRef",
-        profiler={"policy": "Always", "correctBySteps": True},
+        "spec",
+        "experimental.profiler.correctBySteps is for profiles that jobs share: it needs profiler.policy IfNotPresent "
+        "and no profiler.costModelRef",
+        profiler={"policy": "Always"},
+        experimental={"profiler": {"correctBySteps": True}},
     ),
     broken_rule(
         "two-places-of-cost-models",
@@ -390,19 +392,20 @@ RULES = (
     ),
     broken_rule(
         "drawn-sessions-of-real-samples",
-        "spec.data",
-        "syntheticSessions is for the format Synthetic only",
-        data={
-            "format": "Parquet",
-            "path": "data",
-            "syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": 1}]},
+        "spec",
+        "experimental.data.syntheticSessions is for data of the format Synthetic only",
+        data={"format": "Parquet", "path": "data"},
+        experimental={
+            "data": {"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": 1}]}},
         },
     ),
     broken_rule(
         "chance-above-one",
-        "spec.data.syntheticSessions.groups[0]",
+        "spec.experimental.data.syntheticSessions.groups[0]",
         "changeProbability must be at most 1",
-        data={"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": "1.5"}]}},
+        experimental={
+            "data": {"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": "1.5"}]}},
+        },
     ),
     broken_rule(
         "target-that-no-model-reaches",

@@ -70,16 +70,24 @@ def job_data(*, tables: Sequence[Table] = TABLES, world_size: int = 1, **spec: M
             "overArchLayerSizes": [8],
         },
         "trainer": {"numProcPerNode": world_size},
-        "experimental": {"rendezvous": {"timeoutSeconds": 60}},
-        "data": {"format": "Synthetic", "numSamples": 400, "readerProcesses": 0},
+        "experimental": {"rendezvous": {"timeoutSeconds": 60}, "data": {"readerProcesses": 0}},
+        "data": {"format": "Synthetic", "numSamples": 400},
         "training": {"logEverySteps": 5},
     }
     return {
         "apiVersion": "training.neuroshard.dev/v1alpha1",
         "kind": "DLRMTrainingJob",
         "metadata": {"name": "test"},
-        "spec": {part: {**defaults.get(part, {}), **spec.get(part, {})} for part in dict.fromkeys((*defaults, *spec))},
+        "spec": {
+            part: _merged(defaults.get(part, {}), spec.get(part, {})) for part in dict.fromkeys((*defaults, *spec))
+        },
     }
+
+
+def _merged(usual: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields over usual ones, and the fields of the usual readers below those of the data."""
+    readers = {"data": {**usual["data"], **given.get("data", {})}} if isinstance(usual.get("data"), Mapping) else {}
+    return {**usual, **given, **readers}
 
 
 def write_job(folder: Path, job: Mapping[str, Any]) -> Path:

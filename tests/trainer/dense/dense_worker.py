@@ -52,7 +52,7 @@ WORLD = builders.topology(4, num_nodes=2)
 SIZES = {"architecture": "DCNv2", "crossNetwork": {"numLayers": 3, "lowRankDim": 5}}
 WUKONG = {
     "architecture": "Wukong",
-    "wukong": {"numLayers": 3, "numInteractions": 3, "numCompressed": 2, "lowRankDim": 2, "layerSizes": [9]},
+    "wukong": {"numLayers": 3, "numInteractions": 3, "lowRankDim": 2, "layerSizes": [9]},
 }
 FIRST_OF_WUKONG = 9
 """Number of the first plan whose model is Wukong; the ones before are of DCNv2."""

@@ -157,30 +157,30 @@ def test_each_layer_of_a_cross_network_is_a_unit() -> None:
 
 def test_each_layer_of_wukong_is_a_unit() -> None:
     """With its dot products, linear combinations, and norms; all that take what they return are one that repeats."""
-    size = {"numLayers": 3, "numInteractions": 4, "numCompressed": 2, "lowRankDim": 3, "layerSizes": [10]}
+    size = {"numLayers": 3, "numInteractions": 4, "lowRankDim": 3, "layerSizes": [10]}
     profile = counted(job_of(architecture="Wukong", wukong=size))
     layers = [unit for unit in profile.units if unit.module.startswith("interaction.")]
 
     def parameters(inputs: int, shortcut: int) -> int:
         mlp = (3 * inputs * 10 + 10) + (10 * 4 * 8 + 4 * 8)
-        return inputs * (3 + 2) + shortcut + 2 * (3 * inputs) + mlp + 2 * 8
+        return inputs * (3 + 4) + shortcut + 2 * (3 * inputs) + mlp + 2 * 8
 
     def flops(inputs: int, shortcut: int) -> int:
         matrices = 3 * inputs * 10 + 10 * 4 * 8
-        return 2 * SAMPLES * (8 * (2 * 3 * inputs + 2 * inputs + shortcut) + matrices)
+        return 2 * SAMPLES * (8 * (2 * 3 * inputs + 4 * inputs + shortcut) + matrices)
 
     assert [unit.module for unit in layers] == [f"interaction.interaction.layers.{index}" for index in (0, 1)]
     assert [unit.repeats for unit in layers] == [1, 2]
-    assert [unit.num_parameters for unit in layers] == [parameters(3, 6 * 3), parameters(6, 0)]
-    assert [unit.forward_flops for unit in layers] == [flops(3, 6 * 3), flops(6, 0)]
+    assert [unit.num_parameters for unit in layers] == [parameters(3, 8 * 3), parameters(8, 0)]
+    assert [unit.forward_flops for unit in layers] == [flops(3, 8 * 3), flops(8, 0)]
     assert {unit.backward_flops / unit.forward_flops for unit in layers} == {2}
-    assert {unit.output_bytes for unit in layers} == {4 * 6 * 8 * SAMPLES}
+    assert {unit.output_bytes for unit in layers} == {4 * 8 * 8 * SAMPLES}
     assert json.loads(profile.signature["spec.model.wukong"])["numLayers"] == 3
 
 
 def test_operators_of_a_layer_are_counted_in_the_order_of_their_calls() -> None:
     """Norms and linear layers; projection and combination are the layer's own. Their moments are within the layer's."""
-    size = {"numLayers": 2, "numInteractions": 4, "numCompressed": 2, "lowRankDim": 3, "layerSizes": [10]}
+    size = {"numLayers": 2, "numInteractions": 4, "lowRankDim": 3, "layerSizes": [10]}
     layer = next(
         unit
         for unit in counted(job_of(architecture="Wukong", wukong=size)).units
@@ -189,11 +189,11 @@ def test_operators_of_a_layer_are_counted_in_the_order_of_their_calls() -> None:
 
     assert layer.operators is not None
     assert [each.module for each in layer.operators] == ["products_norm", "mlp.0", "mlp.2", "output_norm"]
-    assert [each.num_parameters for each in layer.operators] == [36, 18 * 10 + 10, 10 * 32 + 32, 16]
-    assert [each.largest_tensor_parameters for each in layer.operators] == [18, 180, 320, 8]
-    assert layer.own_parameters == 6 * (3 + 2)
+    assert [each.num_parameters for each in layer.operators] == [48, 24 * 10 + 10, 10 * 32 + 32, 16]
+    assert [each.largest_tensor_parameters for each in layer.operators] == [24, 240, 320, 8]
+    assert layer.own_parameters == 8 * (3 + 4)
     first, second = layer.operators[1:3]
-    assert (first.forward_flops, second.forward_flops) == (2 * SAMPLES * 18 * 10, 2 * SAMPLES * 10 * 32)
+    assert (first.forward_flops, second.forward_flops) == (2 * SAMPLES * 24 * 10, 2 * SAMPLES * 10 * 32)
     assert first.backward_flops == 2 * first.forward_flops
     highest = layer.activation_bytes + layer.output_bytes + layer.transient_bytes
     assert max(each.backward_bytes + each.transient_bytes for each in layer.operators) <= highest

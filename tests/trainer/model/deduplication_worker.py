@@ -17,7 +17,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Pooling, Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.job.model import Model
-from neuroshard_api.job.training import DenseOptimizer, Training, TrainPipeline
+from neuroshard_api.job.training import DenseOptimizer, Training
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
@@ -114,7 +114,7 @@ def trained(plan: GivenPlan, *, pipelined: bool) -> tuple[list[torch.Tensor], di
         device=CPU,
     )
     prove_sharding(model, plan)
-    training = Training(pipeline=TrainPipeline.NONE, dense_optimizer=DenseOptimizer.SGD)
+    training = Training(dense_optimizer=DenseOptimizer.SGD)
     stepping = StepOptimizer(
         model,
         dense_optimizer(model, training, tables_path=TABLES_PATH),

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,13 @@ def test_weighted_bags_without_repeats_train_as_all_lists_do(tmp_path: Path, ran
 
 def test_a_job_goes_on_from_a_checkpoint_of_another_form(tmp_path: Path, run: Callable[..., Any]) -> None:
     """All lists first, then both forms without repeats: loss and AUC of a run on all lists."""
-    data = {"syntheticSessions": SESSIONS, "numSamples": 2000}
-    assert run(data=data, training={"maxSteps": 60}, run_dir="whole") == ExitCode.OK
-    assert run(data=data, training={"maxSteps": 20}) == ExitCode.OK
+    run = partial(run, data={"numSamples": 2000}, experimental={"data": {"syntheticSessions": SESSIONS}})
+    assert run(training={"maxSteps": 60}, run_dir="whole") == ExitCode.OK
+    assert run(training={"maxSteps": 20}) == ExitCode.OK
     deduplicating(tmp_path, "user", "country", form=DeduplicationForm.GROUPED)
-    assert run(data=data, training={"maxSteps": 40}) == ExitCode.OK
+    assert run(training={"maxSteps": 40}) == ExitCode.OK
     deduplicating(tmp_path, "user", "country")
-    assert run(data=data, training={"maxSteps": 60}) == ExitCode.OK
+    assert run(training={"maxSteps": 60}) == ExitCode.OK
 
     ended, whole = (TrainingProgress.read(tmp_path / name / "progress.json") for name in ("run", "whole"))
     assert ended.step == whole.step == 60
@@ -79,12 +80,14 @@ def test_another_order_of_sessions_is_another_training(
     run: Callable[..., Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its checkpoint's position would mean other samples."""
-    data = {"syntheticSessions": SESSIONS, "numSamples": 2000}
-    assert run(data=data, training={"maxSteps": 5}) == ExitCode.OK
+    drawn = {"syntheticSessions": SESSIONS}
+    run = partial(run, data={"numSamples": 2000})
+    assert run(experimental={"data": drawn}, training={"maxSteps": 5}) == ExitCode.OK
 
-    assert run(data={**data, "sessionRun": 4}, training={"maxSteps": 10}) == ExitCode.INVALID_INPUT
+    other = {"data": {**drawn, "sessionRun": 4}}
+    assert run(experimental=other, training={"maxSteps": 10}) == ExitCode.INVALID_INPUT
 
-    assert "sessionRun) = [null, null, 8], the job has [null, null, 4]" in capsys.readouterr().err
+    assert "sessionRun = [null, null, 8], the job has [null, null, 4]" in capsys.readouterr().err
 
 
 def test_a_log_that_is_not_clustered_is_warned_of(
@@ -103,7 +106,8 @@ def test_the_first_batch_of_sessions_shows_its_repeats(
     run: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:
     """By feature, also where the plan expects none; samples without sessions have none."""
-    assert run(data={"syntheticSessions": SESSIONS, "numSamples": 2000}, training={"maxSteps": 1}) == ExitCode.OK
+    sessions = {"data": {"syntheticSessions": SESSIONS}}
+    assert run(data={"numSamples": 2000}, experimental=sessions, training={"maxSteps": 1}) == ExitCode.OK
     (line,) = [each for each in caplog.messages if each.startswith("samples per distinct list in the first batch: ")]
     factors = {name: float(factor) for name, factor in re.findall(r"(\w+) (\d+\.\d+)", line)}
     assert sorted(factors) == ["country", "item", "user"]
@@ -147,7 +151,11 @@ def test_a_report_has_the_factor_of_the_batches(tmp_path: Path, run: Callable[..
     sessions = validated(SyntheticSessions, SESSIONS, where="sessions")
     expected = batch_factor(sessions.factor(sessions.groups[0], run=8), 64)
     deduplicating(tmp_path, "user", "country", factor=expected)
-    spec = {"data": {"syntheticSessions": SESSIONS, "numSamples": 20_000}, "model": {"batchSizePerDevice": 64}}
+    spec = {
+        "data": {"numSamples": 20_000},
+        "experimental": {"data": {"syntheticSessions": SESSIONS}},
+        "model": {"batchSizePerDevice": 64},
+    }
 
     assert run(**spec, training={"maxSteps": 200, "logEverySteps": 200}) == ExitCode.OK
 

@@ -18,7 +18,7 @@ from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 SAMPLES, WIDTH = 3, 4
-SIZE = WukongLayers(num_layers=3, num_interactions=3, num_compressed=2, low_rank_dim=2, layer_sizes=(7,))
+SIZE = WukongLayers(num_layers=3, num_interactions=3, low_rank_dim=2, layer_sizes=(7,))
 
 
 def layer_of(num_inputs: int) -> WukongLayer:
@@ -54,7 +54,7 @@ def expected(layer: WukongLayer, vectors: torch.Tensor) -> torch.Tensor:
     return torch.stack([normed(row + other, layer.output_norm) for row, other in zip(rows, kept, strict=True)])
 
 
-@pytest.mark.parametrize("num_inputs", [6, 5], ids=["projected to five vectors", "five as before"])
+@pytest.mark.parametrize("num_inputs", [5, 6], ids=["projected to six vectors", "six as before"])
 def test_a_layer_is_the_papers_formula(num_inputs: int) -> None:
     """Normed, the factorization machine's vectors above the linear combinations, and what went in added to them."""
     layer = layer_of(num_inputs)
@@ -66,16 +66,16 @@ def test_a_layer_is_the_papers_formula(num_inputs: int) -> None:
 
 def test_all_layers_but_the_first_are_of_one_size() -> None:
     """Each takes what the one before returns, and none has a name that state dicts of cross networks change."""
-    stack = Wukong(6, WIDTH, SIZE)
+    stack = Wukong(5, WIDTH, SIZE)
 
-    assert stack(torch.randn(SAMPLES, 6, WIDTH)).shape == (SAMPLES, SIZE.num_outputs, WIDTH)
+    assert stack(torch.randn(SAMPLES, 5, WIDTH)).shape == (SAMPLES, SIZE.num_outputs, WIDTH)
     assert [layer.shortcut is None for layer in stack.layers] == [False, True, True]
     assert all(saved_name(name) == name for name, _ in stack.named_parameters())
 
 
 def test_the_planted_signal_is_learned() -> None:
     """After 15 steps the loss of new samples is well below the entropy of their labels."""
-    size = {"numLayers": 2, "numInteractions": 4, "numCompressed": 4, "lowRankDim": 4, "layerSizes": [32]}
+    size = {"numLayers": 2, "numInteractions": 4, "lowRankDim": 4, "layerSizes": [32]}
     data = job_data(model={"architecture": "Wukong", "wukong": size})["spec"]["model"]
     torch.manual_seed(0)
     model = RecommendationModel(validated(Model, data, where="spec.model"), TABLES)

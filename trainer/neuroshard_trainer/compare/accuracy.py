@@ -50,7 +50,7 @@ def compare_accuracy(
     require_lasting_gradients(plan)
     exact = exact_plan(plan)
     process = start_process(job, plan, launched, "auto", nccl_log_folder=run_dir)
-    if job.spec.data.reader_processes:
+    if job.spec.experimental.data.reader_processes:
         start_server()
     exact_file = run_dir / "exact.plan.json"
     if process.is_first:

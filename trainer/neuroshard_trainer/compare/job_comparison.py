@@ -52,7 +52,7 @@ def compare(
         require_lasting_gradients(plan)
     process = start_process(job, plans[0], launched, "auto", nccl_log_folder=run_dir)
     set_matmul_precision(job.spec.training.precision)
-    if job.spec.data.reader_processes:
+    if job.spec.experimental.data.reader_processes:
         start_server()
     made_for = with_statistics(plans[0].resolved.tables, inline)
     data = open_training_data(job, made_for, process, root=data_dir, spare=run_dir)

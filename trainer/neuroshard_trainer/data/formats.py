@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from neuroshard_api.documents.preprocessing import Missing, Preprocessing
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.feature_columns import DEFAULT_LABEL_COLUMN
-from neuroshard_api.job.training import Data, DataFormat
+from neuroshard_api.job.training import Data, DataFormat, SyntheticSessions
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import DataError, MissingPackageError
 
@@ -54,6 +54,7 @@ def open_source(
     leave_out: str | None = None,
     setting: str = "spec.data.path",
     means: Mapping[str, float] | None = None,
+    sessions: SyntheticSessions | None = None,
 ) -> SampleSource:
     """Return samples of a job.
 
@@ -70,6 +71,7 @@ def open_source(
         setting: name of the path in errors.
         means: that missing numbers are filled with, if ``data`` asks for means. None: those that ``spare`` keeps, or
             those of the files, which are kept there.
+        sessions: that synthetic samples come in. If unset: in none.
 
     Raises:
         DataError: there are none, or they lack what the model needs.
@@ -78,9 +80,7 @@ def open_source(
     """
     if data.format is DataFormat.SYNTHETIC:
         count = data.num_samples or DEFAULT_NUM_SAMPLES
-        return SyntheticSource(
-            tables, features, num_dense=num_dense, num_samples=count, seed=seed, sessions=data.synthetic_sessions
-        )
+        return SyntheticSource(tables, features, num_dense=num_dense, num_samples=count, seed=seed, sessions=sessions)
     path = path or data.path
     assert path is not None, "the job was checked when it was read"
     if data.format is DataFormat.MOVIELENS_100K:

@@ -144,5 +144,5 @@ def _lost(message: str) -> str:
     which = f"reader process {pids[1].strip(', ')}" if pids else "a reader process"
     return (
         f"{which} of this rank was killed, most often for lack of memory (see `dmesg`); hint: lower "
-        "spec.data.readerProcesses or batchSizePerDevice, or raise the memory limit, then start again"
+        "spec.experimental.data.readerProcesses or batchSizePerDevice, or raise the memory limit, then start again"
     )

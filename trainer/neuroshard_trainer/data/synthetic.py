@@ -154,7 +154,7 @@ def _require_groups(sessions: SyntheticSessions, features: Sequence[Feature]) ->
     known = [feature.name for feature in features]
     owner: dict[str, int] = {}
     for number, group in enumerate(sessions.groups):
-        where = f"spec.data.syntheticSessions.groups[{number}].features"
+        where = f"spec.experimental.data.syntheticSessions.groups[{number}].features"
         for name in group.features:
             if name not in known:
                 raise DataError(

@@ -125,11 +125,11 @@ def open_training_data(
         DocumentError: a feature is another column of the data, such as the label.
         StorageError, MissingPackageError: as open_source.
     """
-    data, training = job.spec.data, job.spec.training
+    data, training, drawn = job.spec.data, job.spec.training, job.spec.experimental.data
     require_feature_columns(job.spec.model, data, tables, where="the plan")
     features = features_of(tables.tables)
     readers = Readers(
-        num_processes=data.reader_processes,
+        num_processes=drawn.reader_processes,
         keys=[feature.name for feature in features],
         pin_memory=process.device.type == "cuda",
         timeout_seconds=job.spec.experimental.rendezvous.timeout_seconds,
@@ -151,15 +151,16 @@ def open_training_data(
             spare=spare,
             path=path,
             leave_out=leave_out,
+            sessions=drawn.synthetic_sessions,
         )
         order = SampleOrder(
             source.block_sizes,
             validation_percent=percent,
             seed=training.seed,
             shuffle=shuffle,
-            max_validation=data.evaluation_samples,
-            sessions=Sessions(source=source, run=data.session_run)
-            if data.has_sessions and isinstance(source, SessionSource)
+            max_validation=drawn.evaluation_samples,
+            sessions=Sessions(source=source, run=drawn.session_run)
+            if job.spec.has_sessions and isinstance(source, SessionSource)
             else None,
         )
         changes = job.spec.experimental.synthetic_drift or ()
@@ -190,7 +191,7 @@ def open_training_data(
 
 
 def _own(job: DLRMTrainingJob, features: Sequence[Feature], process: Process, readers: Readers) -> TrainingData:
-    data = job.spec.data
+    data, most = job.spec.data, job.spec.experimental.data.evaluation_samples
     assert data.dataset is not None, "the job was checked when it was read"
     dataset = OwnDataset(
         name=data.dataset,
@@ -213,8 +214,6 @@ def _own(job: DLRMTrainingJob, features: Sequence[Feature], process: Process, re
         train=dataset,
         evaluate=dataset,
         num_training=num_samples,
-        num_validation=min(data.evaluation_samples, dataset.length(evaluation=True) or data.evaluation_samples)
-        if data.validation_percent
-        else 0,
+        num_validation=min(most, dataset.length(evaluation=True) or most) if data.validation_percent else 0,
         readers=readers,
     )

@@ -30,7 +30,7 @@ class WukongLayer(nn.Module):
         super().__init__()
         self._width = width
         self.projection = _weight(num_inputs, size.low_rank_dim)
-        self.combination = _weight(size.num_compressed, num_inputs)
+        self.combination = _weight(size.num_interactions, num_inputs)
         is_same = num_inputs == size.num_outputs
         self.shortcut = None if is_same else _weight(size.num_outputs, num_inputs)
         flat = num_inputs * size.low_rank_dim
