@@ -4,7 +4,7 @@ import pytest
 from neuroshard_api.documents.dense_layout import DenseCost
 from neuroshard_api.documents.plan import BaselineCost, CollectiveCost
 from neuroshard_api.documents.request import Algorithm
-from neuroshard_api.documents.step_report import HostBoundShares, MeasuredDuplication
+from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollective, MeasuredDuplication
 from neuroshard_api.job.status import HostBoundPart
 from neuroshard_api.job.step_cost import (
     baseline_cost,
@@ -14,6 +14,7 @@ from neuroshard_api.job.step_cost import (
     is_host_bound,
     measured_cost,
     measurement_notes,
+    planned_times,
     predicted_cost,
     simulation_note,
 )
@@ -35,8 +36,10 @@ def test_prediction_and_measurement_meet_collective_by_collective() -> None:
     )
     plan = plan.model_copy(update={"predicted": plan.predicted.model_copy(update={"devices": devices})})
     measured = (
-        CollectiveTime(kind=CollectiveKind.ALL_REDUCE, family=Family.REPLICATED, backward_ms=9.0),
-        CollectiveTime(kind=CollectiveKind.ALL_TO_ALL, family=Family.COLUMNS, forward_ms=3.0, backward_ms=4.0),
+        MeasuredCollective(kind=CollectiveKind.ALL_REDUCE, family=Family.REPLICATED, backward_ms=9.0),
+        MeasuredCollective(
+            kind=CollectiveKind.ALL_TO_ALL, family=Family.COLUMNS, forward_ms=3.0, backward_ms=4.0, backward_wait_ms=1.5
+        ),
     )
     slow = builders.rank_times(1).model_copy(update={"backward_compute_ms": 1e3, "collectives": measured})
     report = builders.step_report(ranks=(builders.rank_times(0), slow))
@@ -44,7 +47,8 @@ def test_prediction_and_measurement_meet_collective_by_collective() -> None:
     (found,) = compared_collectives(plan, report)
 
     assert (found.kind, found.family) == (CollectiveKind.ALL_TO_ALL, Family.COLUMNS)
-    assert (found.predicted, found.measured) == (predicted[1], measured[1])
+    exchange = CollectiveTime(kind=CollectiveKind.ALL_TO_ALL, family=Family.COLUMNS, forward_ms=3.0, backward_ms=2.5)
+    assert (found.predicted, found.measured) == (predicted[1], exchange)
 
 
 def test_predicted_is_the_slowest_device_in_microseconds() -> None:
@@ -102,6 +106,44 @@ def test_measured_is_the_slowest_rank_in_what_a_plan_predicts() -> None:
 
     assert (cost.total_microseconds, cost.compute_microseconds) == (9000, 6000)
     assert (cost.step_microseconds, cost.steps) == (60_000, 150)
+
+
+def test_waiting_counts_as_far_as_longer_lookups_explain_it() -> None:
+    """A plan predicts the wait for uneven lookups; ranks that come later by anything else are in no total."""
+    waits = (
+        MeasuredCollective(kind=CollectiveKind.INDICES, forward_ms=1.0, forward_wait_ms=0.5),
+        MeasuredCollective(
+            kind=CollectiveKind.ALL_TO_ALL,
+            family=Family.COLUMNS,
+            forward_ms=8.0,
+            forward_wait_ms=6.0,
+            backward_ms=5.0,
+            backward_wait_ms=3.0,
+        ),
+    )
+    times = {"backward_compute_ms": 9.0, "forward_communication_ms": 8.0, "backward_communication_ms": 5.0}
+    waiting = builders.rank_times(0, forward_compute_ms=2.0, collectives=waits, **times)
+    late = builders.rank_times(1, forward_compute_ms=4.0)
+    report = builders.step_report(ranks=(waiting, late))
+
+    first, _ = planned_times(report.ranks)
+    measured = measured_cost(report)
+
+    assert (first.input_communication_ms, first.forward_communication_ms, first.backward_communication_ms) == (
+        0.5,
+        8.0 - (6.0 - 2.0),
+        2.0,
+    )
+    assert measured.total_microseconds == 1000 * (2 + 9 + 0.5 + 4 + 2)
+    assert measured.forward_communication_microseconds == 4500
+    assert measured.peer_wait_microseconds == 1000 * (0.5 + 4 + 3)
+
+
+def test_a_trainer_that_does_not_tell_waits_has_them_in_its_exchanges() -> None:
+    """As reports of earlier releases do."""
+    measured = measured_cost(builders.step_report())
+
+    assert (measured.backward_communication_microseconds, measured.peer_wait_microseconds) == (1000, None)
 
 
 def test_the_error_is_measured_above_predicted_in_percent() -> None:

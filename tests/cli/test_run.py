@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 import yaml
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.documents.step_report import HostBoundShares, StepReport
+from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollective, StepReport
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from support import builders
 from support.cli.local_runs import BUNDLED, TRAINER, Runs, made_plan
@@ -58,7 +58,7 @@ def test_the_table_at_the_end_is_for_people(runs: Runs) -> None:
 
 def test_prediction_and_measurement_of_a_run_meet_collective_by_collective(runs: Runs) -> None:
     """The plan's price and the step report name them alike."""
-    time = CollectiveTime(kind=CollectiveKind.ALL_TO_ALL, family=Family.COLUMNS, forward_ms=1.5, backward_ms=2.5)
+    time = MeasuredCollective(kind=CollectiveKind.ALL_TO_ALL, family=Family.COLUMNS, forward_ms=1.5, backward_ms=2.5)
     ranks = tuple(builders.rank_times(rank).model_copy(update={"collectives": (time,)}) for rank in (0, 1))
     report = builders.step_report(source="measured:NVIDIA-H100-80GB-HBM3", ranks=ranks)
     (runs.folder / "report.json").write_text(report.to_json(), encoding="utf-8")

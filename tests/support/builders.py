@@ -357,6 +357,7 @@ def status(**fields: Any) -> Status:
         "totalMicroseconds": 1650,
         "stepMicroseconds": 4000,
         "hostBoundParts": ["Dense"],
+        "peerWaitMicroseconds": 300,
         "processorWaitPercent": 4,
         "steps": 100,
         "lastUpdatedTime": time,

@@ -11,7 +11,7 @@ from neuroshard_api.documents.counts import Count, Milliseconds, PositiveCount
 from neuroshard_api.documents.document import Value
 from neuroshard_api.documents.gradient_exchange import GradientType
 from neuroshard_api.documents.run_document import RunDocument
-from neuroshard_api.sharding.collectives import CollectiveTime
+from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
 
 MOST_STEPS: Final = 0.5
 """Share of steps from which on a median is that of a step which the host bound."""
@@ -45,6 +45,19 @@ class HostBoundShares(Value):
         return any(getattr(self, part) > MOST_STEPS for part in parts)
 
 
+class MeasuredCollective(CollectiveTime):
+    """What one collective added to a step of a rank, and the part of it that was waiting.
+
+    The rank that comes last to a collective waits for nobody, so the least time of all ranks is the exchange itself;
+    what another rank takes longer is its wait.
+    """
+
+    forward_wait_ms: Milliseconds | None = None
+    """Part of ``forward_ms``: waiting for ranks that came later. If unset: the trainer did not tell."""
+    backward_wait_ms: Milliseconds | None = None
+    """Part of ``backward_ms``, likewise."""
+
+
 class RankTimes(Value):
     """Rolling medians of one rank, in milliseconds per step."""
 
@@ -60,7 +73,7 @@ class RankTimes(Value):
     backward_communication_ms: Milliseconds
     """From this rank's gradients of the pooled embeddings to all of them at the shards, and what the step waits for the
     all-reduce of data_parallel tables' gradients after its backward pass."""
-    collectives: tuple[CollectiveTime, ...] = ()
+    collectives: tuple[MeasuredCollective, ...] = ()
     """Parts of the three communication times by kind and family, as a plan's `DeviceCost` has them. A moment at which
     several were under way counts for the one that ended first. Empty: the trainer did not tell."""
     expansion_ms: Milliseconds = 0.0
@@ -74,6 +87,8 @@ class RankTimes(Value):
     """Its backward pass, likewise."""
     dense_collectives_ms: Milliseconds | None = None
     """What both passes wait for collectives of dense weights and gradients; none of it is in the two times above."""
+    dense_peer_wait_ms: Milliseconds | None = None
+    """Part of ``dense_collectives_ms``: waiting for ranks that came later. If unset: the trainer did not tell."""
     data_wait_ms: Milliseconds
     """From asking for a batch to having it."""
     step_ms: Milliseconds
@@ -94,10 +109,28 @@ class RankTimes(Value):
 
     @property
     def dense_passes_ms(self) -> float | None:
-        """Forward and backward pass of the dense part with the collectives that they wait for. None: not known."""
+        """Forward and backward pass of the dense part with their collectives, without waits for ranks that come later.
+
+        None: not known.
+        """
         parts = (self.dense_forward_ms, self.dense_backward_ms, self.dense_collectives_ms)
         known = [part for part in parts if part is not None]
-        return sum(known) if len(known) == len(parts) else None
+        return sum(known) - (self.dense_peer_wait_ms or 0.0) if len(known) == len(parts) else None
+
+    @property
+    def input_peer_wait_ms(self) -> float:
+        """Waiting for ranks that come later, within the exchange of indices; 0 where it is not known."""
+        return sum(each.forward_wait_ms or 0.0 for each in self.collectives if each.kind is CollectiveKind.INDICES)
+
+    @property
+    def forward_peer_wait_ms(self) -> float:
+        """The same within forward communication."""
+        return sum(each.forward_wait_ms or 0.0 for each in self.collectives if each.kind is not CollectiveKind.INDICES)
+
+    @property
+    def backward_peer_wait_ms(self) -> float:
+        """The same within backward communication."""
+        return sum(each.backward_wait_ms or 0.0 for each in self.collectives)
 
 
 class MeasuredDuplication(Value):

@@ -277,6 +277,9 @@ class MeasuredCost(StepCostStatus):
     host_bound_parts: Annotated[tuple[HostBoundPart, ...], Field(max_length=5, json_schema_extra=ATOMIC)] | None = None
     """Parts whose kernels the host launches later than the device could run them in most steps: their times have the
     waiting for the host in them. If unset: there are none."""
+    peer_wait_microseconds: Count | None = None
+    """Waiting in exchanges, of the rank that waits most, for ranks that came later than their lookups explain; not in
+    the total. If unset: it is not known."""
     processor_wait_percent: Annotated[int, Field(ge=0, le=100)] | None = None
     """Of the time in which the worker that had least of a processor could run: the part in which it waited for one. If
     unset: it is not known."""

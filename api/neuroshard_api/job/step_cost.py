@@ -89,21 +89,80 @@ def levers_of(plan: GivenPlan) -> tuple[LeverStatus, ...] | None:
     return found or None
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedTimes:
+    """What a plan predicts of a step, as one rank measured it, in milliseconds."""
+
+    rank: int
+    compute_ms: float
+    input_communication_ms: float
+    forward_communication_ms: float
+    """With the wait for ranks whose lookups take longer."""
+    backward_communication_ms: float
+    expansion_ms: float
+    late_ms: float
+    """Other waiting in these exchanges, for ranks that came later to them; not in the total."""
+
+    @property
+    def total_ms(self) -> float:
+        """Sum of the parts that a plan predicts."""
+        forward_ms = self.input_communication_ms + self.forward_communication_ms
+        return self.compute_ms + forward_ms + self.backward_communication_ms + self.expansion_ms
+
+
+def planned_times(ranks: Sequence[RankTimes]) -> Sequence[PlannedTimes]:
+    """Return the predicted parts of a step as each rank measured them.
+
+    A plan knows one reason for a rank to come late to an exchange: longer lookups. What ranks wait beyond that is
+    theirs by the machine, such as readers and other programs on the same cores.
+    """
+    longest_ms = max(times.forward_compute_ms for times in ranks)
+    found = []
+    for times in ranks:
+        input_late_ms, forward_late_ms, backward_late_ms = (
+            min(wait_ms, whole_ms)
+            for wait_ms, whole_ms in (
+                (times.input_peer_wait_ms, times.input_communication_ms),
+                (times.forward_peer_wait_ms, times.forward_communication_ms),
+                (times.backward_peer_wait_ms, times.backward_communication_ms),
+            )
+        )
+        forward_late_ms = max(0.0, forward_late_ms - (longest_ms - times.forward_compute_ms))
+        found.append(
+            PlannedTimes(
+                rank=times.rank,
+                compute_ms=times.forward_compute_ms + times.backward_compute_ms,
+                input_communication_ms=times.input_communication_ms - input_late_ms,
+                forward_communication_ms=times.forward_communication_ms - forward_late_ms,
+                backward_communication_ms=times.backward_communication_ms - backward_late_ms,
+                expansion_ms=times.expansion_ms,
+                late_ms=input_late_ms + forward_late_ms + backward_late_ms,
+            )
+        )
+    return found
+
+
+def slowest_rank(ranks: Sequence[RankTimes]) -> PlannedTimes:
+    """Return the times of the rank that is slowest in what a plan predicts."""
+    return max(planned_times(ranks), key=lambda times: times.total_ms)
+
+
 def embedding_ms(ranks: Sequence[RankTimes]) -> float:
     """Return the part of a step that a plan predicts, of the rank that is slowest in it, in milliseconds."""
-    return max(map(_rank_ms, ranks))
+    return slowest_rank(ranks).total_ms
 
 
 def measured_cost(report: StepReport) -> MeasuredCost:
     """Return the measured cost of the rank that is slowest in what a plan predicts."""
-    slowest = max(report.ranks, key=_rank_ms)
+    times = slowest_rank(report.ranks)
+    slowest = next(each for each in report.ranks if each.rank == times.rank)
+    late_ms = max(each.late_ms for each in planned_times(report.ranks))
     return MeasuredCost(
-        total_microseconds=_microseconds(_rank_ms(slowest)),
-        compute_microseconds=_microseconds(slowest.forward_compute_ms + slowest.backward_compute_ms),
-        forward_communication_microseconds=_microseconds(
-            slowest.input_communication_ms + slowest.forward_communication_ms
-        ),
-        backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
+        total_microseconds=_microseconds(times.total_ms),
+        compute_microseconds=_microseconds(times.compute_ms),
+        forward_communication_microseconds=_microseconds(times.input_communication_ms + times.forward_communication_ms),
+        backward_communication_microseconds=_microseconds(times.backward_communication_ms),
+        peer_wait_microseconds=_microseconds(late_ms) if _tells_waits(report.ranks) else None,
         expansion_microseconds=None if report.duplication is None else _microseconds(slowest.expansion_ms),
         dense_microseconds=_slowest_dense(report.ranks),
         step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
@@ -128,10 +187,21 @@ class ComparedCollective:
 def compared_collectives(plan: Plan, report: StepReport) -> tuple[ComparedCollective, ...]:
     """Return the collectives of which both have a time, in the plan's order.
 
-    Predicted: those of the slowest device. Measured: those of the rank that `measured_cost` is of.
+    Predicted: those of the slowest device. Measured: those of the rank that `measured_cost` is of, without the waits
+    for ranks that came later.
     """
-    slowest = max(report.ranks, key=_rank_ms)
-    measured = {(each.kind, each.family): each for each in slowest.collectives}
+    slowest = slowest_rank(report.ranks).rank
+    measured = {
+        (each.kind, each.family): CollectiveTime(
+            kind=each.kind,
+            family=each.family,
+            forward_ms=each.forward_ms - (each.forward_wait_ms or 0.0),
+            backward_ms=each.backward_ms - (each.backward_wait_ms or 0.0),
+        )
+        for times in report.ranks
+        if times.rank == slowest
+        for each in times.collectives
+    }
     return tuple(
         ComparedCollective(each.kind, each.family, each, measured[each.kind, each.family])
         for each in plan.predicted.devices[plan.slowest_device].collectives
@@ -258,10 +328,9 @@ def _processor_wait_percent(ranks: Sequence[RankTimes]) -> int | None:
     return round(100 * max(known)) if known else None
 
 
-def _rank_ms(times: RankTimes) -> float:
-    compute_ms = times.forward_compute_ms + times.backward_compute_ms
-    communication_ms = times.input_communication_ms + times.forward_communication_ms + times.backward_communication_ms
-    return compute_ms + communication_ms + times.expansion_ms
+def _tells_waits(ranks: Sequence[RankTimes]) -> bool:
+    """Return whether the trainer reported the waits for ranks that came later."""
+    return any(each.forward_wait_ms is not None for times in ranks for each in times.collectives)
 
 
 def _microseconds(milliseconds: float) -> int:

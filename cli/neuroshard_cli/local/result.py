@@ -35,6 +35,8 @@ class RunResult:
     progress: "TrainingProgress | None"
     collectives: "tuple[ComparedCollective, ...]" = ()
     """Those that both a priced plan and the step report name."""
+    late_ranks: str | None = None
+    """Sentence about ranks that come late to exchanges. None: there are none, or it is not known."""
     drift: str | None = None
     """The slow-down that lasts, in one line. None: there is none, or nothing watched for it."""
 
@@ -53,6 +55,7 @@ class RunResult:
 def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
     """Return the result of a plan, and of its training if there was one."""
     from neuroshard_api.documents.plan import Plan
+    from neuroshard_api.job.late_ranks import late_ranks_note
     from neuroshard_api.job.step_cost import (
         baseline_cost,
         compared_collectives,
@@ -73,6 +76,7 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
         error_percent=error_percent(predicted, measured) if predicted is not None and measured is not None else None,
         progress=progress,
         collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
+        late_ranks=None if report is None else late_ranks_note(report),
         drift=None if drift is None else drift.headline,
     )
 
@@ -99,6 +103,7 @@ def result_json(result: RunResult) -> str:
             {"kind": each.kind, "family": each.family, "predicted": way(each.predicted), "measured": way(each.measured)}
             for each in result.collectives
         ],
+        "lateRanks": result.late_ranks,
         "drift": result.drift,
         "metrics": {} if result.progress is None else dict(result.progress.metrics),
     }
@@ -156,7 +161,7 @@ def _notes(result: RunResult) -> list[str]:
         if all(whole):
             predicted_ms, measured_ms = map(_ms, whole)
             notes.append(f"Whole step: {predicted_ms} ms predicted, {measured_ms} ms measured.")
-        notes += filter(None, [other_device_note(result.predicted, result.measured)])
+        notes += filter(None, [result.late_ranks, other_device_note(result.predicted, result.measured)])
     if result.progress is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
         notes.append(f"Trained {result.progress.step:,} steps{metrics}.")

@@ -51,7 +51,7 @@ def dense_times(plan: Plan, steps: StepReport | None) -> Sequence[DenseTimes]:
             DenseTimes(
                 name=f"measured, rank {slowest.rank}{', waiting for the host included' if waits else ''}",
                 compute_ms=(slowest.dense_forward_ms or 0.0) + (slowest.dense_backward_ms or 0.0),
-                collectives_ms=slowest.dense_collectives_ms or 0.0,
+                collectives_ms=(slowest.dense_collectives_ms or 0.0) - (slowest.dense_peer_wait_ms or 0.0),
                 source=steps.source,
             )
         )

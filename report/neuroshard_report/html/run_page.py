@@ -7,12 +7,15 @@ from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.plan import DeviceCost, Plan
 from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
 from neuroshard_api.documents.step_report import RankTimes, StepReport
+from neuroshard_api.job.late_ranks import late_ranks_note
 from neuroshard_api.job.step_cost import (
+    PlannedTimes,
     is_host_bound,
     is_same_device,
     measured_cost,
     measurement_notes,
     other_device_note,
+    planned_times,
     predicted_cost,
     simulation_note,
 )
@@ -100,6 +103,7 @@ def render_run(
     if measured is not None:
         compared = (simulation_note(predicted, measured), other_device_note(predicted, measured))
         notes = [*filter(None, compared), *measurement_notes(measured)]
+        notes += filter(None, [None if steps is None else late_ranks_note(steps)])
         is_compared = is_same_device(predicted, measured) is not False
     slowest = max(ranks, key=lambda each: each.measured_ms, default=None)
     shown = sorted(ranks, key=lambda each: -each.step_ms)[:MAX_RANKS]
@@ -142,15 +146,24 @@ def rank_parts(plan: Plan, steps: StepReport | None) -> Sequence[RankParts]:
     if steps is None:
         return ()
     places = {rank: place for members in plan.groups for place, rank in enumerate(members)}
-    return [_parts(times, plan.predicted.devices[places[times.rank]]) for times in steps.ranks if times.rank in places]
+    return [
+        _parts(times, planned, plan.predicted.devices[places[times.rank]])
+        for times, planned in zip(steps.ranks, planned_times(steps.ranks), strict=True)
+        if times.rank in places
+    ]
 
 
-def _parts(times: RankTimes, cost: DeviceCost) -> RankParts:
+def _parts(times: RankTimes, planned: PlannedTimes, cost: DeviceCost) -> RankParts:
     bound = times.host_bound
+    without_waits = {
+        "index exchange": planned.input_communication_ms,
+        "forward exchange and wait": planned.forward_communication_ms,
+        "backward exchange": planned.backward_communication_ms,
+    }
     return RankParts(
         rank=times.rank,
         predicted={name: _sum(cost, fields) for name, (_, fields, _) in PARTS.items()},
-        measured={name: _sum(times, fields) for name, (_, _, fields) in PARTS.items()},
+        measured={**{name: _sum(times, fields) for name, (_, _, fields) in PARTS.items()}, **without_waits},
         host_bound=tuple(
             name
             for name, (part, _, _) in PARTS.items()
@@ -183,8 +196,6 @@ def difference_text(rank: RankParts) -> str:
     )
     if name in rank.host_bound:
         text += " The host launched its kernels later than the device could run them."
-    elif "exchange" in name and off_ms > 0:
-        text += " Waiting for ranks that come later to the exchange is part of it."
     return text
 
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.bundle import Calibration
 from neuroshard_api.documents.plan import CollectiveCost, DeviceCost
-from neuroshard_api.documents.step_report import HostBoundShares, RankTimes
-from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollective, RankTimes
+from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.errors import RecordsError
 from neuroshard_costs.fitting.step_calibration import CalibratedPart, Steps, calibration_of, step_factors
@@ -57,7 +57,7 @@ def steps(seed: int = 0, *, noise: float = 0.0, slow: float = 1.0) -> tuple[Rank
             forward_compute_ms=TRUE[LOOKUPS] * cost.forward_compute_ms * off() * slow,
             backward_compute_ms=TRUE[LOOKUPS] * cost.backward_compute_ms * off() * slow,
             collectives=tuple(
-                CollectiveTime(
+                MeasuredCollective(
                     kind=each.kind,
                     family=each.family,
                     forward_ms=TRUE.get(CalibratedPart(each.family), 7.0) * each.forward_ms * off() + RANKS - 1 - rank,

@@ -15,12 +15,11 @@ from neuroshard_api.documents.preprocessing import (
     Missing,
     Preprocessing,
 )
-from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.documents.step_report import MeasuredCollective, RankTimes
 from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.documents.training_comparison import PlanTimes, TrainingComparison
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.job.training import DataFormat
-from neuroshard_api.sharding.collectives import CollectiveTime
 from support import builders
 
 
@@ -99,7 +98,7 @@ def slower_ranks(plan: Plan, factor: float) -> tuple[RankTimes, ...]:
             forward_compute_ms=factor * cost.forward_compute_ms,
             backward_compute_ms=factor * cost.backward_compute_ms,
             collectives=tuple(
-                CollectiveTime(
+                MeasuredCollective(
                     kind=each.kind,
                     family=each.family,
                     forward_ms=factor * each.forward_ms,

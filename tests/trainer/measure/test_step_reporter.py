@@ -39,7 +39,16 @@ from support.trainer.trainer_models import lookups_of_zero, sharded_model
 
 PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
 """Fields of RankTimes that are parts of dense_ms."""
-NO_PARTS = {"processor_wait_share", "rank", *MEMORY, "collectives", "host_bound", "expansion_ms", *PASSES}
+NO_PARTS = {
+    "dense_peer_wait_ms",
+    "processor_wait_share",
+    "rank",
+    *MEMORY,
+    "collectives",
+    "host_bound",
+    "expansion_ms",
+    *PASSES,
+}
 """Fields of RankTimes that are not parts of a step on all lists."""
 
 

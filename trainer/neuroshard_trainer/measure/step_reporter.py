@@ -22,8 +22,14 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 import torch.distributed as dist
-from neuroshard_api.documents.step_report import HostBoundShares, MeasuredDuplication, RankTimes, StepReport
-from neuroshard_api.sharding.collectives import CollectiveKind, CollectiveTime
+from neuroshard_api.documents.step_report import (
+    HostBoundShares,
+    MeasuredCollective,
+    MeasuredDuplication,
+    RankTimes,
+    StepReport,
+)
+from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from numpy.typing import NDArray
 from torch import nn
@@ -42,6 +48,7 @@ from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.dense_timers import DenseTimers
 from neuroshard_trainer.measure.device_memory import measured_memory
 from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers
+from neuroshard_trainer.measure.peer_waits import least_ms
 from neuroshard_trainer.measure.processor_wait import ProcessorWait
 from neuroshard_trainer.measure.step_marks import (
     COMMUNICATION,
@@ -57,6 +64,7 @@ from neuroshard_trainer.measure.step_marks import (
 from neuroshard_trainer.ranks.clocks import Clock, Mark, clock_of
 from neuroshard_trainer.ranks.run_identity import RunIdentity
 from neuroshard_trainer.ranks.tracing import traced
+from neuroshard_trainer.sharding.live_sharding import sharding_ranks
 
 WINDOW_STEPS = 100
 """Steps that the medians are taken over."""
@@ -94,12 +102,18 @@ class MarkedStep:
     """Whether it was timed in parts. If not, it has no intervals but those of averages of copies."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class _Gathered:
     """What rank 0 collects of each rank for a report."""
 
     medians: Mapping[str, Any]
     """Fields of RankTimes."""
+    exchange_ms: Mapping["_Key", float]
+    """Median of each collective, with the waits for other ranks."""
+    exchanges: Mapping[int, "StepTimes"]
+    """Collectives by step."""
+    peers: tuple[int, ...]
+    """Ranks that shard tables together."""
     step_ms: NDArray[np.float32]
     """Of the steps since the report before; NaN for one whose times are none."""
     reference: Mapping[str, float] | None
@@ -179,6 +193,7 @@ class StepReporter:
         self._unread: list[MarkedStep] = []
         self._samples_per_step = samples_per_step
         self._device = device
+        self._peers = sharding_ranks(model)
         self._steps: deque[_StepMs] = deque(maxlen=window)
         self._parts: deque[_StepParts] = deque(maxlen=max(1, window // self._timed_every))
         self._reference = ReferenceTimes()
@@ -281,13 +296,22 @@ class StepReporter:
             medians[_SYNC] = mean(step.sync_ms or 0.0 for step in steps)
             medians[TimedPart.BACKWARD_COMMUNICATION.value] += medians[_SYNC]
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
-        own["collectives"] = _collectives(medians)
         own["host_bound"] = _host_bound_shares([each.host_bound for each in self._parts])
         own.update(measured_memory(self._device), processor_wait_share=self._processor_wait.share_since_last())
         work = None if self._codecs is None else taken_work(self._codecs, self._clock)
         distinct = (self._num_samples, *self._num_distinct)
         of_gradients = None if self._gradients is None else self._gradients.take_work()
-        gathered = _Gathered(own, step_ms, self._reference.medians, work, distinct, of_gradients)
+        gathered = _Gathered(
+            medians=own,
+            exchange_ms=_exchanges(medians),
+            exchanges={each.number: _exchanges(each.times) for each in self._parts},
+            peers=self._peers,
+            step_ms=step_ms,
+            reference=self._reference.medians,
+            codecs=work,
+            num_distinct=distinct,
+            gradients=of_gradients,
+        )
         self._num_samples, self._num_distinct = 0, [0] * len(self._groups)
         is_first = dist.get_rank() == 0
         everyone: list[_Gathered] | None = [gathered] * dist.get_world_size() if is_first else None
@@ -304,7 +328,7 @@ class StepReporter:
             num_steps=len(steps),
             num_timed_steps=len(parts),
             samples_per_second=_samples_per_second(self._samples_per_step, [each.medians for each in everyone]),
-            ranks=tuple(RankTimes(rank=rank, **each.medians) for rank, each in enumerate(everyone)),
+            ranks=_rank_times(everyone),
             duplication=duplication,
             communication=measured_communication(works, num_unread, num_timed=num_timed) if works else None,
             gradients=measured_gradients([each.gradients for each in everyone if each.gradients is not None]),
@@ -322,16 +346,17 @@ class StepReporter:
     def _take_in(self) -> NDArray[np.float32]:
         """Read the steps since the report before, and return how long each was; one whose times are none counts not."""
         step_ms = np.full(len(self._unread), np.nan, dtype=np.float32)
+        first = self._next_step - len(self._unread)
         for number, step in enumerate(self._unread):
             times = step_times(self._clock, step)
             if all(math.isfinite(ms) and ms >= 0 for ms in times.values()):
                 step_ms[number] = times["step_ms"]
                 self._steps.append(_StepMs(times["step_ms"], times.get(_SYNC)))
-                found = _StepParts(times, host_bound_parts(step, times)) if step.in_parts else None
-                if found is not None:
-                    self._parts.append(found)
+                parts = _StepParts(first + number, times, host_bound_parts(step, times)) if step.in_parts else None
+                if parts is not None:
+                    self._parts.append(parts)
                 if self._reference.medians is None:
-                    self._add_to_reference(times, found)
+                    self._add_to_reference(times, parts)
         self._unread.clear()
         return step_ms
 
@@ -352,6 +377,7 @@ class _StepMs(NamedTuple):
 class _StepParts(NamedTuple):
     """What a step that was timed in parts has besides."""
 
+    number: int
     times: StepTimes
     host_bound: frozenset[TimedPart] | None
     """Parts that the host bound. None: the host is what computes."""
@@ -450,19 +476,48 @@ def _own_ms(
     return found
 
 
-def _collectives(medians: Mapping[_Key, float]) -> tuple[CollectiveTime, ...]:
+def _exchanges(times: StepTimes) -> StepTimes:
+    """Return the times of collectives among those of a step."""
+    return {key: ms for key, ms in times.items() if not isinstance(key, str) or key == TimedPart.DENSE_COLLECTIVES}
+
+
+def _rank_times(everyone: Sequence[_Gathered]) -> tuple[RankTimes, ...]:
+    """Return the times of all ranks, which tell the waits for other ranks where there are any."""
+    groups = {each.peers for each in everyone}
+    least = {peers: least_ms([everyone[rank].exchanges for rank in peers]) for peers in groups}
+    of_all = least_ms([each.exchanges for each in everyone])
+    return tuple(
+        RankTimes(
+            rank=rank,
+            **each.medians,
+            collectives=_collectives(each.exchange_ms, least[each.peers]),
+            dense_peer_wait_ms=_wait_ms(each.exchange_ms, of_all, TimedPart.DENSE_COLLECTIVES.value),
+        )
+        for rank, each in enumerate(everyone)
+    )
+
+
+def _wait_ms(exchange_ms: Mapping[_Key, float], least: Mapping[_Key, float], *keys: _Key) -> float | None:
+    """Return the part of some collectives' medians that is waiting. None: it is not known of any."""
+    known = [max(0.0, exchange_ms[key] - least[key]) for key in keys if key in exchange_ms and key in least]
+    return sum(known) if known else None
+
+
+def _collectives(medians: Mapping[_Key, float], least: Mapping[_Key, float]) -> tuple[MeasuredCollective, ...]:
     """Return the collectives in the order of families, that of indices first."""
     found = []
     for family, kind in _KINDS.items():
         ways = {part: medians[part, family] for part in COMMUNICATION if (part, family) in medians}
         if ways:
-            backward_ms = ways.pop(TimedPart.BACKWARD_COMMUNICATION, 0.0)
+            forward = [part for part in ways if part is not TimedPart.BACKWARD_COMMUNICATION]
             found.append(
-                CollectiveTime(
+                MeasuredCollective(
                     kind=kind,
                     family=family if isinstance(family, Family) else None,
-                    forward_ms=sum(ways.values()),
-                    backward_ms=backward_ms,
+                    forward_ms=sum(ways[part] for part in forward),
+                    backward_ms=ways.get(TimedPart.BACKWARD_COMMUNICATION, 0.0),
+                    forward_wait_ms=_wait_ms(medians, least, *((part, family) for part in forward)),
+                    backward_wait_ms=_wait_ms(medians, least, (TimedPart.BACKWARD_COMMUNICATION, family)),
                 )
             )
     return tuple(found)

@@ -26,6 +26,7 @@ from torchrec.distributed.batched_embedding_kernel import (
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import get_unwrapped_module
+from torchrec.distributed.types import ShardingEnv2D
 from torchrec.modules.embedding_configs import dtype_to_data_type
 
 from neuroshard_trainer.ranks.agreement import agreed
@@ -150,6 +151,13 @@ def sharded_collections(model: nn.Module) -> Sequence[ShardedEmbeddingBagCollect
             "the model has no sharded EmbeddingBagCollection; hint: wrap it in DistributedModelParallel first"
         )
     return found
+
+
+def sharding_ranks(model: nn.Module) -> tuple[int, ...]:
+    """Return the ranks that shard the tables of a model with this one: all, or those of its group."""
+    environment = sharded_collections(model)[0]._env  # noqa: SLF001 - TorchRec has no public way to it
+    group = environment.sharding_pg if isinstance(environment, ShardingEnv2D) else environment.process_group
+    return tuple(dist.get_process_group_ranks(group))
 
 
 def _held_by_all(model: nn.Module, group: dist.ProcessGroup | None, collections: Collections | None) -> Sequence[_Held]:
