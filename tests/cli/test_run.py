@@ -218,10 +218,11 @@ def test_a_failure_has_a_cause_and_the_logs_tail(runs: Runs, script: str, code: 
 
     log = runs.run_dir / "logs" / "train.log"
     shown = [f"  | {line}" for line in log.read_text(encoding="utf-8").splitlines()]
-    *tail, last = result.err.splitlines()
+    *tail, last, hint = result.err.splitlines()
     assert result.code == code
     assert last.startswith(f"error: the stage train failed: {sentence}")
     assert last.endswith(f"(log: {log})")
+    assert hint == "hint: remove the cause; the same command then resumes"
     assert tail[len(tail) - len(shown) :] == shown
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_cli.local.stage_failure import TAIL_LINES, failure_of
+from neuroshard_cli.local.stage_failure import TAIL_LINES, failure_of, with_resumption
 
 TORCHRUN = """E1121 07:25:33 torch/distributed/elastic/api.py:1002] failed (exitcode: {code}) local_rank: 1 (pid: 12)
 Traceback (most recent call last):
@@ -51,6 +51,33 @@ def test_a_killed_rank_is_named() -> None:
 def test_without_a_sentence_the_last_words_are_told(status: int, log: str, sentence: str) -> None:
     """Also those of a progress bar, which ends no line."""
     assert failure_of(status, log).sentence == sentence
+
+
+def test_what_torch_logs_of_itself_is_no_cause() -> None:
+    """Neither in the sentence nor in the tail; its errors stay."""
+    log = (
+        "reading\nW1127 09:05:23.619000 11542 torch/distributed/run.py:982] ****\n"
+        "[rank0]:W1127 09:05:37.760000 11550 torch/fx/_symbolic_trace.py:57] is_fx_tracing will return true\n"
+    )
+
+    failure = failure_of(7, log)
+
+    assert failure.sentence == "ended with exit code 7: reading"
+    assert failure.tail == ["reading"]
+    assert failure_of(7, log.replace(":W1127", ":E1127")).tail[-1].startswith("[rank0]:E1127")
+
+
+@pytest.mark.parametrize(
+    ("message", "hint"),
+    [
+        ("it failed", "remove the cause; the same command then resumes"),
+        ("it failed; hint: free memory", "free memory; the same command then resumes"),
+        ("it failed; hint: wait; the same command then resumes", "wait; the same command then resumes"),
+    ],
+)
+def test_a_failed_run_says_that_the_same_command_resumes(message: str, hint: str) -> None:
+    """Once, after the remedy."""
+    assert with_resumption(message) == f"it failed; hint: {hint}"
 
 
 def test_a_bug_is_no_known_code() -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from neuroshard_api.job.training_job import DLRMTrainingJob
 
     from neuroshard_cli.local.run import LocalRun
+    from neuroshard_cli.local.stage_runner import StageFailedError
 
 
 def run(  # noqa: PLR0917 - typer passes by name
@@ -80,8 +81,7 @@ def run(  # noqa: PLR0917 - typer passes by name
             say(f"interrupted; run the same command again to resume: {directory.path}")
             raise
         except StageFailedError as error:
-            for line in error.tail:
-                say(f"  | {line}")
+            _say_how_to_resume(error)
             raise
         result = result_of(found.job.metadata.name, directory, planned)
         write_file(directory.result_file, result_json(result))
@@ -109,6 +109,15 @@ def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None, root:
     local.measure(root)
     local.write_inputs()
     return local.plan(local.profile(bundle))
+
+
+def _say_how_to_resume(error: "StageFailedError") -> None:
+    """Print the end of the failed stage's log, and complete the sentence of the failure."""
+    from neuroshard_cli.local.stage_failure import with_resumption
+
+    for line in error.tail:
+        say(f"  | {line}")
+    error.args = (with_resumption(str(error)),)
 
 
 def _waits(job: "DLRMTrainingJob", *, approved: bool) -> str:

@@ -13,6 +13,9 @@ SIGNALED = 128
 _OWN_SENTENCE = re.compile(r"(?:^|: )error: (?P<sentence>.+)")
 _WORKER = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
 """How torchrun says which of its workers failed first; its own traceback follows, which helps no one."""
+_OF_TORCH = re.compile(r"^(\[rank\d+\]:)?[IW]\d{4} [\d:.]+ \d+ ")
+"""How torch logs information and warnings of its own, which tell nothing of a stage."""
+RESUMES = "the same command then resumes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +33,7 @@ class Failure:
 
 def failure_of(status: int, log: str) -> Failure:
     """Return the failure of a stage that ended with a status other than 0; a negative one is a signal."""
-    lines = [line.rstrip() for line in re.split(r"[\r\n]+", log) if line.strip()]
+    lines = shown_lines(log)
     at, worker = next(((at, found) for at, line in enumerate(lines) if (found := _WORKER.search(line))), (None, None))
     code = status if worker is None else int(worker["code"])
     who = "" if worker is None else f"rank {worker['rank']} "
@@ -49,6 +52,20 @@ def failure_of(status: int, log: str) -> Failure:
         exit_code=ExitCode(code) if known else ExitCode.JOB_FAILED,
         tail=(lines[:at] or lines)[-TAIL_LINES:],
     )
+
+
+def shown_lines(text: str) -> list[str]:
+    """Return the lines of a log that tell something of its stage."""
+    lines = (line.rstrip() for line in re.split(r"[\r\n]+", text))
+    return [line for line in lines if line.strip() and not _OF_TORCH.match(line)]
+
+
+def with_resumption(message: str) -> str:
+    """Return the sentence of a run's failure with the hint that the same command resumes the run."""
+    problem, _, hint = message.partition("; hint: ")
+    if RESUMES in hint:
+        return message
+    return f"{problem}; hint: {hint or 'remove the cause'}; {RESUMES}"
 
 
 def _signal(number: int) -> str:

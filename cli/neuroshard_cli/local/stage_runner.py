@@ -1,7 +1,6 @@
 """One stage's command from begin to end: its newest words are shown, its failure becomes one sentence."""
 
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +11,7 @@ from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.progress_view import RunView
-from neuroshard_cli.local.stage_failure import failure_of
+from neuroshard_cli.local.stage_failure import failure_of, shown_lines
 from neuroshard_cli.local.stage_process import StageSuspendedError, StageTimeoutError, run_stage
 
 if TYPE_CHECKING:
@@ -122,7 +121,9 @@ class StageRunner:
             ) from error
         if status:
             failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
-            failed = StageFailedError(f"the stage {stage} failed: {failure.sentence} (log: {log})", failure.exit_code)
+            problem, separator, hint = failure.sentence.partition("; hint: ")
+            sentence = f"the stage {stage} failed: {problem} (log: {log}){separator}{hint}"
+            failed = StageFailedError(sentence, failure.exit_code)
             failed.tail = failure.tail
             failed.cause = FailureCause(
                 exit_code=failure.container_code, message="\n".join(failure.tail), time=datetime.now(UTC)
@@ -152,8 +153,8 @@ def last_line(log: Path) -> str:
             text = file.read().decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]
-    return lines[-1] if lines else ""
+    lines = shown_lines(text)
+    return lines[-1].strip() if lines else ""
 
 
 def _progress_line(progress: "TrainingProgress") -> str:
