@@ -24,5 +24,8 @@ def main(folder: str) -> None:
     readers = Readers(num_processes=2, keys=keys, pin_memory=False, timeout_seconds=60)
     batches = readers.batches(made.training, range(0, 160, 16), torch.device("cpu"))
     next(batches)
-    print(*(child.pid for child in torch.multiprocessing.active_children()), flush=True)  # noqa: T201 - for the test
+    pids = [child.pid for child in torch.multiprocessing.active_children() if child.pid is not None]
+    print(*pids, flush=True)  # noqa: T201 - for the test
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    print("niceness", *(os.getpriority(os.PRIO_PROCESS, pid) - own for pid in pids), flush=True)  # noqa: T201 - as above
     os.kill(os.getpid(), signal.SIGKILL)

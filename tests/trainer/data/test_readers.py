@@ -96,14 +96,15 @@ def test_readers_end_with_who_takes_no_more_batches(tmp_path: Path) -> None:
     assert not torch.multiprocessing.active_children()
 
 
-def test_readers_end_with_a_rank_that_is_killed(tmp_path: Path, ranks: RankServer) -> None:
-    """None of them outlives it."""
+def test_readers_give_way_to_their_rank_and_end_with_it(tmp_path: Path, ranks: RankServer) -> None:
+    """The rank has a core first, and none of them outlives it when it is killed."""
     worker = Path(__file__).with_name("readers_rank.py")
     ended = ranks.run(f"{worker}:main", tmp_path, folder=tmp_path, count=1)
 
     assert list(ended.codes) == [-signal.SIGKILL], output(tmp_path, 0)
     printed = re.search(r"^(\d+) (\d+)$", output(tmp_path, 0), re.MULTILINE)
     assert printed is not None, output(tmp_path, 0)
+    assert "niceness 10 10" in output(tmp_path, 0)
     pids = [int(pid) for pid in printed.groups()]
     eventually("the readers have ended", lambda: all(has_ended(pid) for pid in pids), within_s=60)
 

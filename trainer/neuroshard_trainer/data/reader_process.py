@@ -3,6 +3,7 @@
 It starts within the time of a plain import of torch, while its rank imports the rest. So it never imports TorchRec.
 """
 
+import os
 import signal
 
 from neuroshard_api.process.errors import ExpectedError
@@ -11,6 +12,10 @@ from neuroshard_api.process.parent import end_with_parent
 from torch.utils.data import Dataset
 
 from neuroshard_trainer.data.collation import HostBatch, Make
+
+GIVES_WAY_BY = 10
+"""Niceness: a core is a rank's first. One that waits for a batch leaves it, so that readers of it go on; one that is
+interrupted by a reader is waited for by all ranks."""
 
 
 class Positions(Dataset[HostBatch | ExpectedError]):
@@ -33,3 +38,4 @@ def begin(_worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
     end_with_parent()
     keep_freed_memory()
+    os.nice(GIVES_WAY_BY)
