@@ -13,6 +13,7 @@ import torch.distributed as dist
 from neuroshard_api.documents.counts import MAX_MEMORY_BYTES
 from neuroshard_api.documents.presets import load_presets, preset
 from neuroshard_api.documents.topology import HostMemory, Topology
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.bundle import CostBundle, bundle_at, bundled_bundle
 from neuroshard_costs.errors import CostModelError
 from neuroshard_planner.own_costs import OwnCosts
@@ -132,8 +133,8 @@ def planned_devices(
     warnings = [] if isinstance(bundle, OwnCosts) else list(_warnings(given, topology))
     if memory == HBM_CAP < topology.device.memory_bytes:
         warnings.append(
-            f"topology: has TorchRec's default hbm_cap of {HBM_CAP >> 30} GiB; all of a {topology.device.name}, "
-            f"{topology.device.memory_bytes >> 30} GiB, counts; hint: give another hbm_cap to plan for less"
+            f"topology: has TorchRec's default hbm_cap of {format_bytes(HBM_CAP)}; all of a {topology.device.name}, "
+            f"{format_bytes(topology.device.memory_bytes)}, counts; hint: give another hbm_cap to plan for less"
         )
         memory = topology.device.memory_bytes
     return PlannedDevices(

@@ -1,19 +1,13 @@
-"""Numbers as people read them: bytes as GiB, times as ms, shares as percent. Formats, never computes."""
+"""Numbers as people read them: counts, times in ms, shares in percent. Formats, never computes."""
 
-_BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _COUNT_UNITS = ("", "K", "M", "G", "T")
-
-
-def format_bytes(number: float) -> str:
-    """Return binary units with three digits: ``1536`` is ``1.5 KiB``."""
-    return _scaled(number, 1024, _BYTE_UNITS, separator=" ")
 
 
 def format_count(number: float) -> str:
     """Return decimal units with three digits: ``40_000_000`` is ``40M``; whole numbers below 100,000 stay whole."""
     if number < 100_000 and number == int(number):  # noqa: PLR2004 - five digits are read at a glance
         return f"{int(number):,}"
-    return _scaled(number, 1000, _COUNT_UNITS, separator="")
+    return _scaled(number, 1000, _COUNT_UNITS)
 
 
 def format_ms(milliseconds: float) -> str:
@@ -33,7 +27,7 @@ def format_percent(share: float) -> str:
     return f"{percent:.0f} %" if abs(percent) >= 99.95 else f"{percent:.1f} %"  # noqa: PLR2004 - rounds to 100
 
 
-def _scaled(number: float, base: int, units: tuple[str, ...], *, separator: str) -> str:
+def _scaled(number: float, base: int, units: tuple[str, ...]) -> str:
     value = float(number)
     unit = 0
     while value >= base - 0.5 and unit < len(units) - 1:
@@ -41,4 +35,4 @@ def _scaled(number: float, base: int, units: tuple[str, ...], *, separator: str)
         unit += 1
     digits = 0 if unit == 0 or value >= 99.95 else 1  # noqa: PLR2004 - rounds to 100
     text = f"{value:,.{digits}f}"
-    return f"{text.removesuffix('.0')}{separator}{units[unit]}"
+    return f"{text.removesuffix('.0')}{units[unit]}"

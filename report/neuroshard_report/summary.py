@@ -6,13 +6,14 @@ from dataclasses import dataclass
 from neuroshard_api.documents.dense_layout import DenseGroup
 from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, DeviceCost, DeviceMemory, Plan, TablePlacement
 from neuroshard_api.documents.tables import Table
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
 from neuroshard_planner.explain.step import step_gain, step_text
 from neuroshard_planner.explain.trust import trust_of
 
-from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
+from neuroshard_report.quantities import format_count, format_ms, format_percent
 
 _DENSE_UPDATE, _HOST_MEMORY = "dense update", "host memory"
 

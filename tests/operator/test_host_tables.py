@@ -120,7 +120,7 @@ def test_plans_take_no_more_memory_than_nodes_offer(permitted: str, expected: in
     assert asked_bytes(story) == expected
     story.do(names.PLANNER)
     found = story.warnings.get("LimitedByNodes", "")
-    assert ("nodes of the kind offer 448.0 GiB to pods, of which workers request 64.0 GiB" in found) == is_limited
+    assert ("nodes of the kind offer 448 GiB to pods, of which workers request 64 GiB" in found) == is_limited
 
 
 @pytest.mark.usefixtures("known_device")
@@ -129,7 +129,7 @@ def test_nodes_without_room_for_tables_are_refused_with_the_numbers() -> None:
     story = story_on(gpu_node("a", "32Gi"), permitted="1Ti")
 
     assert story.seen == ("Failed", "InvalidInput")
-    assert "spec.planner.hostMemoryPerNode: nodes of the kind offer 32.0 GiB" in story.status["message"]
+    assert "spec.planner.hostMemoryPerNode: nodes of the kind offer 32 GiB" in story.status["message"]
 
 
 @pytest.mark.usefixtures("known_device")
@@ -144,7 +144,7 @@ def test_a_plan_that_no_node_has_memory_for_is_named(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(builders, "plan", with_host_tables)
     story = story_on(gpu_node("a", "448Gi"), permitted="1Ti").do(names.PLANNER)
 
-    assert "tables of the plan take 512.0 GiB of a node" in story.warnings["NodesTooSmall"]
+    assert "tables of the plan take 512 GiB of a node" in story.warnings["NodesTooSmall"]
 
 
 def resources_of_workers(story: Story) -> dict[str, Any]:

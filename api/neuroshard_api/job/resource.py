@@ -182,12 +182,23 @@ def _cel_text(pattern: str) -> str:
     return "'" + pattern.replace("\\", "\\\\") + "'"
 
 
-def _with_unit(value: object) -> str:
-    """Return the size that a number without a unit was likely meant as: no device or node has more than 8 TiB."""
-    if not _matches(_PLAIN_PATTERN)(value) or _exact_bytes(str(value)) < 1:
-        return "write a size with a unit, such as 80Gi"
-    unit, name = ("Gi", "GiB") if _exact_bytes(str(value)) <= _MOST_GIB else ("Mi", "MiB")
-    return f"write {value}{unit} for {value} {name}"
+def _fitting_size(value: object) -> str:
+    """Return the size that a text was likely meant as, as a remedy: no device or node has more than 8 TiB."""
+    text = str(value)
+    if _matches(_PLAIN_PATTERN)(text) and _exact_bytes(text) >= 1:
+        unit, name = ("Gi", "GiB") if _exact_bytes(text) <= _MOST_GIB else ("Mi", "MiB")
+        return f"write {text}{unit} for {text} {name}"
+    if _matches(_SIZE_PATTERN)(text):
+        return f"{text} is {int(_exact_bytes(text)):,} bytes; write a size such as 80Gi"
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?) ?([kmgt])(i?)b?", text, re.ASCII | re.IGNORECASE)
+    if found is None:
+        return "write a size such as 80Gi"
+    number, unit = found[1], found[2].upper()
+    of_1024, of_1000 = (
+        f"{number}{unit}i for {number} {unit}iB",
+        f"{number}{unit.replace('K', 'k')} for {number} {unit}B",
+    )
+    return f"write {of_1024}" if found[3] else f"write {of_1024}, or {of_1000}"
 
 
 Size = Annotated[
@@ -196,23 +207,17 @@ Size = Annotated[
         rules=(
             Rule(
                 cel=f"string(self).matches({_cel_text(_SIZE_PATTERN)}) && "
-                "!quantity(string(self)).isLessThan(quantity('1')) && "
+                "!quantity(string(self)).isLessThan(quantity('1Mi')) && "
                 "!quantity(string(self)).isGreaterThan(quantity('8Pi'))",
-                message="must be a size of 1 byte to 8192Ti, such as 80Gi, 500M or 1073741824",
-                holds=lambda value: _matches(_SIZE_PATTERN)(value) and 1 <= _exact_bytes(value) <= MAX_MEMORY_BYTES,
-            ),
-            Rule(
-                cel=f"!string(self).matches({_cel_text(_PLAIN_PATTERN)}) || "
-                "!quantity(string(self)).isLessThan(quantity('1Mi'))",
-                message="must have a unit, such as Gi: a number alone is bytes, of which there must be 1 MiB",
-                hint=_with_unit,
-                holds=lambda value: not _matches(_PLAIN_PATTERN)(value) or _exact_bytes(value) >= _MIB,
+                message="must be a size of 1Mi to 8192Ti, such as 80Gi, 500M or 1073741824 (a number alone is bytes)",
+                hint=_fitting_size,
+                holds=lambda value: _matches(_SIZE_PATTERN)(value) and _MIB <= _exact_bytes(value) <= MAX_MEMORY_BYTES,
             ),
         ),
         schema=INT_OR_STRING,
     ),
 ]
-"""An amount of memory: an integer of bytes, from 1 MiB on, or text with a suffix k, M, G, T, Ki, Mi, Gi or Ti."""
+"""An amount of memory of 1 MiB or more: an integer of bytes, or text with a suffix k, M, G, T, Ki, Mi, Gi or Ti."""
 
 PositiveDecimal = Annotated[
     int | str,

@@ -169,7 +169,7 @@ class Spec(Part):
         Rule(
             cel="self.profiler.budgetSeconds < self.experimental.profiler.timeoutSeconds",
             message="profiler.budgetSeconds must be less than experimental.profiler.timeoutSeconds, which also covers "
-            "the start and the fit",
+            "the start and the fit; hint: lower the one, or raise the other",
             holds=lambda spec: spec.profiler.budget_seconds < spec.experimental.profiler.timeout_seconds,
         ),
         Rule(

@@ -133,8 +133,8 @@ def _train_script(
 def _predicted_memory(plans: "Sequence[Path]", given: "Sequence[GivenPlan]") -> "PredictedMemory":
     """Return the memory that the models of all plans need together, with a warning where devices have less."""
     from neuroshard_api.documents.training_comparison import file_names
+    from neuroshard_api.process.sizes import format_bytes
     from neuroshard_planner.plans.joint_memory import predicted_memory
-    from neuroshard_report.quantities import format_bytes
 
     memory = predicted_memory(dict(zip(file_names(plans), given, strict=True)))
     if memory.total_bytes > memory.capacity_bytes:

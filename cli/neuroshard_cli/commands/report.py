@@ -58,7 +58,7 @@ def report(
             page, _ = job_page(jobs, job)
     else:
         assert plan is not None, "one of them is given"
-        page = run_page(RunDirectory(plan)) if plan.is_dir() else _plan_page(plan, bundle=bundle, steps=steps)
+        page = _run_page(plan) if plan.is_dir() else _plan_page(plan, bundle=bundle, steps=steps)
     if out is None:
         print_document(page)
     else:
@@ -79,6 +79,16 @@ def _require_one_source(plan: Path | None, job: str | None, *, watch: bool, out:
             f"{plan or job}: is a {'job' if plan is None else 'run'}, without --bundle and --steps; "
             "hint: give its plan as a file"
         )
+
+
+def _run_page(folder: Path) -> str:
+    directory = RunDirectory(folder)
+    if not directory.plan_file.exists():
+        raise CommandError(
+            f"{folder}: has no {directory.plan_file.name}; hint: give the folder of `neuroshard run --run-dir`, or a "
+            "plan file of `neuroshard plan --out`"
+        )
+    return run_page(directory)
 
 
 def _plan_page(plan: Path, *, bundle: Path | None, steps: Path | None) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.job.resource import quantity, size_bytes
+from neuroshard_api.process.sizes import format_bytes
 
 from neuroshard_decisions import names
 from neuroshard_decisions.conditions import Reason, WarningUpdate, warnings_among
@@ -18,7 +19,7 @@ from neuroshard_decisions.context import Context
 from neuroshard_decisions.observed.results import PlanResult
 from neuroshard_decisions.stages.profiling import hardware_of
 
-_MIB, _GIB = 2**20, 2**30
+_MIB = 2**20
 
 
 def within_nodes(context: Context, request: PlanRequest) -> PlanRequest:
@@ -44,7 +45,7 @@ def host_memory_available(context: Context, plan: PlanResult) -> tuple[WarningUp
     needed = plan.host_bytes_per_node
     found: dict[Reason, str] = {}
     if permitted is not None and free is not None:
-        taken = f"tables of the plan take {needed / _GIB:.1f} GiB of a node; {_offer(context)}"
+        taken = f"tables of the plan take {format_bytes(needed)} of a node; {_offer(context)}"
         if needed > free:
             hint = "hint: lower spec.planner.hostMemoryPerNode while the job is suspended, or give larger nodes"
             found[Reason.NODES_TOO_SMALL] = f"{taken}; {hint}"
@@ -77,4 +78,4 @@ def _own_bytes(context: Context) -> int:
 def _offer(context: Context) -> str:
     own = _own_bytes(context)
     offered = own + (_free_bytes(context) or 0)
-    return f"nodes of the kind offer {offered / _GIB:.1f} GiB to pods, of which workers request {own / _GIB:.1f} GiB"
+    return f"nodes of the kind offer {format_bytes(offered)} to pods, of which workers request {format_bytes(own)}"

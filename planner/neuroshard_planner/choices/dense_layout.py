@@ -21,6 +21,7 @@ from neuroshard_api.documents.dense_layout import (
 from neuroshard_api.documents.dense_profile import DenseProfile
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.exchanges import TransferModel
 
 from neuroshard_planner.choices.trials import Trials
@@ -30,7 +31,6 @@ from neuroshard_planner.dense.options import UnitOptions, group_size, groups_of,
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
-from neuroshard_planner.quantities import size
 from neuroshard_planner.search.infeasible import least_capacity
 from neuroshard_planner.search.packing import Packing
 from neuroshard_planner.searches import Search, remembered
@@ -272,7 +272,7 @@ def _dense_remedy(
     settings = [] if may_shard(own, profile) else ["spec.training.denseParallelism.policy=Shard"]
     if any(group not in groups_of(own.group, request.topology)[-1] for group in groups):
         settings.append("spec.experimental.denseParallelism.group=Auto")
-    sizes = f"{size(smallest.memory.total_bytes)} in place of {size(profile.total_bytes)}"
+    sizes = f"{format_bytes(smallest.memory.total_bytes)} in place of {format_bytes(profile.total_bytes)}"
     if settings and needed_bytes is not None and _left_bytes(request, smallest) >= _enough(needed_bytes):
         return f"; or shard the dense part ({'; '.join(settings)}): it then needs {sizes}"
     is_sharded = any(each.shared_by > 1 for each in smallest.options)

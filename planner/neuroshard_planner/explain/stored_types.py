@@ -1,9 +1,8 @@
 """Which tables a plan stores in other types than their own, and what that gives, as sentences."""
 
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ShardingType
-
-from neuroshard_planner.quantities import size
 
 MOST_NAMED = 5
 
@@ -24,7 +23,7 @@ def stored_types_text(plan: Plan) -> str | None:
         if decided.own_ms is None
         else f"{decided.own_ms:.3f} -> {plan.predicted.total_ms:.3f} ms"
     )
-    saved = f"{size(decided.saved_bytes)} of weights less"
+    saved = f"{format_bytes(decided.saved_bytes)} of weights less"
     return f"{named}: {saved}, {price}; weights are rounded, which changes results"
 
 
@@ -42,7 +41,7 @@ def stored_type_of(plan: Plan, name: str) -> str | None:
         why = "data_parallel tables are trained in it" if is_copy else "a narrow type would not shorten the step"
         return f"its own: {decided.reason or why}"
     return (
-        f"{found.chosen} in place of {found.own}: {size(found.saved_bytes)} of weights less; weights are "
+        f"{found.chosen} in place of {found.own}: {format_bytes(found.saved_bytes)} of weights less; weights are "
         "rounded after each update, which changes results"
     )
 

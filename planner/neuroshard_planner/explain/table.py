@@ -9,6 +9,7 @@ from neuroshard_api.documents.plan import Plan, TablePlacement
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.documents.tables import Table
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.shards import COLUMNS, IndexArray
 
@@ -21,7 +22,6 @@ from neuroshard_planner.plans.checks import require_sound
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import Unit
-from neuroshard_planner.quantities import size
 from neuroshard_planner.search.options import even_widths
 
 NEGLIGIBLE = 5e-4  # of a step; smaller differences are not told apart
@@ -276,7 +276,7 @@ def _moves(
         elif is_too_wide(problem.units[without.unit], 1):
             obstacle = _too_wide(problem.units[without.unit], 1)
         elif missing[device] > 0:
-            obstacle = f"the device lacks {size(missing[device])} of memory for it"
+            obstacle = f"the device lacks {format_bytes(missing[device])} of memory for it"
         else:
             moves.append(_possible((device,), float(totals[device]), total_ms))
             continue

@@ -7,7 +7,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, state_row_bytes
 
-from neuroshard_planner.quantities import GIB
+GIB = 2**30
 
 
 def moved_bytes(

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.process.sizes import format_bytes, rounded_up
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import REPLICATED
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.units import allowed_devices, placed_units, resolve_units
-from neuroshard_planner.quantities import GIB, gib, size
 from neuroshard_planner.search.packing import Packing
 
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
@@ -84,7 +84,7 @@ def infeasible(
     if may_be_on_host(request) and host is not None and packing.capacity_bytes > 0:
         further = ", rows, or copies" if has_further_types else ""
         return InfeasibleError(
-            f"{cause}; and no plan by columns{further} was found with tables in {size(host.bytes_per_node)} of host "
+            f"{cause}; and no plan by columns{further} was found with tables in {_size(host.bytes_per_node)} of host "
             f"memory per node; hint: {MORE} of either kind, or {LAST_REMEDY}"
         )
     if not has_further_types:
@@ -118,14 +118,14 @@ def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]
     of_device = _of_device(ledger)
     if packing.capacity_bytes <= 0:
         return f"no memory is left for shards on any device: {of_device}"
-    offered = f"{size(ledger.shard_capacity_bytes)} for shards ({of_device})"
+    offered = f"{_size(ledger.shard_capacity_bytes)} for shards ({of_device})"
     on_each = sum(copy_bytes.values())
     if on_each > packing.capacity_bytes:
         largest = max(copy_bytes, key=lambda unit: copy_bytes[unit])
         name = tables[packing.units[largest].tables[0]].name
         return (
-            f"the tables that may be data_parallel alone need {size(on_each)} on every device, a device offers "
-            f"{offered}; the largest of them is {name!r} with {size(copy_bytes[largest])}"
+            f"the tables that may be data_parallel alone need {_size(on_each)} on every device, a device offers "
+            f"{offered}; the largest of them is {name!r} with {_size(copy_bytes[largest])}"
         )
     units = range(len(packing.units))
     by_columns = [unit for unit in units if unit not in copy_bytes]
@@ -136,34 +136,33 @@ def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]
         if len(unit.tables) > 1:
             what = f"the co-located group of {what} ({len(unit.tables)} tables)"
         how = f"even split into {unit.max_shards} shards" if unit.max_shards > 1 else "as it may not be split"
-        return f"{what} needs {size(packing.least_shard_bytes(worst))} on one device {how}, a device offers {offered}"
+        return f"{what} needs {_size(packing.least_shard_bytes(worst))} on one device {how}, a device offers {offered}"
     bound = packing.overfull_device()
     if bound is not None:
         device, needed = bound
         which = "tables pinned to it" if packing.num_usable_devices > 1 else "tables, which may lie on no other,"
-        return f"device {device}: the {which} need {size(needed)}, it offers {offered}"
+        return f"device {device}: the {which} need {_size(needed)}, it offers {offered}"
     of_copies = {unit: packing.num_devices * num_bytes for unit, num_bytes in copy_bytes.items()}
     of_all_devices = [of_copies.get(unit, packing.whole_bytes[unit]) for unit in units]
     total = sum(of_all_devices)
     largest = max(units, key=lambda unit: of_all_devices[unit])
     copies = f" in {packing.num_devices} copies" if largest in copy_bytes else ""
-    which = f"{tables[packing.units[largest].tables[0]].name!r} with {size(of_all_devices[largest])}{copies}"
+    which = f"{tables[packing.units[largest].tables[0]].name!r} with {_size(of_all_devices[largest])}{copies}"
     room = packing.num_usable_devices * packing.capacity_bytes
     if total > room:
         return (
-            f"the tables need {size(total)}, {packing.num_usable_devices} devices offer {size(room)} "
+            f"the tables need {_size(total)}, {packing.num_usable_devices} devices offer {_size(room)} "
             f"({offered} each); the largest table is {which}"
         )
     return (
-        f"the tables need {size(total)} of {size(room)}, but no placement of them was found under the constraints; "
+        f"the tables need {_size(total)} of {_size(room)}, but no placement of them was found under the constraints; "
         f"the largest table is {which}, a device offers {offered}"
     )
 
 
 def _of_device(ledger: MemoryLedger) -> str:
-    return (
-        f"{size(ledger.capacity_bytes)} less {size(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
-    )
+    fixed = f"{_size(ledger.fixed_bytes)} of reserve, dense part and received embeddings"
+    return f"{_size(ledger.capacity_bytes)} less {fixed}"
 
 
 def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
@@ -172,11 +171,12 @@ def _remedy(request: PlanRequest, packing: Packing, *, where: str = "") -> str:
     needed = least_capacity(packing, above_bytes=max(packing.capacity_bytes, 1))
     if needed is not None:
         per_device = MemoryLedger(request).least_device_bytes(needed)
-        enough = gib(math.ceil(per_device / GIB * 100) * GIB / 100)  # rounded down it might not do
+        enough_bytes = rounded_up(per_device)
+        enough = _size(enough_bytes)
         limit = request.constraints.max_memory_bytes_per_device
         if limit is None:
             remedies.append(f"devices with {enough} of memory would do")
-        elif per_device + GIB / 100 <= request.topology.device.memory_bytes:
+        elif enough_bytes <= request.topology.device.memory_bytes:
             remedies.append(f"constraints.max_memory_bytes_per_device of {enough} would do")
         else:
             remedies.append(f"devices with, and constraints.max_memory_bytes_per_device of, {enough} would do")
@@ -237,3 +237,8 @@ def _least_nodes(request: PlanRequest, packing: Packing) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if fits(middle) else (middle, high)
     return high
+
+
+def _size(num_bytes: float) -> str:
+    """Return a size that is compared with others."""
+    return format_bytes(num_bytes, digits=4)

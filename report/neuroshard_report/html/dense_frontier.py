@@ -5,8 +5,9 @@ from itertools import pairwise
 
 from markupsafe import Markup
 from neuroshard_api.documents.dense_layout import DensePoint
+from neuroshard_api.process.sizes import format_bytes
 
-from neuroshard_report.quantities import format_bytes, format_ms
+from neuroshard_report.quantities import format_ms
 
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 220, 70, 24, 14, 40
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import Shard
 from neuroshard_api.documents.tables import Table
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
-from neuroshard_report.quantities import format_bytes
 from neuroshard_report.summary import DeviceView, PlacedTable
 
 MAX_BLOCKS = 48  # blocks of a lane; more are thinner than a finger on a common screen

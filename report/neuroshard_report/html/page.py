@@ -11,6 +11,7 @@ from markupsafe import Markup
 from neuroshard_api.documents.plan import BaselineCost, DeviceCost, DeviceMemory, Plan
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.topology import Topology
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.shards import weights_bytes
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.stored_types import stored_types_text
@@ -28,7 +29,7 @@ from neuroshard_report.html.device_map import (
 )
 from neuroshard_report.html.device_strip import Series, has_node_lines, stacked_columns
 from neuroshard_report.levers import lever_line
-from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
+from neuroshard_report.quantities import format_count, format_ms, format_percent
 from neuroshard_report.summary import (
     LEAST_SHARE,
     DeviceView,

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_planner.explain.collections import PlacedCollection
 
-from neuroshard_report.quantities import format_bytes, format_count
+from neuroshard_report.quantities import format_count
 from neuroshard_report.summary import index_ranges
 from neuroshard_report.terminal.tables import TextTable
 

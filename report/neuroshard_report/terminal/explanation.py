@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_planner.explain.dense import ExplainedUnit
 from neuroshard_planner.explain.memory import OverfullDevice
 from neuroshard_planner.explain.moves import Move
@@ -11,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from neuroshard_report.levers import lever_line
-from neuroshard_report.quantities import format_bytes, format_ms, format_percent
+from neuroshard_report.quantities import format_ms, format_percent
 from neuroshard_report.summary import index_ranges
 from neuroshard_report.terminal.choices import choices_table
 from neuroshard_report.terminal.collections import collections_table

@@ -5,11 +5,12 @@ from collections.abc import Collection, Mapping
 import numpy as np
 from neuroshard_api.documents.presets import DevicePreset
 from neuroshard_api.documents.tables import Pooling, TableSet
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.shards import weights_bytes
 from rich.console import RenderableType
 
-from neuroshard_report.quantities import format_bytes, format_count
+from neuroshard_report.quantities import format_count
 from neuroshard_report.terminal.tables import TextTable
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from neuroshard_api.documents.plan import DeduplicatedGroup, IncumbentPlan, Plan
+from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.explain.robustness import TrafficCost
 from neuroshard_planner.explain.stored_types import stored_types_text
@@ -17,7 +18,7 @@ from rich.text import Text
 
 from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.levers import lever_line
-from neuroshard_report.quantities import format_bytes, format_count, format_ms, format_percent
+from neuroshard_report.quantities import format_count, format_ms, format_percent
 from neuroshard_report.summary import (
     DeviceView,
     PlanSummary,

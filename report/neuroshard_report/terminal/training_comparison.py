@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from neuroshard_api.documents.training_comparison import CONFIDENCE, PlanTimes, TrainingComparison
+from neuroshard_api.process.sizes import format_bytes
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from neuroshard_report.quantities import format_bytes, format_ms
+from neuroshard_report.quantities import format_ms
 from neuroshard_report.terminal.tables import TextTable
 
 

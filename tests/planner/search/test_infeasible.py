@@ -21,14 +21,19 @@ def message_of(asked: PlanRequest) -> str:
     return str(error.value)
 
 
+def bytes_of(text: str) -> int:
+    """Return a size of a message."""
+    number, unit = text.split()
+    return int(float(number.replace(",", "")) * {"B": 1, "GiB": GIB, "TiB": 1024 * GIB}[unit])
+
+
 def remedied(asked: PlanRequest, message: str) -> list[PlanRequest]:
     """Return the request with each remedy of the message applied as it is written."""
     topology_ = asked.topology
     results = []
-    for found in re.finditer(
-        r"(devices with|constraints\.max_memory_bytes_per_device of|,) ([\d,.]+) GiB(?: of memory)? would do", message
-    ):
-        num_bytes = int(float(found[2].replace(",", "")) * GIB)
+    limits = r"(devices with|constraints\.max_memory_bytes_per_device of|,)"
+    for found in re.finditer(rf"{limits} ([\d,.]+ \w+)(?: of memory)? would do", message):
+        num_bytes = bytes_of(found[2])
         device = topology_.device
         if found[1] != "constraints.max_memory_bytes_per_device of" or "devices with, and" in message:
             device = device.model_copy(update={"memory_bytes": num_bytes})
@@ -193,9 +198,9 @@ def test_where_rows_may_be_the_message_says_that_the_remedy_is_by_columns() -> N
 
 def gib_after(message: str, words: str) -> float:
     """Return the memory that a message gives after some words, in GiB."""
-    found = re.search(rf"{words} ([\d,.]+) GiB", message)
+    found = re.search(rf"{words} ([\d,.]+ \w+)", message)
     assert found is not None, message
-    return float(found[1].replace(",", ""))
+    return bytes_of(found[1]) / GIB
 
 
 COPIED = (ShardingType.DATA_PARALLEL,)

@@ -7,7 +7,7 @@ from support import builders
 
 TABLE = {"name": "user", "numEmbeddings": 1000, "embeddingDim": 16}
 GPUS = {"limits": {"nvidia.com/gpu": 8}}
-SIZE = "must be a size of 1 byte to 8192Ti, such as 80Gi, 500M or 1073741824"
+SIZE = "must be a size of 1Mi to 8192Ti, such as 80Gi, 500M or 1073741824 (a number alone is bytes)"
 NUMBER = "must be a number above 0: an integer, or text such as '2.5' or '1e-3'"
 
 

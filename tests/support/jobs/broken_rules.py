@@ -168,7 +168,7 @@ RULES = (
     broken_rule(
         "memory-without-a-unit",
         "spec.planner.maxMemoryPerDevice",
-        "must have a unit, such as Gi: a number alone is bytes, of which there must be 1 MiB",
+        SIZE,
         "80",
         planner={"maxMemoryPerDevice": 80},
     ),
@@ -188,7 +188,7 @@ RULES = (
         "budget-beyond-the-deadline",
         "spec",
         "profiler.budgetSeconds must be less than experimental.profiler.timeoutSeconds, which also covers the start "
-        "and the fit",
+        "and the fit; hint: lower the one, or raise the other",
         profiler={"budgetSeconds": 1800},
     ),
     broken_rule(

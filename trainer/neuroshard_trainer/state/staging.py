@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+from neuroshard_api.process.sizes import format_bytes
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torch.distributed.checkpoint.staging import BlockingAsyncStager
 from torch.distributed.tensor import DTensor
@@ -78,7 +79,7 @@ class Staging:
                 self._block = block
             else:
                 logger.warning(
-                    "the driver locks no %.1f GiB of the host's memory: copies of checkpoints take longer", at / 2**30
+                    "the driver locks no %s of the host's memory: copies of checkpoints take longer", format_bytes(at)
                 )
         self._stager.cache_staged_state_dict, self._stager.state_dict_cache = True, dict(copied)
         self._has_moved = True
