@@ -28,6 +28,7 @@ from neuroshard_trainer.ranks.nccl_log import log_to, nccl_warning
 
 logger = logging.getLogger(__name__)
 
+THREADS_VARIABLE = "OMP_NUM_THREADS"
 _set_timeout = getattr(dist.distributed_c10d, "set_timeout", dist.distributed_c10d._set_pg_timeout)  # noqa: SLF001
 """torch before 2.14 has it under the second name."""
 
@@ -122,6 +123,7 @@ def joined(device: torch.device, *, timeout_seconds: float) -> Process:
     timeout = timedelta(seconds=timeout_seconds)
     if device.type == "cpu":
         keep_freed_memory()  # as the profiler did whose times the plan was made from
+        compute_on_one_core()
     else:
         torch.cuda.set_device(device)
     with lost_peers(lambda: "while meeting the others", trains=lambda: False):
@@ -131,6 +133,16 @@ def joined(device: torch.device, *, timeout_seconds: float) -> Process:
             dist.init_process_group("gloo", timeout=timeout)
         group = new_group(timeout_seconds)
     return Process(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device, group=group)
+
+
+def compute_on_one_core() -> None:
+    """Let torch compute with one thread, unless OMP_NUM_THREADS asks for others: a device of a plan is a core.
+
+    torchrun sets it for several processes of a node. One alone has a thread for each core, which all wait for the one
+    whose core is not free.
+    """
+    if THREADS_VARIABLE not in os.environ:
+        torch.set_num_threads(1)
 
 
 def limit_waits(timeout_seconds: float, *groups: dist.ProcessGroup) -> None:
