@@ -22,8 +22,8 @@ def format_bytes(number: float, *, digits: int = 3) -> str:
 def rounded_up(number: float, *, digits: int = 4) -> int:
     """Return bytes that are at least this many, and that ``format_bytes`` shows exactly: a remedy must suffice."""
     value, unit = _scaled(number)
-    step = 10 ** _decimals(value, unit, digits)
-    return math.ceil(math.ceil(value * step) / step * _BASE**unit)
+    steps, unit_bytes = 10.0 ** _decimals(value, unit, digits), float(_BASE) ** unit
+    return math.ceil(math.ceil(value * steps) / steps * unit_bytes)
 
 
 def _scaled(number: float) -> tuple[float, int]:
