@@ -29,10 +29,13 @@ from neuroshard_planner.errors import RequestError
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.search_state import Watch
 from neuroshard_planner.whole_step import with_whole_step
 
 
-def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = None) -> Plan:
+def plan(
+    request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = None, watch: Watch | None = None
+) -> Plan:
     """Return the plan that the request asks for; equal arguments give equal plans.
 
     The plan keeps the request. Where it permits other forms of a plan, ``choices`` says what was tried, and parts of
@@ -43,6 +46,7 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
         request: what is planned.
         bundle: prices placements.
         incumbent: the plan in force: the search starts from it too and stays near it, unless a baseline is asked for.
+        watch: is shown how far each search is, one search after the other. If unset: nobody is.
 
     Raises:
         RequestError: the request contradicts itself, asks for a search that is not made, or has other tables than the
@@ -55,7 +59,7 @@ def plan(request: PlanRequest, *, bundle: Bundle, incumbent: Incumbent | None = 
             "incumbent: plans near the one in force are made without groups of devices; hint: leave it or replication "
             "out"
         )
-    trials = Trials(bundle, lambda asked: planning.searched(asked, bundle, incumbent))
+    trials = Trials(bundle, lambda asked: planning.searched(asked, bundle, incumbent, watch=watch))
     types = StoredTypeChoice(request, trials, incumbent)
     groups = DeviceGroups(request, trials, narrowest=types.narrowest)
     choices: Sequence[Choice] = (RepeatsChoice(request, trials), WireTypeChoice(request, trials), types, groups)

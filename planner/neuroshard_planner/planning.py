@@ -33,6 +33,7 @@ from neuroshard_planner.search.infeasible import infeasible, require_room
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.migration import Incumbent, Migration
 from neuroshard_planner.search.packing import Packing
+from neuroshard_planner.search_state import Watch, Watched
 from neuroshard_planner.wide_tables import column_blocks, unrepaired_widths
 
 LABEL_ROWS = 2  # of a table of labels: clicked or not
@@ -51,7 +52,12 @@ Attempts = Mapping[Algorithm, Placement | ExpectedError]
 
 
 def searched(
-    request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, *, tuning: SearchTuning | None = None
+    request: PlanRequest,
+    bundle: Bundle,
+    incumbent: Incumbent | None,
+    *,
+    tuning: SearchTuning | None = None,
+    watch: Watch | None = None,
 ) -> Plan:
     """Return the plan of a request that leaves nothing to choose but shards and devices.
 
@@ -60,6 +66,7 @@ def searched(
         bundle: prices placements.
         incumbent: the plan in force, which the search starts from too and stays near.
         tuning: of the search. None: the default.
+        watch: is shown how far the search is. If unset: nobody is.
 
     Raises:
         RequestError, InfeasibleError, MissingPackageError: as `pipeline.plan`.
@@ -71,13 +78,15 @@ def searched(
     migration = None if incumbent is None else Migration(problem, incumbent)
     if blocks is not None:
         before = None if incumbent is None else blocks.incumbent(incumbent)
-        found = searched(blocks.request, bundle, before, tuning=tuning)
+        found = searched(blocks.request, bundle, before, tuning=tuning, watch=watch)
         return _joined(found, problem, bundle, tables=blocks.joined(found.tables), migration=migration)
     if problem.memory.shard_capacity_bytes <= 0:
         raise _infeasible(problem, has_further_types=problem.has_further_types)
     baselines = attempts(problem)
     bounds = FamilyBounds(problem)
     bound_ms = bounds.least_ms
+    if watch is not None:
+        problem.watched = Watched(problem, watch, bound_ms=bound_ms, most_work=_most_work(problem)).priced
     result = find(problem, baselines=baselines, bounds=bounds, starts=() if migration is None else migration.start)
     if migration is not None and request.algorithm is Algorithm.NEUROSHARD:
         work = int(problem.tuning.phase_share * (request.search.work_budget or _default_budget(problem)))
@@ -249,6 +258,12 @@ def attempts(problem: Problem, *, is_bound: bool = True) -> Attempts:
 
 def _default_budget(problem: Problem) -> int:
     return max(_least_budget(problem), _budget_by_units(problem))
+
+
+def _most_work(problem: Problem) -> int:
+    """Return the work that a search of a problem hardly exceeds: a budget by columns, and one of all families."""
+    budget = problem.request.search.work_budget or _default_budget(problem)
+    return budget * (2 if _is_mixed(problem) else 1)
 
 
 def _is_small(problem: Problem) -> bool:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.request import PlanRequest
     from neuroshard_planner.explain.batch_sizes import BatchSize
     from neuroshard_planner.explain.robustness import TrafficCost
+    from neuroshard_planner.search_state import SearchState
 
 
 @takes_request_options
@@ -94,13 +95,17 @@ def plan(
     bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
     request, *sized = _measured((request, *sized), statistics)
     before = None if incumbent is None else read_incumbent(incumbent, price_ms_per_gib=move_price)
-    searched = remembered(partial(search, bundle=bundle, incumbent=before))
     of_sizes: list[BatchSize] = []
     try:
         with activity("searching", is_silent=json) as shown:
+            searched = remembered(
+                partial(search, bundle=bundle, incumbent=before, watch=lambda state: shown.show(*_state(state)))
+            )
             sizing = partial(at_batch_size, search=searched)
             of_sizes += map(sizing, shown.of(sized, total=len(sized) + 1, amount=lambda _: 1))
-            found = with_levers(searched(request), costs=bundle)
+            found = searched(request)
+            shown.show("what would save time", None)
+            found = with_levers(found, costs=bundle)
             traffic = () if report is None else traffic_costs(found, bundle=bundle)
     except InfeasibleError:
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)
@@ -112,6 +117,14 @@ def plan(
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=False)
     # After the summary, so that a full disk does not take the result of a search along.
     _write(found, out, report, traffic, says=not json)
+
+
+def _state(state: "SearchState") -> tuple[str, float]:
+    """Return how far a search is, as a phrase that fits next to its times in 60 columns, and the share of its work."""
+    from neuroshard_report.quantities import format_ms, format_percent
+
+    gap = f", gap {format_percent(state.gap)}" if state.bound_ms else ""
+    return f"best {format_ms(state.best_ms)} ms{gap}", state.work_share
 
 
 def _write(

@@ -77,6 +77,8 @@ class Problem:
         self.priced = looked_up(request)
         """The request without the lookups of repeated lists, which cost nothing."""
         self.step_cost = StepCost(self.priced, costs)
+        self.watched: Callable[[Sequence[Placement], FloatArray], None] | None = None
+        """Is called with all placements that are priced as a whole, and their costs. If unset: nobody looks."""
         self.evaluations = 0
         """Devices whose cost the networks evaluated so far."""
         self._bulk_evaluations = 0
@@ -264,7 +266,10 @@ class Problem:
 
     def total_ms(self, placements: Sequence[Placement]) -> FloatArray:
         """Return [p] the cost of each placement."""
-        return self.step_cost.total_ms(self.device_levels(placements).max(axis=1))
+        totals_ms = self.step_cost.total_ms(self.device_levels(placements).max(axis=1))
+        if self.watched is not None:
+            self.watched(placements, totals_ms)
+        return totals_ms
 
     def device_levels(self, placements: Sequence[Placement]) -> FloatArray:
         """Return [p, devices, levels] of the devices of each placement."""

@@ -47,3 +47,18 @@ def test_nothing_is_written_for_programs(*, is_terminal: bool, is_silent: bool) 
         shown.begin("part", done=1, total=2)
 
     assert written.getvalue() == ""
+
+
+def test_a_log_has_a_line_a_minute() -> None:
+    """With the part, the time taken, and the share of the work where it is known."""
+    written, moments = io.StringIO(), iter([0.0, 59.0, 61.0, 90.0, 150.0])
+    console = Console(file=written, force_terminal=False, width=80)
+
+    with activity("searching", console=console, clock=lambda: next(moments)) as shown:
+        for best in (4, 3, 2, 1):
+            shown.show(f"best {best} ms", best / 10)
+
+    assert written.getvalue().splitlines() == [
+        "61 s: best 3 ms, 30 % of the work done",
+        "150 s: best 1 ms, 10 % of the work done",
+    ]
