@@ -34,6 +34,7 @@ ranks = [
         "dense_ms": 1.0,
         "data_wait_ms": 0.0,
         "step_ms": 9.0,
+        "processor_wait_share": 0.6 if "BUSY" in os.environ else 0.0,
     }}
     for rank, cost in enumerate(json.loads(plan_file.read_bytes())["predicted"]["devices"])
 ]
@@ -59,7 +60,7 @@ for name, report in (("step-report.json", step_report), ("drift-report.json", dr
     (run_dir / name).write_text(json.dumps(report))
 """
 """Reports steps whose parts take 1.5 times as long as its plan predicts; with SLOW, much slower ones since step 300;
-with SHORT, steps that both reports share."""
+with SHORT, steps that both reports share; with BUSY, ranks that waited for a processor."""
 
 
 @pytest.fixture
@@ -86,9 +87,10 @@ def test_a_later_run_plans_with_what_this_one_measured(runs: Runs, profile: Path
     assert after.predicted.total_ms == pytest.approx(SLOWER * before.predicted.total_ms, rel=0.02)
 
 
-def test_steps_that_became_slower_correct_nothing(runs: Runs, profile: Path) -> None:
-    """The reason is in the last lines, and the run succeeds."""
-    environment: dict[str, Any] = {"env": [{"name": "SLOW", "value": "yes"}]}
+@pytest.mark.parametrize("why", ["SLOW", "BUSY"])
+def test_steps_that_other_causes_made_longer_correct_nothing(runs: Runs, profile: Path, why: str) -> None:
+    """Inputs that drifted, or other programs: the reason is in the last lines, and the run succeeds."""
+    environment: dict[str, Any] = {"env": [{"name": why, "value": "yes"}]}
     result = runs.run("--bundle", profile, script=TRAINER, trainer=environment)
 
     assert result.code == ExitCode.OK

@@ -239,13 +239,17 @@ def measurement_notes(measured: StepCostStatus) -> list[str]:
     return list(filter(None, (_host_bound_note(measured), _processor_note(measured))))
 
 
+def is_busy(measured: StepCostStatus | None) -> bool:
+    """Return whether a worker waited for a processor so long that its times are those of the machine's other work."""
+    return isinstance(measured, MeasuredCost) and (measured.processor_wait_percent or 0) >= BUSY_PERCENT
+
+
 def _processor_note(measured: StepCostStatus) -> str | None:
-    share = measured.processor_wait_percent if isinstance(measured, MeasuredCost) else None
-    if share is None or share < BUSY_PERCENT:
+    if not isinstance(measured, MeasuredCost) or not is_busy(measured):
         return None
     return (
-        f"A worker waited for a processor for {share} % of the time in which it could run, since the machine runs more "
-        "than it has processors for: measured times say little of the plan."
+        f"A worker waited for a processor for {measured.processor_wait_percent} % of the time in which it could run, "
+        "since the machine runs more than it has processors for: measured times say little of the plan."
     )
 
 

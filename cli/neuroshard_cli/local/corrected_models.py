@@ -39,12 +39,15 @@ def correct_models(
     """
     from neuroshard_api.documents.document import DocumentError
     from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
+    from neuroshard_api.job.step_cost import is_busy
     from neuroshard_costs.errors import CostModelError
     from neuroshard_planner.step_correction import CorrectionError, SharedStepsError, corrected
 
     reports = [directory.train_dir / name for name in (DRIFT_REPORT_FILE, STEP_REPORT_FILE)]
     if not result.is_same_device or not all(report.exists() for report in reports):
         return None
+    if is_busy(result.measured):
+        return "cost models are not corrected by these steps: other work on the machine made them longer"
     out = directory.path / CORRECTED_FOLDER
     try:
         _, factors = corrected(profile, directory.plan_file, reports, out, is_priced_by=True)
