@@ -36,7 +36,7 @@ def report(*ranks: RankTimes) -> StepReport:
         ),
         ({"data_wait_ms": 5.0}, "its wait for data is 4.000 ms longer than that of the others"),
         ({"backward_compute_ms": 4.0}, "its time for lookups and updates is 3.000 ms longer than that of the others"),
-        ({"processor_wait_share": 0.4}, "a worker waited for one for 40% of the time"),
+        ({"processor_wait_share": 0.4}, "a worker waited for one for 40 % of the time"),
         ({}, "the cause is not known"),
     ],
     ids=["dense part", "data", "lookups", "processor", "unknown"],

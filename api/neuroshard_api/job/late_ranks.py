@@ -52,7 +52,8 @@ def _scarcity(ranks: Sequence[RankTimes]) -> str | None:
     share = max((each.processor_wait_share or 0.0 for each in ranks), default=0.0)
     if share < SCARCE_SHARE:
         return None
-    return f"processes share the cores, and a worker waited for one for {share:.0%} of the time in which it could run"
+    percent = f"{100 * share:.0f} %"
+    return f"processes share the cores, and a worker waited for one for {percent} of the time in which it could run"
 
 
 def _sum(times: RankTimes, fields: Sequence[str]) -> float:

@@ -9,12 +9,15 @@ from neuroshard_cli.local.measured import measured_in
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.progress import TrainingProgress
+    from neuroshard_api.documents.step_report import StepReport
     from neuroshard_api.job.status import BestBaseline, MeasuredCost, StepCostStatus
     from neuroshard_api.job.step_cost import ComparedCollective
     from neuroshard_api.sharding.collectives import CollectiveTime
     from rich.console import RenderableType
 
 
+TOTAL_OFF_PERCENT = 25
+"""From there on a sentence says which part of which rank is off, and why."""
 _ALL_TO_ALLS = 2
 """Collectives of a plan by columns, of indices and of pooled embeddings: the columns of the table name these two."""
 
@@ -35,6 +38,8 @@ class RunResult:
     progress: "TrainingProgress | None"
     collectives: "tuple[ComparedCollective, ...]" = ()
     """Those that both a priced plan and the step report name."""
+    difference: str | None = None
+    """Sentence about the part that the prediction missed most. None: the total is as predicted, or not compared."""
     late_ranks: str | None = None
     """Sentence about ranks that come late to exchanges. None: there are none, or it is not known."""
     drift: str | None = None
@@ -67,18 +72,28 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
     report, progress, drift = measured_in(directory)
     predicted = predicted_cost(plan) if isinstance(plan, Plan) else None
     measured = None if report is None else measured_cost(report)
+    error = error_percent(predicted, measured) if predicted is not None and measured is not None else None
     return RunResult(
         job=name,
         num_devices=plan.num_devices,
         predicted=predicted,
         baseline=baseline_cost(plan),
         measured=measured,
-        error_percent=error_percent(predicted, measured) if predicted is not None and measured is not None else None,
+        error_percent=error,
         progress=progress,
         collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
+        difference=None if error is None or abs(error) < TOTAL_OFF_PERCENT else _difference(plan, report),
         late_ranks=None if report is None else late_ranks_note(report),
         drift=None if drift is None else drift.headline,
     )
+
+
+def _difference(plan: "GivenPlan", report: "StepReport | None") -> str | None:
+    from neuroshard_api.documents.plan import Plan
+    from neuroshard_report.html.run_page import difference_text, rank_parts
+
+    ranks = rank_parts(plan, report) if isinstance(plan, Plan) else ()
+    return difference_text(max(ranks, key=lambda each: each.measured_ms)) if ranks else None
 
 
 def result_json(result: RunResult) -> str:
@@ -103,6 +118,7 @@ def result_json(result: RunResult) -> str:
             {"kind": each.kind, "family": each.family, "predicted": way(each.predicted), "measured": way(each.measured)}
             for each in result.collectives
         ],
+        "difference": result.difference,
         "lateRanks": result.late_ranks,
         "drift": result.drift,
         "metrics": {} if result.progress is None else dict(result.progress.metrics),
@@ -161,7 +177,9 @@ def _notes(result: RunResult) -> list[str]:
         if all(whole):
             predicted_ms, measured_ms = map(_ms, whole)
             notes.append(f"Whole step: {predicted_ms} ms predicted, {measured_ms} ms measured.")
-        notes += filter(None, [result.late_ranks, other_device_note(result.predicted, result.measured)])
+        notes += filter(
+            None, [result.difference, result.late_ranks, other_device_note(result.predicted, result.measured)]
+        )
     if result.progress is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
         notes.append(f"Trained {result.progress.step:,} steps{metrics}.")

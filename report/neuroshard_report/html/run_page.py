@@ -7,7 +7,7 @@ from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.plan import DeviceCost, Plan
 from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
 from neuroshard_api.documents.step_report import RankTimes, StepReport
-from neuroshard_api.job.late_ranks import late_ranks_note
+from neuroshard_api.job.late_ranks import SCARCE_SHARE, late_ranks_note
 from neuroshard_api.job.step_cost import (
     PlannedTimes,
     is_host_bound,
@@ -65,6 +65,8 @@ class RankParts:
     host_bound: tuple[str, ...]
     """Names of the parts that the host bound in most steps."""
     step_ms: float
+    processor_wait_share: float | None = None
+    """Of the time in which its process could run: waiting for a processor. None: not known."""
 
     @property
     def predicted_ms(self) -> float:
@@ -170,6 +172,7 @@ def _parts(times: RankTimes, planned: PlannedTimes, cost: DeviceCost) -> RankPar
             if bound is not None and name not in UNMEASURED and bound.binds(part)
         ),
         step_ms=times.step_ms,
+        processor_wait_share=times.processor_wait_share,
     )
 
 
@@ -196,6 +199,9 @@ def difference_text(rank: RankParts) -> str:
     )
     if name in rank.host_bound:
         text += " The host launched its kernels later than the device could run them."
+    elif off_ms > 0 and (rank.processor_wait_share or 0.0) >= SCARCE_SHARE:
+        share = format_percent(rank.processor_wait_share or 0.0)
+        text += f" Most likely cause: its process waited for a processor for {share} of the time in which it could run."
     return text
 
 
