@@ -57,7 +57,7 @@ _GUARD = ("trainer/neuroshard_trainer/communication",)
 _OPERATOR = ("operator/neuroshard_operator",)
 MEASURED: Mapping[str, Sequence[str]] = {
     "command-times": ("planner/neuroshard_planner", "cli/neuroshard_cli/commands/plan.py", "costs/neuroshard_costs"),
-    "control-plane-scale": _OPERATOR,
+    "control-plane-scale": ("tests/cluster",),
     "copied-tables": _SEARCH,
     "deduplication": (*_LOOP, *_READING, *_CLUSTERING),
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),
