@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from neuroshard_api.documents.config_map import ConfigMapContents, pack_files
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX
-from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.documents.topology import DeviceType, Topology
 from neuroshard_api.job.status import HardwareStatus, Status
 
 from neuroshard_decisions import names
@@ -49,6 +49,14 @@ class BundleSource:
     """Folder in the claim's volume."""
     device_type: str | None = None
     """Device whose bundled cost models are taken."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GivenModels:
+    """Cost models, and the devices and links that they are for."""
+
+    bundle: BundleSource
+    topology: Topology
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,10 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.status import StageName, StageState, StageStatus, Status, Workers
-from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob, Spec
 
 from neuroshard_decisions import names
+from neuroshard_decisions.actions import GivenModels
 from neuroshard_decisions.conditions import ConditionType, Reason, holds
 from neuroshard_decisions.observed.objects import ChildConfigMap, ChildJob, ChildPod, Fetched, Observed
 
@@ -37,6 +39,18 @@ class Rules:
     """Whether a status shows the end of a failed container's log."""
     in_config_maps: bool = True
     """Whether files are kept in ConfigMaps, which bounds their size."""
+    keeps_checkpoints: bool = False
+    """Whether checkpoints outlive the workers wherever these write them, as on one machine."""
+    approval: str = f"kubectl annotate --overwrite dlrmjob {{job}} {APPROVED_PLAN_ANNOTATION}={{plan}}"
+    """What the user does to approve a plan."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AtHand:
+    """What a pass need not look up."""
+
+    tables: TableSet
+    models: GivenModels
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +63,21 @@ class Context:
     """What earlier passes recorded: times, counters, conditions. `status.stage` is for people and is not read."""
     rules: Rules
     now: datetime
+    at_hand: AtHand | None = None
+    """What the adapter has itself. None: tables and cost models are looked up as the job says."""
     ignored: tuple[str, ...] = ()
     """Fields of the resource that this release does not know, by path."""
     broken_rules: tuple[str, ...] = ()
     """Messages of the rules between fields that this release has and a job of another release breaks."""
+
+    @property
+    def own_tables(self) -> TableSet | None:
+        """Tables at hand, or in the resource itself. None: they are in a ConfigMap of the user's."""
+        return self.spec.model.inline_tables(self.name) if self.at_hand is None else self.at_hand.tables
+
+    def approval_of(self, plan: str) -> str:
+        """Return what the user does to approve a plan of that name."""
+        return self.rules.approval.format(job=self.name, plan=plan)
 
     @property
     def spec(self) -> Spec:

@@ -59,7 +59,7 @@ class FailureCause:
 
     def __str__(self) -> str:
         """Return the cause in a sentence, without the end of the log."""
-        who = f"pod {self.pod}" if self.pod else "a pod"
+        who = f"pod {self.pod}" if self.pod else f"the {self.container}" if self.container else "a pod"
         where = f" on node {self.node}" if self.node else ""
         code = f" with exit code {self.exit_code}" if self.exit_code is not None else ""
         why = f" ({self.reason})" if self.reason else ""

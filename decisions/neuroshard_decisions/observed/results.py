@@ -60,6 +60,8 @@ class PlanResult:
     """What would save time. None: the plan names nothing."""
     host_bytes_per_node: int
     """Tables in host memory, of the node with most; 0 for a plan without a price, which has no ledger."""
+    incumbent_hash: str | None = None
+    """sha256 of the plan in force that it was made near to. None: it was made without one."""
     incumbent_ms: float | None = None
     """What the plan in force costs under this plan's request. None: it was made without one."""
     total_ms: float | None = None
@@ -151,7 +153,7 @@ def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
         if role in {names.PROFILE, names.PROFILER, names.CALIBRATOR}:
             return _profile(files, where)
         if role in {names.WORKER, names.INPUTS, names.STEPS}:
-            return _report(files, sorted({*contents.data, *contents.binary_data}), where)
+            return report_summary(files, sorted({*contents.data, *contents.binary_data}), where=where)
     except DocumentError as error:
         return Unreadable(problem=str(error))
     return None
@@ -183,6 +185,7 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanResult:
         baseline=baseline_cost(plan),
         levers=levers_of(plan),
         host_bytes_per_node=0 if price is None else host_bytes_per_node(price),
+        incumbent_hash=None if plan.incumbent is None else plan.incumbent.plan_sha256,
         incumbent_ms=None if plan.incumbent is None else plan.incumbent.total_ms,
         total_ms=None if price is None else price.predicted.total_ms,
     )
@@ -233,7 +236,17 @@ def _profile(files: Mapping[str, bytes], where: str) -> ResultDocument:
     )
 
 
-def _report(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> ResultDocument:
+def report_summary(files: Mapping[str, bytes], keys: Sequence[str], *, where: str) -> ReportSummary:
+    """Return a summary of what workers report.
+
+    Args:
+        files: by name.
+        keys: under which they are kept: large ones are compressed.
+        where: they are, for messages.
+
+    Raises:
+        DocumentError: step report or progress are damaged.
+    """
     plan_hash, measured, measured_by, progress, first_step = "", None, None, None, None
     drift, drift_problem = None, ""
     if STEP_REPORT_FILE in files:

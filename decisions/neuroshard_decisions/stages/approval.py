@@ -36,10 +36,7 @@ def approve(context: Context, planned: Planned) -> StageResult:
             conditions=(condition(ConditionType.APPROVED, Reason.APPROVED, why, holds=True),),
         )
     found = f", which names {approved}" if approved else ""
-    message = (
-        f"plan {planned.name} waits for approval{found}: "
-        f"kubectl annotate --overwrite dlrmjob {context.name} {APPROVED_PLAN_ANNOTATION}={planned.name}"
-    )
+    message = f"plan {planned.name} waits for approval{found}: {context.approval_of(planned.name)}"
     return StageResult(
         display_stage=Stage.LAUNCHING,
         reason=Reason.WAITING_FOR_APPROVAL,

@@ -19,6 +19,7 @@ from neuroshard_decisions.actions import (
     CandidateInputs,
     Event,
     EventReason,
+    GivenModels,
     Keep,
     Start,
 )
@@ -26,7 +27,6 @@ from neuroshard_decisions.conditions import MESSAGE_CHARACTERS, Reason
 from neuroshard_decisions.context import Context
 from neuroshard_decisions.observed.objects import ChildConfigMap
 from neuroshard_decisions.observed.results import ProfileSummary, ReportSummary, Unreadable, model_hash
-from neuroshard_decisions.stages.given_models import GivenModels
 from neuroshard_decisions.stages.input_hashes import takes_given_models
 from neuroshard_decisions.stages.planning import PLANNING, Planned
 from neuroshard_decisions.stages.profiling import hardware_of, profile_hardware
@@ -59,6 +59,8 @@ def _is_wanted(context: Context) -> bool:
 
 def cost_models(context: Context) -> tuple[StageResult, GivenModels | None]:
     """Return the result of profiling with the cost models, if there are some: corrected ones where they were chosen."""
+    if context.at_hand is not None:
+        return training_goes_on(), context.at_hand.models
     step, profiled = profile_hardware(context)
     name = taken(context)
     if profiled is None or name is None:

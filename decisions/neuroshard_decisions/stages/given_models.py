@@ -1,7 +1,5 @@
 """Cost models that were made before: of a ConfigMap, a volume, or those that come with the planner."""
 
-from dataclasses import dataclass
-
 from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.presets import load_presets, preset
@@ -10,21 +8,13 @@ from neuroshard_api.job.preparation import CostModelReference
 from neuroshard_api.job.status import ConfigMapReference, ProfileStatus, Stage, StageName, StageState
 
 from neuroshard_decisions import names
-from neuroshard_decisions.actions import BundleSource
+from neuroshard_decisions.actions import BundleSource, GivenModels
 from neuroshard_decisions.conditions import ConditionType, Reason
 from neuroshard_decisions.context import Context
 from neuroshard_decisions.observed.limits import LIMITS, bounded_file
 from neuroshard_decisions.observed.results import MANIFEST_FILE
 from neuroshard_decisions.stages.result import StageResult, StageUpdate, condition, failed
 from neuroshard_decisions.stages.tables import missing
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GivenModels:
-    """Cost models, and the devices and links that they are for."""
-
-    bundle: BundleSource
-    topology: Topology
 
 
 def given_models(context: Context) -> tuple[StageResult, GivenModels | None]:

@@ -21,6 +21,7 @@ from neuroshard_decisions.actions import (
     Event,
     EventReason,
     Files,
+    GivenModels,
     Keep,
     PlannerRun,
     Start,
@@ -30,7 +31,6 @@ from neuroshard_decisions.context import Context
 from neuroshard_decisions.files import request_file
 from neuroshard_decisions.observed.objects import ChildConfigMap
 from neuroshard_decisions.observed.results import PlanResult, ReportSummary, Unreadable, model_hash, tables_hash
-from neuroshard_decisions.stages.given_models import GivenModels
 from neuroshard_decisions.stages.host_memory import host_memory_available, within_nodes
 from neuroshard_decisions.stages.input_hashes import fallback_hash
 from neuroshard_decisions.stages.result import StageResult, StageUpdate, condition
@@ -252,7 +252,7 @@ def mismatch(context: Context, plan: PlanResult, tables: TableSet | None = None)
     if plan.world_size != world_size:
         message = f"the plan is for {plan.world_size} devices, the job has {world_size} (numNodes x numProcPerNode)"
         return Reason.WORLD_SIZE_MISMATCH, message
-    tables = tables or context.spec.model.inline_tables(context.name)
+    tables = tables or context.own_tables
     if tables is not None and plan.model_hash != model_hash(tables.tables):
         message = "the plan is for other tables: names, rows, columns or data types differ from spec.model"
         return Reason.MODEL_MISMATCH, message

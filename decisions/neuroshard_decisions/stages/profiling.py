@@ -17,6 +17,7 @@ from neuroshard_decisions.actions import (
     Event,
     EventReason,
     Files,
+    GivenModels,
     Keep,
     ProfilerRun,
     Start,
@@ -27,7 +28,7 @@ from neuroshard_decisions.files import job_files
 from neuroshard_decisions.hardware import hardware_for, on_one_node
 from neuroshard_decisions.observed.objects import ChildConfigMap, ChildJob, OtherProfiler
 from neuroshard_decisions.observed.results import MANIFEST_FILE, ProfileSummary, Unreadable
-from neuroshard_decisions.stages.given_models import GivenModels, given_models
+from neuroshard_decisions.stages.given_models import given_models
 from neuroshard_decisions.stages.input_hashes import takes_given_models
 from neuroshard_decisions.stages.network import (
     met_before,

@@ -240,17 +240,13 @@ def _evaluated(
         return _taken(training, priced, found, decision)
     message = decision.message
     if decision.verdict not in _CURRENT:
-        message = f"{message}; to take it: {_command(context, name)}"
+        message = f"{message}; to take it: {context.approval_of(name)}"
     return _settled(training, priced, Reason(decision.verdict.value), message, is_current=decision.verdict in _CURRENT)
 
 
 def _is_approved(context: Context, found: PlanResult) -> bool:
     name = names.plan(context.name, found.hash)
     return context.observed.job.annotations.get(APPROVED_PLAN_ANNOTATION) == name
-
-
-def _command(context: Context, plan_name: str) -> str:
-    return f"kubectl annotate --overwrite dlrmjob {context.name} {APPROVED_PLAN_ANNOTATION}={plan_name}"
 
 
 def _settled(

@@ -17,9 +17,9 @@ REQUEUE_AFTER_S = 15.0
 
 def tables_of(context: Context) -> TableSet | StageResult:
     """Return the tables, or the step that says why there are none."""
-    inline = context.spec.model.inline_tables(context.name)
-    if inline is not None:
-        return inline
+    own = context.own_tables
+    if own is not None:
+        return own
     source = context.spec.model.embedding_tables_from
     assert source is not None, "the resource's rules ask for one of the two"
     reference = source.config_map_key_ref

@@ -102,7 +102,7 @@ class TrainingWorkers:
             checkpoint_ms=drift.checkpoint_ms,
             start_ms=drift.start_ms,
             admission_ms=MS_PER_S * max(waited_s, 0.0),
-            keeps_checkpoints=keeps_checkpoints(self.context),
+            keeps_checkpoints=self.context.rules.keeps_checkpoints or keeps_checkpoints(self.context),
             replans=record.replans or 0,
             since_replan_s=since_replan_s(record, self.context.now),
             outcomes=outcomes_of(record, self.plan_hash),
