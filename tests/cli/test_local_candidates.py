@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.plan import IncumbentPlan
-from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningMode, ReplanningStatus
+from neuroshard_api.job.replanning import CandidatePlan, ReplanningStatus
 from neuroshard_cli.local.directory import RunDirectory, file_digest
-from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError, put_accepted_in_place
+from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError, put_accepted_in_place, shown_candidate
 from support import builders
+from support.cli.local_candidates import replanning
 from support.trainer import training_builders
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -30,6 +31,7 @@ class Training:
         self.plan_hash = file_digest(self.directory.plan_file) or ""
         self.half_ms = plan.predicted.total_ms
         self.replanning: LocalReplanning | None = None
+        self.notes: list[str] = []
         embedding_ms = 2 * self.half_ms
         evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
         change = DriftChange(
@@ -83,16 +85,9 @@ class Training:
         record = ReplanningStatus(candidates=1, candidate=candidate)
         self.directory.replanning_file.write_text(record.model_dump_json(exclude_none=True), encoding="utf-8")
 
-    def look(self) -> None:
-        """Judge the reports in mode Auto."""
-        self.replanning = LocalReplanning(
-            self.directory,
-            Replanning(mode=ReplanningMode.AUTO),
-            bundle_dir=self.directory.path,
-            has_dense=False,
-            clock=lambda: NOW,
-            note=lambda _: None,
-        )
+    def look(self, *, mode: str = "Auto", approved: str = "") -> None:
+        """Judge the reports."""
+        self.replanning = replanning(self.directory, self.notes.append, clock=lambda: NOW, mode=mode, approved=approved)
         self.replanning.look()
 
     @property
@@ -149,7 +144,8 @@ def test_a_candidate_near_another_plan_is_made_again(training: Training) -> None
     training.candidate(incumbent="a" * 64)
     training.look()
 
-    assert (training.record.candidates, training.record.accepted) == (2, None)
+    assert training.directory.log("replan").exists()
+    assert (training.record.candidates, training.record.accepted) == (1, None)
     assert file_digest(training.directory.plan_file) == training.plan_hash
 
 
@@ -164,11 +160,26 @@ def test_a_candidate_for_another_change_is_not_taken(training: Training) -> None
 
 
 def test_a_candidate_whose_planner_was_interrupted_is_made_again(training: Training) -> None:
-    """It has neither a verdict nor a file."""
+    """It has neither a verdict nor a file; the job has asked for one candidate."""
     training.asked()
     training.look()
 
-    assert training.record.candidates == 2
+    assert training.directory.log("replan").exists()
+    assert training.record.candidates == 1
+
+
+def test_a_candidate_that_was_suggested_is_taken_once_the_user_approves_it(training: Training) -> None:
+    """The note says how; another plan's name approves nothing."""
+    training.candidate(incumbent=training.plan_hash)
+    training.look(mode="Suggest")
+    shown = shown_candidate(training.directory)
+    training.look(mode="Suggest", approved="another")
+
+    assert training.record.candidate is not None
+    assert (training.record.candidate.verdict, training.record.candidate.plan_name) == ("BetterPlanFound", shown)
+    assert any("to take it: give the same command with --approve" in note for note in training.notes)
+    with pytest.raises(PlanTakenError):
+        training.look(mode="Suggest", approved=shown)
 
 
 def test_the_record_of_further_plans_goes_with_its_training(training: Training, tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.plan import Plan
-from neuroshard_api.job.replanning import Replanning, ReplanningMode
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.directory import RunDirectory, file_digest
-from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError
+from neuroshard_cli.local.replanning import PlanTakenError
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.search.migration import Incumbent
 from support import builders
+from support.cli.local_candidates import replanning
 from support.cli.local_runs import Runs, plan_text
 from support.planner.exact_costs import ExactCosts
 from support.trainer import training_builders
@@ -160,14 +160,7 @@ def test_changes_of_deduplicated_features_alone_are_noted_once_and_not_planned_f
     plan = file_digest(directory.plan_file)
     evidence = (Evidence(part=StepPart.COMPUTE, rank=0, reference_ms=1.0, recent_ms=2.0),)
     drifted = DriftChange(cause=SlowdownCause.INPUTS_DRIFTED, tables=("t0",), since_step=4_000, evidence=evidence)
-    replanning = LocalReplanning(
-        directory,
-        Replanning(),
-        bundle_dir=tmp_path,
-        has_dense=False,
-        clock=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-        note=notes.append,
-    )
+    further = replanning(directory, notes.append, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC))
     statistics = training_builders.input_statistics(
         plan_sha256=plan, changed_features=("item",), without_repeats=("item",)
     )
@@ -182,11 +175,11 @@ def test_changes_of_deduplicated_features_alone_are_noted_once_and_not_planned_f
         for name, document in documents.items():
             (directory.train_dir / name).unlink(missing_ok=True)
             (directory.train_dir / name).write_text(document.to_json(), encoding="utf-8")
-        replanning.look()
+        further.look()
 
     (note,) = notes
     assert note.startswith(
-        "CandidateUnsupported: inputs drifted since step 4,000, but only deduplicated features changed"
+        "CandidateUnsupported: inputs drifted since step 4,000, and no plan is made for them: only deduplicated"
     )
     assert not directory.replanning_file.exists()
     assert not directory.log("replan").exists()
@@ -238,17 +231,10 @@ def test_the_record_dates_each_plan_by_its_own_start(tmp_path: Path) -> None:
         ),
     }.items():
         (directory.train_dir / name).write_text(document.to_json(), encoding="utf-8")
-    replanning = LocalReplanning(
-        directory,
-        Replanning(mode=ReplanningMode.AUTO),
-        bundle_dir=tmp_path,
-        has_dense=False,
-        clock=lambda: taken_at,
-        note=lambda _: None,
-    )
+    further = replanning(directory, lambda _: None, clock=lambda: taken_at, mode="Auto")
     with pytest.raises(PlanTakenError):
-        replanning.look()
-    replanning.accept()
+        further.look()
+    further.accept()
     kept = json.loads(directory.replanning_file.read_text(encoding="utf-8"))
 
     assert [datetime.fromisoformat(each["startTime"]) for each in kept["history"]] == [written_at, taken_at]

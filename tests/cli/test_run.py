@@ -16,12 +16,14 @@ from typing import Any
 import pytest
 import yaml
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollective, StepReport
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from support import builders
 from support.cli.local_runs import BUNDLED, TRAINER, Runs, made_plan
+from support.cli.stages import PLACE, TIMES_OUT, CalledStages
 from support.processes import has_ended
 from support.trainer import training_builders
 
@@ -197,6 +199,22 @@ def test_a_fallback_plans_what_the_search_could_not(runs: Runs) -> None:
 
     assert result.code == ExitCode.INFEASIBLE
     assert json.loads((runs.run_dir / "request.json").read_text(encoding="utf-8"))["algorithm"] == "size_greedy"
+
+
+@pytest.mark.parametrize(("outcome", "falls_back"), [(TIMES_OUT, True), (137, True), (ExitCode.INVALID_INPUT, False)])
+def test_the_fallback_plans_where_another_algorithm_can_help(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, outcome: int | str, *, falls_back: bool
+) -> None:
+    """After the failures that the operator falls back for; the run fails with any other one of the search."""
+    monkeypatch.setattr(PLACE, CalledStages(first_planner=outcome))
+
+    result = runs.run(planner={"fallbackAlgorithm": "DimGreedy"}, experimental={"planner": {"timeoutSeconds": 100}})
+
+    if falls_back:
+        assert result.code == ExitCode.OK, result.err
+        assert Plan.read(runs.run_dir / "plan.json").algorithm == Algorithm.DIM_GREEDY
+    else:
+        assert result.code == outcome
 
 
 @pytest.mark.parametrize(

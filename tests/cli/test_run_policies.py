@@ -125,7 +125,25 @@ def test_a_rule_that_replans_gets_another_plan(runs: Runs) -> None:
     assert result.code == ExitCode.OK
     assert request["memory"]["reserve_bytes"] >= int(0.05 * request["topology"]["device"]["memory_bytes"])
     assert result.err.count("plan: done") == 2
-    assert "plan: reused" in runs.run(script=TRAINER, **policy).err
+    assert "5% of each device's memory stays free" in result.err
+    again = runs.run(script=TRAINER, **policy)
+    assert "plan: reused" in again.err
+    assert "5% of each device's memory stays free" in again.err
+
+
+def test_memory_that_failures_kept_free_is_used_for_other_inputs(runs: Runs) -> None:
+    """The failures were those of another plan; the run says so, and says nothing of it afterwards."""
+    rule = {"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [40]}}
+    policy = {"failurePolicy": {"rules": [rule]}}
+    runs.run(script=FAILS_ONCE, **policy)
+    reserved = json.loads((runs.run_dir / "request.json").read_text(encoding="utf-8"))["memory"]["reserve_bytes"]
+
+    other = runs.run(script=TRAINER, planner={"shardingTypes": ["TableWise"]}, **policy)
+
+    request = json.loads((runs.run_dir / "request.json").read_text(encoding="utf-8"))
+    assert "the memory that failures kept free is used again" in other.err
+    assert "stays free" not in other.err
+    assert request["memory"]["reserve_bytes"] < reserved
 
 
 def test_a_run_beyond_its_deadline_fails(process_runs: Runs) -> None:

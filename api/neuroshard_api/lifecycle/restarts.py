@@ -132,6 +132,13 @@ def with_more_reserve(request: PlanRequest, num_replans: int) -> PlanRequest:
     return request.model_copy(update={"memory": request.memory.model_copy(update={"reserve_bytes": kept_free})})
 
 
+def reserve_note(num_replans: int) -> str:
+    """Return in a sentence how much memory plans keep free since another one was asked for that often."""
+    share = min(MORE_RESERVE * num_replans, MOST_RESERVE)
+    times = "once" if num_replans == 1 else f"{num_replans} times"
+    return f"{share:.0%} of each device's memory stays free, since a failure rule asked for another plan {times}"
+
+
 def _counted_before(status: Status, healthy: timedelta) -> int:
     """Return the restarts that count towards the maximum, none of them once the workers trained for long enough."""
     if healthy >= HEALTHY_AFTER:

@@ -69,7 +69,7 @@ def run(  # noqa: PLR0917 - typer passes by name
         left_over = end_marked(str(directory.path))
         if left_over:
             say(f"ended {left_over} processes that an earlier run had left in {directory.path}")
-        local = LocalRun(found, tables, directory, view := RunView(stages, progress_console()))
+        local = LocalRun(found, tables, directory, view := RunView(stages, progress_console()), approve=approve)
         try:
             with view, local.life:
                 planned = _planned(local, plan=plan, bundle=bundle, root=root)

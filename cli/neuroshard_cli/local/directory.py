@@ -32,7 +32,7 @@ class RunDirectory:
         state.json                   what is finished, and from which inputs
         status.json                  restarts, the last failure, deadlines' start, as in a job's status
         result.json run.html         predicted, baseline and measured cost, metrics
-        replanning.json candidate.json candidate-inputs.json   further plans for changed inputs
+        replanning.json candidate.json candidate-request.json candidate-inputs.json   further plans for changed inputs
 
     Args:
         path: is made if need be.
@@ -55,6 +55,7 @@ class RunDirectory:
         self.status_file = self.path / "status.json"
         self.plan_before_file = self.path / "plan-before.json"
         self.inputs_file = self.path / "candidate-inputs.json"
+        self.candidate_request_file = self.path / "candidate-request.json"
 
     def log(self, stage: str) -> Path:
         """Return the path of the log of a stage's processes."""
@@ -138,9 +139,17 @@ class RunDirectory:
         folder.rename(aside)
         return aside
 
+    def is_still(self, what: str, purpose: str) -> bool:
+        """Return whether something serves the purpose that it had when this was last asked, or the first one."""
+        key = f"purpose of {what}"
+        before = self._state().get(key, purpose)
+        self._remember(key, purpose)
+        return before == purpose
+
     def move_further_plans(self, folder: Path) -> None:
         """Move the record of further plans, and the candidate, to the training that they are of."""
-        for file in (self.replanning_file, self.candidate_file, self.inputs_file, self.plan_before_file):
+        of_candidate = (self.candidate_file, self.candidate_request_file, self.inputs_file)
+        for file in (self.replanning_file, *of_candidate, self.plan_before_file):
             if file.exists():
                 file.replace(folder / file.name)
 

@@ -96,6 +96,10 @@ class LocalLife:
         """How often a failure rule asked for another plan."""
         return self.status.replans or 0
 
+    def forget_replans(self) -> None:
+        """Forget that failure rules asked for other plans: those were for other inputs."""
+        self._write(replans=None)
+
     def check(self) -> None:
         """Raise DeadlineMissedError once a deadline of the job has passed."""
         from neuroshard_api.lifecycle.deadlines import missed_deadline

@@ -1,36 +1,57 @@
-"""A further plan for a training on this machine: made at low priority while it trains, judged, and taken in mode Auto.
+"""Further plans of a training on this machine: decided as in a cluster, made at low priority next to the training.
 
-The facts and the rule are the operator's; the record is ``replanning.json`` in the run directory.
+The record, which a cluster has in the job's status, is ``replanning.json`` in the run directory.
 """
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from neuroshard_cli.local.children import Children, plan_document, report_document
 from neuroshard_cli.local.directory import RunDirectory, file_digest
+from neuroshard_cli.local.stage_failure import failure_of
 from neuroshard_cli.local.stage_process import MARK_VARIABLE
 from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
-    from neuroshard_api.documents.drift_report import DriftChange, DriftReport
-    from neuroshard_api.documents.plan import GivenPlan, Plan
-    from neuroshard_api.documents.step_report import StepReport
-    from neuroshard_api.job.replanning import CandidatePlan, Replanning, ReplanningStatus
-    from neuroshard_api.job.status import MeasuredCost
-    from neuroshard_api.replanning.decision import ReplanDecision, Restart
+    from neuroshard_api.job.replanning import ReplanningStatus
+    from neuroshard_api.job.status import Status
+    from neuroshard_decisions.actions import Action, PlannerRun
+    from neuroshard_decisions.observed.results import PlanResult, ReportSummary, Unreadable
+    from neuroshard_decisions.stages.result import StageResult
+
+    Documents = dict[str, PlanResult | ReportSummary | Unreadable]
 
 LOWEST_PRIORITY = 19
 """Of the planner's process: training goes first."""
+MAX_PASSES = 10
+"""At one change of the reports: a candidate is recorded, its inputs are kept, its planner starts, or it is judged."""
 DAMAGED_HINT = (
     "further plans need their record; hint: move the file away, which forgets earlier plans and restarts and keeps "
     "plan and checkpoints, "
     "or set spec.replanning.mode to Off, which does without it"
 )
+
+
+class Planner(Protocol):
+    """A planner's process, as `subprocess.Popen` has it."""
+
+    def poll(self) -> int | None:
+        """Return the exit status; None: it runs."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+    def wait(self) -> int:
+        """Return the exit status once it has ended."""
+        ...
 
 
 class PlanTakenError(Exception):
@@ -43,44 +64,52 @@ class LocalReplanning:
     Raises DocumentError where the record cannot be read.
 
     Args:
-        directory: of the run; its request and plan were made before.
-        policy: of the job.
+        directory: of the run; its plan was made before.
+        children: of the run; its planners are added.
         bundle_dir: the cost models of the plan.
         has_dense: whether the dense part was counted for the plan.
-        clock: the present time, with its zone.
+        replans: how often a failure rule asked for another plan.
+        approved: name of the candidate that the user approves. Empty: none.
         note: called with each decision, as a sentence.
+        launch: starts a planner's command. If unset: as a process of this machine.
     """
 
     def __init__(
         self,
         directory: RunDirectory,
-        policy: "Replanning",
+        children: Children,
         *,
         bundle_dir: Path,
         has_dense: bool,
-        clock: Callable[[], datetime],
+        replans: int = 0,
+        approved: str = "",
         note: Callable[[str], None],
+        launch: "Callable[[Sequence[str], RunDirectory], Planner] | None" = None,
     ) -> None:
         self._directory = directory
-        self._policy = policy
+        self._children = children
         self._bundle_dir = bundle_dir
         self._has_dense = has_dense
-        self._clock = clock
+        self._replans = replans
         self._note = note
-        self._planner: subprocess.Popen[bytes] | None = None
+        self._launch = launch or _process
+        self._run: PlannerRun | None = None
+        self._planner: Planner | None = None
+        self._inputs_of: int | None = None
+        """Number of the candidate that the kept inputs are for. None: they are not kept for this training."""
         self._accepted: ReplanningStatus | None = None
         """The record once the candidate is in place. None: it is not to be taken."""
         self._seen: tuple[int | None, ...] = ()
-        """Versions of the reports that were judged."""
-        self._unsupported_step: int | None = None
-        """First step of the last change that no candidate is made for. None: there was none."""
+        """Versions of the reports that were decided on."""
+        self._noted = ""
         self._record = _recorded(directory)
+        self._approved = approved
 
     def look(self) -> None:
         """Make, follow, and judge a candidate, as the reports of the training ask for. Returns at once.
 
         Raises:
-            PlanTakenError: the candidate pays, and the mode is Auto.
+            PlanTakenError: the candidate is to be taken.
         """
         from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
 
@@ -88,17 +117,14 @@ class LocalReplanning:
             status = self._planner.poll()
             if status is None:
                 return
-            self._planner, self._seen = None, ()
-            if status or not self._directory.candidate_file.exists():
-                self._failed(f"the planner ended with exit code {status}")
+            self._ended(status)
         seen = tuple(_version(self._directory.train_dir / name) for name in (DRIFT_REPORT_FILE, STEP_REPORT_FILE))
         if seen == self._seen or None in seen:
             return
-        drift, steps = self._reports()
-        if drift is None or steps is None:
-            return
+        for _ in range(MAX_PASSES):
+            if not self._pass():
+                break
         self._seen = seen
-        self._follow(drift, steps)
 
     def accept(self) -> None:
         """Record the candidate that was decided on, and put it in the place of the plan. The training has stopped.
@@ -120,7 +146,7 @@ class LocalReplanning:
         history = self._record.history
         if not history or history[-1].hash != f"sha256:{file_digest(self._directory.plan_file)}":
             return False  # a failure rule has had another plan made since
-        before = with_plan_before(self._record, message=why, now=self._clock())
+        before = with_plan_before(self._record, message=why, now=self._children.now)
         file = self._directory.plan_before_file
         if before is None or f"sha256:{file_digest(file)}" != before.history[-1].hash:
             return False
@@ -132,83 +158,110 @@ class LocalReplanning:
         if self._planner is not None:
             self._planner.kill()
             self._planner.wait()
-            self._planner = None
+            self._forget_planner()
 
-    def _reports(self) -> "tuple[DriftReport | None, StepReport | None]":
-        """Return the reports of the plan in force; None: there is none, or it cannot be read."""
-        from neuroshard_api.documents.document import DocumentError
-        from neuroshard_api.documents.drift_report import DriftReport
-        from neuroshard_api.documents.step_report import StepReport
-        from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, STEP_REPORT_FILE
+    def _pass(self) -> bool:
+        """Decide once, and do what was decided; return whether another pass may follow at once.
 
-        folder, plan = self._directory.train_dir, file_digest(self._directory.plan_file)
-        try:
-            drift = DriftReport.read(folder / DRIFT_REPORT_FILE)
-            steps = StepReport.read(folder / STEP_REPORT_FILE)
-        except DocumentError:
-            return None, None
-        return (drift, steps) if drift.plan_sha256 == steps.plan_sha256 == plan else (None, None)
+        Raises:
+            PlanTakenError: the candidate is to be taken.
+        """
+        from neuroshard_decisions import names
+        from neuroshard_decisions.observed.objects import ChildJob, Meta
+        from neuroshard_decisions.observed.results import PlanResult
+        from neuroshard_decisions.stages.drift import drift_of
+        from neuroshard_decisions.stages.planning import Planned
+        from neuroshard_decisions.stages.replanning import replan
+        from neuroshard_decisions.stages.training import TrainingWorkers
 
-    def _follow(self, drift: "DriftReport", steps: "StepReport") -> None:
-        from neuroshard_api.documents.drift_report import SlowdownCause, first_change
-        from neuroshard_api.job.step_cost import is_host_bound, measured_cost
-        from neuroshard_api.replanning.record import with_measured_gain
-
-        measured = measured_cost(steps)
-        self._keep(
-            with_measured_gain(
-                self._record,
-                plan_hash=f"sha256:{drift.plan_sha256}",
-                measured_us=None if is_host_bound(measured) else measured.total_microseconds,
-                steps=measured.steps,
-            )
+        plan, report = plan_document(self._directory.plan_file), report_document(self._directory)
+        if not isinstance(plan, PlanResult) or report is None or report.plan_hash != plan.hash:
+            return False
+        job = self._children.job.metadata.name
+        planned = Planned(summary=plan, name=names.plan(job, plan.hash), is_kept=True)
+        context = self._children.context(
+            self._status(plan, report), self._documents(plan, report), approved=self._approved
         )
-        change = first_change(drift.changes, SlowdownCause.INPUTS_DRIFTED)
-        if change is None:
-            return
+        workers = ChildJob(meta=Meta(name=names.worker_job(job, 0)), role=names.WORKER)
+        training = TrainingWorkers(context=context, planned=planned, workers=workers, drift=drift_of(context, planned))
+        step = replan(training, candidate_hash=self._candidate_hash())
+        recorded = step.status_fields.get("replanning", self._record)
+        assert isinstance(recorded, type(self._record)), "the field's type"
+        if recorded.accepted is not None and recorded.accepted != self._record.accepted:
+            self._accepted = recorded
+            raise PlanTakenError(recorded.history[-1].message)
+        self._tell(step)
+        is_other = recorded != self._record
+        self._keep(recorded)
+        for action in step.actions:
+            self._do(action)
+        return self._planner is None and (is_other or bool(step.actions))
+
+    def _status(self, plan: "PlanResult", report: "ReportSummary") -> "Status":
+        """Return the status of a job that trains, as far as further plans depend on it."""
+        from neuroshard_api.job.status import Cost, StageName, StageState, StageStatus, Status
+
+        made = datetime.fromtimestamp(self._directory.plan_file.stat().st_mtime, UTC)
+        ready = StageStatus(name=StageName.LAUNCHING, state=StageState.SUCCEEDED, completion_time=made)
+        return Status(
+            cost=Cost(predicted=plan.predicted, measured=report.measured),
+            replanning=self._record,
+            replans=self._replans,
+            stages=(ready,),
+        )
+
+    def _documents(self, plan: "PlanResult", report: "ReportSummary") -> "Documents":
+        """Return the documents that decisions about further plans need, by their names."""
+        from neuroshard_decisions import names
+        from neuroshard_decisions.observed.results import PlanResult
+
+        job, candidate, name = self._children.job.metadata.name, self._record.candidate, self._candidate_hash()
+        found: Documents = {names.report(job): report}
+        if candidate is None or name is None:
+            return found
+        if self._inputs_of == candidate.number:
+            found[names.inputs(job, candidate.number)] = report
+        made = plan_document(self._directory.candidate_file)
+        is_near = made.incumbent_hash == plan.hash if isinstance(made, PlanResult) else self._run is not None
+        if made is not None and is_near and self._planner is None:
+            found[names.result(names.planner_job(job, name))] = made
+        return found
+
+    def _candidate_hash(self) -> str | None:
+        """Return what tells the planner of the newest candidate apart. None: there is no candidate."""
+        from neuroshard_decisions import names
+
         candidate = self._record.candidate
-        has_file = self._directory.candidate_file.exists()
-        is_interrupted = candidate is not None and candidate.verdict is None and not has_file
-        if candidate is None or is_interrupted or self._is_due(candidate, change):
-            self._ask(change)
-        elif has_file and candidate.since_step == change.since_step:
-            self._judge(candidate, change, drift, measured)
+        return None if candidate is None else names.key_of("candidate", str(candidate.number))
 
-    def _is_due(self, candidate: "CandidatePlan", change: "DriftChange") -> bool:
-        from neuroshard_api.replanning.record import is_candidate_due
+    def _do(self, action: "Action") -> None:
+        """Do what was decided, as far as one machine has something to do for it."""
+        from neuroshard_decisions import names
+        from neuroshard_decisions.actions import Delete, Keep, PlannerRun, Start
 
-        return is_candidate_due(candidate, since_step=change.since_step, now=self._clock())
+        match action:
+            case Keep(role=names.INPUTS):
+                self._keep_inputs()
+            case Start(run=PlannerRun() as run):
+                self._start(run)
+            case Delete(name=name):
+                self._children.forget(name)
 
-    def _ask(self, change: "DriftChange") -> None:
-        """Begin to plan for the inputs as they are now, where a plan can be made for what changed."""
-        from neuroshard_api.documents.document import DocumentError
-        from neuroshard_api.documents.input_statistics import InputStatistics
-        from neuroshard_api.job.stage_commands import INPUT_STATISTICS_FILE, planner_command
-        from neuroshard_api.replanning.record import with_candidate_asked
-        from neuroshard_api.replanning.support import CANDIDATE_UNSUPPORTED, unsupported_inputs
+    def _keep_inputs(self) -> None:
+        from neuroshard_api.job.stage_commands import INPUT_STATISTICS_FILE
+
+        shutil.copyfile(self._directory.train_dir / INPUT_STATISTICS_FILE, self._directory.inputs_file)
+        self._inputs_of = None if self._record.candidate is None else self._record.candidate.number
+
+    def _start(self, run: "PlannerRun") -> None:
+        from neuroshard_api.job.stage_commands import planner_command
+        from neuroshard_decisions.files import REQUEST_FILE
 
         directory = self._directory
-        statistics = directory.train_dir / INPUT_STATISTICS_FILE
-        if not statistics.exists():
-            return
-        try:
-            inputs = InputStatistics.read(statistics)
-        except DocumentError:  # the planner names what is wrong with it
-            why = None
-        else:
-            if inputs.plan_sha256 != file_digest(directory.plan_file):
-                return  # of the plan before; the trainer writes them again
-            why = unsupported_inputs(inputs)
-        if why is not None:
-            if self._unsupported_step != change.since_step:
-                self._note(f"{CANDIDATE_UNSUPPORTED}: inputs drifted since step {change.since_step:,}, but {why}")
-            self._unsupported_step = change.since_step
-            return
         directory.candidate_file.unlink(missing_ok=True)
-        shutil.copyfile(statistics, directory.inputs_file)
-        self._keep(with_candidate_asked(self._record, since_step=change.since_step, now=self._clock()))
+        write_file(directory.candidate_request_file, run.files.contents[REQUEST_FILE].decode())
         command = planner_command(
-            request_file=str(directory.request_file),
+            request_file=str(directory.candidate_request_file),
             bundle_dir=str(self._bundle_dir),
             plan_file=str(directory.candidate_file),
             dense_file=str(directory.dense_file) if self._has_dense else None,
@@ -216,155 +269,72 @@ class LocalReplanning:
             incumbent_file=str(directory.plan_file),
             python=sys.executable,
         )
-        with directory.log("replan").open("wb") as log:
-            self._planner = subprocess.Popen(  # noqa: S603 - the planner's command
-                command,
-                env={**os.environ, MARK_VARIABLE: str(directory.path)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        os.setpriority(os.PRIO_PROCESS, self._planner.pid, LOWEST_PRIORITY)
-        self._note(f"inputs drifted since step {change.since_step:,}; another plan is made")
+        self._planner = self._launch(command, directory)
+        self._run = run
+        self._children.started(run)
 
-    def _judge(
-        self, candidate: "CandidatePlan", change: "DriftChange", drift: "DriftReport", measured: "MeasuredCost"
-    ) -> None:
-        """Decide about the candidate; one that is for another plan in force is made again.
+    def _ended(self, status: int) -> None:
+        """Note how the planner ended; the next pass decides what follows."""
+        assert self._run is not None, "it was started"
+        log = self._directory.log("replan").read_text(encoding="utf-8", errors="replace")
+        failure = failure_of(status, log) if status else None
+        code, tail = (0, "") if failure is None else (failure.container_code, "\n".join(failure.tail))
+        self._children.ended(self._run, code, tail)
+        self._planner, self._seen = None, ()
 
-        Raises:
-            PlanTakenError: it is taken.
-        """
-        from neuroshard_api.documents.document import DocumentError
-        from neuroshard_api.documents.plan import Plan
-        from neuroshard_api.job.step_cost import embedding_ms, is_host_bound
-        from neuroshard_api.replanning.decision import decide
-        from neuroshard_api.replanning.record import judged, next_to_plan_in_force
+    def _forget_planner(self) -> None:
+        if self._run is not None:
+            self._children.forget(self._run.name)
+        self._planner = self._run = None
 
-        try:
-            plan = Plan.read(self._directory.candidate_file)
-        except DocumentError as error:
-            self._failed(str(error))
-            return
-        if plan.incumbent is None or plan.incumbent.plan_sha256 != drift.plan_sha256:
-            self._ask(change)
-            return
-        measured_us = measured.total_microseconds
-        if not measured_us:
-            return
-        decision = decide(
-            next_to_plan_in_force(
-                self._record,
-                placement_hash=plan.placement_sha256,
-                in_force_hash=self._plan_in_force().placement_sha256,
-                measured_us=measured_us,
-                predicted_ms=plan.predicted.total_ms,
-                incumbent_ms=plan.incumbent.total_ms,
-                reference_ms=embedding_ms(drift.reference),
-                planned_ms=self._planned_ms(),
-                is_host_bound=is_host_bound(measured),
-            ),
-            self._restart(drift),
-            self._policy,
-        )
-        is_new = candidate.verdict != decision.verdict.value
-        priced = judged(
-            candidate, decision, total_ms=plan.predicted.total_ms, incumbent_ms=plan.incumbent.total_ms
-        ).model_copy(
-            update={
-                "hash": f"sha256:{file_digest(self._directory.candidate_file)}",
-                "verdict": decision.verdict.value,
-                "message": decision.message,
-            }
-        )
-        if decision.acts:
-            self._take(plan, priced, decision, drift, measured_us)
-        if is_new:
-            self._keep(self._record.model_copy(update={"candidate": priced}))
-            self._note(f"{decision.verdict.value}: {decision.message}")
+    def _tell(self, step: "StageResult") -> None:
+        """Note what was decided, once."""
+        from neuroshard_decisions.conditions import Reason
 
-    def _restart(self, drift: "DriftReport") -> "Restart":
-        from neuroshard_api.documents.document import DocumentError
-        from neuroshard_api.documents.progress import TrainingProgress
-        from neuroshard_api.job.stage_commands import PROGRESS_FILE
-        from neuroshard_api.replanning.decision import Restart
-        from neuroshard_api.replanning.record import outcomes_of, since_replan_s
-
-        try:
-            num_steps = TrainingProgress.read(self._directory.train_dir / PROGRESS_FILE).num_steps
-        except DocumentError:
-            num_steps = None
-        return Restart(
-            step_ms=max(times.step_ms for times in drift.recent),
-            step=drift.last_step,
-            num_steps=num_steps,
-            checkpoint_ms=drift.checkpoint_ms,
-            start_ms=drift.start_ms,
-            replans=self._record.replans or 0,
-            since_replan_s=since_replan_s(self._record, self._clock()),
-            outcomes=outcomes_of(self._record, f"sha256:{drift.plan_sha256}"),
-        )
-
-    def _take(
-        self,
-        plan: "Plan",
-        candidate: "CandidatePlan",
-        decision: "ReplanDecision",
-        drift: "DriftReport",
-        measured_us: int,
-    ) -> None:
-        """Decide that the candidate takes the place of the plan. Raises PlanTakenError, always."""
-        from neuroshard_api.job.replanning import TrainedPlan
-        from neuroshard_api.replanning.record import US_PER_MS, with_candidate_taken
-
-        now, before = self._clock(), self._plan_in_force()
-        in_force = TrainedPlan(
-            hash=f"sha256:{drift.plan_sha256}",
-            placement_hash=before.placement_sha256,
-            reason="PlanWritten",
-            start_time=datetime.fromtimestamp(self._directory.plan_file.stat().st_mtime, UTC),
-            predicted_microseconds=None if before.predicted is None else round(US_PER_MS * before.predicted.total_ms),
-        )
-        self._accepted = with_candidate_taken(
-            self._record,
-            candidate,
-            decision,
-            placement_hash=plan.placement_sha256,
-            in_force=in_force,
-            measured_us=measured_us,
-            message=decision.message,
-            from_step=drift.last_step,
-            now=now,
-        )
-        raise PlanTakenError(decision.message)
-
-    def _plan_in_force(self) -> "GivenPlan":
-        from neuroshard_api.documents.document import read_data
-        from neuroshard_api.documents.plan import any_plan
-
-        file = self._directory.plan_file
-        return any_plan(read_data(file), where=str(file))
-
-    def _planned_ms(self) -> float | None:
-        """Return the price of the plan in force for the inputs that it was made for. None: it has none."""
-        predicted = self._plan_in_force().predicted
-        return None if predicted is None else predicted.total_ms
-
-    def _failed(self, why: str) -> None:
-        from neuroshard_api.replanning.record import CANDIDATE_FAILED, MESSAGE_CHARACTERS
-
-        candidate = self._record.candidate
-        if candidate is not None:
-            update = {"verdict": CANDIDATE_FAILED, "message": why[:MESSAGE_CHARACTERS]}
-            failed = candidate.model_copy(update=update)
-            self._keep(self._record.model_copy(update={"candidate": failed}))
-        self._note(f"no plan was made for the changed inputs: {why}; its log is {self._directory.log('replan')}")
+        for found in step.conditions:
+            told = f"{found.reason.value}: {found.message}"
+            if found.reason is Reason.CANDIDATE_PLANNING and self._record.candidate is not None:
+                told = f"inputs drifted since step {self._record.candidate.since_step:,}; another plan is made"
+            elif found.reason is Reason.CANDIDATE_FAILED:
+                told = f"{told}; its log is {self._directory.log('replan')}"
+            if told != self._noted:
+                self._note(told)
+            self._noted = told
 
     def _keep(self, record: "ReplanningStatus") -> None:
         if record != self._record:
             self._record = record
             write_file(self._directory.replanning_file, record.model_dump_json(indent=1, exclude_none=True) + "\n")
+
+
+def _process(command: Sequence[str], directory: RunDirectory) -> "subprocess.Popen[bytes]":
+    """Start a planner at the lowest priority; the run's mark is in its environment."""
+    with directory.log("replan").open("wb") as log:
+        process = subprocess.Popen(  # noqa: S603 - the planner's command
+            command,
+            env={**os.environ, MARK_VARIABLE: str(directory.path)},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    os.setpriority(os.PRIO_PROCESS, process.pid, LOWEST_PRIORITY)
+    return process
+
+
+def shown_candidate(directory: RunDirectory) -> str:
+    """Return the name of the candidate that the record says how to take. Empty: there is none, or no such record."""
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.replanning.decision import ReplanVerdict
+
+    try:
+        shown = _recorded(directory).candidate
+    except DocumentError:
+        return ""
+    if shown is None or shown.verdict not in set(ReplanVerdict):
+        return ""
+    is_taken_on_demand = shown.verdict not in {ReplanVerdict.NO_BETTER_PLAN, ReplanVerdict.GAIN_TOO_SMALL}
+    return (shown.plan_name or "") if is_taken_on_demand else ""
 
 
 def put_accepted_in_place(directory: RunDirectory) -> bool:

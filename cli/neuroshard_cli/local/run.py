@@ -4,8 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,10 +12,12 @@ from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.plan_file import mismatches
 
+from neuroshard_cli.local.children import Children
 from neuroshard_cli.local.corrected_models import take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
 from neuroshard_cli.local.lifecycle import LocalLife
+from neuroshard_cli.local.planning import LocalPlanning, MeasuredModels, limit_s
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
 from neuroshard_cli.local.run_page import LivePage
@@ -26,22 +27,12 @@ from neuroshard_cli.shared.output import write_file
 if TYPE_CHECKING:
     from neuroshard_api.documents.hardware import Hardware
     from neuroshard_api.documents.plan import GivenPlan, Plan
-    from neuroshard_api.documents.request import Algorithm, PlanRequest
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.documents.topology import Topology
-    from neuroshard_api.job.experimental import StagePods
 
     from neuroshard_cli.local.replanning import LocalReplanning
 
 STAGES = ("profile", "plan", "train")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasuredModels:
-    """Cost models, and the devices that they are for."""
-
-    bundle_dir: Path
-    topology: "Topology"
 
 
 class LocalRun:
@@ -52,9 +43,12 @@ class LocalRun:
         tables: its tables.
         directory: locked by the caller.
         view: shows the stages.
+        approve: whether the user approves the plan that an earlier run has shown.
     """
 
-    def __init__(self, file: JobFile, tables: "TableSet", directory: RunDirectory, view: RunView) -> None:
+    def __init__(
+        self, file: JobFile, tables: "TableSet", directory: RunDirectory, view: RunView, *, approve: bool = False
+    ) -> None:
         self._file = file
         self._job = file.job
         self.spec = file.job.spec
@@ -63,6 +57,11 @@ class LocalRun:
         self._view = view
         self.life = LocalLife(directory, self.spec)
         self._runner = StageRunner(directory, view, check=self.life.check, suspend=self._suspend)
+        self._approve = approve
+        self._approved: str | None = None
+        """Name of the candidate that the user approves; empty where none was shown. None: not known yet."""
+        self._children: Children | None = None
+        """What the run has started for its plans. None: the plan was given."""
         self._further: LocalReplanning | None = None
         """Source of further plans of the training under way. None: there is none."""
         self._models: MeasuredModels | None = None
@@ -116,43 +115,38 @@ class LocalRun:
     def plan(self, profiled: MeasuredModels) -> "Plan":
         """Return the job's plan, searched or from an earlier run. Raises StageFailedError."""
         from neuroshard_api.documents.plan import Plan
-        from neuroshard_api.job.fallback import may_fall_back
-        from neuroshard_api.job.plan_request import counts_dense, dense_signature, plan_request
+        from neuroshard_api.job.plan_request import counts_dense, dense_signature
         from neuroshard_api.job.stage_commands import BUNDLE_FOLDER
-        from neuroshard_api.lifecycle.restarts import with_more_reserve
+        from neuroshard_api.lifecycle.restarts import reserve_note
 
+        directory = self._directory
         if profiled.bundle_dir.name == BUNDLE_FOLDER:
             self.profile_folder = profiled.bundle_dir.parent
-        fallback = self.spec.planner.fallback_algorithm.algorithm
-        self._models = profiled
-        request = plan_request(self._job, tables=self._tables, topology=profiled.topology)
-        request = with_more_reserve(request, self.life.replans)
+        self._models, self._bundle_dir = profiled, profiled.bundle_dir
+        planning = LocalPlanning(directory, self._job, self._tables, profiled, runner=self._runner, view=self._view)
+        self._children = planning.children
         weights = [str(file_digest(path)) for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
         dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
-        inputs = digest([request.to_json(), *dense, str(fallback), *weights, *versions()])
-        self._bundle_dir, self._plan_inputs = profiled.bundle_dir, inputs
-        was_made = self._directory.was_made_from("plan", inputs)
+        others = [*dense, str(self.spec.planner.fallback_algorithm.algorithm), *weights, *versions()]
+        if not directory.is_still("plan", digest([planning.request(replans=0), *others])) and self.life.replans:
+            self._view.say("plan: the memory that failures kept free is used again, since other inputs are planned for")
+            self.life.forget_replans()
+        if self.life.replans:
+            self._view.say(f"plan: {reserve_note(self.life.replans)}")
+        inputs = self._plan_inputs = digest([planning.request(replans=self.life.replans), *others])
+        was_made = directory.was_made_from("plan", inputs)
         is_accepted = was_made and self._is_accepted_in_place()
-        if is_accepted and not self._directory.is_finished("plan", inputs):
+        if is_accepted and not directory.is_finished("plan", inputs):
             self._finish_accepted()
-        if self._directory.is_finished("plan", inputs):
-            plan = Plan.read(self._directory.plan_file)
+        if directory.is_finished("plan", inputs):
+            plan = Plan.read(directory.plan_file)
             self._view.end("plan", "reused", _summary(plan))
             return plan
         self._view.begin("plan")
-        self._directory.plan_file.unlink(missing_ok=True)
-        if counts_dense(self.spec):
-            self._count_dense(request)
-        try:
-            self._search(profiled, None)
-        except StageFailedError as error:
-            if fallback is None or not may_fall_back(error.exit_code, timed_out=error.timed_out):
-                raise
-            self._view.note("plan", f"{error}; planning with {fallback}")
-            self._search(profiled, fallback)
-        plan = Plan.read(self._directory.plan_file)
+        planning.make(replans=self.life.replans)
+        plan = Plan.read(directory.plan_file)
         self._report(plan, profiled.bundle_dir)
-        self._directory.finish("plan", inputs, [self._directory.plan_file])
+        directory.finish("plan", inputs, [directory.plan_file])
         self._view.end("plan", "done", _summary(plan))
         return plan
 
@@ -291,7 +285,7 @@ class LocalRun:
                 out_dir=str(out),
                 python=sys.executable,
             )
-            self._runner.run("profile", command, {}, within_s=_limit_s(self.spec.experimental.profiler))
+            self._runner.run("profile", command, {}, within_s=limit_s(self.spec.experimental.profiler))
             self._finish_profile(inputs)
             self._view.end("profile", "done", Hardware.read(hardware_file).source)
         return MeasuredModels(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
@@ -305,38 +299,6 @@ class LocalRun:
     def _topology(self, hardware: "Hardware") -> "Topology":
         trainer = self.spec.trainer
         return hardware.topology(num_nodes=trainer.num_nodes, devices_per_node=trainer.devices_per_node)
-
-    def _count_dense(self, request: "PlanRequest") -> None:
-        """Count the dense part that NeuroShard's trainer builds for the job."""
-        from neuroshard_api.job.stage_commands import dense_command
-
-        self._view.note("plan", "counting the dense part")
-        write_file(self._directory.request_file, request.to_json())
-        command = dense_command(
-            job_file=str(self._directory.job_file),
-            request_file=str(self._directory.request_file),
-            dense_file=str(self._directory.dense_file),
-            device=request.topology.device,
-            python=sys.executable,
-        )
-        self._runner.run("plan", command, {}, within_s=_limit_s(self.spec.experimental.planner))
-
-    def _search(self, profiled: MeasuredModels, algorithm: "Algorithm | None") -> None:
-        from neuroshard_api.job.plan_request import counts_dense, plan_request
-        from neuroshard_api.job.stage_commands import planner_command
-        from neuroshard_api.lifecycle.restarts import with_more_reserve
-
-        request = plan_request(self._job, tables=self._tables, topology=profiled.topology, algorithm=algorithm)
-        request = with_more_reserve(request, self.life.replans)
-        write_file(self._directory.request_file, request.to_json())
-        command = planner_command(
-            request_file=str(self._directory.request_file),
-            bundle_dir=str(profiled.bundle_dir),
-            plan_file=str(self._directory.plan_file),
-            dense_file=str(self._directory.dense_file) if counts_dense(self.spec) else None,
-            python=sys.executable,
-        )
-        self._runner.run("plan", command, {}, within_s=_limit_s(self.spec.experimental.planner))
 
     def _report(self, plan: "Plan", bundle_dir: Path | None) -> None:
         """Write the plan's page; without its cost models, as of a given plan, nothing about other traffic."""
@@ -433,21 +395,24 @@ class LocalRun:
         from neuroshard_api.job.replanning import ReplanningMode
         from neuroshard_api.replanning.support import replanning_policy, unsupported
 
-        from neuroshard_cli.local.replanning import LocalReplanning
+        from neuroshard_cli.local.replanning import LocalReplanning, shown_candidate
 
         policy = replanning_policy(self.spec)
         if policy.mode is ReplanningMode.OFF:
             return None
         why = unsupported(self.spec)
-        if why is not None or self._bundle_dir is None:
+        if why is not None or self._bundle_dir is None or self._children is None:
             self._view.say(f"no plans are made for inputs that drift: {why or 'the plan is given by --plan'}")
             return None
+        if self._approved is None:
+            self._approved = shown_candidate(self._directory) if self._approve else ""
         self._further = LocalReplanning(
             self._directory,
-            policy,
+            self._children,
             bundle_dir=self._bundle_dir,
             has_dense=counts_dense(self.spec),
-            clock=lambda: datetime.now(UTC),
+            replans=self.life.replans,
+            approved=self._approved,
             note=self._view.say,
         )
         return self._further
@@ -504,14 +469,6 @@ class LocalRun:
             self._runner.run("train", command, environment, look=watched)
         finally:
             page.write()
-
-
-def _limit_s(stage: "StagePods") -> float | None:
-    """Return the timeoutSeconds that the job sets. None: it sets none.
-
-    The default keeps pods from holding devices of a cluster; a busy machine takes longer and does no harm.
-    """
-    return stage.timeout_seconds if "timeout_seconds" in stage.model_fields_set else None
 
 
 def _require_free(port: int) -> None:

@@ -6,7 +6,6 @@ from neuroshard_api.documents.config_map import ConfigMapTooLargeError
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.tables import TableSet
-from neuroshard_api.job.fallback import may_fall_back
 from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.job.status import ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
 from neuroshard_api.lifecycle.restarts import with_more_reserve
@@ -28,6 +27,7 @@ from neuroshard_decisions.actions import (
 )
 from neuroshard_decisions.conditions import ConditionType, Reason
 from neuroshard_decisions.context import Context
+from neuroshard_decisions.fallback import may_fall_back
 from neuroshard_decisions.files import request_file
 from neuroshard_decisions.observed.objects import ChildConfigMap
 from neuroshard_decisions.observed.results import PlanResult, ReportSummary, Unreadable, model_hash, tables_hash

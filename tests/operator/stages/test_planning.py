@@ -154,15 +154,28 @@ def test_no_plan_that_fits_is_told_in_the_planners_words() -> None:
     assert story.seen == ("Failed", "Infeasible")
 
 
-def test_the_fallback_plans_when_the_algorithm_fails() -> None:
-    """The second planner is asked for the fallback algorithm, and the job goes on with its plan."""
+@pytest.mark.parametrize("code", [1, 3, 9, 137, None], ids=str)
+def test_the_fallback_plans_when_the_algorithm_fails(code: int | None) -> None:
+    """By an exit code, or by its time limit: the second planner is asked for it, and the job goes on with its plan."""
     story = Story(planner={"fallbackAlgorithm": "DimGreedy"}).do(names.PROFILER)
-    story.fail(names.PLANNER, 1)
+    if code is None:
+        story.time_out(names.PLANNER)
+    else:
+        story.fail(names.PLANNER, code)
     assert story.seen == ("Planning", "FallbackPlannerRunning")
     story.do(names.PLANNER)
 
     assert story.status["stage"] == "Launching"
     assert len(story.jobs(names.PLANNER)) == 2
+
+
+@pytest.mark.parametrize("code", [2, 4, 5, 6, 8], ids=str)
+def test_no_fallback_plans_after_what_every_algorithm_meets(code: int) -> None:
+    """Input, cost models, packages, and storage: the job fails with the planner's sentence."""
+    story = Story(planner={"fallbackAlgorithm": "DimGreedy"}).do(names.PROFILER)
+    story.fail(names.PLANNER, code)
+
+    assert story.status["stage"] == "Failed"
 
 
 def given_plan(world_size: int) -> dict[str, Any]:

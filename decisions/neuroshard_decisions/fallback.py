@@ -1,4 +1,4 @@
-"""Whether a fallback algorithm may plan after the planner failed: one rule for the operator and `neuroshard run`.
+"""Whether a fallback algorithm may plan after the planner failed.
 
 An algorithm may fail, exhaust memory or time, or find no plan, where another one succeeds. Input, cost models, packages
 and storage are the same for every algorithm, so these failures end the job at once, with their own sentence.

@@ -1,0 +1,156 @@
+"""A run's folder and processes as decisions see a job: processes in place of Jobs, files in place of ConfigMaps."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from neuroshard_cli.local.directory import RunDirectory
+
+if TYPE_CHECKING:
+    from neuroshard_api.job.status import Status
+    from neuroshard_api.job.training_job import DLRMTrainingJob
+    from neuroshard_decisions.actions import Run
+    from neuroshard_decisions.context import AtHand, Context
+    from neuroshard_decisions.observed.objects import ChildConfigMap, ChildJob, ChildPod
+    from neuroshard_decisions.observed.results import PlanResult, ReportSummary, Unreadable
+
+    Document = PlanResult | ReportSummary | Unreadable
+
+UID = "local"
+"""uid of the job, which owns all that is in its folder."""
+APPROVAL = "give the same command with --approve"
+
+
+class Children:
+    """Processes that a run started for decisions, and the documents in its folder.
+
+    Args:
+        job: that is run.
+        at_hand: its tables and cost models.
+        clock: the present time, with its zone.
+    """
+
+    def __init__(
+        self, job: "DLRMTrainingJob", at_hand: "AtHand", *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        self.job = job
+        self._at_hand = at_hand
+        self._clock = clock
+        self._jobs: dict[str, ChildJob] = {}
+        self._pods: dict[str, ChildPod] = {}
+
+    @property
+    def now(self) -> datetime:
+        """The present time."""
+        return self._clock()
+
+    def context(
+        self,
+        status: "Status",
+        documents: Mapping[str, "PlanResult | ReportSummary | Unreadable"],
+        *,
+        approved: str = "",
+    ) -> "Context":
+        """Return what decisions see.
+
+        Args:
+            status: of the job.
+            documents: in the folder, by the names that decisions have for them.
+            approved: name of the plan that the user approves. Empty: none.
+        """
+        from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
+        from neuroshard_decisions.context import Context, Rules
+        from neuroshard_decisions.observed.objects import Meta, Observed, TrainingJobObject
+
+        found = TrainingJobObject(
+            meta=Meta(name=self.job.metadata.name, uid=UID),
+            namespace="",
+            annotations={APPROVED_PLAN_ANNOTATION: approved} if approved else {},
+        )
+        return Context(
+            observed=Observed(
+                job=found,
+                jobs=tuple(self._jobs.values()),
+                pods=tuple(self._pods.values()),
+                config_maps=tuple(_document(name, document) for name, document in documents.items()),
+            ),
+            job=self.job,
+            status=status,
+            rules=Rules(in_config_maps=False, keeps_checkpoints=True, approval=APPROVAL),
+            now=self.now,
+            at_hand=self._at_hand,
+        )
+
+    def started(self, run: "Run") -> None:
+        """Note that a process was started."""
+        from neuroshard_decisions.observed.objects import ChildJob, ChildPod, Meta
+
+        now = self.now
+        self._jobs[run.name] = ChildJob(
+            meta=Meta(name=run.name, uid=run.name, owner_uid=UID, created=now), role=run.role
+        )
+        self._pods[run.name] = ChildPod(
+            meta=Meta(name="", owner_uid=run.name, created=now), role=run.role, phase="Running"
+        )
+
+    def ended(self, run: "Run", exit_code: int, log_tail: str, *, timed_out: bool = False) -> None:
+        """Note how a process ended."""
+        from neuroshard_decisions.observed.objects import JobEnd, Termination
+        from neuroshard_decisions.stages.stage_job import DEADLINE_EXCEEDED
+
+        now, succeeded = self.now, exit_code == 0 and not timed_out
+        reason = DEADLINE_EXCEEDED if timed_out else ""
+        job, pod = self._jobs[run.name], self._pods[run.name]
+        outcome = JobEnd(succeeded=succeeded, reason=reason, message="", time=now)
+        end = Termination(container=run.role, exit_code=exit_code, reason=reason, message=log_tail, time=now)
+        self._jobs[run.name] = replace(job, outcome=outcome)
+        self._pods[run.name] = replace(
+            pod, phase="Succeeded" if succeeded else "Failed", termination=None if succeeded else end
+        )
+
+    def forget(self, name: str) -> None:
+        """Forget a process: nothing of it is left."""
+        self._jobs.pop(name, None)
+        self._pods.pop(name, None)
+
+
+def plan_document(file: Path) -> "PlanResult | Unreadable | None":
+    """Return a plan as decisions see it. None: there is no such file."""
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_decisions.observed.results import PLAN_FILE, Unreadable, plan_summary
+
+    try:
+        text = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    try:
+        return plan_summary(text, key=PLAN_FILE, where=str(file))
+    except DocumentError as error:
+        return Unreadable(problem=str(error))
+
+
+def report_document(directory: RunDirectory) -> "ReportSummary | None":
+    """Return what the training reports. None: nothing that can be read."""
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.job.stage_commands import (
+        DRIFT_REPORT_FILE,
+        INPUT_STATISTICS_FILE,
+        PROGRESS_FILE,
+        STEP_REPORT_FILE,
+    )
+    from neuroshard_decisions.observed.results import report_summary
+
+    names = (DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE, PROGRESS_FILE, STEP_REPORT_FILE)
+    files = {name: (directory.train_dir / name).read_bytes() for name in names if (directory.train_dir / name).exists()}
+    try:
+        return report_summary(files, sorted(files), where=str(directory.train_dir)) if files else None
+    except DocumentError:
+        return None
+
+
+def _document(name: str, document: "Document") -> "ChildConfigMap":
+    from neuroshard_decisions.observed.objects import ChildConfigMap, Meta
+
+    return ChildConfigMap(meta=Meta(name=name, owner_uid=UID), role="", is_read=True, document=document)
