@@ -51,6 +51,8 @@ class AtHand:
 
     tables: TableSet
     models: GivenModels
+    profile: str | None = None
+    """Name of the profile with these cost models, which the job's steps correct. None: they correct nothing."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

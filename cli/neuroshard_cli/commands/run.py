@@ -47,7 +47,6 @@ def run(  # noqa: PLR0917 - typer passes by name
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.job.job_file import read_job_file
 
-    from neuroshard_cli.local.corrected_models import correct_models
     from neuroshard_cli.local.directory import RunDirectory
     from neuroshard_cli.local.progress_view import RunView
     from neuroshard_cli.local.repeats import STAGE, wants_repeats
@@ -86,11 +85,7 @@ def run(  # noqa: PLR0917 - typer passes by name
         result = result_of(found.job.metadata.name, directory, planned)
         write_file(directory.result_file, result_json(result))
         write_run_page(directory, planned)
-        correction = (
-            None
-            if waits or local.profile_folder is None
-            else correct_models(local.profile_folder, directory, result, profile_inputs=local.profile_inputs)
-        )
+        correction = None if waits else local.corrected(result)
     if json:
         print_document(result_json(result))
         return

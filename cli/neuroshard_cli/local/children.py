@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from neuroshard_decisions.actions import Run
     from neuroshard_decisions.context import AtHand, Context
     from neuroshard_decisions.observed.objects import ChildConfigMap, ChildJob, ChildPod
-    from neuroshard_decisions.observed.results import PlanResult, ReportSummary, Unreadable
+    from neuroshard_decisions.observed.results import PlanResult, ProfileSummary, ReportSummary, Unreadable
 
-    Document = PlanResult | ReportSummary | Unreadable
+    Document = PlanResult | ProfileSummary | ReportSummary | Unreadable
 
 UID = "local"
 """uid of the job, which owns all that is in its folder."""
@@ -49,8 +49,9 @@ class Children:
     def context(
         self,
         status: "Status",
-        documents: Mapping[str, "PlanResult | ReportSummary | Unreadable"],
+        documents: Mapping[str, "Document"],
         *,
+        shared: "Mapping[str, ProfileSummary] | None" = None,
         approved: str = "",
     ) -> "Context":
         """Return what decisions see.
@@ -58,6 +59,7 @@ class Children:
         Args:
             status: of the job.
             documents: in the folder, by the names that decisions have for them.
+            shared: profiles that outlive the run, by name. If unset: none.
             approved: name of the plan that the user approves. Empty: none.
         """
         from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
@@ -74,7 +76,10 @@ class Children:
                 job=found,
                 jobs=tuple(self._jobs.values()),
                 pods=tuple(self._pods.values()),
-                config_maps=tuple(_document(name, document) for name, document in documents.items()),
+                config_maps=(
+                    *(_document(name, document) for name, document in documents.items()),
+                    *(_shared(name, profile) for name, profile in (shared or {}).items()),
+                ),
             ),
             job=self.job,
             status=status,
@@ -131,6 +136,19 @@ def plan_document(file: Path) -> "PlanResult | Unreadable | None":
         return Unreadable(problem=str(error))
 
 
+def profile_document(folder: Path) -> "ProfileSummary | Unreadable":
+    """Return the profile in a folder as decisions see it."""
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+    from neuroshard_decisions.observed.results import MANIFEST_FILE, WEIGHTS_FILE, Unreadable, profile_summary
+
+    paths = (folder / BUNDLE_FOLDER / MANIFEST_FILE, folder / BUNDLE_FOLDER / WEIGHTS_FILE, folder / HARDWARE_FILE)
+    try:
+        return profile_summary({path.name: path.read_bytes() for path in paths if path.exists()}, where=str(folder))
+    except (DocumentError, OSError) as error:
+        return Unreadable(problem=str(error))
+
+
 def report_document(directory: RunDirectory) -> "ReportSummary | None":
     """Return what the training reports. None: nothing that can be read."""
     from neuroshard_api.documents.document import DocumentError
@@ -154,3 +172,10 @@ def _document(name: str, document: "Document") -> "ChildConfigMap":
     from neuroshard_decisions.observed.objects import ChildConfigMap, Meta
 
     return ChildConfigMap(meta=Meta(name=name, owner_uid=UID), role="", is_read=True, document=document)
+
+
+def _shared(name: str, profile: "ProfileSummary") -> "ChildConfigMap":
+    from neuroshard_decisions import names
+    from neuroshard_decisions.observed.objects import ChildConfigMap, Meta
+
+    return ChildConfigMap(meta=Meta(name=name), role=names.PROFILE, is_read=True, document=profile)

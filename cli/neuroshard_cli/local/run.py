@@ -13,7 +13,7 @@ from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.plan_file import mismatches
 
 from neuroshard_cli.local.children import Children
-from neuroshard_cli.local.corrected_models import take_corrected_models
+from neuroshard_cli.local.corrected_models import LocalCorrection, take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
 from neuroshard_cli.local.lifecycle import LocalLife
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.topology import Topology
 
     from neuroshard_cli.local.replanning import LocalReplanning
+    from neuroshard_cli.local.result import RunResult
 
 STAGES = ("profile", "plan", "train")
 
@@ -232,6 +233,18 @@ class LocalRun:
         reports = [directory.train_dir / name for name in written]
         directory.finish("train", inputs, [path for path in reports if path.exists()])
         self._view.end("train", "done")
+
+    def corrected(self, result: "RunResult") -> str | None:
+        """Correct the profile that the run was planned with by its steps; return a sentence on it.
+
+        None: the plan was given, or is for another device, or the steps say nothing.
+        """
+        if self.profile_folder is None or not result.is_same_device:
+            return None
+        correction = LocalCorrection(
+            self._directory, self._job, self.profile_folder, profile_inputs=self.profile_inputs
+        )
+        return correction.correct()
 
     def _reused_profile(self, folder: Path) -> MeasuredModels:
         """Take a bundle's folder, or a profiler's with the bundle in it."""

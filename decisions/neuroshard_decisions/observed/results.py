@@ -151,7 +151,7 @@ def read_result(role: str, body: Mapping[str, Any]) -> ResultDocument:
         if role in {names.PLAN, names.PLANNER}:
             return _plan(files, sorted({*contents.data, *contents.binary_data}), where)
         if role in {names.PROFILE, names.PROFILER, names.CALIBRATOR}:
-            return _profile(files, where)
+            return profile_summary(files, where=where)
         if role in {names.WORKER, names.INPUTS, names.STEPS}:
             return report_summary(files, sorted({*contents.data, *contents.binary_data}), where=where)
     except DocumentError as error:
@@ -218,7 +218,8 @@ def _plan(files: Mapping[str, bytes], keys: Sequence[str], where: str) -> Result
     return plan_summary(files[PLAN_FILE], key=key, where=f"{where}/{PLAN_FILE}")
 
 
-def _profile(files: Mapping[str, bytes], where: str) -> ResultDocument:
+def profile_summary(files: Mapping[str, bytes], *, where: str) -> ProfileSummary | Unreadable:
+    """Return a summary of a profile, of its files by name. Raises DocumentError."""
     missing = [name for name in (MANIFEST_FILE, WEIGHTS_FILE, HARDWARE_FILE) if name not in files]
     if missing:
         return Unreadable(problem=f"{where}: has no {', '.join(missing)}")

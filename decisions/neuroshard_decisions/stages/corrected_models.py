@@ -54,6 +54,8 @@ def taken(context: Context) -> str | None:
 
 
 def _is_wanted(context: Context) -> bool:
+    if context.at_hand is not None:
+        return context.at_hand.profile is not None
     return context.spec.experimental.profiler.correct_by_steps and not takes_given_models(context.spec)
 
 
@@ -114,7 +116,7 @@ def others_needed(context: Context, planned: Planned) -> tuple[str, ...]:
     result = context.config_map(names.result(names.calibrator_job(context.name, planned.summary.hash)))
     if result is None or not isinstance(result.document, ProfileSummary):
         return ()
-    key = _key(context, planned.summary.model_hash)
+    key = correction_key(context, planned.summary.model_hash)
     return tuple(each.meta.name for each in _shared(context, key) if not each.is_read)
 
 
@@ -165,6 +167,8 @@ def _begun(training: TrainingWorkers) -> StageResult:
         return _settled(training, None, "the cost models that the plan was made with are gone")
     if not isinstance(document, ReportSummary) or not document.step_keys:
         return _settled(training, None, f"ConfigMap {kept.meta.name} has no reports that can be read")
+    if is_busy(document.measured):
+        return _settled(training, None, "other work on the machine made them longer")
     run = CalibratorRun(
         name=names.calibrator_job(context.name, planned.summary.hash),
         profile=source,
@@ -178,6 +182,8 @@ def _begun(training: TrainingWorkers) -> StageResult:
 
 def _source(context: Context) -> str | None:
     """Return the ConfigMap of the cost models that the plan was made with. None: it is not known."""
+    if context.at_hand is not None:
+        return context.at_hand.profile
     recorded = context.status.profile
     if recorded is None or recorded.corrected_by is not None:
         return None if recorded is None else recorded.corrected_by
@@ -208,7 +214,7 @@ def _published(training: TrainingWorkers, result: ChildConfigMap, document: Prof
     context = training.context
     if document.correction_error is None:
         return _settled(training, None, f"ConfigMap {result.meta.name} has cost models that nothing corrected")
-    key = _key(context, training.planned.summary.model_hash)
+    key = correction_key(context, training.planned.summary.model_hash)
     name = names.corrected(key, document.hash)
     error = _percent(document.correction_error)
     if context.shared_profile(name) is not None:
@@ -248,10 +254,10 @@ def _settled(training: TrainingWorkers, name: str | None, message: str, *, error
 
 def _key_of_tables(context: Context) -> str | None:
     tables = tables_of(context)
-    return _key(context, model_hash(tables.tables)) if isinstance(tables, TableSet) else None
+    return correction_key(context, model_hash(tables.tables)) if isinstance(tables, TableSet) else None
 
 
-def _key(context: Context, tables: str) -> str:
+def correction_key(context: Context, tables: str) -> str:
     """Return the key of corrections: factors of other hardware, tables, or batch sizes say nothing of a job."""
     trainer, hardware = context.spec.trainer, hardware_of(context)
     assert hardware.fingerprint, "hardware_for always makes one"
