@@ -78,7 +78,7 @@ class Context:
         return self.spec.model.inline_tables(self.name) if self.at_hand is None else self.at_hand.tables
 
     def approval_of(self, plan: str) -> str:
-        """Return what the user does to approve a plan of that name."""
+        """Return the user's way to approve a plan of that name."""
         return self.rules.approval.format(job=self.name, plan=plan)
 
     @property

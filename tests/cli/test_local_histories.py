@@ -151,7 +151,7 @@ class Histories(RuleBasedStateMachine):
         self.look()
 
     def candidate(self, gain: float) -> Plan:
-        """Return the plan in force with its tables in reversed places, said to be so many times faster."""
+        """Return the plan in force with its tables in reversed places, faster by a factor."""
         in_force = Plan.read(self.directory.plan_file)
         shards = [table.shards for table in reversed(in_force.tables)]
         turned = tuple(

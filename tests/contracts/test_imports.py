@@ -12,6 +12,7 @@ LIGHT_ROOMS = (
     "planner/neuroshard_planner",
     "report/neuroshard_report",
     "python/neuroshard_dlrm",
+    "decisions/neuroshard_decisions",
     "cli/neuroshard_cli",
 )
 HEAVY_ROOMS = ("costs/neuroshard_costs/pretrain", "planner/neuroshard_planner/interop")
@@ -31,7 +32,12 @@ def light_modules() -> list[str]:
 
 def heavy_packages_after(statement: str) -> str:
     """Run a statement in a new interpreter and return the heavy packages that it loaded."""
-    code = f"import sys\n{statement}\nprint(*sorted(set({HEAVY!r}) & set(sys.modules)))"
+    return loaded_after(statement, HEAVY)
+
+
+def loaded_after(statement: str, packages: tuple[str, ...]) -> str:
+    """Run a statement in a new interpreter and return which of these packages it loaded."""
+    code = f"import sys\n{statement}\nprint(*sorted(set({packages!r}) & set(sys.modules)))"
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -41,6 +47,16 @@ def test_the_plan_path_starts_without_heavy_packages() -> None:
 
     assert "neuroshard_api.documents.plan" in modules
     assert heavy_packages_after(f"import {', '.join(modules)}") == ""
+
+
+def test_a_local_run_is_decided_on_without_a_cluster() -> None:
+    """What decides and what runs on one machine loads neither the operator nor a client of Kubernetes."""
+    rooms = ("neuroshard_decisions.", "neuroshard_cli.local.")
+    modules = [name for name in light_modules() if name.startswith(rooms)]
+    absent = ("kopf", "kubernetes", "aiohttp", "neuroshard_operator")
+
+    assert {"neuroshard_decisions.reconcile", "neuroshard_cli.local.children"} <= set(modules)
+    assert loaded_after(f"import {', '.join(modules)}", absent) == ""
 
 
 def test_the_documents_need_no_numpy() -> None:

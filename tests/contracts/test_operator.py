@@ -14,8 +14,9 @@ CONCEPT = (ROOT / "docs" / "concepts" / "operator.md").read_text(encoding="utf-8
 def test_the_operator_starts_without_torch_and_numpy() -> None:
     """Its image has neither."""
     modules = [
-        ".".join(path.relative_to(ROOT / "operator").with_suffix("").parts)
-        for path in sorted((ROOT / "operator" / "neuroshard_operator").rglob("*.py"))
+        ".".join(path.relative_to(ROOT / room).with_suffix("").parts)
+        for room in ("operator", "decisions")
+        for path in sorted((ROOT / room / f"neuroshard_{room}").rglob("*.py"))
         if path.name not in {"__main__.py", "__init__.py"}
     ]
     assert "neuroshard_operator.main" in modules

@@ -32,7 +32,11 @@ def run(  # noqa: PLR0917 - typer passes by name
         ),
     ] = None,
     approve: Annotated[
-        bool, typer.Option("--approve", help="Train where launchPolicy is Manual and the plan has been looked at.")
+        bool,
+        typer.Option(
+            "--approve",
+            help="Approve the plan shown last: with launchPolicy Manual, or a candidate.",
+        ),
     ] = False,
     port: Annotated[
         int | None,

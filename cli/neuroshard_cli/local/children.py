@@ -54,7 +54,7 @@ class Children:
         shared: "Mapping[str, ProfileSummary] | None" = None,
         approved: str = "",
     ) -> "Context":
-        """Return what decisions see.
+        """Return the run as decisions see it.
 
         Args:
             status: of the job.
@@ -150,7 +150,7 @@ def profile_document(folder: Path) -> "ProfileSummary | Unreadable":
 
 
 def report_document(directory: RunDirectory) -> "ReportSummary | None":
-    """Return what the training reports. None: nothing that can be read."""
+    """Return the training's reports in short. None: nothing that can be read."""
     from neuroshard_api.documents.document import DocumentError
     from neuroshard_api.job.stage_commands import (
         DRIFT_REPORT_FILE,

@@ -129,7 +129,7 @@ class LocalCorrection:
         return {names.corrected(key, each.hash): each for each in found}
 
     def _do(self, action: "Action", children: Children) -> None:
-        """Do what was decided. The reports are kept where they are: the training has ended."""
+        """Do an action. The reports are kept where they are: the training has ended."""
         from neuroshard_decisions.actions import CalibratorRun, Keep, Start
 
         match action:

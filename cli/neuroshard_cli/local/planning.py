@@ -68,7 +68,7 @@ class LocalPlanning:
         self.children = Children(job, AtHand(tables=tables, models=self._models))
 
     def request(self, *, replans: int) -> str:
-        """Return what the planner is asked, as JSON, after a failure rule has asked so often for another plan.
+        """Return the planner's request as JSON, after a failure rule has asked so often for another plan.
 
         Raises:
             CommandError: nothing can be asked for the job.
@@ -95,7 +95,7 @@ class LocalPlanning:
             raise failed or CommandError(step.message, ExitCode.JOB_FAILED)
 
     def _decided(self, last: "PlannerRun | None", *, replans: int) -> "StageResult":
-        """Return what follows after the last planner; the first one where there was none."""
+        """Return the decision after the last planner; the first one where there was none."""
         from neuroshard_api.job.status import HardwareStatus, Status
         from neuroshard_decisions.stages.planning import make_plan
 

@@ -38,7 +38,7 @@ DAMAGED_HINT = (
 )
 
 
-class Planner(Protocol):
+class PlannerProcess(Protocol):
     """A planner's process, as `subprocess.Popen` has it."""
 
     def poll(self) -> int | None:
@@ -84,7 +84,7 @@ class LocalReplanning:
         replans: int = 0,
         approved: str = "",
         note: Callable[[str], None],
-        launch: "Callable[[Sequence[str], RunDirectory], Planner] | None" = None,
+        launch: "Callable[[Sequence[str], RunDirectory], PlannerProcess] | None" = None,
     ) -> None:
         self._directory = directory
         self._children = children
@@ -94,7 +94,7 @@ class LocalReplanning:
         self._note = note
         self._launch = launch or _process
         self._run: PlannerRun | None = None
-        self._planner: Planner | None = None
+        self._planner: PlannerProcess | None = None
         self._inputs_of: int | None = None
         """Number of the candidate that the kept inputs are for. None: they are not kept for this training."""
         self._accepted: ReplanningStatus | None = None
@@ -228,14 +228,14 @@ class LocalReplanning:
         return found
 
     def _candidate_hash(self) -> str | None:
-        """Return what tells the planner of the newest candidate apart. None: there is no candidate."""
+        """Return the hash by which the newest candidate's planner is named. None: there is no candidate."""
         from neuroshard_decisions import names
 
         candidate = self._record.candidate
         return None if candidate is None else names.key_of("candidate", str(candidate.number))
 
     def _do(self, action: "Action") -> None:
-        """Do what was decided, as far as one machine has something to do for it."""
+        """Do an action, as far as one machine has something to do for it."""
         from neuroshard_decisions import names
         from neuroshard_decisions.actions import Delete, Keep, PlannerRun, Start
 

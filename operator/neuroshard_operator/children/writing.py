@@ -69,7 +69,7 @@ class Writer:
         return frozenset((manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests)
 
     def _surroundings(self, role: str, result: str, *, is_met: bool) -> Sequence[Manifest]:
-        """Return what pods of a role need: access to the ConfigMap that they publish to, and host names."""
+        """Return the objects that pods of a role need: access to the ConfigMap that they publish to, and host names."""
         needed = access(self.context, role, result)
         if role == names.WORKER:
             return [service(self.context), *needed]

@@ -6,7 +6,7 @@ from datetime import datetime
 from neuroshard_api.documents.plan import Plan
 from neuroshard_cli.local.children import Children
 from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.local.replanning import LocalReplanning, Planner
+from neuroshard_cli.local.replanning import LocalReplanning, PlannerProcess
 from neuroshard_decisions.actions import BundleSource, GivenModels
 from neuroshard_decisions.context import AtHand
 from support import builders
@@ -20,7 +20,7 @@ def replanning(
     mode: str = "Suggest",
     approved: str = "",
     max_replans: int | None = None,
-    launch: Callable[[Sequence[str], RunDirectory], Planner] | None = None,
+    launch: Callable[[Sequence[str], RunDirectory], PlannerProcess] | None = None,
 ) -> LocalReplanning:
     """Return the further plans of a run, whose plan's request says what is planned for."""
     asked = Plan.read(directory.plan_file).request
