@@ -103,10 +103,10 @@ def _of_lists(raw: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
     ]
 
 
-def _numbers(given: object, field: str) -> tuple[list[float], str]:
+def _numbers(given: Any, field: str) -> tuple[list[float], str]:
     """Return a list of numbers, or of words of them, and what is wrong with it; empty: nothing."""
     listed = given.split(",") if isinstance(given, str) else given
     try:
-        return [float(each) for each in listed], ""  # type: ignore[union-attr] # what is no list is told
+        return [float(each) for each in listed], ""
     except (TypeError, ValueError):
         return [], f"{field}: must be a list of numbers, or numbers with commas between (found {str(given)[:60]!r})"

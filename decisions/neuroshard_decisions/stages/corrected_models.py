@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.status import ConfigMapReference, CorrectionStatus, ProfileStatus
+from neuroshard_api.job.step_cost import is_busy
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import (

@@ -39,8 +39,11 @@ def stage_bars(spans: Sequence[StageSpan], progress: TrainingProgress | None) ->
         return []
     ordered = sorted(spans, key=lambda span: span.begin)
     begin = ordered[0].begin
-    points = () if progress is None else (*progress.losses, *progress.evaluations, *progress.starts)
-    end = max([*(span.end or span.begin for span in ordered), *(point.time for point in points)])
+    times = [span.end or span.begin for span in ordered]
+    if progress is not None:
+        times += [point.time for point in (*progress.losses, *progress.evaluations)]
+        times += [start.time for start in progress.starts]
+    end = max(times)
     whole_s = (end - begin).total_seconds() or 1.0
     return [
         StageBar(
