@@ -61,7 +61,7 @@ def bars(plans: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     Args:
         plans: names and plan documents.
     """
-    steps_ms = [max(map(sum, map(_parts_ms, plan["predicted"]["devices"]))) for _, plan in plans]
+    steps_ms = [plan["predicted"]["total_ms"] for _, plan in plans]  # with waits, which the bars leave out
     rows = max(len(plan["predicted"]["devices"]) for _, plan in plans)
     height = TOP + rows * STEP + 52
     scale = (PANEL - LEFT - 30) / max(steps_ms)

@@ -97,3 +97,14 @@ def guide_problems(guide: Path) -> Iterator[str]:
         yield "names no time in its first paragraph"
     if headings[-1:] != ["Next steps"] or headings.count("Next steps") != 1:
         yield "does not end with one section 'Next steps'"
+
+
+def test_the_readme_is_short_and_its_picture_has_its_numbers() -> None:
+    """The picture is drawn from plans of the sample below it; who changes one of them draws or prints both."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    caption, picture = re.findall(r"!\[([^\]]*)\]\((\S+bars\.svg)\)", readme)[0]
+    named, sample = (set(re.findall(r"[\d.]+ ms", text)) for text in (caption, readme.replace(caption, "")))
+
+    assert len(readme.split()) < 900
+    assert named == set(re.findall(r"[\d.]+ ms", (ROOT / picture).read_text(encoding="utf-8")))
+    assert named <= sample
