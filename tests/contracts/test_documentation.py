@@ -108,3 +108,16 @@ def test_the_readme_is_short_and_its_picture_has_its_numbers() -> None:
     assert len(readme.split()) < 900
     assert named == set(re.findall(r"[\d.]+ ms", (ROOT / picture).read_text(encoding="utf-8")))
     assert named <= sample
+
+
+def test_the_trust_page_has_the_numbers_of_the_newest_calibration() -> None:
+    """Its table of held-out calls and its times of a training are copies."""
+    page = (ROOT / "docs" / "concepts" / "trust.md").read_text(encoding="utf-8")
+    result = max((ROOT / "benchmarks" / "results").glob("kernel-calibration_*")).read_text(encoding="utf-8")
+    judged = re.findall(r"\| held out \| (\d+) \| (.*?) \| (\S+ to \S+) \|", result)
+    shown = re.findall(r"^\|[^|]*\| (\d+) \| ((?:\S+ % \| ){2}\S+ %) \| (\S+ to \S+) \|$", page, flags=re.MULTILINE)
+    simulated, bundled = re.findall(r"^\| both \|.* (\S+) \| (\S+) \|$", result, flags=re.MULTILINE)[0]
+
+    assert len(shown) == 3
+    assert set(shown) <= set(judged)
+    assert f"these prices give {float(simulated):.2f} ms, the bundled models {float(bundled):.2f}" in page
