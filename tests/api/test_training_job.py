@@ -83,6 +83,29 @@ def test_what_is_no_job_is_refused(data: object, message: str) -> None:
     assert problem_of(data) == f"job.yaml: {message}"
 
 
+GPUS = {"resourcesPerNode": {"limits": {"nvidia.com/gpu": 2}}}
+WIDE = {"embeddingTables": [{"name": "title", "numEmbeddings": 1000, "embeddingDim": 4096}], "batchSizePerDevice": 64}
+ONLY_ROWS = {"shardingTypes": ["TableWise", "RowWise"]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "path"),
+    [
+        ({"planner": ONLY_ROWS}, r"model.embeddingTables\[0\].embeddingDim: is 4,096.*hint: add ColumnWise there"),
+        ({"experimental": {"planner": {"maxShardWidth": 4096}}}, "experimental.planner.maxShardWidth: is 4,096.*2,048"),
+    ],
+    ids=["uncut", "wider-than-the-kernels"],
+)
+def test_what_no_kernel_of_a_gpu_takes_is_refused_before_any_plan(spec: dict[str, Any], path: str) -> None:
+    """CPUs take any width, and a table that may be cut by columns is cut."""
+    builders.job(model=WIDE, trainer={}, **spec)
+    builders.job(model=WIDE, trainer=GPUS, planner={"shardingTypes": ["TableWise", "Grid"]})
+    builders.job(model=WIDE, trainer=GPUS)
+
+    with pytest.raises(DocumentError, match=rf"spec\.{path}"):
+        builders.job(model=WIDE, trainer=GPUS, **spec)
+
+
 def test_a_job_survives_json() -> None:
     """What was written is read back equal."""
     job = builders.job(trainer={"numProcPerNode": 2, "env": [{"name": "A", "value": "1"}]})

@@ -61,10 +61,10 @@ _MOVIELENS = {"rating": "the rating, of which the label is made", "timestamp": "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnProblem:
-    """A column that is used in two ways."""
+    """A field that does not agree with others."""
 
     path: str
-    """Of the field that names it, below the job's spec or the table set."""
+    """Of the field, below the job's spec or the table set."""
     text: str
     """What is wrong, with a hint."""
 

@@ -1,7 +1,7 @@
 """The custom resource ``DLRMTrainingJob``: a model, and how it is profiled, planned and trained."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -24,7 +24,7 @@ from neuroshard_api.job.communication import CommunicationPolicy, NarrowTypes
 from neuroshard_api.job.dense import ParallelismPolicy, dense_choices
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, sentence, without_echoes
 from neuroshard_api.job.experimental import Experimental
-from neuroshard_api.job.feature_columns import COLUMN_RULES, job_column_problems
+from neuroshard_api.job.feature_columns import COLUMN_RULES, ColumnProblem, job_column_problems
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job.preparation import Planner, PlanReference, Profiler, ProfilerPolicy
@@ -33,6 +33,8 @@ from neuroshard_api.job.resource import Checked, Part, Rule, Waived, broken
 from neuroshard_api.job.status import Status
 from neuroshard_api.job.training import Checkpoint, Data, DataFormat, Training
 from neuroshard_api.job.workers import PodTemplate, Trainer
+from neuroshard_api.sharding.kernels import widest_shard
+from neuroshard_api.sharding.placement_rules import CUT_BY_COLUMNS
 
 GROUP = "training.neuroshard.dev"
 VERSION = "v1alpha1"
@@ -257,13 +259,33 @@ class Spec(Part):
         return dense_choices(self.training.dense_parallelism, self.experimental.dense_parallelism)
 
     @model_validator(mode="after")
-    def _features_are_not_other_columns(self, info: ValidationInfo) -> Self:
-        problems = job_column_problems(self.model, self.data)
+    def _is_consistent(self, info: ValidationInfo) -> Self:
+        problems = [*job_column_problems(self.model, self.data), *self._kernel_problems()]
         if problems and isinstance(info.context, Waived):
             info.context.problems.extend(f"spec.{problem}" for problem in problems)
         elif problems:
             raise FieldError(problems[0].path, problems[0].text)
         return self
+
+    def _kernel_problems(self) -> Iterator[ColumnProblem]:
+        """Yield widths that the kernels of the workers' GPUs never take; what they are is known before any plan."""
+        most = widest_shard("cuda", has_pooling=False)
+        if most is None or not self.trainer.num_gpus_per_node:
+            return
+        widest = self.experimental.planner.max_shard_width
+        if widest is not None and widest > most:
+            text = f"is {widest:,}, and FBGEMM's CUDA kernels take at most {most:,} columns; hint: lower it"
+            yield ColumnProblem(path="experimental.planner.maxShardWidth", text=text)
+        types = self.planner.sharding_types
+        if types is None or any(each.sharding_type in CUT_BY_COLUMNS for each in types):
+            return
+        for index, table in enumerate(self.model.embedding_tables or ()):
+            if table.embedding_dim > most:
+                text = (
+                    f"is {table.embedding_dim:,}, FBGEMM's CUDA kernels take at most {most:,} columns, and no type of "
+                    "spec.planner.shardingTypes cuts by columns; hint: add ColumnWise there"
+                )
+                yield ColumnProblem(path=f"model.embeddingTables[{index}].embeddingDim", text=text)
 
 
 class Metadata(Value):
