@@ -57,11 +57,11 @@ def _row(name: str, found: Plan) -> str:
     rows = {table.name: table.num_embeddings for table in found.request.tables.tables}
     copied = sorted(rows[each.name] for each in found.tables if each.sharding_type is ShardingType.DATA_PARALLEL)
     pieces = [len(each.shards) for each in found.tables if each.sharding_type is not ShardingType.DATA_PARALLEL]
-    return f"| {name} | {len(copied)}: {_rows(copied)} rows | {_counted(pieces)} | {found.predicted.total_ms:.2f} |"
+    return f"| {name} | {_rows(copied)} | {_counted(pieces)} | {found.predicted.total_ms:.2f} |"
 
 
 def _rows(copied: Sequence[int]) -> str:
-    return ", ".join(f"{rows:,}" for rows in copied)
+    return f"{len(copied)}: {', '.join(f'{rows:,}' for rows in copied)} rows" if copied else "none"
 
 
 def _counted(pieces: Sequence[int]) -> str:
