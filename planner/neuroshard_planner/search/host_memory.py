@@ -25,6 +25,7 @@ from neuroshard_costs.shards import COLUMNS, FloatArray, IndexArray
 from neuroshard_planner.problem.host_tables import CACHED
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
 from neuroshard_planner.search.by_columns import Found
@@ -310,6 +311,13 @@ class _HostSearch:
         ]
         may_cache = any(CACHED in choice.kernels for choice in problem.host_choices)
         for size in range(len(KEPT_BATCHES) if may_cache else 1):
+            wanted = [
+                (unit, size_on_host)
+                for unit in range(len(problem.units))
+                for _, sizes in self._host_sizes(unit, size)
+                for size_on_host in sizes
+            ]
+            problem.kinds_of([unit for unit, _ in wanted], [each for _, each in wanted])  # all in one batch
             on_host = [self._on_host(unit, size) for unit in range(len(problem.units))]
             variants = [own + others for own, others in zip(on_device, on_host, strict=True)]
             if all(variants):
@@ -318,29 +326,29 @@ class _HostSearch:
     def _on_host(self, unit: int, cache_size: int) -> list[Variant]:
         """Return the variants of a unit in host memory, its caches of this position in KEPT_BATCHES."""
         problem = self._problem
+        moved = (
+            form.with_pieces(problem.kinds_of([unit] * len(sizes), sizes), memory_bytes=problem.kinds.memory_bytes)
+            for form, sizes in self._host_sizes(unit, cache_size)
+        )
+        return [self._variant(form, is_on_host=True) for form in moved if self._may_fit(form)]
+
+    def _host_sizes(self, unit: int, cache_size: int) -> Iterator[tuple[Form, list[ShardSize]]]:
+        """Yield the forms of a unit with the sizes of their pieces in host memory, for each of its kernels."""
+        problem = self._problem
         assert problem.host_tables is not None
-        variants = []
         for kernel in problem.host_choices[unit].kernels:
             factor = 0.0
             if kernel == CACHED:
                 factor = float(problem.host_tables.load_factors(cache_size)[problem.units[unit].tables[0]])
             for form in self._forms.of(unit):
                 if form.sharding_type is not ShardingType.DATA_PARALLEL:
-                    moved = self._with_kernel(unit, form, kernel, factor)
-                    if self._may_fit(moved):
-                        variants.append(self._variant(moved, is_on_host=True))
-        return variants
+                    sizes = problem.sizes_of(form.pieces)
+                    yield form, [size._replace(kernel=kernel, cache_load_factor=factor) for size in sizes]
 
     def _may_fit(self, form: Form) -> bool:
         """Return whether an empty device has room for each shard: the mean room of all devices hides that none has."""
         largest = int(self._problem.kinds.memory_bytes[form.kinds].max())
         return largest <= self._problem.memory.shard_capacity_bytes
-
-    def _with_kernel(self, unit: int, form: Form, kernel: int, load_factor: float) -> Form:
-        problem = self._problem
-        sizes = [size._replace(kernel=kernel, cache_load_factor=load_factor) for size in problem.sizes_of(form.pieces)]
-        pieces = problem.kinds_of([unit] * len(sizes), sizes)
-        return form.with_pieces(pieces, memory_bytes=problem.kinds.memory_bytes)
 
     def _variant(self, form: Form, *, is_on_host: bool) -> Variant:
         kinds = form.kinds
