@@ -78,7 +78,7 @@ def main(arguments: Sequence[str]) -> int:
     command = [sys.executable, "-m", "pytest", "-c", str(HERE / "pytest.ini"), "--rootdir", str(folder), *of_pytest]
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(map(str, (folder, HERE.parent))),
+        "PYTHONPATH": os.pathsep.join(map(str, (folder, HERE.parent, os.environ.get("PYTHONPATH", "")))),
         "NEUROSHARD_PEER_PLANNER": options.planner,
     }
     files = [str(folder / "torchrec" / each) for each in chosen]
