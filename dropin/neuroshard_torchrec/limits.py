@@ -72,7 +72,8 @@ def translated(
         DropInError: a table may be sharded in no way that the search knows, or a constraint asks for what is not kept.
     """
     given = {known_as: limit for known_as, place in tables.places.items() if (limit := asked.of(place)) is not None}
-    require_known_fields({tables.places[known_as][1]: limit for known_as, limit in given.items()})
+    names = {name for _, name in tables.places.values()}
+    require_known_fields({name: limit for name, limit in asked.by_name.items() if name in names and limit is not None})
     given = {  # an empty list limits nothing, as TorchRec has it
         known_as: replace(
             limit, sharding_types=_listed(limit.sharding_types), compute_kernels=_listed(limit.compute_kernels)

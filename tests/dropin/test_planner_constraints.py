@@ -208,8 +208,10 @@ def test_what_a_subclass_of_constraints_adds_is_refused_by_name(in_field: bool) 
         limit.evict_after = 3
     name = "evicts" if in_field else "evict_after"
 
-    with pytest.raises(DropInError, match=rf"constraints\['tags'\]\.{name}: is not kept: a field of Remembering"):
-        planner(constraints={"tags": limit}).plan(TwoTowers())
+    enumerator = ByRowsAlone(TOPOLOGY, batch_size=128, constraints={"tags": limit})
+    for given in ({"constraints": {"tags": limit}}, {"topology": TOPOLOGY, "enumerator": enumerator}):
+        with pytest.raises(DropInError, match=rf"constraints\['tags'\]\.{name}: is not kept: a field of Remembering"):
+            planner(**given).plan(TwoTowers())
 
 
 def test_a_subclass_of_constraints_that_asks_for_nothing_of_its_own_is_kept() -> None:
