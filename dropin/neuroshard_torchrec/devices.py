@@ -24,6 +24,8 @@ from neuroshard_torchrec.errors import DropInError
 
 logger = logging.getLogger(__name__)
 
+_EQUAL_MEMORY = 1.05
+"""Times a device's memory: up to it a cap is that memory in round numbers, such as 80 GiB of 79.1."""
 COMPUTE_DEVICES = ("cuda", "cpu")
 """That a rank may compute on, in torch's words."""
 
@@ -67,8 +69,8 @@ class Caps:
             return cls()
         storages = [each.storage for each in given.devices]
         return cls(
-            hbm_bytes=min((each.hbm for each in storages), default=0),
-            ddr_bytes=min((each.ddr for each in storages), default=0),
+            hbm_bytes=int(min((each.hbm for each in storages), default=0)),
+            ddr_bytes=int(min((each.ddr for each in storages), default=0)),
         )
 
     @classmethod
@@ -125,6 +127,10 @@ def planned_devices(
             )
         agreed = caps or Caps.of(given)
         memory = agreed.hbm_bytes
+        if given is not None and (memory < 0 or (memory == 0 and compute_device == "cuda")):
+            raise DropInError(
+                f"topology: hbm_cap must be at least 1 byte (found {memory}); hint: give a device's memory, or none"
+            )
         host_bytes = min(agreed.ddr_bytes * per_node, MAX_MEMORY_BYTES) or None
     problem = models.device_problem(topology.device)
     if problem is not None:
@@ -137,6 +143,11 @@ def planned_devices(
             f"{format_bytes(topology.device.memory_bytes)}, counts; hint: give another hbm_cap to plan for less"
         )
         memory = topology.device.memory_bytes
+    if memory and memory > _EQUAL_MEMORY * topology.device.memory_bytes:
+        warnings.append(
+            f"topology: has an hbm_cap of {memory >> 30} GiB; a {topology.device.name} has "
+            f"{topology.device.memory_bytes >> 30} GiB, which count"
+        )
     return PlannedDevices(
         topology=topology,
         bundle=models,

@@ -105,6 +105,24 @@ def test_a_topology_has_the_nodes_of_the_group(
         require_devices_of(topology, ranks)
 
 
+@pytest.mark.parametrize("cap", [0, -5])
+def test_a_cap_of_nothing_is_refused(cap: int) -> None:
+    """It is not the same as none."""
+    with pytest.raises(DropInError, match=rf"topology: hbm_cap must be at least 1 byte \(found {cap}\); hint: "):
+        planner(topology=Topology(world_size=2, compute_device="cuda", hbm_cap=cap)).plan(TwoTowers())
+
+
+def test_a_cap_may_be_a_decimal_number(caplog: pytest.LogCaptureFixture) -> None:
+    """As a share of a device's memory is; one above the device's memory is told."""
+    made = planner(topology=Topology(world_size=2, compute_device="cuda", hbm_cap=0.25 * 2**36))
+    made.plan(TwoTowers())
+    assert planned(made).request.constraints.max_memory_bytes_per_device == 2**34
+
+    with caplog.at_level(logging.WARNING):
+        planner(topology=Topology(world_size=2, compute_device="cuda", hbm_cap=2**38)).plan(TwoTowers())
+    assert "has an hbm_cap of 256 GiB; a h100-80gb has 79 GiB, which count" in caplog.text
+
+
 def test_bandwidths_of_torchrecs_topology_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     """Those that differ from its defaults: links and speed are the preset's. A user's own cost model may use them."""
     given = {"world_size": 2, "compute_device": "cuda", "hbm_cap": 80 * 2**30}
