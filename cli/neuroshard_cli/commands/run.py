@@ -1,5 +1,6 @@
 """``neuroshard run``: a whole job on this machine."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -86,7 +87,7 @@ def run(  # noqa: PLR0917 - typer passes by name
         except StageFailedError as error:
             _say_how_to_resume(error)
             raise
-        result = result_of(found.job.metadata.name, directory, planned)
+        result = result_of(found.job.metadata.name, directory, planned, load_average=os.getloadavg()[1])
         write_file(directory.result_file, result_json(result))
         write_run_page(directory, planned)
         correction = None if waits else local.corrected(result)

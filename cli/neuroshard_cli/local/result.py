@@ -1,5 +1,6 @@
 """What a run came to: predicted, baseline and measured cost side by side. Reads the run's files."""
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -42,6 +43,8 @@ class RunResult:
     """Sentence about the part that the prediction missed most. None: the total is as predicted, or not compared."""
     late_ranks: str | None = None
     """Sentence about ranks that come late to exchanges. None: there are none, or it is not known."""
+    load_average: float | None = None
+    """Of the machine, of the five minutes before the end. None: not asked for."""
     drift: str | None = None
     """The slow-down that lasts, in one line. None: there is none, or nothing watched for it."""
 
@@ -57,8 +60,15 @@ class RunResult:
         )
 
 
-def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResult:
-    """Return the result of a plan, and of its training if there was one."""
+def result_of(name: str, directory: RunDirectory, plan: "GivenPlan", *, load_average: float | None = None) -> RunResult:
+    """Return the result of a plan, and of its training if there was one.
+
+    Args:
+        name: of the job.
+        directory: of the run.
+        plan: in force.
+        load_average: of the machine, of the five minutes before the end.
+    """
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.job.late_ranks import late_ranks_note
     from neuroshard_api.job.step_cost import (
@@ -83,6 +93,7 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan") -> RunResul
         progress=progress,
         collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
         difference=None if error is None or abs(error) < TOTAL_OFF_PERCENT else _difference(plan, report),
+        load_average=load_average,
         late_ranks=None if report is None else late_ranks_note(report),
         drift=None if drift is None else drift.headline,
     )
@@ -118,6 +129,7 @@ def result_json(result: RunResult) -> str:
             {"kind": each.kind, "family": each.family, "predicted": way(each.predicted), "measured": way(each.measured)}
             for each in result.collectives
         ],
+        "loadAverage": result.load_average,
         "difference": result.difference,
         "lateRanks": result.late_ranks,
         "drift": result.drift,
@@ -153,12 +165,14 @@ def result_table(result: RunResult) -> "RenderableType":
 
 
 def _notes(result: RunResult) -> list[str]:
-    from neuroshard_api.job.step_cost import dense_note, measurement_notes, other_device_note, simulation_note
+    from neuroshard_api.job.step_cost import dense_note, is_busy, measurement_notes, other_device_note, simulation_note
 
     notes: list[str] = []
     if result.predicted is not None and result.measured is not None:
         simulated = simulation_note(result.predicted, result.measured)
         notes += [*filter(None, [simulated]), *measurement_notes(result.measured)]
+        if is_busy(result.measured) and result.load_average is not None:
+            notes.append(f"The machine's load average was {result.load_average:.1f} on {os.cpu_count()} processors.")
         notes += [
             f"Group {planned.group}: {found.factor} samples per distinct list, planned {planned.factor}."
             for planned, found in zip(
