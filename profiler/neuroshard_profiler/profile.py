@@ -94,16 +94,16 @@ def profile(
     require_network(settings, device, records / COMMUNICATION_FILE)
     communication = _COMMUNICATION_SHARE * seconds
     if settings.meeting is not None:  # before compute, so that the other node is free as soon as it can be
-        say(f"measuring all-to-alls between two nodes, {communication:.0f} s at most after they have met")
+        say(f"measuring all-to-alls between two nodes, {_how_long(communication, backend)} after they have met")
         measure_communication(settings, backend, records / COMMUNICATION_FILE, communication, bars)
-    say(f"measuring compute on {backend.source}, {_COMPUTE_SHARE * seconds:.0f} s at most")
+    say(f"measuring compute on {backend.source}, {_how_long(_COMPUTE_SHARE * seconds, backend)}")
     count = num_measured_at_once(backend.kind, num_processes)
     if backend.kind == "simulated" or (backend.kind == "cpu" and count == 1):
         measure_compute(settings, backend, records / COMPUTE_FILE, _COMPUTE_SHARE * seconds, bars)
     else:
         _measure_at_once(settings, records, _COMPUTE_SHARE * seconds, bars, kind=backend.kind, count=count)
     if settings.meeting is None:
-        say(f"measuring all-to-alls, {communication:.0f} s at most")
+        say(f"measuring all-to-alls, {_how_long(communication, backend)}")
         measure_communication(settings, backend, records / COMMUNICATION_FILE, communication, bars)
     hardware = _hardware(settings, backend, device, num_processes, records)
     write_file(settings.out / HARDWARE_FILE, hardware.to_json())
@@ -126,6 +126,11 @@ def profile(
     )
     say(f"cost models by {report.method}: {report.reason}")
     return report
+
+
+def _how_long(seconds: float, backend: Backend) -> str:
+    """Return the time that a part takes: no part ends before it has the records of a fit."""
+    return f"{seconds:.0f} s at most" if backend.kind == "simulated" else f"{seconds:.0f} s, longer on a busy machine"
 
 
 def _without_times(records: Sequence[ProfileRecord]) -> str:
