@@ -83,7 +83,9 @@ class StageRunner:
         look: Callable[[], None],
     ) -> None:
         def noted() -> None:
-            self._view.note(stage, self._newest(stage))
+            newest = self._newest(stage)
+            if newest:
+                self._view.note(stage, newest)
             self._check()
             look()
 
