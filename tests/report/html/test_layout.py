@@ -5,13 +5,16 @@ import json
 import re
 import shutil
 import subprocess
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.progress import ProgressPoint, TrainingProgress, TrainingStart
 from neuroshard_report.html.page import render_html
-from support.builders import table
+from neuroshard_report.html.run_page import render_run
+from neuroshard_report.html.timeline import StageSpan
+from support.builders import rank_times, step_report, table
 from support.planner.plan_builders import plan_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -41,12 +44,12 @@ addEventListener("load", () => setTimeout(() => {
 """
 
 
-def laid_out(folder: Path, plans: dict[str, Plan]) -> dict[str, dict[str, Any]]:
-    """Return the elements out of their place, and the numbers of labels cut and shown, by plan and width."""
+def laid_out(folder: Path, pages: dict[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the elements out of their place, and the numbers of labels cut and shown, by page and width."""
     frames = "".join(
         f'<iframe name="{name} at {width}" style="width:{width}px;height:800px;border:0" '
-        f'srcdoc="{html.escape(render_html(plan))}"></iframe>'
-        for name, plan in plans.items()
+        f'srcdoc="{html.escape(page)}"></iframe>'
+        for name, page in pages.items()
         for width in WIDTHS
     )
     file = folder / "pages.html"
@@ -63,6 +66,32 @@ def laid_out(folder: Path, plans: dict[str, Plan]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def run_page_of_many_ranks() -> str:
+    """Return the page of a run with curves, restarts, and stages that went wrong."""
+    at = datetime(2026, 11, 27, tzinfo=UTC)
+    plan = plan_of(num_devices=8)
+    points = tuple(
+        ProgressPoint(step=step, samples=10**8 * step, time=at + timedelta(hours=step), metrics={"loss": 1 / step})
+        for step in range(1, 40)
+    )
+    progress = TrainingProgress(
+        step=40,
+        num_steps=100,
+        metrics={"loss": 0.025, "auc": 0.78, "normalized_entropy": 0.81},
+        losses=points,
+        evaluations=tuple(
+            each.model_copy(update={"metrics": {"auc": 0.5, "normalized_entropy": 1}}) for each in points
+        ),
+        starts=tuple(TrainingStart(time=at, step=step, plan_sha256="a" * 64) for step in (0, 10, 20)),
+    )
+    stages = [
+        StageSpan(name=name, begin=at, end=at + timedelta(hours=hours), outcome="failed")
+        for hours, name in enumerate(("count-repeats", "profile", "plan", "train"), start=1)
+    ]
+    steps = step_report(ranks=tuple(rank_times(rank) for rank in range(8)), samples_per_second=12_345_678.0)
+    return render_run(plan, steps=steps, progress=progress, stages=stages, refresh_s=10)
+
+
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
 @pytest.mark.timeout(400)
 def test_nothing_runs_out_of_its_place(tmp_path: Path) -> None:
@@ -74,9 +103,12 @@ def test_nothing_runs_out_of_its_place(tmp_path: Path) -> None:
         "64 devices": plan_of(*many, num_devices=64, split_every=7),
     }
 
-    found = laid_out(tmp_path, plans)
+    pages = {name: render_html(plan) for name, plan in plans.items()}
+    pages["no map: a run"] = run_page_of_many_ranks()
 
-    assert len(found) == len(plans) * len(WIDTHS)
+    found = laid_out(tmp_path, pages)
+
+    assert len(found) == len(pages) * len(WIDTHS)
     assert {name: each["wide"] for name, each in found.items() if each["wide"]} == {}
     assert {name: each["cut"] for name, each in found.items() if each["cut"]} == {}
-    assert all(each["shown"] for name, each in found.items() if "one" not in name)
+    assert all(each["shown"] for name, each in found.items() if "one" not in name and "no map" not in name)
