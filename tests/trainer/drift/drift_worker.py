@@ -15,6 +15,7 @@ import torch.distributed as dist
 from neuroshard_api.documents.drift_report import DriftReport, SlowdownCause
 from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE
 from neuroshard_trainer.drift.work_budget import WorkBudget
+from neuroshard_trainer.measure.processor_wait import ProcessorWait
 from neuroshard_trainer.measure.step_reporter import StepReporter
 from neuroshard_trainer.ranks.clocks import NS_PER_MS, Clock, HostClock, Mark
 from neuroshard_trainer.sharding.live_sharding import sharded_collections
@@ -69,6 +70,14 @@ def work(ms: float) -> None:
         pass
 
 
+class NoWaits(ProcessorWait):
+    """Knows no waiting for processors, as it is in no processor time."""
+
+    def share_since_last(self) -> float | None:
+        """Return that it is not known."""
+        return None
+
+
 class Faults:
     """What is slow now."""
 
@@ -118,9 +127,14 @@ def batch_under(fault: str, rng: np.random.Generator) -> KeyedJaggedTensor:
 
 
 def watched(model: nn.Module, plan_file: Path, *, clock: Clock | None) -> StepReporter:
-    """Return a reporter whose watch writes at every report, whatever the load, next to the plan."""
+    """Return a reporter whose watch writes at every report, whatever the load, next to the plan.
+
+    A clock is one of processor time.
+    """
     folder = plan_file.parent
     reporter = StepReporter(model, plan_file, write=folder / "step-report.json", clock=clock, drift=folder)
+    if clock is not None:
+        reporter._processor_wait = NoWaits()
     if reporter.drift is not None:
         reporter.drift.budget = WorkBudget(clock=lambda: 0.0)
     return reporter

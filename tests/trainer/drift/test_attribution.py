@@ -1,13 +1,14 @@
 """The cause of a slow-down, from ranks' times with each cause planted in them."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from neuroshard_api.documents.drift_report import DriftChange, SlowdownCause, StepPart
-from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_api.documents.step_report import HostBoundShares, RankTimes
 from neuroshard_trainer.drift.attribution import InputChange, causes
 from support.builders import rank_times
 
@@ -237,12 +238,16 @@ def test_steps_that_only_wait_for_processors_are_slow_by_other_programs() -> Non
     def waiting(times: Sequence[RankTimes], share: float) -> list[RankTimes]:
         return [each.model_copy(update={"processor_wait_share": share}) for each in times]
 
-    def named(share: float) -> list[SlowdownCause]:
+    def named(share: float, **fields: Any) -> list[SlowdownCause]:
         before, since = waiting(ranks({}), 0.2), waiting(ranks(exchanges), share)
+        since = [each.model_copy(update=fields) for each in since]
         return [each.cause for each in causes(before, since, since_step=1, ranks_per_node=RANKS_PER_NODE)]
 
     assert named(0.2) == named(0.3) == [SlowdownCause.COMMUNICATION_SLOW]
     assert named(0.6) == [SlowdownCause.EVERYTHING_SLOW]
+    assert named(0.6, host_bound=HostBoundShares()) == [SlowdownCause.COMMUNICATION_SLOW], (
+        "devices do not wait for cores"
+    )
 
 
 def test_changed_inputs_are_named_where_nothing_else_explains_the_steps() -> None:

@@ -300,11 +300,11 @@ class _Pattern:
 
 
 def _waiting_growth(before: RankTimes, since: RankTimes) -> float:
-    """Return the ratio by which more waiting for processors lengthens work; 1 where it is not known."""
+    """Return the ratio by which more waiting for processors lengthens work; 1 on devices, or if unknown."""
+    is_known = before.processor_wait_share is not None and since.processor_wait_share is not None
     shares = [1 - (times.processor_wait_share or 0.0) for times in (before, since)]
-    if before.processor_wait_share is None or since.processor_wait_share is None or not shares[1]:
-        return 1.0
-    return shares[0] / shares[1]
+    computes_on_host = since.host_bound is None
+    return shares[0] / shares[1] if is_known and computes_on_host and shares[1] else 1.0
 
 
 def _compute_ms(times: RankTimes) -> float:
