@@ -125,10 +125,10 @@ def test_a_rule_that_replans_gets_another_plan(runs: Runs) -> None:
     assert result.code == ExitCode.OK
     assert request["memory"]["reserve_bytes"] >= int(0.05 * request["topology"]["device"]["memory_bytes"])
     assert result.err.count("plan: done") == 2
-    assert "5% of each device's memory stays free" in result.err
+    assert "5 % of each device's memory stays free" in result.err
     again = runs.run(script=TRAINER, **policy)
     assert "plan: reused" in again.err
-    assert "5% of each device's memory stays free" in again.err
+    assert "5 % of each device's memory stays free" in again.err
 
 
 def test_memory_that_failures_kept_free_is_used_for_other_inputs(runs: Runs) -> None:

@@ -20,6 +20,7 @@ QUICK = timedelta(minutes=10)
 MORE_RESERVE = 0.05
 """Share of a device's memory that each ReplanAndRestart holds back more: an equal request would get an equal plan."""
 MOST_RESERVE = 0.9
+_PERCENT = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,9 +135,9 @@ def with_more_reserve(request: PlanRequest, num_replans: int) -> PlanRequest:
 
 def reserve_note(num_replans: int) -> str:
     """Return in a sentence how much memory plans keep free since another one was asked for that often."""
-    share = min(MORE_RESERVE * num_replans, MOST_RESERVE)
+    percent = _PERCENT * min(MORE_RESERVE * num_replans, MOST_RESERVE)
     times = "once" if num_replans == 1 else f"{num_replans} times"
-    return f"{share:.0%} of each device's memory stays free, since a failure rule asked for another plan {times}"
+    return f"{percent:.0f} % of each device's memory stays free, since a failure rule asked for another plan {times}"
 
 
 def _counted_before(status: Status, healthy: timedelta) -> int:

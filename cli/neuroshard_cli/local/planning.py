@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from neuroshard_api.job.experimental import StagePods
     from neuroshard_api.job.training_job import DLRMTrainingJob
     from neuroshard_decisions.actions import PlannerRun
+    from neuroshard_decisions.observed.results import PlanResult, Unreadable
     from neuroshard_decisions.stages.result import StageResult
 
 _INPUTS = "plan"
@@ -65,6 +66,8 @@ class LocalPlanning:
         self._runner = runner
         self._view = view
         self._models = GivenModels(bundle=BundleSource(), topology=profiled.topology)
+        self._published: dict[str, PlanResult | Unreadable] = {}
+        """Plans that planners have written, by the names that decisions have for them."""
         self.children = Children(job, AtHand(tables=tables, models=self._models))
 
     def request(self, *, replans: int) -> str:
@@ -75,7 +78,7 @@ class LocalPlanning:
         """
         from neuroshard_decisions.files import REQUEST_FILE
 
-        step = self._decided(None, replans=replans)
+        step = self._decided(replans=replans)
         run = _planner_of(step)
         if run is None:
             raise CommandError(step.message)
@@ -85,25 +88,23 @@ class LocalPlanning:
         """Write the plan's file. Raises StageFailedError, and CommandError."""
         self._directory.plan_file.unlink(missing_ok=True)
         failed: StageFailedError | None = None
-        run = _planner_of(step := self._decided(None, replans=replans))
+        run = _planner_of(step := self._decided(replans=replans))
         while run is not None:
             if failed is not None:
                 self._view.note("plan", f"{failed}; planning with {self._job.spec.planner.fallback_algorithm}")
             failed = self._run_planner(run)
-            run = _planner_of(step := self._decided(run, replans=replans))
+            run = _planner_of(step := self._decided(replans=replans))
         if step.completion is not None:
             raise failed or CommandError(step.message, ExitCode.JOB_FAILED)
 
-    def _decided(self, last: "PlannerRun | None", *, replans: int) -> "StageResult":
-        """Return the decision after the last planner; the first one where there was none."""
+    def _decided(self, *, replans: int) -> "StageResult":
+        """Return the decision after the planners that were run so far."""
         from neuroshard_api.job.status import HardwareStatus, Status
         from neuroshard_decisions.stages.planning import make_plan
 
-        found = None if last is None else plan_document(self._directory.plan_file)
-        documents = {} if last is None or found is None else {last.result: found}
         # The machine is the one that was profiled, whatever its fingerprint.
         status = Status(replans=replans, hardware=HardwareStatus(fingerprint=_INPUTS))
-        return make_plan(self.children.context(status, documents), _INPUTS, self._models)
+        return make_plan(self.children.context(status, self._published), _INPUTS, self._models)
 
     def _run_planner(self, run: "PlannerRun") -> StageFailedError | None:
         """Run a planner; return how it failed. None: it has not."""
@@ -133,6 +134,9 @@ class LocalPlanning:
             self.children.ended(run, code, "\n".join(error.tail), timed_out=error.timed_out)
             return error
         self.children.ended(run, ExitCode.OK, "")
+        found = plan_document(directory.plan_file)
+        if found is not None:
+            self._published[run.result] = found
         return None
 
     def _count_dense(self, run: "PlannerRun") -> None:
