@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.status import StageName, StageState, StageStatus, Status, Workers
-from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob, Spec
+from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import GivenModels
@@ -41,8 +41,8 @@ class Rules:
     """Whether files are kept in ConfigMaps, which bounds their size."""
     keeps_checkpoints: bool = False
     """Whether checkpoints outlive the workers wherever these write them, as on one machine."""
-    approval: str = f"kubectl annotate --overwrite dlrmjob {{job}} {APPROVED_PLAN_ANNOTATION}={{plan}}"
-    """What the user does to approve a plan."""
+    approval: str = ""
+    """What the user does to approve the plan of the name {plan} for the job of the name {job}."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from neuroshard_api.documents.document import DocumentError, Value, field_path
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
 from neuroshard_decisions.context import Rules
 from pydantic import BeforeValidator, Field, ValidationError
 
@@ -85,6 +86,7 @@ class Settings(Value):
             gpu_product_labels=self.gpu_product_labels,
             measured_seconds=self.measured_seconds,
             log_tails=self.log_tails,
+            approval=f"kubectl annotate --overwrite dlrmjob {{job}} {APPROVED_PLAN_ANNOTATION}={{plan}}",
         )
 
 
