@@ -165,7 +165,7 @@ class LocalCorrection:
     def _sentence(self, found: "CorrectionStatus") -> str:
         if not self._errors:
             return f"cost models are not corrected by these steps: {self._problem or found.message}"
-        kept = "" if found.config_map_ref is not None else f"; for later runs {found.message}"
+        kept = "" if found.config_map_ref is not None else "; later runs take those of another run, whose error is less"
         return f"cost models corrected by these steps, for --bundle {self._out}: error of {self._errors}{kept}"
 
 
