@@ -11,7 +11,9 @@ from neuroshard_decisions.names import CHECKPOINTS_VOLUME
 
 
 def keeps_checkpoints(context: Context) -> bool:
-    """Return whether checkpoints are known to outlive the pods, on a volume."""
+    """Return whether checkpoints are known to outlive the workers: on a volume, or on one machine."""
+    if context.rules.keeps_checkpoints:
+        return True
     return context.spec.checkpoint.persistent_volume_claim is not None or _is_mounted(context)
 
 
