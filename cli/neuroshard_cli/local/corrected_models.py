@@ -27,6 +27,7 @@ CORRECTED_FOLDER = "corrected"
 CORRECTED_STAGE = "corrected"
 """Record of the correction among the stages of a run."""
 PERCENT = 100
+BUSY = "other work on the machine made them longer"
 _PROFILE = "profile"
 """Name of the profile that the run was planned with."""
 
@@ -62,6 +63,7 @@ class LocalCorrection:
         """Correct the cost models; return a sentence on it. None: these steps say nothing, or there is no profile."""
         from neuroshard_api.documents.plan import Plan
         from neuroshard_api.job.status import CorrectionStatus
+        from neuroshard_api.job.step_cost import is_busy
         from neuroshard_decisions import names
         from neuroshard_decisions.actions import BundleSource, GivenModels
         from neuroshard_decisions.context import AtHand
@@ -94,8 +96,8 @@ class LocalCorrection:
             if isinstance(found, CorrectionStatus):
                 return self._sentence(found)
             if not step.actions:
-                slow = None if drift is None else drift.headline
-                return None if slow is None else f"cost models are not corrected by these steps: {slow}"
+                why = BUSY if is_busy(report.measured) else None if drift is None else drift.headline
+                return None if why is None else f"cost models are not corrected by these steps: {why}"
             for action in step.actions:
                 self._do(action, children)
 

@@ -168,8 +168,6 @@ def _begun(training: TrainingWorkers) -> StageResult:
         return _settled(training, None, "the cost models that the plan was made with are gone")
     if not isinstance(document, ReportSummary) or not document.step_keys:
         return _settled(training, None, f"ConfigMap {kept.meta.name} has no reports that can be read")
-    if is_busy(document.measured):
-        return _settled(training, None, "other work on the machine made them longer")
     run = CalibratorRun(
         name=names.calibrator_job(context.name, planned.summary.hash),
         profile=source,
@@ -198,6 +196,8 @@ def _reports_kept(training: TrainingWorkers) -> StageResult:
     if not is_steady or report is None or config_map is None or not training.planned.is_kept:
         return training_goes_on()
     assert drift is not None, "it is steady"
+    if is_busy(report.measured):
+        return training_goes_on()  # by other work on the machine, which says nothing of its kernels
     has_other_steps = report.first_step is not None and report.first_step >= drift.reference_end
     if report.plan_hash != drift.plan_hash or not has_other_steps or not report.step_keys:
         return training_goes_on()
