@@ -63,7 +63,7 @@ STORIES: dict[str, Callable[[], Story]] = {"replanned": replanned, "restarted": 
 
 def test_every_child_is_made_as_it_is_kept(golden: Golden) -> None:
     """The last of each role in the first story, and the Kubernetes Jobs of the others, without files and hashes."""
-    texts = {}
+    texts: dict[str, str] = {}
     for title, story in STORIES.items():
         last = {(each["kind"], each["metadata"]["labels"][names.ROLE_LABEL]): each for each in story().world.created}
         shown = [made for (kind, _), made in sorted(last.items()) if kind == "Job" or not texts]
