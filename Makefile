@@ -137,7 +137,8 @@ tables: $(DEV) ## Write the tables of settings, metrics, exit codes, and reasons
 
 .PHONY: crds
 crds: $(DEV) ## Write the custom resource's definition to crds and the chart, its page to docs/reference
-	$(BIN)/python -m neuroshard_api.job.crd crds/dlrmtrainingjobs.yaml docs/reference/job-file.md
+	$(BIN)/python -m neuroshard_api.job.crd crds/dlrmtrainingjobs.yaml docs/reference/job-file.md \
+		docs/reference/every-field.yaml
 	cp crds/dlrmtrainingjobs.yaml charts/neuroshard-operator/files/
 
 .PHONY: docs

@@ -1,12 +1,13 @@
 """The custom resource's models, its CRD, its examples and its reference page say the same."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from neuroshard_api.job.crd import crd_text, job_schema, page_text
+from neuroshard_api.job.crd import crd_text, fields_below, is_leaf, job_schema, page_text
 from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
 from support import builders
 from support.jobs.given_paths import EXAMPLES, given_paths, jobs_in
@@ -14,6 +15,7 @@ from support.jobs.given_paths import EXAMPLES, given_paths, jobs_in
 ROOT = Path(__file__).parents[2]
 CRD = ROOT / "crds" / "dlrmtrainingjobs.yaml"
 PAGE = ROOT / "docs" / "reference" / "job-file.md"
+EVERY_FIELD = ROOT / "docs" / "reference" / "every-field.yaml"
 each_example = pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 
 
@@ -44,7 +46,26 @@ def test_the_chart_installs_that_definition() -> None:
 
 def test_the_reference_page_is_that_of_the_models() -> None:
     """`make crds` was run after the last change of the models."""
-    assert PAGE.read_text(encoding="utf-8") == page_text()
+    assert PAGE.read_text(encoding="utf-8") == page_text(EVERY_FIELD.read_text(encoding="utf-8"))
+
+
+def test_the_annotated_job_is_valid_and_names_every_field_at_the_top() -> None:
+    """Each is set, or named in a comment, as those that exclude another one."""
+    text = EVERY_FIELD.read_text(encoding="utf-8")
+    comments = " ".join(line.partition(" # ")[2] or line.partition("  # ")[2] for line in text.splitlines())
+    named = set(re.findall(r"\w+", comments))
+    (data,) = yaml.safe_load_all(text)
+    job = DLRMTrainingJob.from_data(data, where=EVERY_FIELD.name)
+    given = set(given_paths({"spec": data["spec"]}))
+    top = [
+        path
+        for path, field, _ in fields_below(job_schema()["properties"]["spec"], "")
+        if is_leaf(field) and not path.startswith("experimental")
+    ]
+
+    missing = [path for path in top if f".spec.{path}" not in given and path.rpartition(".")[2] not in named]
+    assert missing == []
+    assert job.metadata.name == "every-field"
 
 
 def test_every_field_says_what_it_does() -> None:

@@ -1,6 +1,6 @@
 """The CustomResourceDefinition of DLRMTrainingJob, and its page in the reference, from the models of this package.
 
-``python -m neuroshard_api.job.crd CRD_FILE PAGE_FILE`` writes both.
+``python -m neuroshard_api.job.crd CRD_FILE PAGE_FILE EXAMPLE_FILE`` writes the first two; the page shows the third.
 """
 
 import json
@@ -164,15 +164,25 @@ class _Dumper(yaml.SafeDumper):
         super().increase_indent(flow, indentless=False)
 
 
-def page_text() -> str:
-    """Return the reference page: every field with its type, default, limits and effect."""
+def page_text(example: str) -> str:
+    """Return the reference page: every field with its type, default, limits and effect, a heading for each part.
+
+    Args:
+        example: a job with every field at the top, as YAML with comments.
+    """
     schema = job_schema()
-    parts = [PAGE_HEADER]
-    for title, name in (("Spec", "spec"), ("Status", "status")):
-        parts.append(f"## {title}\n\n| field | type | default | effect |\n|---|---|---|---|")
-        parts += [
-            _row(path, field, needed=needed) for path, field, needed in fields_below(schema["properties"][name], "")
-        ]
+    parts = [PAGE_HEADER, "## Every field in one job\n", *(f"    {line}".rstrip() for line in example.splitlines()), ""]
+    for title in ("spec", "status"):
+        whole = schema["properties"][title]
+        parts += [f"## {title.capitalize()}\n", f"{whole['description'].splitlines()[0]}\n", _TABLE]
+        needed = whole.get("required", [])
+        fields = whole["properties"].items()
+        parts += [_row(name, field, needed=name in needed) for name, field in fields]
+        for name, field in fields:
+            inner = [*fields_below(field, ""), *fields_below(field.get("items", {}), "[]")]
+            if inner:
+                parts += [f"\n### {title}.{name}\n", f"{field['description']}\n", _TABLE]
+                parts += [_row(path, each, needed=is_needed) for path, each, is_needed in inner]
         parts.append("")
     parts.append(
         "## Rules between fields\n\nThe API server refuses a job that breaks one of these, with these words.\n"
@@ -187,6 +197,7 @@ def page_text() -> str:
     return "\n".join(parts) + "\n"
 
 
+_TABLE = "| field | type | default | effect |\n|---|---|---|---|"
 PAGE_HEADER = f"""# The job file
 
 <!-- Written by `make crds` from the models in api/neuroshard_api; change those. -->
@@ -194,7 +205,8 @@ PAGE_HEADER = f"""# The job file
 A `{training_job.KIND}` of `{training_job.API_VERSION}` (`kubectl get dlrmjob`, `kubectl get dtj`) says what is trained
 and how. The same file runs in a cluster with `kubectl apply -f job.yaml` and on one machine with
 `neuroshard run job.yaml`; [run locally](../guides/run-locally.md) says which fields have no meaning there.
-Only `spec.model` is needed. `kubectl explain dlrmjob.spec --recursive` shows the same fields.
+Only `spec.model` is needed. `kubectl explain dlrmjob.spec --recursive` shows the same fields. Errors name a field by its
+path, and each part of the job, such as [spec.planner](#specplanner), has a heading here; paths below it begin there.
 
 A number with a fraction is written as text (`'2.5'`), since Kubernetes resources hold no floating-point numbers.
 """
@@ -262,7 +274,8 @@ def _rules(schema: Schema, path: str) -> Iterator[tuple[str, Mapping[str, str]]]
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:  # noqa: PLR2004 - the program and two arguments
-        sys.exit("usage: python -m neuroshard_api.job.crd CRD_FILE PAGE_FILE")
+    if len(sys.argv) != 4:  # noqa: PLR2004 - the program and three arguments
+        sys.exit("usage: python -m neuroshard_api.job.crd CRD_FILE PAGE_FILE EXAMPLE_FILE")
     Path(sys.argv[1]).write_text(crd_text(), encoding="utf-8")
-    Path(sys.argv[2]).write_text(page_text(), encoding="utf-8")
+    shown = Path(sys.argv[3]).read_text(encoding="utf-8")
+    Path(sys.argv[2]).write_text(page_text(shown), encoding="utf-8")
