@@ -206,7 +206,7 @@ A `{training_job.KIND}` of `{training_job.API_VERSION}` (`kubectl get dlrmjob`, 
 and how. The same file runs in a cluster with `kubectl apply -f job.yaml` and on one machine with
 `neuroshard run job.yaml`; [run locally](../guides/run-locally.md) says which fields have no meaning there.
 Only `spec.model` is needed. `kubectl explain dlrmjob.spec --recursive` shows the same fields. Errors name a field by
-its path, and each part of the job, such as [spec.planner](#specplanner), has a heading here; paths below it begin there.
+its path, and each part of the job, such as [spec.planner](#specplanner), has a heading here, where paths begin.
 
 A number with a fraction is written as text (`'2.5'`), since Kubernetes resources hold no floating-point numbers.
 """
