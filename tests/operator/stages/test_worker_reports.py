@@ -158,7 +158,7 @@ def test_narrow_types_that_a_guard_suspends_are_shown_with_one_event() -> None:
     suspended = story.warnings["CompressionSuspended"]
     guarded_by(story, state=GuardState.SUSPENDED, since_step=400, num_checks=4, change_percent=0.2, checks_suspended=3)
 
-    assert (kept.keys(), shown) == ({"NoCheckpointVolume"}, {"narrow_types_change_percent": "0.01"})
+    assert (set(kept), shown) == ({"NoCheckpointVolume"}, {"narrow_types_change_percent": "0.01"})
     assert suspended.startswith("exchange is exact since step 400")
     assert "0.2 % in the last check, at most 0.05 % (checks: 4)" in suspended
     assert [event["reason"] for event in story.world.events].count("CompressionSuspended") == 1
