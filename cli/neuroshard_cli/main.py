@@ -46,7 +46,7 @@ def run(arguments: Sequence[str]) -> int:
     except TyperException as error:
         return report_failure(CommandError(f"{error.format_message()} Try `--help`."), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the one place where every error ends
-        return report_failure(error, as_json=as_json)
+        return report_failure(error, as_json=as_json, apart=True)
     if code == ExitCode.INTERRUPTED:
         return report_failure(interrupted(), as_json=as_json)
     return code if isinstance(code, int) else ExitCode.OK

@@ -38,9 +38,16 @@ class DocumentError(ExpectedError, ValueError):
         super().__init__(where, problems)
 
     def __str__(self) -> str:
+        return f"{self.where}: " + in_one_line(self._shown())
+
+    def sentences(self) -> list[str]:
+        """Return a sentence for each problem, with its own remedy."""
+        return [f"{self.where}: {problem}" for problem in self._shown()]
+
+    def _shown(self) -> list[str]:
         shown = self.problems[:MAX_PROBLEMS_SHOWN]
         rest = len(self.problems) - len(shown)
-        return f"{self.where}: " + in_one_line([*shown, *([f"and {rest} more"] if rest else [])])
+        return [*shown, *([f"and {rest} more"] if rest else [])]
 
 
 class FieldError(ValueError):

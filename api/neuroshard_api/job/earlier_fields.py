@@ -44,7 +44,7 @@ EARLIER_FIELDS: Final[Mapping[str, str]] = {
     "spec.data.evaluationSamples": "spec.experimental.data.evaluationSamples",
     "spec.training.pipeline": "spec.experimental.pipeline",
     "spec.replanning.avoidSlowNodes": "spec.experimental.avoidSlowNodes",
-    "spec.runPolicy.schedulingPolicy": "gone: podTemplate.spec.priorityClassName holds for all pods of the job",
+    "spec.runPolicy.schedulingPolicy": "spec.podTemplate.spec.priorityClassName",
     "spec.model.wukong.numCompressed": "gone: a layer makes as many combinations as interactions",
     "spec.data.drift": "spec.experimental.syntheticDrift",
     "spec.training.watchDrift": "spec.experimental.watchDrift",

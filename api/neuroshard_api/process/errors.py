@@ -21,6 +21,10 @@ class ExpectedError(Exception):
     exit_code: ExitCode = ExitCode.INVALID_INPUT
     """Exit code of a command that fails for this reason."""
 
+    def sentences(self) -> list[str]:
+        """Return a sentence for each problem, with its own remedy; the message has all of them on one line."""
+        return [str(self)]
+
 
 class InputError(ExpectedError):
     """The job, the plan, the options, and the processes do not fit together."""

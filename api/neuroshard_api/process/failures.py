@@ -60,7 +60,7 @@ def interrupted() -> CommandError:
 
 
 def report_failure(
-    error: Exception, *, as_json: bool = False, extra: str | None = None, out: Path | None = None
+    error: Exception, *, as_json: bool = False, extra: str | None = None, out: Path | None = None, apart: bool = False
 ) -> ExitCode:
     """Write the error to stderr, one sentence or one JSON object, and return the exit code it stands for.
 
@@ -71,6 +71,7 @@ def report_failure(
         as_json: whether the command was asked for JSON.
         extra: which brings the packages of the command. If unset: the one of the missing package.
         out: what the command writes. If unset: it checks its paths itself, and a path that does not exist is a bug.
+        apart: whether each problem is a sentence of its own, for a person; a pod's last line has all of them.
     """
     expected = _expected_failure(error, extra, out)
     if expected is None:
@@ -88,7 +89,9 @@ def report_failure(
             answer["traceback"] = trace
         sys.stderr.write(json.dumps(answer) + "\n")
     else:
-        sys.stderr.write(f"{printable(trace or '')}error: {in_lines(message)}\n")
+        each = error.sentences() if apart and isinstance(error, ExpectedError) else [message]
+        errors = "".join(f"error: {in_lines(sentence)}\n" for sentence in each)
+        sys.stderr.write(f"{printable(trace or '')}{errors}")
     return exit_code
 
 
