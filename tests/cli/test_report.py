@@ -1,4 +1,5 @@
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def test_the_page_of_a_run_under_way_follows_its_reports(neuroshard: Any, tmp_pa
         page.look()
         written.append(directory.run_report.exists() and directory.run_report.read_text() != before)
 
-    with directory.timed("train"):
+    with directory.locked(), directory.timed("train"):
         report = directory.train_dir / "progress.json"
         report.write_text(TrainingProgress(step=40).to_json())
         look(5)
@@ -156,3 +157,22 @@ def test_the_page_of_a_run_under_way_follows_its_reports(neuroshard: Any, tmp_pa
     ended = directory.run_report.read_text()
     assert "step 60." in ended
     assert "refresh" not in ended
+
+
+def test_a_stage_that_was_killed_is_not_under_way(neuroshard: Any, tmp_path: Path) -> None:
+    """Its page does not wait for it, and says how long its log was written."""
+    directory = RunDirectory(tmp_path)
+    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", directory.plan_file)
+    log = directory.log("train")
+    with directory.locked():
+        begun = {"stage": "train", "begin": "2026-11-27T10:00:00+00:00", "end": None, "outcome": ""}
+        directory._remember("course", [begun])
+        log.write_text("step 3\n")
+        os.utime(log, (1_795_773_690, 1_795_773_690))
+        running = neuroshard("report", tmp_path).out
+    killed = neuroshard("report", tmp_path).out
+
+    assert "goes on" in running
+    assert 'http-equiv="refresh"' in running
+    assert "1 min 30 s, killed" in killed
+    assert "refresh" not in killed

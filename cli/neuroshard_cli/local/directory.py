@@ -85,6 +85,18 @@ class RunDirectory:
                 ) from error
             yield
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether a run works in the folder now."""
+        try:
+            with (self.path / LOCK_FILE).open() as lock:
+                fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False
+
     def was_made_from(self, stage: str, inputs: str) -> bool:
         """Return whether a stage was last finished from these inputs; its files may have been replaced since."""
         return self._outputs(stage, inputs) is not None

@@ -3,7 +3,7 @@
 import contextlib
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from neuroshard_api.documents.document import DocumentError
@@ -78,14 +78,15 @@ class LivePage:
 
 
 def _stages(directory: RunDirectory) -> "list[StageSpan]":
+    """Return the course of the run; work that was killed lasted until its last line of the log."""
     from neuroshard_report.html.timeline import StageSpan
 
-    return [
-        StageSpan(
-            name=each["stage"],
-            begin=datetime.fromisoformat(each["begin"]),
-            end=datetime.fromisoformat(each["end"]) if each["end"] else None,
-            outcome=each["outcome"],
-        )
-        for each in directory.course
-    ]
+    found = []
+    for each in directory.course:
+        end, outcome = datetime.fromisoformat(each["end"]) if each["end"] else None, each["outcome"]
+        begin, log = datetime.fromisoformat(each["begin"]), directory.log(each["stage"])
+        if end is None and not directory.is_in_use:
+            written = datetime.fromtimestamp(log.stat().st_mtime, UTC) if log.exists() else begin
+            end, outcome = max(begin, written), "killed"
+        found.append(StageSpan(name=each["stage"], begin=begin, end=end, outcome=outcome))
+    return found
