@@ -111,6 +111,7 @@ def test_cost_models_add_torchrecs_own_plan(neuroshard: Any, tmp_path: Path) -> 
         (("plan.json", "--job", "a"), "plan.json and --job a"),
         (("plan.json", "--watch", "--out", "page.html"), "`neuroshard run` keeps its run.html up to date"),
         (("--job", "a", "--watch"), "add --out FILE"),
+        (("plan.json", "--namespace", "team"), "--namespace: is of a job in a cluster"),
         (("--job", "a", "--bundle", "models"), "without --bundle and --steps"),
     ],
 )

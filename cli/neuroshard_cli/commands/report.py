@@ -48,6 +48,9 @@ def report(
     The file loads nothing from elsewhere, and reads well in light and dark and on paper.
     """
     _require_one_source(plan, job, watch=watch, out=out, of_plan=bundle is not None or steps is not None)
+    for option, value in (("--namespace", namespace), ("--context", context)):
+        if job is None and value is not None:
+            raise CommandError(f"{option}: is of a job in a cluster; hint: name it with --job, or leave the option out")
     if job is not None:
         with jobs_client(context, namespace) as jobs:
             if watch and out is not None:
