@@ -120,7 +120,7 @@ def plan(
 
 
 def _state(state: "SearchState") -> tuple[str, float]:
-    """Return the state of a search as a phrase that fits next to its times in 60 columns, and the share of its work."""
+    """Return a search's state, as a phrase that fits next to its times in 60 columns, and the share of its work."""
     from neuroshard_report.quantities import format_ms, format_percent
 
     gap = f", gap {format_percent(state.gap)}" if state.bound_ms else ""

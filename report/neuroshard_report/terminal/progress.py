@@ -60,7 +60,7 @@ def activity(
     is_silent: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[Activity]:
-    """Show a line on stderr until the work is done, and then remove it; print one a minute elsewhere.
+    """Show a line on stderr until the work is done, and then remove it; print one a minute where it is not a terminal.
 
     The line has the time taken and, once a share of the work is done, that share and the estimated time left.
 
