@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from torch import nn
 from torchrec.distributed.planner.utils import sharder_name
@@ -23,9 +24,9 @@ from neuroshard_torchrec.errors import DropInError
 logger = logging.getLogger(__name__)
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
-Bags = EmbeddingBagCollection | FusedEmbeddingBagCollection
+Bags: TypeAlias = EmbeddingBagCollection | FusedEmbeddingBagCollection
 """Collections whose rows are pooled."""
-Rows = EmbeddingCollection | FusedEmbeddingCollection
+Rows: TypeAlias = EmbeddingCollection | FusedEmbeddingCollection
 """Collections that return the rows themselves."""
 _MANAGED_COLLISION = (ManagedCollisionEmbeddingBagCollection, ManagedCollisionEmbeddingCollection)
 

@@ -65,5 +65,5 @@ def torchrec_cost(
     found = timed_comparison(request, Algorithm.TORCHREC, bundle=bundle, torchrec_seconds=seconds).comparison
     if found.outcome is None:
         return (BaselineCost(algorithm=Algorithm.TORCHREC, problem=found.problem),)
-    costs = {"total_ms": found.outcome.predicted.total_ms, "step_ms": found.outcome.step.total_ms}
-    return (BaselineCost(algorithm=Algorithm.TORCHREC, **costs),)
+    total_ms, step_ms = found.outcome.predicted.total_ms, found.outcome.step.total_ms
+    return (BaselineCost(algorithm=Algorithm.TORCHREC, total_ms=total_ms, step_ms=step_ms),)

@@ -2,11 +2,10 @@
 
 import pytest
 from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
-from neuroshard_api.job.replanning import Replanning, ReplanningMode
+from neuroshard_api.job.replanning import ReplanningMode
 from neuroshard_api.lifecycle.restart_price import is_checkpoint_due
 
-AUTO = Replanning(mode=ReplanningMode.AUTO)
-STAYS = Replanning(mode=ReplanningMode.AUTO, avoid_slow_nodes=False)
+AUTO = ReplanningMode.AUTO
 
 
 def change(cause: SlowdownCause) -> DriftChange:
@@ -17,20 +16,24 @@ def change(cause: SlowdownCause) -> DriftChange:
 
 
 @pytest.mark.parametrize(
-    ("policy", "causes", "checkpoint_ms", "is_due"),
+    ("mode", "leaves", "causes", "checkpoint_ms", "is_due"),
     [
-        (AUTO, [SlowdownCause.INPUTS_DRIFTED], None, True),
-        (AUTO, [SlowdownCause.DENSE_SLOW, SlowdownCause.NODE_SLOW], None, True),
-        (STAYS, [SlowdownCause.DEVICE_SLOW], None, False),
-        (AUTO, [SlowdownCause.EVERYTHING_SLOW], None, False),
-        (AUTO, [], None, False),
-        (AUTO, [SlowdownCause.INPUTS_DRIFTED], 0.0, False),
-        (Replanning(), [SlowdownCause.INPUTS_DRIFTED], None, False),
+        (AUTO, True, [SlowdownCause.INPUTS_DRIFTED], None, True),
+        (AUTO, True, [SlowdownCause.DENSE_SLOW, SlowdownCause.NODE_SLOW], None, True),
+        (AUTO, False, [SlowdownCause.DEVICE_SLOW], None, False),
+        (AUTO, True, [SlowdownCause.EVERYTHING_SLOW], None, False),
+        (AUTO, True, [], None, False),
+        (AUTO, True, [SlowdownCause.INPUTS_DRIFTED], 0.0, False),
+        (ReplanningMode.SUGGEST, True, [SlowdownCause.INPUTS_DRIFTED], None, False),
     ],
     ids=["inputs", "a node", "nodes are not left", "no restart helps", "nothing", "measured", "mode Suggest"],
 )
 def test_a_checkpoint_is_due_where_only_its_price_is_missing(
-    policy: Replanning, causes: list[SlowdownCause], checkpoint_ms: float | None, *, is_due: bool
+    mode: ReplanningMode, causes: list[SlowdownCause], checkpoint_ms: float | None, *, leaves: bool, is_due: bool
 ) -> None:
     """In mode Auto, for causes that a restart answers, until one was measured."""
-    assert is_checkpoint_due(policy, [change(cause) for cause in causes], checkpoint_ms=checkpoint_ms) is is_due
+    changes = [change(cause) for cause in causes]
+
+    found = is_checkpoint_due(mode, changes, checkpoint_ms=checkpoint_ms, avoids_slow_nodes=leaves)
+
+    assert found is is_due

@@ -113,7 +113,7 @@ def test_a_cap_of_nothing_is_refused(cap: int) -> None:
 
 
 def test_a_cap_may_be_a_decimal_number(caplog: pytest.LogCaptureFixture) -> None:
-    """As a share of a device's memory is; one above the device's memory is told."""
+    """As a share of a device's memory is; one above the device's memory is reported."""
     made = planner(topology=Topology(world_size=2, compute_device="cuda", hbm_cap=0.25 * 2**36))
     made.plan(TwoTowers())
     assert planned(made).request.constraints.max_memory_bytes_per_device == 2**34

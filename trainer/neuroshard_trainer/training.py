@@ -21,7 +21,7 @@ from neuroshard_api.documents.progress import (
     TrainingStart,
     with_point,
 )
-from neuroshard_api.job.replanning import Replanning
+from neuroshard_api.job.replanning import ReplanningMode
 from neuroshard_api.job.training import Checkpoint, Training
 from neuroshard_api.lifecycle.restart_price import is_checkpoint_due
 from neuroshard_api.process.errors import InputError, StorageError
@@ -60,7 +60,7 @@ class TrainingLoop:
         state: model and optimizers, as they are after ``schedule.first_step``.
         data: batches of this rank.
         schedule: which steps there are.
-        training, checkpoint, replanning: the job's settings.
+        training, checkpoint, replanning_mode, avoids_slow_nodes: the job's settings.
         saver: writes the state.
         manifest: of a checkpoint that would be written now; step and position are filled in.
         reporter: of step times.
@@ -83,7 +83,8 @@ class TrainingLoop:
         training: Training,
         is_pipelined: bool,
         checkpoint: Checkpoint,
-        replanning: Replanning,
+        replanning_mode: ReplanningMode,
+        avoids_slow_nodes: bool,
         saver: Saver,
         manifest: CheckpointManifest,
         reporter: StepReporter,
@@ -101,7 +102,8 @@ class TrainingLoop:
         self._schedule = schedule
         self._training = training
         self._checkpoint = checkpoint
-        self._replanning = replanning
+        self._replanning_mode = replanning_mode
+        self._avoids_slow_nodes = avoids_slow_nodes
         self._saver = saver
         self._trace = trace
         self._show = show
@@ -255,7 +257,12 @@ class TrainingLoop:
         drift = self._reporter.drift
         if drift is None or self._has_begun_save:
             return False
-        return is_checkpoint_due(self._replanning, drift.causes, checkpoint_ms=drift.checkpoint_ms)
+        return is_checkpoint_due(
+            self._replanning_mode,
+            drift.causes,
+            checkpoint_ms=drift.checkpoint_ms,
+            avoids_slow_nodes=self._avoids_slow_nodes,
+        )
 
     def _after_step(self, vote: StepVote, *, save: bool) -> None:
         every = self._checkpoint.every_steps
