@@ -38,6 +38,21 @@ STATUS = {
             "source": "cpu:Intel(R) Xeon(R) Processor",
         },
     },
+    "warnings": [
+        {
+            "reason": "NoCheckpointVolume",
+            "message": "checkpoints die with the pods: a failure, drain or preemption starts the training over; "
+            "hint: set spec.checkpoint.persistentVolumeClaim",
+            "time": T2,
+        },
+        {
+            "reason": "OtherDevice",
+            "message": "the plan is for simulated:NVIDIA-H200, and the workers run on cpu:Intel(R) Xeon(R) Processor: "
+            "its costs do not hold for them; hint: keep the job's pods to one product by "
+            "podTemplate.spec.nodeSelector, or plan with cost models of it",
+            "time": T3,
+        },
+    ],
     "trainerStatus": {"progressPercentage": 45, "metrics": [{"name": "auc", "value": "0.71"}]},
 }
 
