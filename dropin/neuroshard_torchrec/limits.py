@@ -87,6 +87,7 @@ def translated(
         {
             known_as: (given[known_as].sharding_types if known_as in given else None) or [*offered]
             for known_as, offered in offers.items()
+            if TABLE_COLUMN_WISE in offered
         },
         topology,
     )
@@ -108,7 +109,7 @@ def translated(
             types,
             limit,
             kernels=tuple(each for each in ComputeKernel if any(each in _left(offer, limit)[kind] for kind in types)),
-            load_factor=_load_factor(name, limit, collections[path].sharder),
+            sharder=collections[path].sharder,
             columns=widths[known_as],
             devices=of_node.get(known_as),
             has_host_memory=has_host_memory,
@@ -168,7 +169,7 @@ def _table_constraints(
     limit: ParameterConstraints,
     *,
     kernels: tuple[ComputeKernel, ...],
-    load_factor: float | None,
+    sharder: ModuleSharder[nn.Module],
     columns: int,
     devices: tuple[int, ...] | None,
     has_host_memory: bool,
@@ -176,6 +177,7 @@ def _table_constraints(
     """Return the constraints of one table. Raises DropInError."""
     permits_host = limit.compute_kernels is not None and has_host_memory
     asks_for_host = any(each.is_on_host for each in kernels) and (permits_host or ComputeKernel.FUSED not in kernels)
+    has_cache = asks_for_host and ComputeKernel.FUSED_UVM_CACHING in kernels
     is_cut = ShardingType.COLUMN_WISE in types
     raw = {
         "devices": devices or None,
@@ -183,7 +185,7 @@ def _table_constraints(
         "max_shards": None if is_cut or ShardingType.GRID in types else 1,
         "min_shard_width": _least_width(name, limit.min_partition, columns) if limit.min_partition else None,
         "compute_kernels": kernels if asks_for_host else None,
-        "cache_load_factor": load_factor if ComputeKernel.FUSED_UVM_CACHING in kernels else None,
+        "cache_load_factor": _load_factor(name, limit, sharder) if has_cache else None,
     }
     return validated(TableConstraints, raw, where=f"constraints[{name!r}]")
 

@@ -143,7 +143,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         is_first = not (dist.is_initialized() and dist.get_rank())
         if unused and is_first:
             logger.warning("%s: without effect, as TorchRec's search is not run", ", ".join(unused))
-        if of_enumerator not in {None, given} and is_first:
+        if of_enumerator not in (None, given) and is_first:
             logger.warning("batch_size: %s counts, and not the enumerator's %s", given, of_enumerator)
 
     @property

@@ -105,7 +105,7 @@ def _of_lists(raw: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
 
 def _numbers(given: Any, field: str) -> tuple[list[float], str]:  # noqa: ANN401 - what is no list is told
     """Return a list of numbers, or of words of them, and what is wrong with it; empty: nothing."""
-    listed = given.split(",") if isinstance(given, str) else given
+    listed: list[Any] = given.split(",") if isinstance(given, str) else given if isinstance(given, list) else [None]
     try:
         return [float(each) for each in listed], ""
     except (TypeError, ValueError):
