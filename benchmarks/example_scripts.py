@@ -4,12 +4,15 @@ import importlib
 import importlib.util
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 MLPERF_ROWS = (
     "40000000,39060,17295,7424,20265,3,7122,1543,63,40000000,3067956,405282,10,2209,11938,155,4,976,14,40000000,"
@@ -18,6 +21,8 @@ MLPERF_ROWS = (
 """Rows that the README of torchrec_dlrm gives for MLPerf DLRM v2."""
 SMALL_ROWS = 10_000
 """Of each table where the example is trained."""
+_CLICKS = 4096
+"""Of each part of nvt_dataloader's data: 32 batches on each of four processes."""
 _BUILT_AFTER_TRAINING = ("faiss", "faiss.contrib", "faiss.contrib.torch_utils")
 """Packages that an example imports for the search index that it builds when it has been trained."""
 
@@ -55,6 +60,24 @@ def examples(torchrec: Path, dlrm: Path) -> Sequence[Example]:
             trained=f"{SMALL_ROWS:,} rows per table",
         ),
         Example(
+            key="data_parallel",
+            name="torchrec: golden_training, one table data-parallel",
+            folder=torchrec,
+            script="examples.golden_training.train_dlrm_data_parallel",
+            run=lambda module: module.train(),
+            train=lambda module: module.train(num_embeddings=SMALL_ROWS),
+            trained=f"{SMALL_ROWS:,} rows per table",
+        ),
+        Example(
+            key="nvt_dataloader",
+            name="torchrec: nvt_dataloader",
+            folder=torchrec / "examples" / "nvt_dataloader",
+            script="train_torchrec",
+            run=lambda module: _on_clicks(module, "--num_embeddings=1000000"),
+            train=lambda module: _on_clicks(module, f"--num_embeddings={SMALL_ROWS}", "--learning_rate=0.1"),
+            trained=f"{SMALL_ROWS:,} rows per table, a learning rate of 0.1 in place of 15, drawn clicks",
+        ),
+        Example(
             key="two_towers",
             name="torchrec: retrieval, two towers",
             folder=torchrec / "examples" / "retrieval",
@@ -82,6 +105,22 @@ def examples(torchrec: Path, dlrm: Path) -> Sequence[Example]:
             trained=f"{SMALL_ROWS:,} rows per table, a learning rate of 0.1 in place of 15",
         ),
     )
+
+
+def _on_clicks(script: ModuleType, *arguments: str) -> None:
+    """Run nvt_dataloader's script on clicks that are drawn here. It asks a GPU for its memory; there is none."""
+    script.torch.cuda.get_device_properties = lambda _: SimpleNamespace(total_memory=80 * 2**30)
+    names = importlib.import_module("torchrec.datasets.criteo")
+    random = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder:
+        for part in ("train", "validation", "test"):
+            held = Path(folder, part)
+            held.mkdir()
+            random.integers(0, 2, _CLICKS).astype(np.float32).tofile(held / "label.bin")
+            random.random((_CLICKS, len(names.DEFAULT_INT_NAMES)), np.float32).tofile(held / "numerical.bin")
+            for name in names.DEFAULT_CAT_NAMES:
+                random.integers(0, SMALL_ROWS, _CLICKS).astype(np.int32).tofile(held / f"{name}.bin")
+        script.main([f"--binary_path={folder}", *arguments])
 
 
 @contextmanager

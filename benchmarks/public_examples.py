@@ -103,7 +103,9 @@ class _Planner:
     def __init__(self, *_: object, **__: object) -> None:
         """Take what TorchRec's planner takes."""
 
-    def collective_plan(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]], *_: object) -> None:
+    def collective_plan(
+        self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]] | None = None, *_: object
+    ) -> None:
         """Take the model."""
         raise Taken(module, sharders)
 

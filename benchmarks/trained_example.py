@@ -11,7 +11,7 @@ import logging
 import os
 import random
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.documents.tables import Pooling
 from neuroshard_torchrec import NeuroShardPlanner, model_tables
+from neuroshard_trainer.dense.optimizers import replicated_weights
 from neuroshard_trainer.model.initial_weights import set_initial_weights
 from torch import nn
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
@@ -56,6 +57,8 @@ class Training:
         self._planner = planner
         self.outcomes: list[torch.Tensor] = []
         """All numbers that the model returns in each step: loss and logits, where it returns both."""
+        self.constraints: Mapping[str, ParameterConstraints] = {}
+        """Those that the example gives its own planner."""
         self.plan: ShardingPlan | None = None
         self.model: nn.Module | None = None
 
@@ -78,6 +81,13 @@ class Training:
         _seed(1 + dist.get_rank())
         return model
 
+    def planner(
+        self, *_: object, constraints: Mapping[str, ParameterConstraints] | None = None, **__: object
+    ) -> "_PlannerOfTheExample":
+        """Return the replacement of the example's planner, whose constraints are kept."""
+        self.constraints = constraints or {}
+        return _PlannerOfTheExample()
+
     def _planned(self, module: nn.Module, sharders: Sequence[ModuleSharder[nn.Module]]) -> ShardingPlan:
         topology = Topology(world_size=dist.get_world_size(), compute_device="cpu")
         tables = model_tables(module, sharders=sharders).table_set.tables
@@ -89,8 +99,10 @@ class Training:
             limits[tables[0].name] = _limit(1.0 if is_sequence else WORTH_A_CUT)
             if is_sequence or len(tables) > 1 or dist.get_world_size() > 2:  # noqa: PLR2004 - one table, cut in two ways
                 limits[by_rows] = _limit(1.0, types=["row_wise"])
+            limits.update(self.constraints)
             ours = NeuroShardPlanner(topology, PLANNED_SAMPLES, device_type="h100-80gb", constraints=limits)
             return ours.collective_plan(module, sharders, dist.group.WORLD)
+        limits.update(self.constraints)
         theirs = EmbeddingShardingPlanner(topology=topology, batch_size=PLANNED_SAMPLES, constraints=limits)
         return theirs.collective_plan(module, sharders, dist.group.WORLD)
 
@@ -136,8 +148,8 @@ def _numbers(found: object) -> Iterator[torch.Tensor]:
 
 
 def _whole_tables(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the tables, put together from the shards of all ranks. All ranks must call this."""
-    whole = {}
+    """Return the tables, put together from the shards of all ranks, and copied ones. All ranks must call this."""
+    whole = {name: weight.detach().double() for name, weight in replicated_weights(model).items()}
     for name, found in model.state_dict().items():
         if not isinstance(found, ShardedTensor):
             continue
@@ -159,9 +171,6 @@ def _seed(seed: int) -> None:
 class _PlannerOfTheExample:
     """Takes the place of an example's own planner: the model is planned where it is sharded."""
 
-    def __init__(self, *_: object, **__: object) -> None:
-        """Take what TorchRec's planner takes."""
-
     def collective_plan(self, *_: object) -> None:
         """Plan nothing."""
 
@@ -175,7 +184,7 @@ def main(key: str, planner: str, torchrec: str, dlrm: str, folder: str) -> None:
     try:
         with imported(example) as script:
             replace_sharding(script, training.shard)
-            replace_planner(script, _PlannerOfTheExample)
+            replace_planner(script, training.planner)
             example.train(script)
     except Trained:
         pass
