@@ -45,6 +45,10 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         _entry("plan", "Plan the placement of a model's embedding tables."),
         _entry("compare", "Compare all algorithms on one request."),
         _entry("score", "Price any plan: its cost, its losses, and the gain of moving three tables."),
+        _entry(
+            "estimate",
+            "Plan a model on several numbers and kinds of devices: speed, memory, and price of a sample for each.",
+        ),
         _entry("explain", "Explain a plan, or one of its tables."),
         _entry("diff", "Compare two plans: tables that move, bytes that move, and the parts of the step that change."),
         _entry("report", "Write a plan, or what a run measured under its plan, as one HTML file."),

@@ -1,7 +1,8 @@
-"""The same tables and devices at other batch sizes: speed and memory of a plan for each. Changes no plan."""
+"""The same tables at other batch sizes or on other devices: speed and memory of a plan for each. Changes no plan."""
 
 from dataclasses import dataclass
 
+from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 
 from neuroshard_planner.errors import InfeasibleError
@@ -51,15 +52,20 @@ def at_batch_size(request: PlanRequest, *, search: Search) -> BatchSize:
         plan = search(request)
     except InfeasibleError as error:
         return BatchSize(samples_per_device=samples, problem=str(error))
+    return BatchSize(samples_per_device=samples, plan=sized_plan(plan))
+
+
+def sized_plan(plan: Plan) -> SizedPlan:
+    """Return what a plan comes to."""
+    request = plan.request
     fullest = max(plan.memory, key=lambda each: each.used_bytes / each.capacity_bytes)
     dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms
     step_ms = plan.predicted.total_ms + (dense_ms or 0.0) if plan.step is None else plan.step.total_ms
-    sized = SizedPlan(
+    return SizedPlan(
         embedding_ms=plan.predicted.total_ms,
         dense_ms=dense_ms,
         host_ms=None if plan.step is None else plan.step.host.total_ms,
-        samples_per_second=1000.0 * samples * request.topology.num_devices / step_ms,
+        samples_per_second=1000.0 * request.batch_size_per_device * request.topology.num_devices / step_ms,
         memory_bytes=fullest.used_bytes,
         capacity_bytes=fullest.capacity_bytes,
     )
-    return BatchSize(samples_per_device=samples, plan=sized)

@@ -1,0 +1,151 @@
+"""``neuroshard estimate``: how many devices, and of which kind."""
+
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from neuroshard_api.process.hints import say
+from neuroshard_dlrm.options import RequestOptions
+
+from neuroshard_cli.shared.completion import complete_device_types, complete_workloads
+from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.request_options import COSTS, MOST_USED, WHAT
+
+if TYPE_CHECKING:
+    from neuroshard_planner.explain.device_counts import DeviceCount
+
+
+def estimate(  # noqa: PLR0917 - typer passes by name
+    tables: Annotated[
+        str,
+        typer.Argument(
+            metavar="TABLES",
+            help="A job, a table set, package.module:function, or a name of `neuroshard workloads`.",
+            autocompletion=complete_workloads,
+        ),
+    ],
+    devices: Annotated[
+        str,
+        typer.Option(
+            help="Numbers of devices: a range that doubles, single ones, or both, such as 8..128 or 8,12,16.",
+            rich_help_panel=MOST_USED,
+        ),
+    ] = "8..64",
+    device_types: Annotated[
+        str | None,
+        typer.Option(
+            help="Kinds to compare, of `neuroshard devices`, with commas between them. Default: those with bundled "
+            "cost models.",
+            rich_help_panel=MOST_USED,
+            autocompletion=complete_device_types,
+        ),
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TYPE=PRICE/h",
+            help="Of one device for an hour, such as h100-80gb=2.99/h; once for each kind.",
+            rich_help_panel=MOST_USED,
+        ),
+    ] = None,
+    global_batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2**31,
+            help="Samples of a step on all devices, which stay when their number changes. Default: a job's or table "
+            "set's own.",
+            rich_help_panel=MOST_USED,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=2**24,
+            help="Samples per device, which stay in place of those of all devices.",
+            rich_help_panel=MOST_USED,
+        ),
+    ] = None,
+    report: Annotated[
+        Path | None, typer.Option(help="Write the curves to this HTML file too.", rich_help_panel=MOST_USED)
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="A field of a job, over what TABLES says; may be repeated.",
+            rich_help_panel=WHAT,
+        ),
+    ] = None,
+    dense: Annotated[
+        Path | None,
+        typer.Option(
+            help="The counted dense part; {batch} in the path is the samples per device.", rich_help_panel=WHAT
+        ),
+    ] = None,
+    bundle: Annotated[
+        Path | None,
+        typer.Option(
+            help="Cost models for the kind that they are of; other kinds have the bundled ones.", rich_help_panel=COSTS
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")] = False,
+) -> None:
+    """Plan a model on several numbers and kinds of devices: speed, memory, and price of a sample for each.
+
+    Each line is the plan that `neuroshard plan` makes for these devices.
+    """
+    from neuroshard_costs.bundle import bundled_names
+    from neuroshard_dlrm.device_counts import (
+        kept_batch,
+        parse_counts,
+        parse_prices,
+        planned_counts,
+        preset_name,
+        requests_on,
+    )
+    from neuroshard_dlrm.requests import read_source
+    from neuroshard_dlrm.settings import parse_settings
+    from neuroshard_planner.errors import InfeasibleError
+    from neuroshard_report.device_counts import DeviceCounts
+    from neuroshard_report.terminal.device_counts import render_device_counts
+    from neuroshard_report.terminal.progress import activity
+
+    if report is not None:
+        check_writable(report)
+    names = [word.strip() for word in device_types.split(",")] if device_types else list(bundled_names())
+    types = tuple(dict.fromkeys(preset_name(name, option="--device-types") for name in names))
+    counts = parse_counts(devices)
+    prices = parse_prices(price or (), types)
+    options = RequestOptions(tables=tables, batch_size=batch_size, set=parse_settings(set_ or ()), dense=dense)
+    source = read_source(tables)
+    batch = kept_batch(source, options, of_all=global_batch_size)
+    requests = requests_on(source, options, device_types=types, counts=counts, batch=batch)
+    points: dict[int, DeviceCount] = {}
+    with activity("planning", is_silent=json) as shown:
+        ready = planned_counts(requests, bundle=bundle, prices=prices)
+        points.update(shown.of(ready, total=len(requests), amount=lambda _: 1))
+    found = DeviceCounts(
+        name=requests[0].tables.name,
+        counts=tuple(points[place] for place in range(len(requests))),
+        per_device=batch.per_device,
+        of_all=batch.of_all,
+    )
+    if json:
+        print_document(json_format.dumps(found.described(), indent=1) + "\n")
+    else:
+        print_text(render_device_counts(found))
+    if report is not None:
+        from neuroshard_report.html.device_counts import render_device_counts_html
+
+        write_file(report, render_device_counts_html(found))
+        if not json:
+            say(f"report written to {report}")
+    if all(each.plan is None for each in found.counts):
+        raise InfeasibleError(
+            f"{tables}: fits on none of these devices; hint: ask for more of them with --devices, or see what would "
+            "help with `neuroshard plan`"
+        )

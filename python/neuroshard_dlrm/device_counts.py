@@ -1,0 +1,203 @@
+"""Plans of the same tables on several numbers and kinds of devices, as many at a time as there are cores."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from multiprocessing import get_context
+from pathlib import Path
+
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.job.job_file import JobFile
+from neuroshard_api.process.failures import CommandError
+from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
+from neuroshard_costs.errors import BundleDeviceError
+from neuroshard_planner.explain.device_counts import DeviceCount, at_device_count
+from neuroshard_planner.pipeline import plan
+
+from neuroshard_dlrm.options import RequestOptions
+from neuroshard_dlrm.requests import Source, request_of
+
+MOST_POINTS = 64
+MOST_DEVICES = 4096
+FEW = 2
+"""Plans that are made in this process: the start of others takes longer."""
+DEFAULT_SAMPLES_PER_DEVICE = 8192
+_BATCH_SIZE = "spec.model.batchSizePerDevice"
+_RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})")
+_PRICE = re.compile(r"([\w.-]+)=(\d+(?:\.\d+)?)(?:/h)?")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Batch:
+    """What stays when the number of devices changes: the samples of a step of one device, or of all."""
+
+    per_device: int | None = None
+    of_all: int | None = None
+    """Exactly one of the two is set."""
+
+    def on(self, num_devices: int) -> int:
+        """Return the samples per device on that many: those of all over the devices, rounded up."""
+        return self.per_device or -(-(self.of_all or 0) // num_devices)
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Return ascending numbers of devices, of ``4..128``, which doubles, and single ones. Raises CommandError."""
+    hint = "hint: write numbers, or a range that doubles, such as 8..128 or 8,12,16"
+    counts: set[int] = set()
+    for word in text.split(","):
+        ends = _RANGE.fullmatch(word.strip())
+        if ends is not None:
+            first, last = int(ends[1]), int(ends[2])
+            if not 1 <= first <= last:
+                raise CommandError(f"--devices: {word.strip()} has no numbers; {hint}")
+            counts.update(first << power for power in range(last.bit_length()) if first << power <= last)
+        elif word.strip().isascii() and word.strip().isdigit():
+            counts.add(int(word))
+        else:
+            raise CommandError(f"--devices: is not a list of numbers (found {word.strip()!r}); {hint}")
+    wrong = next((count for count in sorted(counts) if not 1 <= count <= MOST_DEVICES), None)
+    if wrong is not None:
+        raise CommandError(f"--devices: must be from 1 to {MOST_DEVICES:,} (found {wrong:,}); {hint}")
+    return tuple(sorted(counts))
+
+
+def parse_prices(texts: Sequence[str], device_types: Sequence[str]) -> dict[str, float]:
+    """Return prices of one device for an hour, by type, of ``h100-80gb=2.99/h``. Raises CommandError."""
+    prices: dict[str, float] = {}
+    for text in texts:
+        found = _PRICE.fullmatch(text.strip())
+        if found is None or float(found[2]) == 0:
+            raise CommandError(f"--price: is not a device type's price (found {text!r}); hint: write h100-80gb=2.99/h")
+        name = preset_name(found[1], option="--price")
+        if name not in device_types:
+            raise CommandError(
+                f"--price: {name} is not asked for; hint: name it in --device-types too, which are "
+                f"{', '.join(device_types)}"
+            )
+        if name in prices:
+            raise CommandError(f"--price: {name} is given twice; hint: leave one out")
+        prices[name] = float(found[2])
+    absent = next((name for name in device_types if name not in prices), None) if prices else None
+    if absent is not None:
+        raise CommandError(
+            f"--price: {absent} has none, so that kinds could not be compared; hint: add --price {absent}=PRICE/h, or "
+            "leave the type out"
+        )
+    return prices
+
+
+def preset_name(name: str, *, option: str) -> str:
+    """Return a known device type's name. Raises CommandError, in the words of an option, with the nearest one."""
+    try:
+        preset(name)
+    except ValueError as error:
+        raise CommandError(f"{option}: {error}") from error
+    return name
+
+
+def kept_batch(source: Source, options: RequestOptions, *, of_all: int | None) -> Batch:
+    """Return what stays: the option that is given, else the samples of all devices that the source names.
+
+    Raises:
+        CommandError: both are given; or the source names devices, as a request does.
+    """
+    if isinstance(source, PlanRequest):
+        raise CommandError(
+            f"{options.tables}: is a request for given devices; hint: give the job or the table set that it is made of"
+        )
+    if of_all is not None and (options.batch_size is not None or _BATCH_SIZE in options.set):
+        raise CommandError("--global-batch-size: excludes a batch size per device; hint: give one of them")
+    if of_all is not None:
+        return Batch(of_all=of_all)
+    if options.batch_size is not None:
+        return Batch(per_device=options.batch_size)
+    if isinstance(source, JobFile):
+        spec = source.job.spec
+        set_ = options.set.get(_BATCH_SIZE)
+        if isinstance(set_, int):
+            return Batch(per_device=set_)
+        return Batch(of_all=spec.model.batch_size_per_device * spec.trainer.world_size)
+    if isinstance(source, TableSet) and source.global_batch_size is not None:
+        return Batch(of_all=source.global_batch_size)
+    return Batch(per_device=DEFAULT_SAMPLES_PER_DEVICE)
+
+
+def requests_on(
+    source: Source, options: RequestOptions, *, device_types: Sequence[str], counts: Sequence[int], batch: Batch
+) -> list[PlanRequest]:
+    """Return the request on each number of each kind of devices, in nodes that the type usually fills.
+
+    Raises as `request_of`, and CommandError for more than `MOST_POINTS`, or for numbers that do not fill equal nodes.
+    """
+    if len(device_types) * len(counts) > MOST_POINTS:
+        raise CommandError(
+            f"--devices: plans at most {MOST_POINTS} numbers and kinds (found {len(device_types) * len(counts)})"
+            "; hint: give fewer"
+        )
+    options = replace(options, set={path: value for path, value in options.set.items() if path != _BATCH_SIZE})
+    return [
+        request_of(
+            source, replace(options, devices=count, device_type=name, batch_size=batch.on(count)), algorithm=None
+        )
+        for name in device_types
+        for count in counts
+    ]
+
+
+def planned_counts(
+    requests: Sequence[PlanRequest], *, bundle: Path | None, prices: Mapping[str, float]
+) -> Iterator[tuple[int, DeviceCount]]:
+    """Yield the place and the result of each request, as they are ready.
+
+    Args:
+        requests: in any order.
+        bundle: folder of cost models, for the requests of its device. None: the bundled ones.
+        prices: of one device for an hour, by type.
+
+    Raises:
+        BundleError: no device asked for is that of the bundle, or a device has no cost models.
+    """
+    devices = {request.topology.device.name: request.topology.device for request in requests}
+    problems = [_costs(bundle, device)[1] for device in devices.values()]
+    if bundle is not None and all(problems):
+        raise BundleDeviceError(f"--bundle: {bundle}: {problems[0]}; hint: ask for its device by --device-types")
+    planned = partial(_planned, bundle=bundle)
+    if len(requests) <= FEW:
+        for place, request in enumerate(requests):
+            yield place, planned(request, prices.get(request.topology.device.name))
+        return
+    places = sorted(
+        range(len(requests)), key=lambda place: -requests[place].topology.num_devices
+    )  # the slow ones first
+    workers = min(len(os.sched_getaffinity(0)), len(places))
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures = {
+            pool.submit(planned, requests[place], prices.get(requests[place].topology.device.name)): place
+            for place in places
+        }
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _planned(request: PlanRequest, price_per_hour: float | None, *, bundle: Path | None) -> DeviceCount:
+    costs, _ = _costs(bundle, request.topology.device)
+    return at_device_count(request, search=partial(plan, bundle=costs), price_per_hour=price_per_hour)
+
+
+@lru_cache(maxsize=8)
+def _costs(bundle: Path | None, device: DeviceType) -> tuple[CostBundle, str | None]:
+    """Return the cost models of a device, and why the given ones are not of it, if they are not."""
+    if bundle is None:
+        return bundled_bundle(device.name), None
+    given = load_bundle(bundle)
+    problem = given.device_problem(device)
+    return (given, None) if problem is None else (bundled_bundle(device.name), problem)

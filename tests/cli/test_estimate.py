@@ -1,0 +1,118 @@
+"""``neuroshard estimate``: plans on several numbers and kinds of devices."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.builders import job_data, tables
+from support.cli.searches import quick
+
+KINDS = ("--device-types", "h100-80gb")
+
+
+@pytest.fixture
+def table_file(tmp_path: Path) -> Path:
+    """Return a table set of six tables."""
+    path = tmp_path / "tables.json"
+    path.write_text(
+        json.dumps(
+            {
+                "schema_version": "table-set/v1",
+                "name": "six",
+                "tables": [each.model_dump(mode="json") for each in tables(6)],
+            }
+        )
+    )
+    return path
+
+
+def test_each_line_is_the_plan_for_these_devices(table_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+    """In processes of their own; text and page say the same."""
+    page = tmp_path / "counts.html"
+    asked = (table_file, "--devices", "1..2,4", *KINDS, "--global-batch-size", "8193", "--price", "h100-80gb=3/h")
+
+    found = json.loads(neuroshard("estimate", *asked, "--json").out)
+    text = neuroshard("estimate", *asked, "--report", page)
+
+    assert [each["num_devices"] for each in found["points"]] == [1, 2, 4]
+    assert [each["samples_per_device"] for each in found["points"]] == [8193, 4097, 2049]
+    for point in found["points"]:
+        one = ("--devices", point["num_devices"], "--device-type", "h100-80gb")
+        planned = json.loads(
+            neuroshard("plan", table_file, *one, "--batch-size", point["samples_per_device"], "--json").out
+        )
+        assert point["plan"]["embedding_ms"] == planned["predicted"]["total_ms"]
+        assert point["step_ms"] == pytest.approx(planned["step"]["total_ms"])
+        rate = point["num_devices"] * point["samples_per_device"] / point["step_ms"] * 1000
+        assert point["price_per_million"] == pytest.approx(point["num_devices"] * 3 / 3600 * 1e6 / rate)
+    assert found["least_devices"] == {"h100-80gb": 1}
+    assert text.code == 0
+    assert "8,193 samples a step on all devices" in text.out
+    assert "(simulated:" in text.out
+    assert "<svg" in page.read_text()
+    assert "least" not in text.out
+
+
+def test_a_job_keeps_the_samples_of_all_its_devices(tmp_path: Path, neuroshard: Any) -> None:
+    """Unless a batch size per device is given, of which the text says what it means for training."""
+    path = tmp_path / "job.json"
+    job = job_data(trainer={"numProcPerNode": 2, "numNodes": 2})
+    job["spec"]["model"]["batchSizePerDevice"] = 96
+    path.write_text(json.dumps(job))
+
+    kept = json.loads(neuroshard("estimate", path, "--devices", "1,2", *KINDS, "--json").out)
+    text = neuroshard("estimate", path, "--devices", "1,2", *KINDS, "--batch-size", "64")
+
+    assert kept["global_batch_size"] == 4 * 96
+    assert [each["samples_per_device"] for each in kept["points"]] == [384, 192]
+    assert "the learning rate has to be chosen again" in text.out
+
+
+def test_devices_without_room_are_told(neuroshard: Any) -> None:
+    """Each with the reason; where no number has room, the exit code is that of a plan."""
+    found = neuroshard("estimate", "criteo-1tb-uncapped", "--devices", "1", *KINDS)
+
+    assert found.code == 3
+    assert "no room" in found.out
+    assert "h100-80gb  fits on none of these numbers; on 1: " in found.out
+    assert "criteo-1tb-uncapped: fits on none of these devices" in found.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--devices", "8..4"), "--devices: 8..4 has no numbers"),
+        (("--devices", "8,many"), "--devices: is not a list of numbers (found 'many')"),
+        (("--devices", "0,8"), "--devices: must be from 1 to 4,096 (found 0)"),
+        (("--devices", ",".join(map(str, range(1, 66)))), "--devices: plans at most 64 numbers and kinds (found 65)"),
+        (("--device-types", "h100"), "--device-types: "),
+        (("--price", "h100-80gb"), "--price: is not a device type's price (found 'h100-80gb')"),
+        (("--price", "h100-80gb=0"), "--price: is not a device type's price"),
+        (("--price", "h100-80gb=1", "--price", "h100-80gb=2"), "--price: h100-80gb is given twice"),
+        (("--price", "a100-80gb=1"), "--price: a100-80gb is not asked for"),
+        (("--device-types", "h100-80gb,a100-80gb", "--price", "h100-80gb=2"), "--price: a100-80gb has none"),
+        (("--batch-size", "8", "--global-batch-size", "64"), "--global-batch-size: excludes a batch size per device"),
+        (("--report", "missing/counts.html"), "missing"),
+    ],
+)
+def test_what_is_wrong_is_named(arguments: tuple[str, ...], sentence: str, neuroshard: Any) -> None:
+    """With what was found, before anything is planned."""
+    kinds = () if "--device-types" in arguments else KINDS
+
+    result = neuroshard("estimate", "criteo-kaggle", *kinds, *arguments)
+
+    assert (result.code != 0, result.out) == (True, "")
+    assert sentence in result.err
+    assert "hint: " in result.err
+
+
+def test_a_request_is_for_given_devices(tmp_path: Path, neuroshard: Any) -> None:
+    """So that a plan's own file is refused, with what to give."""
+    path = tmp_path / "plan.json"
+    neuroshard("plan", "criteo-kaggle", *quick(1), "--out", path)
+
+    result = neuroshard("estimate", path, "--devices", "1", *KINDS)
+
+    assert result.code == 2
+    assert f"{path}: is a request for given devices" in result.err
