@@ -73,11 +73,13 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "random changes": {"most_stalled": 0},
     "rounds": {"most_rounds": 0},
     "merges to fewer shards": {"most_merges": 0},
+    "moves by traffic": {"has_moves_by_traffic": False},
     "end near the bound": {"near": 0.0},
     "half of the moves": {"num_targets": 8, "num_source_shards": 32},
 }
 MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {
-    "assignments of 2 powers, not 1": {"powers": (16,)},
+    "assignments of 4 powers, not 2": {"powers": (4, 16)},
+    "assignments of 4 powers, not 1": {"powers": (8,)},
     "neighbors of assignments": {"num_changed": ()},
     "dealing": {"has_dealing": False},
     "refined dealing": {"refined_dealing": float("inf")},

@@ -116,10 +116,12 @@ class SearchTuning:
     """Shards of the source tried per move, spread evenly over its loads; a quarter of them, the largest, to split."""
     num_random_moves: int = 3
     """Of a random change; more forget what the last descent found."""
+    has_moves_by_traffic: bool = True
+    """Whether local search also moves shards by the traffic that bounds their device."""
     has_conversions: bool = True
     """Whether descents convert single units to another family."""
 
-    powers: tuple[int, ...] = (4, 16)
+    powers: tuple[int, ...] = (2, 4, 8, 16)
     """Of the means by which assignments are descended."""
     longest: tuple[float, ...] = (4.0, 3.0, 2.0, 1.5, 1.2, 1.0, 0.8, 0.6, 0.4)
     """Times of the longest shard of an assignment, as shares of a device's mean load."""

@@ -175,6 +175,7 @@ class LocalSearch:
             [
                 relocations(self._problem, state, some, targets),
                 swaps(self._problem, state, some, targets, size=load, wanted=wanted),
+                *self._by_traffic(state, source, some),
             ]
         )
         if self._take_best(state, view, moves):
@@ -182,6 +183,25 @@ class LocalSearch:
         largest, near = shards[-tuning.num_source_shards // 4 :], slice(tuning.num_targets // 2)
         parts = splits(self._problem, state, largest, targets[near], load=load, wanted=wanted[near])
         return self._take_best(state, view, parts)
+
+    def _by_traffic(self, state: State, source: int, shards: IndexArray) -> list[CandidateMoves]:
+        """Return moves of a source's shards to where there is least of the traffic that the source has most of.
+
+        Empty where the source bounds a pass. What evens out loads need not even out columns: a wide shard of few
+        lookups may change with a narrow one of many.
+        """
+        levels = state.levels[:, :NUM_LEVELS]
+        level = int((levels[source] >= levels.max(axis=0)).argmax())
+        if level < TRAFFIC.start or not self._problem.tuning.has_moves_by_traffic:
+            return []
+        targets = np.argsort(levels[:, level], kind="stable")
+        targets = targets[targets != source][: self._problem.tuning.num_targets]
+        wanted = (levels[source, level] - levels[targets, level]) / 2
+        size = self._traits()[state.kinds, level]
+        return [
+            swaps(self._problem, state, shards, targets, size=size, wanted=wanted),
+            relocations(self._problem, state, shards, targets),
+        ]
 
     def _take_best(self, state: State, view: View, moves: CandidateMoves) -> bool:
         """Take the best of the moves that fit the memory, if it is better than staying."""
