@@ -54,7 +54,7 @@ _DRIFT = ("trainer/neuroshard_trainer/drift",)
 _CLUSTERING = ("profiler/neuroshard_profiler/sessions",)
 _LEDGER = ("planner/neuroshard_planner/problem/memory_ledger.py", "planner/neuroshard_planner/dense")
 _GUARD = ("trainer/neuroshard_trainer/communication",)
-_OPERATOR = ("operator/neuroshard_operator",)
+_OPERATOR = ("operator/neuroshard_operator", "decisions/neuroshard_decisions")
 MEASURED: Mapping[str, Sequence[str]] = {
     "command-times": ("planner/neuroshard_planner", "cli/neuroshard_cli/commands/plan.py", "costs/neuroshard_costs"),
     "control-plane-scale": ("tests/cluster",),

@@ -51,9 +51,9 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         ),
         _entry("explain", "Explain a plan, or one of its tables."),
         _entry("diff", "Compare two plans: tables that move, bytes that move, and the parts of the step that change."),
-        _entry("report", "Write a plan, or what a run measured under its plan, as one HTML file."),
+        _entry("report", "Write a plan, or what a run or a job measured under its plan, as one HTML file."),
         _entry("validate", "Check files, and list every problem of every file."),
-        _entry("export", "Write a plan as a TorchRec sharding plan."),
+        _entry("export", "Write a plan as a TorchRec sharding plan, or its step as a trace."),
     ),
     "Describe your data": (
         _entry(

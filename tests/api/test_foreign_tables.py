@@ -63,7 +63,7 @@ def test_the_lists_of_mlperfs_script_are_a_table_set(rows: object, lookups: obje
     ("raw", "problem"),
     [
         ([], "tables"),
-        (["shop"], r"\[0\]: must hold the fields of a table, found a str"),
+        (["shop"], r"\[0\]: must hold the fields of a table \(found 'shop'\)"),
         ([{**CONFIG, "rows": 3}], r"tables\[0\].rows"),
         ([{**CONFIG, "use_virtual_table": True}], r"\[0\].use_virtual_table: virtual tables are not planned"),
         ([{**CONFIG, "embedding_dim": 30}], r"tables\[0\].embedding_dim: must be a multiple of 4"),

@@ -60,7 +60,7 @@ def _whole(tables: list[Mapping[str, Any]], where: str, name: str) -> TableSet:
 def _of_config(raw: object, position: str, where: str) -> Mapping[str, Any]:
     """Return a table of the fields of an EmbeddingBagConfig, with one lookup for each feature, as models alone say."""
     if not isinstance(raw, dict):
-        raise DocumentError(where, [f"{position}: must hold the fields of a table, found a {type(raw).__name__}"])
+        raise DocumentError(where, [f"{position}: must hold the fields of a table (found {raw!r:.40})"])
     if raw.get("use_virtual_table"):
         raise DocumentError(
             where, [f"{position}.use_virtual_table: virtual tables are not planned; hint: leave it out"]

@@ -231,8 +231,8 @@ class _Options:
         chosen = [family for family in families if family in EVERYWHERE]
         if not chosen:
             return [0.0]
-        lanes: list[float] = np.unique(self._lanes[np.isin(self._problem.kinds.family[self._kind], chosen)]).tolist()
-        return lanes
+        is_chosen = np.isin(self._problem.kinds.family[self._kind], chosen)
+        return sorted(set(self._lanes[is_chosen].tolist()))  # np.unique would import masked arrays
 
     def with_lanes(self, lanes: float) -> "_Options":
         """Return the shards of plans in which the widest shard that is on all devices gives them these lanes."""
