@@ -29,7 +29,10 @@ def render_device_counts_html(found: DeviceCounts) -> str:
     """Return the page. Equal results give equal pages."""
     cost_title = "Price of a million samples" if found.has_prices else "Device seconds of a million samples"
     charts = (
-        ("Samples per second", _chart(_curves(found, lambda each: each.plan and each.plan.samples_per_second))),
+        (
+            "Samples per second",
+            _chart(_curves(found, lambda each: None if each.plan is None else each.plan.samples_per_second)),
+        ),
         (cost_title, _chart(_curves(found, cost_of))),
     )
     return (
