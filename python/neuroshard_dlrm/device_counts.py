@@ -102,7 +102,7 @@ def preset_name(name: str, *, option: str) -> str:
 
 
 def kept_batch(source: Source, options: RequestOptions, *, of_all: int | None) -> Batch:
-    """Return what stays: the option that is given, else the samples of all devices that the source names.
+    """Return the samples that stay: the option that is given, else the samples of all devices that the source names.
 
     Raises:
         CommandError: both are given; or the source names devices, as a request does.

@@ -78,7 +78,7 @@ class DeviceCounts:
         )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what follows from the rows, each with its name: per kind, of all kinds, of the batch, of the times."""
+        """Return the conclusions from the rows, each with its name: by kind, of all kinds, batch, and times."""
         found = [fact for name in self.device_types for fact in self._of_type(name)]
         priced = [(each.price_per_million, each) for each in self.counts]
         fitting = [(price, each) for price, each in priced if price is not None]

@@ -56,7 +56,7 @@ def at_batch_size(request: PlanRequest, *, search: Search) -> BatchSize:
 
 
 def sized_plan(plan: Plan) -> SizedPlan:
-    """Return what a plan comes to."""
+    """Return speed and memory of a plan."""
     request = plan.request
     fullest = max(plan.memory, key=lambda each: each.used_bytes / each.capacity_bytes)
     dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms

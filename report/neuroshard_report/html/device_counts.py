@@ -17,7 +17,7 @@ WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 280, 76, 16, 12, 44
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Curve:
+class KindCurve:
     """One kind of devices: its name, its color, and values by numbers of devices."""
 
     name: str
@@ -47,17 +47,17 @@ def render_device_counts_html(found: DeviceCounts) -> str:
     )
 
 
-def _curves(found: DeviceCounts, value: Callable[[DeviceCount], float | None]) -> list[Curve]:
+def _curves(found: DeviceCounts, value: Callable[[DeviceCount], float | None]) -> list[KindCurve]:
     curves = []
     for place, name in enumerate(found.device_types):
         values = ((each.num_devices, value(each)) for each in found.counts if each.device_type == name)
         points = tuple((count, each) for count, each in values if each is not None)
         if points:
-            curves.append(Curve(name=name, color=COLORS[place % len(COLORS)], points=points))
+            curves.append(KindCurve(name=name, color=COLORS[place % len(COLORS)], points=points))
     return curves
 
 
-def _chart(curves: Sequence[Curve]) -> Markup:
+def _chart(curves: Sequence[KindCurve]) -> Markup:
     """Return the SVG of curves, both axes by powers of two; nothing where there is no point."""
     if not curves:
         return Markup()
