@@ -59,6 +59,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "command-times": ("planner/neuroshard_planner", "cli/neuroshard_cli/commands/plan.py", "costs/neuroshard_costs"),
     "control-plane-scale": ("tests/cluster",),
     "copied-tables": _SEARCH,
+    "device-counts": (*_SEARCH, "python/neuroshard_dlrm/device_counts.py"),
     "deduplication": (*_LOOP, *_READING, *_CLUSTERING),
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),
     "deduplication-waits": _READING,

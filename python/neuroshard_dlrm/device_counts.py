@@ -15,8 +15,8 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.process.failures import CommandError
-from neuroshard_costs.bundle import CostBundle, bundled_bundle, load_bundle
-from neuroshard_costs.errors import BundleDeviceError
+from neuroshard_costs.bundle import CostBundle, bundle_at, bundled_bundle, bundled_names
+from neuroshard_costs.errors import BundleDeviceError, BundleNotFoundError
 from neuroshard_planner.explain.device_counts import DeviceCount, at_device_count
 from neuroshard_planner.pipeline import plan
 
@@ -161,7 +161,8 @@ def planned_counts(
         prices: of one device for an hour, by type.
 
     Raises:
-        BundleError: no device asked for is that of the bundle, or a device has no cost models.
+        BundleError: the bundle cannot be read, or no device asked for is its own.
+        CommandError: a device has no cost models.
     """
     devices = {request.topology.device.name: request.topology.device for request in requests}
     problems = [_costs(bundle, device)[1] for device in devices.values()]
@@ -196,8 +197,14 @@ def _planned(request: PlanRequest, price_per_hour: float | None, *, bundle: Path
 @lru_cache(maxsize=8)
 def _costs(bundle: Path | None, device: DeviceType) -> tuple[CostBundle, str | None]:
     """Return the cost models of a device, and why the given ones are not of it, if they are not."""
-    if bundle is None:
-        return bundled_bundle(device.name), None
-    given = load_bundle(bundle)
-    problem = given.device_problem(device)
-    return (given, None) if problem is None else (bundled_bundle(device.name), problem)
+    given = None if bundle is None else bundle_at(bundle)
+    problem = None if given is None else given.device_problem(device)
+    if given is not None and problem is None:
+        return given, None
+    try:
+        return bundled_bundle(device.name), problem
+    except BundleNotFoundError as error:
+        raise CommandError(
+            f"--device-types: {device.name} has no bundled cost models; hint: leave it out, or give its own by --bundle"
+            f"; bundled are {', '.join(bundled_names())}"
+        ) from error

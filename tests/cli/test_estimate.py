@@ -93,6 +93,12 @@ def test_devices_without_room_are_told(neuroshard: Any) -> None:
         (("--price", "a100-80gb=1"), "--price: a100-80gb is not asked for"),
         (("--device-types", "h100-80gb,a100-80gb", "--price", "h100-80gb=2"), "--price: a100-80gb has none"),
         (("--batch-size", "8", "--global-batch-size", "64"), "--global-batch-size: excludes a batch size per device"),
+        (
+            ("--device-types", "h100-80gb,b200-180gb", "--devices", "4"),
+            "--device-types: b200-180gb has no bundled cost",
+        ),
+        (("--bundle", "missing"), "missing"),
+        (("--bundle", "a100-80gb"), "--bundle: a100-80gb: "),
         (("--report", "missing/counts.html"), "missing"),
     ],
 )
