@@ -96,6 +96,7 @@ def test_readers_end_with_who_takes_no_more_batches(tmp_path: Path) -> None:
     assert not torch.multiprocessing.active_children()
 
 
+@pytest.mark.processes
 def test_readers_give_way_to_their_rank_and_end_with_it(tmp_path: Path, ranks: RankServer) -> None:
     """The rank has a core first, and none of them outlives it when it is killed."""
     worker = Path(__file__).with_name("readers_rank.py")
