@@ -9,7 +9,6 @@ from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import DeviceType
@@ -20,6 +19,7 @@ from neuroshard_costs.errors import BundleDeviceError, BundleNotFoundError
 from neuroshard_planner.explain.device_counts import DeviceCount, at_device_count
 from neuroshard_planner.pipeline import plan
 
+from neuroshard_dlrm.devices import find_preset
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import Source, request_of
 
@@ -74,7 +74,8 @@ def parse_prices(texts: Sequence[str], device_types: Sequence[str]) -> dict[str,
         found = _PRICE.fullmatch(text.strip())
         if found is None or float(found[2]) == 0:
             raise CommandError(f"--price: is not a device type's price (found {text!r}); hint: write h100-80gb=2.99/h")
-        name = preset_name(found[1], option="--price")
+        name = found[1]
+        find_preset(name, option="--price")
         if name not in device_types:
             raise CommandError(
                 f"--price: {name} is not asked for; hint: name it in --device-types too, which are "
@@ -90,15 +91,6 @@ def parse_prices(texts: Sequence[str], device_types: Sequence[str]) -> dict[str,
             "leave the type out"
         )
     return prices
-
-
-def preset_name(name: str, *, option: str) -> str:
-    """Return a known device type's name. Raises CommandError, in the words of an option, with the nearest one."""
-    try:
-        preset(name)
-    except ValueError as error:
-        raise CommandError(f"{option}: {error}") from error
-    return name
 
 
 def kept_batch(source: Source, options: RequestOptions, *, of_all: int | None) -> Batch:

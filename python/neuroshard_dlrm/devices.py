@@ -13,12 +13,12 @@ from neuroshard_costs.errors import BundleDeviceError, BundleNotFoundError, Cost
 from neuroshard_dlrm.options import RequestOptions
 
 
-def find_preset(device_type: str) -> DevicePreset:
-    """Return a known device type. Raises CommandError, listing their names."""
+def find_preset(device_type: str, *, option: str = "--device-type") -> DevicePreset:
+    """Return a known device type. Raises CommandError of the option that names it, listing their names."""
     try:
         return preset(device_type)
     except ValueError as error:
-        raise CommandError(f"--device-type: {error}") from error
+        raise CommandError(f"{option}: {error}") from error
 
 
 def build_topology(options: RequestOptions) -> Topology:

@@ -104,9 +104,9 @@ def estimate(  # noqa: PLR0917 - typer passes by name
         parse_counts,
         parse_prices,
         planned_counts,
-        preset_name,
         requests_on,
     )
+    from neuroshard_dlrm.devices import find_preset
     from neuroshard_dlrm.requests import read_source
     from neuroshard_dlrm.settings import parse_settings
     from neuroshard_planner.errors import InfeasibleError
@@ -117,7 +117,9 @@ def estimate(  # noqa: PLR0917 - typer passes by name
     if report is not None:
         check_writable(report)
     names = [word.strip() for word in device_types.split(",")] if device_types else list(bundled_names())
-    types = tuple(dict.fromkeys(preset_name(name, option="--device-types") for name in names))
+    types = tuple(dict.fromkeys(names))
+    for name in types:
+        find_preset(name, option="--device-types")
     counts = parse_counts(devices)
     prices = parse_prices(price or (), types)
     options = RequestOptions(tables=tables, batch_size=batch_size, set=parse_settings(set_ or ()), dense=dense)
