@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 from neuroshard_planner.explain.device_counts import DeviceCount, Knee, knees, least_count
 
@@ -13,7 +14,7 @@ COLUMNS = ("devices", "batch", "step ms", "samples/s", "memory")
 """Devices; samples of one of them; a step; samples a second of all; share of the fullest device's memory."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceCounts:
     """One model on several numbers and kinds of devices.
 
@@ -49,7 +50,7 @@ class DeviceCounts:
         """Whether a time comes from a simulated device."""
         return any(source.startswith("simulated:") for source in self.sources)
 
-    @property
+    @cached_property
     def knees(self) -> tuple[Knee, ...]:
         """Where more devices pay no longer, for each kind that the tables fit on."""
         return knees(self.counts)

@@ -11,8 +11,8 @@ from neuroshard_report.device_counts import DeviceCounts, cost_of
 from neuroshard_report.html.page import environment, page_style
 from neuroshard_report.quantities import format_count
 
-COLORS = ("#1f6feb", "#d9480f", "#2b8a3e", "#862e9c", "#868e96", "#a61e4d")
-"""In the order of the kinds; further ones begin with the first again."""
+COLORS = tuple(f"var(--c{number})" for number in (0, 4, 8, 7, 2, 6))
+"""Of the page's style, in the order of the kinds; further ones begin with the first again."""
 WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 560, 280, 76, 16, 12, 44
 
 
@@ -70,7 +70,7 @@ def _chart(curves: Sequence[KindCurve]) -> Markup:
     ticks = sorted({low, middle, high}) if high > low * 2 else [low, high] if high > low else [low]
     parts = [
         Markup(
-            '<line class="grid" x1="{}" y1="{y}" x2="{}" y2="{y}"/><text x="{}" y="{}" text-anchor="end">{}</text>'
+            '<line class="axes" x1="{}" y1="{y}" x2="{}" y2="{y}"/><text x="{}" y="{}" text-anchor="end">{}</text>'
         ).format(LEFT, WIDTH - RIGHT, LEFT - 6, y(tick) + 4, _short(tick), y=f"{y(tick):.1f}")
         for tick in ticks
     ]
@@ -85,16 +85,14 @@ def _chart(curves: Sequence[KindCurve]) -> Markup:
     )
     for curve in curves:
         places = " ".join(f"{x(count):.1f},{y(value):.1f}" for count, value in curve.points)
-        parts.append(
-            Markup('<polyline fill="none" stroke="{}" stroke-width="2" points="{}"/>').format(curve.color, places)
-        )
+        parts.append(Markup('<polyline style="stroke:{}" points="{}"/>').format(curve.color, places))
         parts += [
-            Markup('<circle cx="{}" cy="{}" r="3.5" fill="{}"><title>{} {}: {}</title></circle>').format(
+            Markup('<circle cx="{}" cy="{}" r="3.5" style="fill:{}"><title>{} {}: {}</title></circle>').format(
                 f"{x(count):.1f}", f"{y(value):.1f}", curve.color, count, curve.name, _short(value)
             )
             for count, value in curve.points
         ]
-    return Markup('<svg class="curves" role="img" viewBox="0 0 {} {}">{}</svg>').format(
+    return Markup('<svg class="curve" role="img" viewBox="0 0 {} {}">{}</svg>').format(
         WIDTH, HEIGHT, Markup("").join(parts)
     )
 
