@@ -11,8 +11,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import time
-from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -24,6 +22,7 @@ from neuroshard_planner.workload_store import read_workload
 
 from benchmarks.results_file import write_result
 from benchmarks.tasks import DEVICE_TYPE, GLOBAL_BATCH_SIZE, SEED, draw_pool, sampled_tables
+from benchmarks.timed_command import Times, run_timed
 
 DEVICES_PER_NODE = 8
 REPEATS = 5
@@ -47,15 +46,6 @@ AIMS = {(26, 8): Aim(1), (1_000, 1): Aim(1), (400, 8): Aim(1.5), (1_000, 128): A
 """By tables and devices; 26 tables are the public workload."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Times:
-    """One run of the command."""
-
-    processor_s: float
-    """User and system."""
-    clock_s: float
-
-
 def table_set(num_tables: int, num_devices: int) -> TableSet:
     """Return the public workload, or as many tables of the pool; for one device with a hundredth of their rows."""
     if num_tables == NUM_PUBLIC_TABLES:
@@ -74,16 +64,13 @@ def measure(tables: Path, num_devices: int, scratch: Path) -> Times:
     command += ["--devices", str(num_devices), "--nodes", str(nodes), "--device-type", DEVICE_TYPE]
     batch_size = min(max(GLOBAL_BATCH_SIZE // num_devices, LEAST_BATCH_SIZE), MOST_BATCH_SIZE)
     command += ["--batch-size", str(batch_size)]
-    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    subprocess.run(  # noqa: S603 - the project's own command
+    _, times = run_timed(
         [*command, "--out", str(scratch / "plan.json")],
         check=True,
         stdout=subprocess.DEVNULL,
         env=environment(scratch),
     )
-    clock_s, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
-    spent = [after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime]
-    return Times(processor_s=sum(spent), clock_s=clock_s)
+    return times
 
 
 def environment(scratch: Path) -> dict[str, str]:

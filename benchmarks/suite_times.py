@@ -8,9 +8,7 @@ time of a file is the sum over its tests, which may run next to other files.
 """
 
 import os
-import subprocess
 import sys
-import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from operator import itemgetter
@@ -19,6 +17,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree as ET
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
+from benchmarks.timed_command import run_timed
 
 ROOT = Path(__file__).parents[1]
 TIMES = ROOT / "build" / "times"
@@ -64,11 +63,8 @@ def main(words: Sequence[str]) -> int:
 def run(word: str) -> Run:
     """Run a target of the Makefile, or all of `.ci/run`."""
     command = [".ci/run"] if word == "ci" else ["make", word]
-    began_s, before = time.monotonic(), os.times()
-    code = subprocess.run(command, cwd=ROOT, check=False).returncode  # noqa: S603 - one of ours
-    after = os.times()
-    processor_s = after.children_user + after.children_system - before.children_user - before.children_system
-    return Run(" ".join(command), time.monotonic() - began_s, processor_s, code)
+    ended, times = run_timed(command, cwd=ROOT, check=False)
+    return Run(" ".join(command), times.clock_s, times.processor_s, ended.returncode)
 
 
 def slowest_files(report: Path) -> list[str]:
