@@ -95,7 +95,7 @@ def _run_page(folder: Path) -> str:
 
 
 def _plan_page(plan: Path, *, bundle: Path | None, steps: Path | None) -> str:
-    from neuroshard_costs.bundle import load_bundle
+    from neuroshard_costs.bundle import bundle_at
     from neuroshard_dlrm.comparing import torchrec_cost
     from neuroshard_planner.explain.robustness import traffic_costs
     from neuroshard_report.html.page import render_html
@@ -104,7 +104,7 @@ def _plan_page(plan: Path, *, bundle: Path | None, steps: Path | None) -> str:
     measured = None if steps is None else _steps(steps, plan)
     if bundle is None:
         return render_html(document, steps=measured)
-    models = load_bundle(bundle)
+    models = bundle_at(bundle)
     traffic = traffic_costs(document, bundle=models)
     return render_html(
         document, traffic=traffic, alternatives=torchrec_cost(document.request, bundle=models), steps=measured
