@@ -18,7 +18,7 @@ def release(cluster: Cluster) -> Release:
 def operator(release: Release, namespace: Namespace) -> Iterator[Release]:
     """The running operator, and a namespace next to it."""
     yield release
-    logs = release.kubectl("logs", "--selector=app.kubernetes.io/instance=neuroshard-operator", "--tail=-1")
+    logs = release.logs()
     about = [line for line in logs.splitlines() if namespace.name in line or "Traceback" in line]
     namespace.artifacts.mkdir(parents=True, exist_ok=True)
     (namespace.artifacts / "operator.log").write_text("\n".join(about))

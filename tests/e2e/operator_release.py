@@ -84,6 +84,11 @@ class Release:
         else:
             eventually("the operator is gone", lambda: not self.pods())
 
+    def logs(self) -> str:
+        """Return all that the operator's pods wrote; a kubelet that has just come back knows none of its pods yet."""
+        words = ("logs", f"--selector=app.kubernetes.io/instance={RELEASE}", "--tail=-1")
+        return eventually("the operator's logs can be read", lambda: self.kubectl(*words), accept=lambda _: True)
+
     def metrics(self, pod: str) -> str:
         """Return the metrics of one of the operator's pods, in Prometheus' text format."""
         return self.kubectl("get", "--raw", f"/api/v1/namespaces/{NAMESPACE}/pods/{pod}:8080/proxy/metrics")

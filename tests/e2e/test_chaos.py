@@ -427,7 +427,7 @@ def test_every_job_ends_right_whatever_is_killed(
         }
         namespace.artifacts.mkdir(parents=True, exist_ok=True)
         (namespace.artifacts / "chaos.json").write_text(json.dumps(story, indent=1))
-    logs = operator.kubectl("logs", "--selector=app.kubernetes.io/instance=neuroshard-operator", "--tail=-1")
+    logs = operator.logs()
     assert_no_ghosts(operator)
     namespace.kubectl("delete", jobs.KIND, "--all", "--wait=false")
     namespace.kubectl("delete", "configmap", f"--selector={','.join('='.join(label) for label in GARBAGE.items())}")
