@@ -7,6 +7,10 @@ PlannerError
 `-- PlanError         use another plan, or make it again (it is not whole, or says what cannot be scored)
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.exit_codes import ExitCode
 
@@ -27,3 +31,13 @@ class InfeasibleError(PlannerError):
 
 class PlanError(PlannerError):
     """A plan does not match its own request, or says what the planner cannot score."""
+
+
+@contextmanager
+def in_its_names(request: PlanRequest) -> Iterator[None]:
+    """Let errors about a request name its settings as the user wrote them."""
+    try:
+        yield
+    except PlannerError as error:
+        error.args = (request.in_its_names(str(error)),)
+        raise

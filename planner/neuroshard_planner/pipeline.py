@@ -25,7 +25,7 @@ from neuroshard_planner.choices.stored_types import MOST_SEARCHES, StoredTypeCho
 from neuroshard_planner.choices.trials import Trials
 from neuroshard_planner.choices.wire_types import WireTypeChoice
 from neuroshard_planner.dense.replicated import with_replicated_cost
-from neuroshard_planner.errors import RequestError
+from neuroshard_planner.errors import RequestError, in_its_names
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.migration import Incumbent
@@ -54,6 +54,11 @@ def plan(
         InfeasibleError: nothing fits; the message names what binds and the smallest change that fits.
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
+    with in_its_names(request):
+        return _plan(request, bundle, incumbent, watch)
+
+
+def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, watch: Watch | None) -> Plan:
     if request.replication is not None and incumbent is not None:
         raise RequestError(
             "incumbent: plans near the one in force are made without groups of devices; hint: leave it or replication "

@@ -11,6 +11,7 @@ from neuroshard_api.documents.dense_layout import DenseChoices, DenseMemory, Den
 from neuroshard_api.documents.dense_profile import DenseProfile
 from neuroshard_api.documents.document import Document, DocumentError, Value
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange
+from neuroshard_api.documents.setting_names import in_names_of_job
 from neuroshard_api.documents.tables import DataType, EmbeddingDim, Optimizer, Table, TableSet
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kernels import (
@@ -224,6 +225,9 @@ class PlanRequest(Document):
     checkpointed."""
     remarks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Sentences about the job, which the planner does not see; the plan has them among its warnings. If unset: none."""
+    settings_of: Literal["job"] | None = None
+    """Whose fields messages name: those of the job, or of ``--set``, that the request was made of. If unset: this
+    document's own."""
     constraints: Constraints = Constraints()
     search: SearchSettings = SearchSettings()
     algorithm: Algorithm = Algorithm.NEUROSHARD
@@ -231,11 +235,12 @@ class PlanRequest(Document):
     @model_validator(mode="after")
     def _countable_batch(self) -> Self:
         if self.global_batch_size > MAX_GLOBAL_BATCH_SIZE:
-            raise ValueError(
+            problem = (
                 f"batch_size_per_device: {self.batch_size_per_device:,} samples on each of "
                 f"{self.topology.num_devices:,} devices are more than {MAX_GLOBAL_BATCH_SIZE:,} in a step"
                 f"; hint: lower it"
             )
+            raise ValueError(self.in_its_names(problem))
         return self
 
     @model_validator(mode="after")
@@ -264,18 +269,23 @@ class PlanRequest(Document):
             )
         problem = None if self.wire is None else self.wire_problem(self.wire)
         if problem is not None:
-            raise ValueError(f"wire.{problem}")
+            raise ValueError(self.in_its_names(f"wire.{problem}"))
         return self
+
+    def in_its_names(self, message: str) -> str:
+        """Return a message about the request with the names of the settings as the user knows them."""
+        return message if self.settings_of is None else in_names_of_job(message)
 
     @model_validator(mode="after")
     def _has_kernels(self) -> Self:
         kind, asked = self.topology.device.kind, self.constraints.max_shard_width
         most = TRAINING_KERNELS[kind].max_width
         if asked is not None and most is not None and asked > most:
-            raise ValueError(
+            problem = (
                 f"constraints.max_shard_width: is {asked:,}, and FBGEMM's CUDA kernels take shards of at most "
                 f"{most:,} columns; hint: lower it, or leave it out"
             )
+            raise ValueError(self.in_its_names(problem))
         problem = self.kernel_problem(kind)
         if problem is not None:
             raise ValueError(problem)
@@ -285,10 +295,11 @@ class PlanRequest(Document):
     def _dense_part_is_counted(self) -> Self:
         choices = self.dense_choices
         if choices is not None and choices.policy is DensePolicy.SHARD and self.memory.dense_bytes is not None:
-            raise ValueError(
+            problem = (
                 "dense_choices.policy: shard needs the units of a counted dense part, and memory.dense_bytes takes its "
                 "place; hint: leave one of them out"
             )
+            raise ValueError(self.in_its_names(problem))
         if self.dense_memory is not None and self.dense is None:
             raise ValueError(
                 "dense_memory: is of a counted dense part, and there is none; hint: give dense, or leave it out"
@@ -311,7 +322,8 @@ class PlanRequest(Document):
 
     def _problems_of(self, profile: DenseProfile) -> list[str]:
         if self.memory.dense_bytes is not None:
-            return ["excludes memory.dense_bytes, which takes the place of the count; hint: give one of them"]
+            problem = "excludes memory.dense_bytes, which takes the place of the count; hint: give one of them"
+            return [self.in_its_names(problem)]
         return profile.mismatches(batch_size_per_device=self.batch_size_per_device, tables=self.tables.tables)
 
     @property

@@ -110,6 +110,7 @@ def spec_request(
         constraints=_limits(spec, limits),
         search=SearchSettings(seed=search.seed, work_budget=search.work_budget),
         algorithm=algorithm or spec.planner.algorithm.algorithm,
+        settings_of="job",
     )
 
 

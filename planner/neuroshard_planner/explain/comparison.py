@@ -9,7 +9,7 @@ from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
 
-from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.errors import InfeasibleError, in_its_names
 from neuroshard_planner.explain.robustness import Regret, costs_under_other_traffic, regrets
 from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
@@ -69,29 +69,33 @@ def compare(
     Raises:
         RequestError: the request contradicts itself.
     """
-    for algorithm in algorithms:
-        asked = request.model_copy(update={"algorithm": algorithm})
-        blocks = column_blocks(asked)
-        problem = Problem(asked if blocks is None else blocks.request, bundle)
-        try:
-            if algorithm is Algorithm.NEUROSHARD:
-                require_room(asked, default_types(asked, bundle.manifest))
-            found = _found(problem)
-        except (InfeasibleError, MissingPackageError) as error:
-            yield Comparison(algorithm=algorithm, evaluations=problem.evaluations, problem=str(error))
-            continue
-        evaluations, placement = problem.evaluations, found.placement
-        if blocks is not None:
-            tables, problem = blocks.joined(table_placements(problem, placement)), Problem(asked, bundle)
-            placement = placement_of(tables, problem)
-        outcome = _outcome(problem, placement, bundle)
-        yield Comparison(algorithm=algorithm, evaluations=evaluations, outcome=outcome)
+    with in_its_names(request):
+        for each in algorithms:
+            yield _compared(request, each, bundle)
 
 
 def regrets_of(comparisons: Iterable[Comparison]) -> dict[Algorithm, Regret]:
     """Return the regrets under other traffic of all that have an outcome, against each other."""
     costs = {each.algorithm: each.outcome.other_traffic_ms for each in comparisons if each.outcome is not None}
     return dict(zip(costs, regrets(list(costs.values())), strict=True)) if costs else {}
+
+
+def _compared(request: PlanRequest, algorithm: Algorithm, bundle: Bundle) -> Comparison:
+    asked = request.model_copy(update={"algorithm": algorithm})
+    blocks = column_blocks(asked)
+    problem = Problem(asked if blocks is None else blocks.request, bundle)
+    try:
+        if algorithm is Algorithm.NEUROSHARD:
+            require_room(asked, default_types(asked, bundle.manifest))
+        found = _found(problem)
+    except (InfeasibleError, MissingPackageError) as error:
+        why = request.in_its_names(str(error))
+        return Comparison(algorithm=algorithm, evaluations=problem.evaluations, problem=why)
+    evaluations, placement = problem.evaluations, found.placement
+    if blocks is not None:
+        tables, problem = blocks.joined(table_placements(problem, placement)), Problem(asked, bundle)
+        placement = placement_of(tables, problem)
+    return Comparison(algorithm=algorithm, evaluations=evaluations, outcome=_outcome(problem, placement, bundle))
 
 
 def _found(problem: Problem) -> Found:

@@ -209,7 +209,9 @@ def _holders(plan: GivenPlan) -> dict[int, tuple[float | None, int | None]]:
 
 
 def _asked(before: GivenPlan, after: GivenPlan) -> tuple[FieldChange, ...]:
-    first, second = (_flat(each.request.model_dump(mode="json", exclude={"tables"})) for each in (before, after))
+    first, second = (
+        _flat(each.request.model_dump(mode="json", exclude={"tables", "settings_of"})) for each in (before, after)
+    )
     return tuple(
         FieldChange(field=name, before=_shown(first.get(name)), after=_shown(second.get(name)))
         for name in dict.fromkeys((*first, *second))

@@ -353,7 +353,7 @@ def _constraints(plan: Plan, unit: Unit, names: Sequence[str]) -> Sequence[str]:
             most_of_all = None
         if own is not None and own.min_shard_width is not None:
             sentences.append(f"constraints.tables.{name}.min_shard_width: {own.min_shard_width} columns or more")
-        sentences += _ways(constraints, name)
+        sentences += map(plan.request.in_its_names, _ways(constraints, name))
     if constraints.forbidden_devices:
         sentences.append(f"constraints.forbidden_devices: not on {_devices(constraints.forbidden_devices)}")
     if most_of_all is not None:

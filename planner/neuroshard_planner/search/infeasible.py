@@ -16,7 +16,7 @@ from neuroshard_planner.search.packing import Packing
 
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
 QUICK_NODES = 500  # of the packer while looking for a remedy; what it finds fits, a smaller change may do too
-LAST_REMEDY = "lower batch_size_per_device, choose a smaller data_type or optimizer, or loosen the constraints"
+LAST_REMEDY = "lower batch_size_per_device, choose a smaller data type or optimizer, or loosen the constraints"
 MORE = "give more devices or memory"
 PRECISION = 0.01  # of the memory that a device would need
 
@@ -106,10 +106,10 @@ def _host_remedy(request: PlanRequest) -> str:
     """Return the remedy of tables in host memory, for devices that have memory of their own."""
     if request.topology.device.is_cpu:
         return ""
-    return (
-        "; or store tables in host memory: allow fused_uvm_caching in constraints.compute_kernels and give "
-        "topology.host_memory (spec.planner.hostMemoryPerNode does both)"
-    )
+    if request.settings_of is not None:  # one field of a job gives the memory and permits its use
+        return "; or store tables in host memory: set topology.host_memory"
+    allow = "allow fused_uvm_caching in constraints.compute_kernels and give topology.host_memory"
+    return f"; or store tables in host memory: {allow}"
 
 
 def _cause(request: PlanRequest, packing: Packing, copy_bytes: Mapping[int, int]) -> str:
