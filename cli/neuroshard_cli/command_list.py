@@ -77,8 +77,9 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
             module="neuroshard_profiler.commands",
         ),
         _entry("pretrain", "Train cost models on a simulated device.", extra="pretrain"),
-        _entry("calibrate", "Rescale cost models to another machine."),
-        _entry("calibrate-steps", "Correct cost models by the steps of a training."),
+        _entry(
+            "calibrate", "Correct cost models by measurements: records of another machine, or the steps of a training."
+        ),
     ),
     "Train on this machine": (
         _entry("run", "Profile, plan, and train a job on this machine.", extra="run", kernels=True),

@@ -65,7 +65,7 @@ def test_a_bundle_predicts_the_plan_that_was_measured(neuroshard: Any, training:
     out = training.folder / "mine"
     reports = (training.drift_report(), training.step_report())
 
-    result = neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", out)
+    result = neuroshard("calibrate", BUNDLE, training.plan, *reports, "--out", out)
 
     assert (result.code, result.err) == (0, f"bundle written to {out}\n")
     assert "lookups" in result.out
@@ -81,9 +81,9 @@ def test_a_second_correction_builds_on_the_first(neuroshard: Any, training: Trai
     """Of a bundle that is right already, it changes nothing."""
     first, second = training.folder / "first", training.folder / "second"
     reports = (training.drift_report(), training.step_report())
-    neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", first)
+    neuroshard("calibrate", BUNDLE, training.plan, *reports, "--out", first)
 
-    result = neuroshard("calibrate-steps", first, training.plan, *reports, "--out", second)
+    result = neuroshard("calibrate", first, training.plan, *reports, "--out", second)
 
     assert result.code == 0
     scales = [load_bundle(path).manifest.calibration for path in (first, second)]
@@ -101,7 +101,7 @@ def test_a_profile_stays_one(neuroshard: Any, training: Training) -> None:
     out = training.folder / "mine"
 
     reports = (training.drift_report(), training.step_report())
-    result = neuroshard("calibrate-steps", profile, training.plan, *reports, "--out", out)
+    result = neuroshard("calibrate", profile, training.plan, *reports, "--out", out)
 
     assert result.code == 0, result.err
     assert load_bundle(out / "bundle").manifest.calibration is not None
@@ -112,7 +112,7 @@ def test_reports_that_cannot_be_compared_are_refused(neuroshard: Any, training: 
     """Those of another plan, of another machine, of steps that became slower, and of nothing at all."""
 
     def refused(*reports: Path) -> str:
-        result = neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
+        result = neuroshard("calibrate", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
         assert (result.code, result.out) == (2, "")
         assert not (training.folder / "mine").exists()
         return str(result.err)
@@ -121,7 +121,11 @@ def test_reports_that_cannot_be_compared_are_refused(neuroshard: Any, training: 
     assert "plan_sha256: is 000000000000..." in refused(usual, training.step_report(plan_sha256="0" * 64))
     assert "source: is 'cpu:other'" in refused(usual, training.step_report(source="cpu:other"))
     assert "at least 2 are needed" in refused(usual)
-    assert "schema_version: must be 'step-report/v1' or 'drift-report/v1'" in refused(usual, training.plan)
+    assert "under one plan, found" in refused(usual, training.plan)
+    tables = training.folder / "tables.csv"
+    assert "error: " in refused(usual, tables)
+    no_plan = neuroshard("calibrate", BUNDLE, usual, "--out", training.folder / "mine")
+    assert (no_plan.code, "found none" in no_plan.err) == (2, True)
     slow = training_builders.drift_report().changes
     assert "hint: calibrate by reports from before that step" in refused(
         training.drift_report(changes=slow), training.step_report()
@@ -144,7 +148,7 @@ def test_reports_of_the_same_steps_are_refused(
     last = [training.step_report(f"step-report-{n}.json", first_step=step) for n, step in enumerate(first_steps)]
     reports = (training.drift_report(), *last)
 
-    result = neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
+    result = neuroshard("calibrate", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
 
     assert result.code == (2 if problem else 0), result.err
     assert problem in result.err
@@ -157,8 +161,8 @@ def test_a_reference_of_a_resumed_training_is_of_its_own_steps(neuroshard: Any, 
     drift = training.drift_report(reference_first_step=650)
     apart, shared = (training.step_report(f"{first}.json", first_step=first) for first in (50, 700))
 
-    assert neuroshard("calibrate-steps", BUNDLE, training.plan, drift, shared, "--out", out).code == 2
-    assert neuroshard("calibrate-steps", BUNDLE, training.plan, drift, apart, "--out", out).code == 0
+    assert neuroshard("calibrate", BUNDLE, training.plan, drift, shared, "--out", out).code == 2
+    assert neuroshard("calibrate", BUNDLE, training.plan, drift, apart, "--out", out).code == 0
 
 
 def test_a_plan_with_groups_is_refused(neuroshard: Any, training: Training) -> None:
@@ -172,7 +176,7 @@ def test_a_plan_with_groups_is_refused(neuroshard: Any, training: Training) -> N
     training.plan.write_text(training.planned.model_copy(update={"replication": groups, **optimizer}).to_json())
 
     reports = (training.drift_report(), training.step_report())
-    result = neuroshard("calibrate-steps", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
+    result = neuroshard("calibrate", BUNDLE, training.plan, *reports, "--out", training.folder / "mine")
 
     assert result.code == 2
     assert "replication: steps of groups of devices hold averages of copies" in result.err

@@ -10,7 +10,7 @@ _USES = {
     "input-statistics": "give it by --statistics",
     "plan": "use `neuroshard explain`, `report`, `export`, or `plan`",
     "plan-request": "use `neuroshard plan`",
-    "step-report": "use `neuroshard calibrate-steps`",
+    "step-report": "use `neuroshard calibrate`",
     "table-set": "use `neuroshard plan`, or name it in spec.model.embeddingTablesFrom of a job",
     "topology": "give it by --topology",
     "torchrec-plan": "use `neuroshard score`",
