@@ -104,6 +104,9 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
     ),
     "Train on Kubernetes": (
         _entry("submit", "Check a job file here, and create the job in the cluster.", extra="client"),
+        _entry(
+            "approve", "Approve the plan that a job, or a run on this machine, waits with or suggests.", extra="client"
+        ),
         _entry("status", "Show a job's stages, costs, and last failure.", extra="client"),
         _entry("logs", "Print the logs of the pods of a job's stage.", extra="client"),
         _entry(

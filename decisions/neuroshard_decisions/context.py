@@ -41,6 +41,8 @@ class Rules:
     """Whether files are kept in ConfigMaps, which bounds their size."""
     keeps_checkpoints: bool = False
     """Whether checkpoints outlive the workers wherever these write them, as on one machine."""
+    may_stop_workers: bool = True
+    """Whether what runs workers also stops them, by suspension or preemption: exit code 143 is then no failure."""
     approval: str = ""
     """What the user does to approve the plan of the name {plan} for the job of the name {job}."""
 

@@ -12,6 +12,7 @@ from neuroshard_api.documents.drift_report import DriftChange, Evidence, Slowdow
 from neuroshard_api.documents.plan import IncumbentPlan, Plan
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run
+from neuroshard_decisions import names
 from support import builders
 from support.cli.local_runs import Runs
 from support.cli.stages import PLACE, CalledStages
@@ -165,9 +166,11 @@ def test_a_run_killed_once_it_recorded_an_acceptance_resumes_under_the_candidate
 
 
 def test_with_launch_policy_manual_a_candidate_is_suggested_alone(drifting_runs: Runs, judged_next: Path) -> None:
-    """As in a cluster: --approve is for the plan that the user looked at, and for none that is made later."""
+    """As in a cluster: approval is for the plan that the user looked at, and for none that is made later."""
     shutil.copytree(judged_next, drifting_runs.run_dir)
-    result = drifting_runs.run("--approve", **spec(launchPolicy="Manual"))
+    digest = hashlib.sha256((drifting_runs.run_dir / "plan.json").read_bytes()).hexdigest()
+    (drifting_runs.run_dir / "approved-plan").write_text(names.plan("job", digest), encoding="utf-8")
+    result = drifting_runs.run(**spec(launchPolicy="Manual"))
 
     assert result.code == ExitCode.OK, result.err
     assert record(drifting_runs)["candidate"]["verdict"] == "BetterPlanFound"

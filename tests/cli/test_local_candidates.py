@@ -9,6 +9,7 @@ import pytest
 from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.plan import IncumbentPlan
 from neuroshard_api.job.replanning import CandidatePlan, ReplanningStatus
+from neuroshard_api.replanning.record import with_plan_before
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError, put_accepted_in_place, shown_candidate
 from support import builders
@@ -85,9 +86,11 @@ class Training:
         record = ReplanningStatus(candidates=1, candidate=candidate)
         self.directory.replanning_file.write_text(record.model_dump_json(exclude_none=True), encoding="utf-8")
 
-    def look(self, *, mode: str = "Auto", approved: str = "") -> None:
+    def look(self, *, mode: str = "Auto", approved: str | None = None) -> None:
         """Judge the reports."""
-        self.replanning = replanning(self.directory, self.notes.append, clock=lambda: NOW, mode=mode, approved=approved)
+        if approved is not None:
+            self.directory.approved_file.write_text(f"{approved}\n", encoding="utf-8")
+        self.replanning = replanning(self.directory, self.notes.append, clock=lambda: NOW, mode=mode)
         self.replanning.look()
 
     @property
@@ -128,11 +131,15 @@ def test_a_training_that_fails_under_an_accepted_candidate_goes_back(training: T
     assert training.replanning is not None
     training.replanning.accept()
     accepted = training.directory.plan_file.read_bytes()
-    found = [training.replanning.take_back("out of memory") for _ in range(2)]
+    record = training.replanning.in_doubt
+    assert record is not None
+    before = with_plan_before(record, message="out of memory", now=NOW)
+    assert before is not None
+    training.replanning.restore(before)
+    assert training.replanning.in_doubt is None
     shutil.copyfile(training.directory.plan_file, training.directory.plan_before_file)
     training.directory.plan_file.write_bytes(accepted)
 
-    assert found == [True, False]
     assert [each.reason for each in training.record.history] == ["PlanWritten", "InputsDrifted", "PlanFailed"]
     assert training.record.accepted is None
     assert put_accepted_in_place(training.directory)
@@ -177,7 +184,7 @@ def test_a_candidate_that_was_suggested_is_taken_once_the_user_approves_it(train
 
     assert training.record.candidate is not None
     assert (training.record.candidate.verdict, training.record.candidate.plan_name) == ("BetterPlanFound", shown)
-    assert any("to take it: give the same command with --approve" in note for note in training.notes)
+    assert any(f"to take it: run `neuroshard approve {training.directory.path}`" in note for note in training.notes)
     with pytest.raises(PlanTakenError):
         training.look(mode="Suggest", approved=shown)
 

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from neuroshard_api.documents.drift_report import DriftChange, Evidence, SlowdownCause, StepPart
 from neuroshard_api.documents.plan import IncumbentPlan, Plan
 from neuroshard_api.job.replanning import ReplanningStatus
+from neuroshard_api.replanning.record import with_plan_before
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.replanning import LocalReplanning, PlanTakenError, put_accepted_in_place, shown_candidate
 from support import builders
@@ -85,7 +86,6 @@ class Histories(RuleBasedStateMachine):
             lambda _: None,
             clock=lambda: self.now,
             mode=self.mode,
-            approved=self.approved,
             launch=self.launch,
             max_replans=MAX_REPLANS,
         )
@@ -187,15 +187,19 @@ class Histories(RuleBasedStateMachine):
     def training_fails(self) -> None:
         """All workers fail, and start again: under the plan before, where the newest was not measured yet."""
         self.further.stop()
-        self.further.take_back("out of memory")
+        if (record := self.further.in_doubt) is not None:
+            before = with_plan_before(record, message="out of memory", now=self.now)
+            assert before is not None, "it is in doubt"
+            self.further.restore(before)
         self.resume()
 
     @rule(approves=st.booleans())
     def command_is_killed(self, *, approves: bool) -> None:
-        """The command and its planner are killed; the user gives it again, with --approve or without."""
+        """The command and its planner are killed; the user gives it again, and may have approved the candidate."""
         for planner in self.planners:
             planner.is_killed = True
-        self.approved = shown_candidate(self.directory) if approves else ""
+        self.approved = (shown_candidate(self.directory) if approves else None) or ""
+        self.directory.approved_file.write_text(self.approved, encoding="utf-8")
         put_accepted_in_place(self.directory)
         self.resume()
 

@@ -21,6 +21,8 @@ from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollec
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
+from neuroshard_cli.local.lifecycle import LocalLife
+from neuroshard_cli.main import run
 from support import builders
 from support.cli.local_runs import BUNDLED, TRAINER, Runs, made_plan
 from support.cli.stages import PLACE, TIMES_OUT, CalledStages
@@ -180,14 +182,32 @@ def test_plan_only_trains_nothing(runs: Runs) -> None:
     assert not (runs.run_dir / "train").exists()
 
 
-def test_a_manual_job_waits_for_approval(runs: Runs) -> None:
-    """The plan is looked at first; then the same command trains under it."""
-    first, second = runs.run(launchPolicy="Manual"), runs.run("--approve", launchPolicy="Manual")
+def test_a_manual_job_waits_for_approval(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run says how, and trains once the command was given; a run that resumes needs no second word."""
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalLife, "await_turn", lambda *_: _approve(runs))
+        first = runs.run(launchPolicy="Manual")
+    again = runs.run(launchPolicy="Manual", training={"seed": 7})
 
-    assert first.err.endswith("look at the plan, then run this again with --approve\n")
-    assert "measured" not in first.out
-    assert "plan: reused" in second.err
-    assert "measured" in second.out
+    assert f"waits for approval: run `neuroshard approve {runs.run_dir}`" in first.err
+    assert first.err.count("is approved") == 1
+    assert "measured" in first.out
+    assert "for approval:" not in again.err
+    assert "measured" in again.out
+
+
+def _approve(runs: Runs) -> None:
+    assert run(["approve", str(runs.run_dir)]) == ExitCode.OK
+
+
+def test_what_waits_for_no_approval_is_not_approved(runs: Runs) -> None:
+    """A folder that is of no run is named, and so is a job that trains by itself."""
+    runs.run(launchPolicy="PlanOnly")
+    elsewhere, automatic = runs.neuroshard("approve", runs.folder), runs.neuroshard("approve", runs.run_dir)
+
+    assert (elsewhere.code, automatic.code) == (ExitCode.INVALID_INPUT, ExitCode.INVALID_INPUT)
+    assert "is not the folder of a run" in elsewhere.err
+    assert "no plan waits for approval" in automatic.err
 
 
 def test_a_fallback_plans_what_the_search_could_not(runs: Runs) -> None:

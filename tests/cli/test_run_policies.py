@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from neuroshard_api.job.policies import FailureAction
-from neuroshard_api.job.training_job import Spec
-from neuroshard_api.lifecycle.failures import FailureCause, verdict
+from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.job.status import Stage
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.lifecycle import DeadlineMissedError, LocalLife
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.stage_process import end_marked
-from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
+from neuroshard_cli.local.stage_runner import StageRunner
+from neuroshard_decisions.actions import Decision, EventReason, Start, WorkersRun
 from rich.console import Console
 from support import builders
-from support.cli.local_runs import TRAINER, Runs
+from support.cli.local_runs import TRAINER, Runs, plan_text
 from support.depth import depth
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -53,32 +53,45 @@ class Clock:
         self.now += timedelta(seconds=seconds)
 
 
-def a_spec(**parts: Any) -> Spec:
-    """Return the spec of the tests' job."""
-    return builders.job(**parts).spec
-
-
 def a_life(folder: Path, clock: Clock, **parts: Any) -> LocalLife:
-    """Return the life of a run in a folder."""
+    """Return the life of a run in a folder, which has a plan."""
     directory = RunDirectory(folder)
     directory.train_dir.mkdir(parents=True, exist_ok=True)
-    return LocalLife(directory, a_spec(**parts), clock=clock, wait=clock.wait)
+    if not directory.plan_file.exists():
+        directory.plan_file.write_text(plan_text(1), encoding="utf-8")
+    life = LocalLife(directory, builders.job(**parts), clock=clock, wait=clock.wait)
+    life.train_under_plan()
+    return life
 
 
-def failed(code: int) -> StageFailedError:
-    """Return the failure of a worker with an exit code."""
-    error = StageFailedError("the stage train failed", ExitCode.JOB_FAILED)
-    error.cause = FailureCause(exit_code=code)
-    return error
+def begun(life: LocalLife) -> WorkersRun | None:
+    """Begin the attempt that is decided on, if one may start now."""
+    starts = [each.run for each in life.decide().actions if isinstance(each, Start)]
+    run = next((each for each in starts if isinstance(each, WorkersRun)), None)
+    if run is not None:
+        life.begin_attempt(run)
+    return run
 
 
-def restarted(life: LocalLife, code: int = 1) -> str:
-    """Return the sentence of the restart after a worker ended with an exit code; empty where the job fails."""
-    error = failed(code)
-    decided = life.verdict(error)
-    assert decided is not None
-    assert error.cause is not None
-    return life.restart(error.cause, decided, str(error))
+def ready(life: LocalLife) -> None:
+    """Let the workers train."""
+    life.ready_file.touch()
+    assert life.is_due()
+    life.decide()
+
+
+def failed(life: LocalLife, code: int = 1) -> Decision:
+    """Return the decision once the workers that run ended with an exit code."""
+    life.end_attempt(code, "the trainer failed")
+    return life.decide()
+
+
+def awaited(life: LocalLife, clock: Clock) -> float:
+    """Return the seconds until the next attempt may start, and begin it."""
+    clock.waited_s = 0.0
+    while begun(life) is None:
+        life.await_turn(lambda _: None)
+    return clock.waited_s
 
 
 def test_a_worker_that_fails_is_restarted(runs: Runs) -> None:
@@ -167,7 +180,7 @@ def test_a_suspended_run_frees_the_machine_and_resumes(tmp_path: Path) -> None:
     """Ctrl-Z ends the stage's processes; once the run is continued, the stage runs again, and deadlines begin again."""
     clock, directory = Clock(), RunDirectory(tmp_path)
     left: list[int] = []
-    life = LocalLife(directory, a_spec(), clock=clock, stop=lambda: left.append(end_marked(str(directory.path))))
+    life = LocalLife(directory, builders.job(), clock=clock, stop=lambda: left.append(end_marked(str(directory.path))))
     started = tmp_path / "started"
     code = f"""
 import pathlib, signal
@@ -198,26 +211,29 @@ def test_pauses_grow_and_restarts_end(tmp_path: Path) -> None:
     """Three restarts count: at once, after 10 s, after 20 s; the fourth failure ends the job."""
     clock, pauses_s = Clock(), []
     life = a_life(tmp_path, clock)
+    awaited(life, clock)
     for _ in range(3):
-        assert restarted(life)
-        clock.waited_s = 0.0
-        life.await_start(lambda _: None)
-        pauses_s.append(clock.waited_s)
+        failed(life)
+        pauses_s.append(awaited(life, clock))
+    failed(life)
 
     assert pauses_s == [0.0, 10.0, 20.0]
-    assert not restarted(life)
+    assert (life.has_ended, life.status.stage, life.status.reason) == (True, Stage.FAILED, "MaxRestartsExceeded")
 
 
 def test_an_interrupted_run_keeps_its_restarts_and_its_deadline_begins_again(tmp_path: Path) -> None:
     """A run that ended counts from 0; one that was interrupted goes on."""
     clock = Clock()
     life = a_life(tmp_path, clock)
-    restarted(life)
+    begun(life)
+    failed(life)
     life.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
     clock.now += timedelta(hours=1)
     with a_life(tmp_path, clock, runPolicy={"activeDeadlineSeconds": 60}) as resumed:
         resumed.check()
-        assert resumed.status.restarts == 1
+        run = begun(resumed)
+        assert run is not None
+        assert run.attempt == 1
     assert a_life(tmp_path, clock).status.restarts is None
 
 
@@ -225,14 +241,14 @@ def test_a_deadline_of_the_start_holds_until_the_workers_are_ready(tmp_path: Pat
     """NeuroShard's trainer makes a file once it trains; one's own trains from its start on."""
     clock = Clock()
     life = a_life(tmp_path, clock, runPolicy={"preRunningDeadlineSeconds": 60})
-    life.ready_file.touch()
-    life.look()
+    begun(life)
+    ready(life)
     clock.now += timedelta(minutes=2)
     life.check()
 
     waiting = a_life(tmp_path, clock, runPolicy={"preRunningDeadlineSeconds": 60})
-    waiting.begin_attempt()
-    waiting.look()
+    begun(waiting)
+    waiting.decide()
     clock.now += timedelta(minutes=2)
     with pytest.raises(DeadlineMissedError, match="preRunningDeadlineSeconds"):
         waiting.check()
@@ -241,32 +257,48 @@ def test_a_deadline_of_the_start_holds_until_the_workers_are_ready(tmp_path: Pat
 def test_workers_without_progress_are_restarted(tmp_path: Path) -> None:
     """Once they have reported, they must report again in time; workers that never report are left alone."""
     clock = Clock()
-    clock.now = datetime.now(UTC)
     life = a_life(tmp_path, clock, failurePolicy={"progressTimeoutSeconds": 60})
-    life.ready_file.touch()
-    life.look()
+    begun(life)
+    ready(life)
     clock.now += timedelta(minutes=2)
-    life.look()
-    (tmp_path / "train" / "progress.json").touch()
+    assert not life.stops(life.decide())
+    (tmp_path / "train" / "progress.json").write_text(TrainingProgress(step=1).to_json(), encoding="utf-8")
+    assert life.is_due()
+    life.decide()
     clock.now += timedelta(minutes=2)
-    with pytest.raises(StageFailedError, match="hangs") as hung:
-        life.look()
+    assert life.is_due()
+    hung = life.decide()
 
-    decided = life.verdict(hung.value)
-    assert decided is not None
-    assert decided.action is FailureAction.RESTART_JOB
+    assert [each.reason for each in hung.events] == [EventReason.WORKERS_RESTARTED]
+    assert "progressTimeoutSeconds 60" in hung.events[0].message
+    assert life.stops(life.decide())
+    life.stop_attempt()
+    run = begun(life)
+    assert run is not None
+    assert run.attempt == 1
 
 
-@pytest.mark.parametrize("code", [1, 2, 7, 137, 143])
-def test_the_verdict_is_that_of_the_operator(tmp_path: Path, code: int) -> None:
-    """On a job of one node, whose worker was ready; one that something else stopped (143) counts as any other."""
+def test_workers_that_something_else_stopped_count_as_failed(tmp_path: Path) -> None:
+    """Exit code 143 is a cluster's own doing; here nothing but a failure sends it, and it would repeat for ever."""
     life = a_life(tmp_path, Clock())
-    life.ready_file.touch()
-    life.look()
+    begun(life)
+    failed(life, 143)
 
-    cause = FailureCause(exit_code=code)
-    expected = verdict(a_spec().failure_policy, cause, has_run=True, nobody_late=True)
-    assert life.verdict(failed(code)) == expected
+    assert life.status.restarts_count_towards_max == 1
+
+
+def test_a_plan_waits_until_it_is_approved(tmp_path: Path) -> None:
+    """The status says how; another plan's name approves nothing."""
+    life = a_life(tmp_path, Clock(), launchPolicy="Manual")
+    assert begun(life) is None
+    assert f"run `neuroshard approve {tmp_path}`" in (life.status.message or "")
+    (tmp_path / "approved-plan").write_text("job-plan-0\n", encoding="utf-8")
+    assert begun(life) is None
+    assert life.status.plan is not None
+    assert life.status.plan.config_map_ref is not None
+    (tmp_path / "approved-plan").write_text(f"{life.status.plan.config_map_ref.name}\n", encoding="utf-8")
+
+    assert begun(life) is not None
 
 
 @settings(max_examples=depth(25, 500))
@@ -279,7 +311,9 @@ def test_restarts_grow_by_one_and_those_that_count_stay_within_the_maximum(
     life = a_life(folder, clock, failurePolicy=policy)
     for number, code in enumerate(codes, start=1):
         clock.wait(data.draw(st.sampled_from((0.0, 60.0, 4000.0))))
-        if not restarted(life, code):
+        awaited(life, clock)
+        failed(life, code)
+        if life.has_ended:
             assert (life.status.restarts_count_towards_max or 0) == most
             return
         if data.draw(st.booleans()):

@@ -84,6 +84,15 @@ def since_replan_s(record: ReplanningStatus, now: datetime) -> float | None:
     return (now - record.history[-1].start_time).total_seconds() if record.replans and record.history else None
 
 
+def suggested_plan(record: ReplanningStatus) -> str | None:
+    """Return the name of the candidate that is taken once the user approves it. None: there is none."""
+    shown = record.candidate
+    is_current = {ReplanVerdict.NO_BETTER_PLAN, ReplanVerdict.GAIN_TOO_SMALL}
+    if shown is None or shown.verdict not in set(ReplanVerdict) - is_current:
+        return None
+    return shown.plan_name
+
+
 def next_to_plan_in_force(
     record: ReplanningStatus,
     *,

@@ -108,6 +108,14 @@ class JobsClient:
                 **self._where, body=job, field_validation="Strict", _request_timeout=CALL_TIMEOUT_S, **trial
             )
 
+    def annotate(self, name: str, key: str, value: str) -> None:
+        """Set an annotation of a job. Raises CommandError."""
+        body = {"metadata": {"annotations": {key: value}}}
+        with _sentences(f"{name} in namespace {self.namespace}"):
+            self._jobs.patch_namespaced_custom_object(
+                **self._where, name=name, body=body, _request_timeout=CALL_TIMEOUT_S
+            )
+
     def create_config_map(self, config_map: Mapping[str, Any]) -> None:
         """Create a ConfigMap. Raises CommandError."""
         with _sentences(f"ConfigMap {config_map['metadata']['name']} in namespace {self.namespace}"):

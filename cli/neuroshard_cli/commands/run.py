@@ -32,13 +32,6 @@ def run(  # noqa: PLR0917 - typer passes by name
             exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: FILE's folder."
         ),
     ] = None,
-    approve: Annotated[
-        bool,
-        typer.Option(
-            "--approve",
-            help="Approve the plan shown last: with launchPolicy Manual, or a candidate.",
-        ),
-    ] = False,
     port: Annotated[
         int | None,
         typer.Option(min=1024, max=65535, help="Port where the processes meet. Default: the job's, or any free one."),
@@ -51,6 +44,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     """
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.job.job_file import read_job_file
+    from neuroshard_api.job.training_job import LaunchPolicy
 
     from neuroshard_cli.local.directory import RunDirectory
     from neuroshard_cli.local.progress_view import RunView
@@ -73,12 +67,12 @@ def run(  # noqa: PLR0917 - typer passes by name
         left_over = end_marked(str(directory.path))
         if left_over:
             say(f"ended {left_over} processes that an earlier run had left in {directory.path}")
-        local = LocalRun(found, tables, directory, view := RunView(stages, progress_console()), approve=approve)
+        local = LocalRun(found, tables, directory, view := RunView(stages, progress_console()))
         try:
             with view, local.life:
                 planned = _planned(local, plan=plan, bundle=bundle, root=root)
-                waits = _waits(found.job, approved=approve)
-                if not waits:
+                is_trained = found.job.spec.launch_policy is not LaunchPolicy.PLAN_ONLY
+                if is_trained:
                     local.train(data_dir=root, port=port)
                     planned = local.plan_in_force() if isinstance(planned, Plan) else planned
         except KeyboardInterrupt:
@@ -90,14 +84,16 @@ def run(  # noqa: PLR0917 - typer passes by name
         result = result_of(found.job.metadata.name, directory, planned, load_average=os.getloadavg()[1])
         write_file(directory.result_file, result_json(result))
         write_run_page(directory, planned)
-        correction = None if waits else local.corrected(result)
+        correction = local.corrected(result) if is_trained else None
     if json:
         print_document(result_json(result))
         return
     print_text(result_table(result))
     reports = {"the plan as a report": directory.plan_report, "the run as a report": directory.run_report}
-    notes = [*(f"{name}: {report}" for name, report in reports.items() if report.exists()), correction, waits]
-    for note in filter(None, notes):
+    untrained = None if is_trained else "launchPolicy is PlanOnly: nothing is trained"
+    for note in filter(
+        None, (*(f"{name}: {each}" for name, each in reports.items() if each.exists()), correction, untrained)
+    ):
         say(note)
 
 
@@ -118,17 +114,6 @@ def _say_how_to_resume(error: "StageFailedError") -> None:
     for line in error.tail:
         say(f"  | {line}")
     error.args = (with_resumption(str(error)),)
-
-
-def _waits(job: "DLRMTrainingJob", *, approved: bool) -> str:
-    """Return the reason that a planned job is not trained now; empty: it is."""
-    from neuroshard_api.job.training_job import LaunchPolicy
-
-    if job.spec.launch_policy is LaunchPolicy.PLAN_ONLY:
-        return "launchPolicy is PlanOnly: nothing is trained"
-    if job.spec.launch_policy is LaunchPolicy.MANUAL and not approved:
-        return "launchPolicy is Manual: look at the plan, then run this again with --approve"
-    return ""
 
 
 def _require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path) -> None:

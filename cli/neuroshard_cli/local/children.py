@@ -1,5 +1,6 @@
 """A run's folder and processes as decisions see a job: processes in place of Jobs, files in place of ConfigMaps."""
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,22 +21,29 @@ if TYPE_CHECKING:
 
 UID = "local"
 """uid of the job, which owns all that is in its folder."""
-APPROVAL = "give the same command with --approve"
+APPROVAL = "run `neuroshard approve {folder}`"
 
 
 class Children:
     """Processes that a run started for decisions, and the documents in its folder.
 
     Args:
+        directory: of the run.
         job: that is run.
-        at_hand: its tables and cost models.
+        at_hand: its tables and cost models. None: its plan is given.
         clock: the present time, with its zone.
     """
 
     def __init__(
-        self, job: "DLRMTrainingJob", at_hand: "AtHand", *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+        self,
+        directory: RunDirectory,
+        job: "DLRMTrainingJob",
+        at_hand: "AtHand | None",
+        *,
+        clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.job = job
+        self._directory = directory
         self._at_hand = at_hand
         self._clock = clock
         self._jobs: dict[str, ChildJob] = {}
@@ -52,7 +60,6 @@ class Children:
         documents: Mapping[str, "Document"],
         *,
         shared: "Mapping[str, ProfileSummary] | None" = None,
-        approved: str = "",
     ) -> "Context":
         """Return the run as decisions see it.
 
@@ -60,12 +67,12 @@ class Children:
             status: of the job.
             documents: in the folder, by the names that decisions have for them.
             shared: profiles that outlive the run, by name. If unset: none.
-            approved: name of the plan that the user approves. Empty: none.
         """
         from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
         from neuroshard_decisions.context import Context, Rules
         from neuroshard_decisions.observed.objects import Meta, Observed, TrainingJobObject
 
+        approved = self._directory.approved_plan
         found = TrainingJobObject(
             meta=Meta(name=self.job.metadata.name, uid=UID),
             namespace="",
@@ -83,35 +90,52 @@ class Children:
             ),
             job=self.job,
             status=status,
-            rules=Rules(in_config_maps=False, keeps_checkpoints=True, approval=APPROVAL),
+            rules=Rules(
+                in_config_maps=False,
+                keeps_checkpoints=True,
+                may_stop_workers=False,
+                approval=APPROVAL.format(folder=shlex.quote(str(self._directory.path))),
+            ),
             now=self.now,
             at_hand=self._at_hand,
         )
 
     def started(self, run: "Run") -> None:
         """Note that a process was started."""
+        from neuroshard_decisions import names
+        from neuroshard_decisions.actions import WorkersRun
         from neuroshard_decisions.observed.objects import ChildJob, ChildPod, Meta
 
         now = self.now
-        self._jobs[run.name] = ChildJob(
-            meta=Meta(name=run.name, uid=run.name, owner_uid=UID, created=now), role=run.role
-        )
+        is_workers = isinstance(run, WorkersRun)
+        labels = {names.INPUTS_HASH_LABEL: names.short(run.workers_hash)} if is_workers else {}
+        attempt = run.attempt if is_workers else 0
+        meta = Meta(name=run.name, uid=run.name, owner_uid=UID, created=now, labels=labels)
+        self._jobs[run.name] = ChildJob(meta=meta, role=run.role, attempt=attempt)
         self._pods[run.name] = ChildPod(
-            meta=Meta(name="", owner_uid=run.name, created=now), role=run.role, phase="Running"
+            meta=Meta(name="", owner_uid=run.name, created=now), role=run.role, attempt=attempt, phase="Running"
         )
 
-    def ended(self, run: "Run", exit_code: int, log_tail: str, *, timed_out: bool = False) -> None:
+    def ready(self, name: str) -> None:
+        """Note that workers train."""
+        self._pods[name] = replace(self._pods[name], ready=True)
+
+    def starting(self, name: str) -> None:
+        """Note that workers start again, and do not train yet."""
+        self._pods[name] = replace(self._pods[name], ready=False)
+
+    def ended(self, name: str, exit_code: int, log_tail: str, *, timed_out: bool = False) -> None:
         """Note how a process ended."""
         from neuroshard_decisions.observed.objects import JobEnd, Termination
         from neuroshard_decisions.stages.stage_job import DEADLINE_EXCEEDED
 
         now, succeeded = self.now, exit_code == 0 and not timed_out
         reason = DEADLINE_EXCEEDED if timed_out else ""
-        job, pod = self._jobs[run.name], self._pods[run.name]
+        job, pod = self._jobs[name], self._pods[name]
         outcome = JobEnd(succeeded=succeeded, reason=reason, message="", time=now)
-        end = Termination(container=run.role, exit_code=exit_code, reason=reason, message=log_tail, time=now)
-        self._jobs[run.name] = replace(job, outcome=outcome)
-        self._pods[run.name] = replace(
+        end = Termination(container=job.role, exit_code=exit_code, reason=reason, message=log_tail, time=now)
+        self._jobs[name] = replace(job, outcome=outcome)
+        self._pods[name] = replace(
             pod, phase="Succeeded" if succeeded else "Failed", termination=None if succeeded else end
         )
 

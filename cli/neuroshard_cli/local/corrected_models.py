@@ -80,7 +80,7 @@ class LocalCorrection:
             return None
         asked = Plan.read(self._directory.plan_file).request
         models = GivenModels(bundle=BundleSource(), topology=asked.topology)
-        children = Children(self._job, AtHand(tables=asked.tables, models=models, profile=_PROFILE))
+        children = Children(self._directory, self._job, AtHand(tables=asked.tables, models=models, profile=_PROFILE))
         planned = Planned(summary=plan, name=names.plan(self._job.metadata.name, plan.hash), is_kept=True)
         workers = ChildJob(meta=Meta(name=names.WORKER), role=names.WORKER)
         key = correction_key(children.context(self._status(), {}), plan.model_hash)
@@ -156,13 +156,13 @@ class LocalCorrection:
             _, factors = corrected(self._profile, self._directory.plan_file, reports, self._out, is_priced_by=True)
         except (CorrectionError, CostModelError, DocumentError) as error:
             self._problem = str(error)
-            children.ended(run, ExitCode.INVALID_INPUT, f"error: {error}")
+            children.ended(run.name, ExitCode.INVALID_INPUT, f"error: {error}")
             return
         self._errors = "; ".join(
             f"{part} {PERCENT * found.mape_before:.0f} % before, {PERCENT * found.mape_after:.0f} % after"
             for part, found in factors.items()
         )
-        children.ended(run, ExitCode.OK, "")
+        children.ended(run.name, ExitCode.OK, "")
 
     def _sentence(self, found: "CorrectionStatus") -> str:
         if not self._errors:

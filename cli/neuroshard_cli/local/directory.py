@@ -32,6 +32,7 @@ class RunDirectory:
         state.json                   what is finished, and from which inputs
         status.json                  restarts, the last failure, deadlines' start, as in a job's status
         result.json run.html         predicted, baseline and measured cost, metrics
+        approved-plan                name of the plan that `neuroshard approve` has approved
         replanning.json candidate.json candidate-request.json candidate-inputs.json   further plans for changed inputs
 
     Args:
@@ -53,6 +54,7 @@ class RunDirectory:
         self.replanning_file = self.path / "replanning.json"
         self.candidate_file = self.path / "candidate.json"
         self.status_file = self.path / "status.json"
+        self.approved_file = self.path / "approved-plan"
         self.plan_before_file = self.path / "plan-before.json"
         self.inputs_file = self.path / "candidate-inputs.json"
         self.candidate_request_file = self.path / "candidate-request.json"
@@ -96,6 +98,14 @@ class RunDirectory:
         except OSError:
             return False
         return False
+
+    @property
+    def approved_plan(self) -> str:
+        """Name of the plan that the user has approved; empty where there is none."""
+        try:
+            return self.approved_file.read_text(encoding="utf-8").strip()
+        except OSError:
+            return ""
 
     def was_made_from(self, stage: str, inputs: str) -> bool:
         """Return whether a stage was last finished from these inputs; its files may have been replaced since."""

@@ -68,7 +68,7 @@ class LocalPlanning:
         self._models = GivenModels(bundle=BundleSource(), topology=profiled.topology)
         self._published: dict[str, PlanResult | Unreadable] = {}
         """Plans that planners have written, by the names that decisions have for them."""
-        self.children = Children(job, AtHand(tables=tables, models=self._models))
+        self.children = Children(directory, job, AtHand(tables=tables, models=self._models))
 
     def request(self, *, replans: int) -> str:
         """Return the planner's request as JSON, after a failure rule has asked so often for another plan.
@@ -128,12 +128,12 @@ class LocalPlanning:
                 self._count_dense(run)
             self._runner.run("plan", command, {}, within_s=limit_s(spec.experimental.planner))
         except StageFailedError as error:
-            if error.cause is None and not error.timed_out:
+            if error.exit_status is None and not error.timed_out:
                 raise  # no process was started
-            code = KILLED if error.cause is None or error.cause.exit_code is None else error.cause.exit_code
-            self.children.ended(run, code, "\n".join(error.tail), timed_out=error.timed_out)
+            code = KILLED if error.exit_status is None else error.exit_status
+            self.children.ended(run.name, code, "\n".join(error.tail), timed_out=error.timed_out)
             return error
-        self.children.ended(run, ExitCode.OK, "")
+        self.children.ended(run.name, ExitCode.OK, "")
         found = plan_document(directory.plan_file)
         if found is not None:
             self._published[run.result] = found

@@ -69,7 +69,6 @@ class LocalReplanning:
         bundle_dir: the cost models of the plan.
         has_dense: whether the dense part was counted for the plan.
         replans: how often a failure rule asked for another plan.
-        approved: name of the candidate that the user approves. Empty: none.
         note: called with each decision, as a sentence.
         launch: starts a planner's command. If unset: as a process of this machine.
     """
@@ -82,7 +81,6 @@ class LocalReplanning:
         bundle_dir: Path,
         has_dense: bool,
         replans: int = 0,
-        approved: str = "",
         note: Callable[[str], None],
         launch: "Callable[[Sequence[str], RunDirectory], PlannerProcess] | None" = None,
     ) -> None:
@@ -100,10 +98,9 @@ class LocalReplanning:
         self._accepted: ReplanningStatus | None = None
         """The record once the candidate is in place. None: it is not to be taken."""
         self._seen: tuple[int | None, ...] = ()
-        """Versions of the reports that were decided on."""
+        """Versions of the reports, and of the approval, that were decided on."""
         self._noted = ""
         self._record = _recorded(directory)
-        self._approved = approved
 
     def look(self) -> None:
         """Make, follow, and judge a candidate, as the reports of the training ask for. Returns at once.
@@ -118,8 +115,9 @@ class LocalReplanning:
             if status is None:
                 return
             self._ended(status)
-        seen = tuple(_version(self._directory.train_dir / name) for name in (DRIFT_REPORT_FILE, STEP_REPORT_FILE))
-        if seen == self._seen or None in seen:
+        reports = [self._directory.train_dir / name for name in (DRIFT_REPORT_FILE, STEP_REPORT_FILE)]
+        seen = tuple(map(_version, (*reports, self._directory.approved_file)))
+        if seen == self._seen or None in seen[:-1]:
             return
         for _ in range(MAX_PASSES):
             if not self._pass():
@@ -136,22 +134,23 @@ class LocalReplanning:
         is_in_place = put_accepted_in_place(self._directory)
         assert is_in_place, "the record names the candidate's file"
 
-    def take_back(self, why: str) -> bool:
-        """Put the plan before in the place of one that was taken and under which the training failed.
-
-        Returns False, and changes nothing, where the plan is the first one, or was measured, and so trains.
-        """
+    @property
+    def in_doubt(self) -> "ReplanningStatus | None":
+        """The record, where the plan before the newest one is kept and may take its place again. None: it may not."""
         from neuroshard_api.replanning.record import with_plan_before
 
         history = self._record.history
         if not history or history[-1].hash != f"sha256:{file_digest(self._directory.plan_file)}":
-            return False  # a failure rule has had another plan made since
-        before = with_plan_before(self._record, message=why, now=self._children.now)
-        file = self._directory.plan_before_file
-        if before is None or f"sha256:{file_digest(file)}" != before.history[-1].hash:
-            return False
-        self._keep(before)
-        return put_accepted_in_place(self._directory)
+            return None  # a failure rule has had another plan made since
+        before = with_plan_before(self._record, message="", now=self._children.now)
+        kept = f"sha256:{file_digest(self._directory.plan_before_file)}"
+        return self._record if before is not None and before.history[-1].hash == kept else None
+
+    def restore(self, record: "ReplanningStatus") -> None:
+        """Put the plan before in the place of the one that was given up, as a record says."""
+        self._keep(record)
+        is_in_place = put_accepted_in_place(self._directory)
+        assert is_in_place, "it was kept"
 
     def stop(self) -> None:
         """End the planner, if it still runs: the training has ended."""
@@ -179,9 +178,7 @@ class LocalReplanning:
             return False
         job = self._children.job.metadata.name
         planned = Planned(summary=plan, name=names.plan(job, plan.hash), is_kept=True)
-        context = self._children.context(
-            self._status(plan, report), self._documents(plan, report), approved=self._approved
-        )
+        context = self._children.context(self._status(plan, report), self._documents(plan, report))
         workers = ChildJob(meta=Meta(name=names.worker_job(job, 0)), role=names.WORKER)
         training = TrainingWorkers(context=context, planned=planned, workers=workers, drift=drift_of(context, planned))
         step = replan(training, candidate_hash=self._candidate_hash())
@@ -279,7 +276,7 @@ class LocalReplanning:
         log = self._directory.log("replan").read_text(encoding="utf-8", errors="replace")
         failure = failure_of(status, log) if status else None
         code, tail = (0, "") if failure is None else (failure.container_code, "\n".join(failure.tail))
-        self._children.ended(self._run, code, tail)
+        self._children.ended(self._run.name, code, tail)
         self._planner, self._seen = None, ()
 
     def _forget_planner(self) -> None:
@@ -322,19 +319,15 @@ def _process(command: Sequence[str], directory: RunDirectory) -> "subprocess.Pop
     return process
 
 
-def shown_candidate(directory: RunDirectory) -> str:
-    """Return the name of the candidate that the record says how to take. Empty: there is none, or no such record."""
+def shown_candidate(directory: RunDirectory) -> str | None:
+    """Return the name of the candidate that the record says how to take. None: there is none, or no such record."""
     from neuroshard_api.documents.document import DocumentError
-    from neuroshard_api.replanning.decision import ReplanVerdict
+    from neuroshard_api.replanning.record import suggested_plan
 
     try:
-        shown = _recorded(directory).candidate
+        return suggested_plan(_recorded(directory))
     except DocumentError:
-        return ""
-    if shown is None or shown.verdict not in set(ReplanVerdict):
-        return ""
-    is_taken_on_demand = shown.verdict not in {ReplanVerdict.NO_BETTER_PLAN, ReplanVerdict.GAIN_TOO_SMALL}
-    return (shown.plan_name or "") if is_taken_on_demand else ""
+        return None
 
 
 def put_accepted_in_place(directory: RunDirectory) -> bool:

@@ -3,12 +3,11 @@
 import os
 import socket
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_api.job.job_file import JobFile
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.plan_file import mismatches
 
@@ -16,7 +15,7 @@ from neuroshard_cli.local.children import Children
 from neuroshard_cli.local.corrected_models import LocalCorrection, take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
-from neuroshard_cli.local.lifecycle import LocalLife
+from neuroshard_cli.local.lifecycle import LocalLife, WorkersStoppedError
 from neuroshard_cli.local.planning import LocalPlanning, MeasuredModels, limit_s
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan, Plan
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.documents.topology import Topology
+    from neuroshard_decisions.actions import Decision, WorkersRun
 
     from neuroshard_cli.local.replanning import LocalReplanning
     from neuroshard_cli.local.result import RunResult
@@ -44,23 +44,19 @@ class LocalRun:
         tables: its tables.
         directory: locked by the caller.
         view: shows the stages.
-        approve: whether the user approves the plan that an earlier run has shown.
     """
 
-    def __init__(
-        self, file: JobFile, tables: "TableSet", directory: RunDirectory, view: RunView, *, approve: bool = False
-    ) -> None:
+    def __init__(self, file: JobFile, tables: "TableSet", directory: RunDirectory, view: RunView) -> None:
         self._file = file
         self._job = file.job
         self.spec = file.job.spec
         self._given_tables = self._tables = tables
         self._directory = directory
         self._view = view
-        self.life = LocalLife(directory, self.spec)
+        self.life = LocalLife(directory, file.job)
         self._runner = StageRunner(directory, view, check=self.life.check, suspend=self._suspend)
-        self._approve = approve
-        self._approved: str | None = None
-        """Name of the candidate that the user approves; empty where none was shown. None: not known yet."""
+        self._asked: str | None = ""
+        """Sentence that asks for approval, once it is on the screen."""
         self._children: Children | None = None
         """What the run has started for its plans. None: the plan was given."""
         self._further: LocalReplanning | None = None
@@ -323,52 +319,83 @@ class LocalRun:
         write_file(self._directory.plan_report, render_html(plan, traffic=traffic))
 
     def _train_replanned(self, data_dir: Path, port: int | None) -> None:
-        """Train to the end: restarts, also under further plans, resume from the newest checkpoint.
+        """Train to the end: each attempt, also under further plans, resumes from the newest checkpoint.
 
         Raises StageFailedError where the failure policy ends the job.
         """
         from neuroshard_cli.local.replanning import PlanTakenError
 
-        replanning = self._replanning()
-        while True:
+        replanning, failure = self._replanning(), None
+        self.life.train_under_plan()
+        while not self.life.has_ended:
+            run = _workers_of(self._decided(replanning))
+            if run is None:
+                if not self.life.has_ended:
+                    self.life.await_turn(lambda note: self._view.note("train", note))
+                continue
+            failure = None
             try:
-                self.life.await_start(lambda note: self._view.note("train", note))
-                self.life.begin_attempt()
-                self._run_trainer(data_dir, port, (lambda: None) if replanning is None else replanning.look)
+                self.life.begin_attempt(run)
+                self._run_trainer(data_dir, port, replanning)
             except PlanTakenError as taken:
                 assert replanning is not None, "it has raised"
+                self.life.stop_attempt()
                 replanning.accept()
                 self._finish_accepted()
                 self._view.say(f"train: restarts under another plan: {taken}")
-                replanning = self._replanning()
+            except WorkersStoppedError:
+                self.life.stop_attempt()
             except StageFailedError as error:
-                self._restart(error, replanning)
-                replanning = self._replanning()
+                if error.exit_status is None:
+                    raise
+                failure = error
+                self.life.end_attempt(error.exit_status, "\n".join([*error.tail, error.summary]))
             else:
-                return
+                self.life.end_attempt(ExitCode.OK, "")
             finally:
                 if replanning is not None:
                     replanning.stop()
+            self.life.train_under_plan()
+            replanning = self._replanning()
+        self._require_success(failure)
 
-    def _restart(self, error: StageFailedError, replanning: "LocalReplanning | None") -> None:
-        """Prepare the next attempt by the failure policy. Raises the error where that ends the job."""
-        from neuroshard_api.job.policies import FailureAction
+    def _decided(self, replanning: "LocalReplanning | None") -> "Decision":
+        """Return the decision of a pass, once the plan that it asks for is there, and show what people should know."""
+        from neuroshard_decisions.actions import EventReason
+        from neuroshard_decisions.conditions import Reason
 
-        decided, what, cause = self.life.verdict(error), str(error), error.cause
-        if decided is None or cause is None:
-            raise error
-        if decided.counts and replanning is not None and replanning.take_back(what):
+        replans, doubted = self.life.replans, None if replanning is None else replanning.in_doubt
+        decision = self.life.decide(in_doubt=doubted)
+        status = self.life.status
+        for event in decision.events:
+            if event.reason is EventReason.WORKERS_RESTARTED:
+                message = self._directory.with_log_kept("train", status.restarts or 0, event.message)
+                self._view.say(f"train: {message}")
+        if status.reason == Reason.WAITING_FOR_APPROVAL and status.message != self._asked:
+            self._asked = status.message
+            self._view.say(f"train: {self._asked}")
+        recorded = None if decision.status is None else decision.status.replanning
+        if replanning is not None and recorded is not None and recorded != doubted:
+            replanning.restore(recorded)
             self._finish_accepted()
-            what = f"{what}; they resume under the plan before, since this one was not measured yet"
-            decided = replace(decided, action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS)
-        replans, message = self.life.replans, self.life.restart(cause, decided, what)
-        if not message:
-            if self.life.status.restarts:
-                self._view.say(f"train: {self.life.status.message}")
-            raise error
-        self._view.say(f"train: {self._directory.with_log_kept('train', self.life.status.restarts or 0, message)}")
+            self.life.train_under_plan()
         if self.life.replans > replans and self._models is not None:
             self.plan(self._models)
+            self.life.train_under_plan()
+        return decision
+
+    def _require_success(self, failure: StageFailedError | None) -> None:
+        """Do nothing if the training has succeeded. Raises StageFailedError."""
+        from neuroshard_api.job.status import Stage
+
+        status = self.life.status
+        if status.stage is not Stage.FAILED:
+            return
+        if failure is None:
+            raise StageFailedError(f"the stage train failed: {status.message}", ExitCode.JOB_FAILED)
+        if status.restarts:
+            self._view.say(f"train: {status.message}")
+        raise failure
 
     def _finish_accepted(self) -> None:
         """Finish the stage of the plan again, for the candidate that took the plan's place."""
@@ -408,7 +435,7 @@ class LocalRun:
         from neuroshard_api.job.replanning import ReplanningMode
         from neuroshard_api.replanning.support import replanning_policy, unsupported
 
-        from neuroshard_cli.local.replanning import LocalReplanning, shown_candidate
+        from neuroshard_cli.local.replanning import LocalReplanning
 
         policy = replanning_policy(self.spec)
         if policy.mode is ReplanningMode.OFF:
@@ -417,15 +444,12 @@ class LocalRun:
         if why is not None or self._bundle_dir is None or self._children is None:
             self._view.say(f"no plans are made for inputs that drift: {why or 'the plan is given by --plan'}")
             return None
-        if self._approved is None:
-            self._approved = shown_candidate(self._directory) if self._approve else ""
         self._further = LocalReplanning(
             self._directory,
             self._children,
             bundle_dir=self._bundle_dir,
             has_dense=counts_dense(self.spec),
             replans=self.life.replans,
-            approved=self._approved,
             note=self._view.say,
         )
         return self._further
@@ -436,7 +460,7 @@ class LocalRun:
             self._further.stop()
         self.life.suspend()
 
-    def _run_trainer(self, data_dir: Path, port: int | None, look: Callable[[], None]) -> None:
+    def _run_trainer(self, data_dir: Path, port: int | None, replanning: "LocalReplanning | None") -> None:
         from neuroshard_api.job.stage_commands import (
             ANY_PORT,
             READY_FILE_VARIABLE,
@@ -474,14 +498,23 @@ class LocalRun:
         page = LivePage(directory)
 
         def watched() -> None:
-            self.life.look()
+            if self.life.is_due() and self.life.stops(self._decided(replanning)):
+                raise WorkersStoppedError
             page.look()
-            look()
+            if replanning is not None:
+                replanning.look()
 
         try:
             self._runner.run("train", command, environment, look=watched)
         finally:
             page.write()
+
+
+def _workers_of(decision: "Decision") -> "WorkersRun | None":
+    from neuroshard_decisions.actions import Start, WorkersRun
+
+    runs = (each.run for each in decision.actions if isinstance(each, Start))
+    return next((each for each in runs if isinstance(each, WorkersRun)), None)
 
 
 def _require_free(port: int) -> None:

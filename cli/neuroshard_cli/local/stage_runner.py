@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from neuroshard_cli.local.stage_process import StageSuspendedError, StageTimeout
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.progress import TrainingProgress
-    from neuroshard_api.lifecycle.failures import FailureCause, FailureVerdict
 
 
 class StageFailedError(CommandError):
@@ -25,10 +23,10 @@ class StageFailedError(CommandError):
     tail: Sequence[str] = ()
     timed_out: bool = False
     """Whether timeoutSeconds ended it."""
-    cause: "FailureCause | None" = None
-    """As the failure policy takes it. None: no process was started."""
-    verdict: "FailureVerdict | None" = None
-    """Of a failure that no rule decides."""
+    exit_status: int | None = None
+    """Exit code of the worker that failed first, as a container has it. None: no process has ended by itself."""
+    summary: str = ""
+    """The failure and its log, without the stage's name."""
 
 
 class StageRunner:
@@ -89,8 +87,6 @@ class StageRunner:
             self._check()
             look()
 
-        from neuroshard_api.lifecycle.failures import FailureCause
-
         log = self._directory.log(stage)
         try:
             while True:
@@ -124,12 +120,9 @@ class StageRunner:
         if status:
             failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
             problem, separator, hint = failure.sentence.partition("; hint: ")
-            sentence = f"the stage {stage} failed: {problem} (log: {log}){separator}{hint}"
-            failed = StageFailedError(sentence, failure.exit_code)
-            failed.tail = failure.tail
-            failed.cause = FailureCause(
-                exit_code=failure.container_code, message="\n".join(failure.tail), time=datetime.now(UTC)
-            )
+            summary = f"{problem} (log: {log}){separator}{hint}"
+            failed = StageFailedError(f"the stage {stage} failed: {summary}", failure.exit_code)
+            failed.tail, failed.exit_status, failed.summary = failure.tail, failure.container_code, summary
             raise failed
 
     def _newest(self, stage: str) -> str:

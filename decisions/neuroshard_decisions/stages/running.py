@@ -189,7 +189,7 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
         cause,
         has_run=context.ready_since is not None,
         nobody_late=never_met,
-        stopped=was_stopped(current, context.observed.pods),
+        stopped=context.rules.may_stop_workers and was_stopped(current, context.observed.pods),
         lost_node=lost_node,
     )
     if lost_node:  # the next attempt avoids the silent pod's node and not that of the peer that noticed it

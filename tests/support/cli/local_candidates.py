@@ -18,7 +18,6 @@ def replanning(
     *,
     clock: Callable[[], datetime],
     mode: str = "Suggest",
-    approved: str = "",
     max_replans: int | None = None,
     launch: Callable[[Sequence[str], RunDirectory], PlannerProcess] | None = None,
 ) -> LocalReplanning:
@@ -27,13 +26,12 @@ def replanning(
     most = {} if max_replans is None else {"maxReplans": max_replans}
     job = builders.job(replanning={"mode": mode, **most}, trainer={"numProcPerNode": asked.topology.devices_per_node})
     models = GivenModels(bundle=BundleSource(), topology=asked.topology)
-    children = Children(job, AtHand(tables=asked.tables, models=models), clock=clock)
+    children = Children(directory, job, AtHand(tables=asked.tables, models=models), clock=clock)
     return LocalReplanning(
         directory,
         children,
         bundle_dir=directory.path,
         has_dense=False,
-        approved=approved,
         note=note,
         launch=launch,
     )
