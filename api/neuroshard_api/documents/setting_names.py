@@ -1,7 +1,7 @@
 """Names of a request's settings in messages: those of the job that the user wrote, where the request was made of one.
 
 A request is a translation of a job, or of tables with ``--set``. Messages of the planner name the request's fields;
-whoever wrote `spec.planner.maxMemoryPerDevice` has no field `constraints.max_memory_bytes_per_device`.
+a user who wrote `spec.planner.maxMemoryPerDevice` has no field `constraints.max_memory_bytes_per_device`.
 """
 
 import re
