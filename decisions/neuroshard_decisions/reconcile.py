@@ -39,7 +39,7 @@ from neuroshard_decisions.stages.corrected_models import (
 from neuroshard_decisions.stages.documents import documents_needed, events_needed
 from neuroshard_decisions.stages.drift import drift_of, steady
 from neuroshard_decisions.stages.given_plan import adopt_plan
-from neuroshard_decisions.stages.input_hashes import plan_inputs_hash, takes_given_models
+from neuroshard_decisions.stages.input_hashes import plan_inputs_hash, replans_of, takes_given_models
 from neuroshard_decisions.stages.launching import launch
 from neuroshard_decisions.stages.lost_labels import relabelled
 from neuroshard_decisions.stages.pinned import wait_for_a_node
@@ -322,11 +322,10 @@ def _inputs_hash(context: Context, candidate: int | None = None) -> str:
     hardware: HardwareStatus | None = hardware_of(context) if _profiles(context) else None
     further, changes = context.status.replanning, context.status.table_changes or 0
     number = candidate or (further.accepted if further else None) or 0
-    replans = context.status.replans or 0
     return plan_inputs_hash(
         context.spec,
         hardware,
-        replans=replans,
+        replans=replans_of(context),
         table_changes=changes,
         candidate=number,
         correction=taken(context),

@@ -383,6 +383,8 @@ class Status(Part):
     replans: Small | None = None
     """How often a rule with the action ReplanAndRestart had the job planned again, each time with 5 percent more of the
     devices' memory kept free."""
+    replans_inputs_hash: Text | None = None
+    """SHA-256 of the spec's planning inputs that replans counts for; with others, no memory is kept free for it."""
     table_changes: Small | None = None
     """How often the ConfigMap of model.embeddingTablesFrom had other tables than the plan when the job was resumed."""
     conditions: Annotated[tuple[Condition, ...], Field(max_length=24), Unique(key="type")] = ()

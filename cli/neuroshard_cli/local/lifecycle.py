@@ -109,7 +109,7 @@ class LocalLife:
 
     def forget_replans(self) -> None:
         """Forget that failure rules asked for other plans: those were for other inputs."""
-        self._write(replans=None)
+        self._write(replans=None, replans_inputs_hash=None)
 
     def check(self) -> None:
         """Raise DeadlineMissedError once a deadline of the job has passed."""

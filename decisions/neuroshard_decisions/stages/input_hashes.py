@@ -12,12 +12,27 @@ from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training import Training
 from neuroshard_api.job.training_job import AFFECTS, Spec
 
+from neuroshard_decisions.context import Context
+
 _HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources", "pod_metadata"}
 """Fields that say how a stage's pod runs and not what it decides."""
 _OF_OTHER_PODS = {"profiler", "planner"}
 """Fields of spec.experimental that the workers do not see. The plan that they lead to is hashed by itself."""
 _REPEATS = {"session_column", "deduplication"}
 """Fields of spec.data that decide whether a plan may leave out repeated lists, next to how sessions are drawn."""
+
+
+def replans_of(context: Context) -> int:
+    """Return the number of times that a failure rule asked for another plan of these inputs, and not of others."""
+    status = context.status
+    if not status.replans or status.replans_inputs_hash not in {None, asked_hash(context)}:
+        return 0
+    return status.replans
+
+
+def asked_hash(context: Context) -> str:
+    """Return a hash of what the user asks a plan for, whatever hardware and cost models it is made with."""
+    return plan_inputs_hash(context.spec, None, replans=0, table_changes=context.status.table_changes or 0)
 
 
 def takes_given_models(spec: Spec) -> bool:

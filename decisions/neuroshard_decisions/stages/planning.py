@@ -8,7 +8,7 @@ from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.job.status import ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
-from neuroshard_api.lifecycle.restarts import with_more_reserve
+from neuroshard_api.lifecycle.restarts import reserve_note, with_more_reserve
 from neuroshard_api.process.exit_codes import ExitCode
 
 from neuroshard_decisions import names
@@ -32,7 +32,7 @@ from neuroshard_decisions.files import request_file
 from neuroshard_decisions.observed.objects import ChildConfigMap
 from neuroshard_decisions.observed.results import PlanResult, ReportSummary, Unreadable, model_hash, tables_hash
 from neuroshard_decisions.stages.host_memory import host_memory_available, within_nodes
-from neuroshard_decisions.stages.input_hashes import fallback_hash
+from neuroshard_decisions.stages.input_hashes import fallback_hash, replans_of
 from neuroshard_decisions.stages.result import StageResult, StageUpdate, condition
 from neuroshard_decisions.stages.stage_job import JobStage, follow
 from neuroshard_decisions.stages.tables import tables_of
@@ -271,7 +271,8 @@ def _have(
 ) -> tuple[StageResult, Planned]:
     given = context.spec.plan_ref is not None
     reason = Reason.PLAN_GIVEN if given else Reason.PLAN_WRITTEN
-    message = f"{plan.num_tables} tables on {plan.world_size} devices by {plan.algorithm} in ConfigMap {name}"
+    planned = f"{plan.num_tables} tables on {plan.world_size} devices by {plan.algorithm} in ConfigMap {name}"
+    message = planned if given else f"{planned}{_kept_free(context)}"
     before = context.status.cost or Cost()
     digest = f"sha256:{plan.hash}"
     is_other = context.status.plan is None or context.status.plan.hash != digest
@@ -300,6 +301,7 @@ def _have(
                 measured=measured,
                 error_percent=None if is_other else before.error_percent,
             ),
+            **({"replans": None, "replans_inputs_hash": None} if _used_again(context) else {}),
         },
         stage_updates=(
             StageUpdate(
@@ -346,7 +348,20 @@ def _problem_with(context: Context, result: ChildConfigMap | None) -> str | None
 
 
 def _plans(context: Context, name: str) -> str:
-    return f"Job {name} plans for {context.spec.trainer.world_size} devices"
+    return f"Job {name} plans for {context.spec.trainer.world_size} devices{_kept_free(context)}{_used_again(context)}"
+
+
+def _kept_free(context: Context) -> str:
+    """Return the memory that failures have a plan keep free, as the end of a message; or empty."""
+    replans = replans_of(context)
+    return f"; {reserve_note(replans)}" if replans else ""
+
+
+def _used_again(context: Context) -> str:
+    """Return that nothing is kept free any more, as the end of a message; or empty."""
+    if not context.status.replans or replans_of(context):
+        return ""
+    return "; the memory that failures kept free is used again, since other inputs are planned for"
 
 
 def _request(
@@ -362,7 +377,7 @@ def _request(
     except ValueError as error:
         return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))
     try:
-        text = with_more_reserve(request, context.status.replans or 0).to_json()
+        text = with_more_reserve(request, replans_of(context)).to_json()
         return request_file(context, inputs_hash, text)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the planner's request does not fit into one ConfigMap: {error}"

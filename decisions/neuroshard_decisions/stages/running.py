@@ -23,6 +23,7 @@ from neuroshard_decisions.conditions import ConditionType, Reason
 from neuroshard_decisions.context import Context, earliest, seconds_until, worker_count
 from neuroshard_decisions.failures import cause_of, cause_of_loss, was_stopped
 from neuroshard_decisions.observed.objects import OF_ANOTHER_NAMESPACE, ChildJob
+from neuroshard_decisions.stages.input_hashes import asked_hash, replans_of
 from neuroshard_decisions.stages.pinned import no_node_of_kind
 from neuroshard_decisions.stages.queueing import held_message, put_into_queue, queued
 from neuroshard_decisions.stages.reports import (
@@ -343,7 +344,7 @@ def _restart(
             **status_fields,
             **old_reports,
             **follows.status_fields(failure, context.now),
-            **({"replans": (context.status.replans or 0) + 1} if replans else {}),
+            **({"replans": replans_of(context) + 1, "replans_inputs_hash": asked_hash(context)} if replans else {}),
         },
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.ACTIVE, restarted=True),

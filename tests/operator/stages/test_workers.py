@@ -203,3 +203,26 @@ def test_a_rule_can_ask_for_another_plan() -> None:
     asked = [json.loads(each) for each in requests]
     shares = [each["memory"]["reserve_bytes"] / each["topology"]["device"]["memory_bytes"] for each in asked]
     assert sorted(shares) == pytest.approx([0.0, 0.05], abs=1e-9)
+
+
+def test_memory_that_failures_kept_free_is_used_again_for_other_inputs() -> None:
+    """The failures were those of another plan; the status names what is kept free, and then that nothing is."""
+    rule = {"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [9]}}
+    story = Story(failurePolicy={"rules": [rule]}).running()
+    story.fail(names.WORKER, 9)
+    assert "5 % of each device's memory stays free" in story.status["message"]
+    story.do(names.PLANNER)
+    before = story.status["replans"]
+    story.world.change_spec("job", suspend=True)
+    story.settle()
+    story.world.change_spec("job", suspend=False, planner={"shardingTypes": ["TableWise"]})
+    story.settle()
+    planning = story.status["message"]
+    requests = [json.loads(each["data"]["request.json"]) for each in story.world.of_kind("ConfigMap", names.REQUEST)]
+    story.do(names.PLANNER)
+
+    assert (story.seen[0], before) == ("Launching", 1)
+    assert "the memory that failures kept free is used again" in planning
+    assert sorted(each["memory"]["reserve_bytes"] > 0 for each in requests) == [False, False, True]
+    assert "replans" not in story.status
+    assert "replansInputsHash" not in story.status
