@@ -330,3 +330,36 @@ def test_an_api_server_that_does_not_answer_is_a_sentence(
 
     assert result.code == 8
     assert "the API server does not answer" in result.err
+
+
+def test_a_plan_that_waits_is_approved(neuroshard: Any, kubectl: Kubectl) -> None:
+    """The annotation names the plan of the status, or the candidate that is suggested for changed inputs."""
+    submitted(kubectl, RUNNING, launchPolicy="Manual")
+    first = neuroshard("approve", "job", "--namespace", kubectl.namespace)
+    approved = [annotation(kubectl)]
+    candidate = {"number": 1, "sinceStep": 9, "startTime": T0, "verdict": "BetterPlanFound", "planName": "job-plan-2"}
+    record = {"candidates": 1, "candidate": candidate}
+    kubectl.patch("dlrmtrainingjob", "job", {"status": {"replanning": record}}, subresource="status")
+    neuroshard("approve", "job", "--namespace", kubectl.namespace)
+    approved.append(annotation(kubectl))
+
+    assert (first.code, first.err) == (0, "plan job-plan-1 is approved\n")
+    assert approved == ["job-plan-1", "job-plan-2"]
+
+
+def test_a_job_that_waits_for_nothing_is_not_approved(neuroshard: Any, kubectl: Kubectl) -> None:
+    """Its launchPolicy is named, and nothing is changed."""
+    submitted(kubectl, RUNNING)
+    result = neuroshard("approve", "job", "--namespace", kubectl.namespace)
+
+    assert result.code == 2
+    assert "job in namespace" in result.err
+    assert "no plan waits for approval" in result.err
+    assert annotation(kubectl) is None
+
+
+def annotation(kubectl: Kubectl) -> str | None:
+    """Return the name of the plan that the job's annotation approves."""
+    annotations = kubectl.get("dlrmtrainingjob", "job")["metadata"].get("annotations", {})
+    found: str | None = annotations.get("training.neuroshard.dev/approved-plan")
+    return found
