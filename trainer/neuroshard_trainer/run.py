@@ -30,7 +30,7 @@ from neuroshard_trainer.data.drift import with_statistics
 from neuroshard_trainer.data.id_rules import default_rule, id_rule_of
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.data.training_data import DATA_FOLDER, TrainingData, open_training_data
+from neuroshard_trainer.data.training_data import DATA_FOLDER, TrainingData, open_training_data, readers_of
 from neuroshard_trainer.dense.optimizers import (
     dense_optimizer,
     embedding_sharder,
@@ -141,7 +141,7 @@ def set_up(
     """Return the loop that trains a job (see `train`). All ranks must call this. Raises ExpectedError."""
     spec = job.spec
     tables = plan.resolved.tables
-    if spec.experimental.data.reader_processes:
+    if readers_of(job, process):
         start_server()
     own = with_statistics(tables, spec.model.inline_tables(job.metadata.name))
     data = open_training_data(job, own, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)

@@ -242,8 +242,9 @@ class DataSettings(Part):
 
     evaluation_samples: PositiveCount = 1_048_576
     """Most samples of one evaluation; where there are more, they come from blocks at even distances."""
-    reader_processes: Annotated[int, Field(ge=0, le=64)] = 2
-    """Processes of each rank that read, decode and collate ahead of training. 0: the training thread reads."""
+    reader_processes: Annotated[int, Field(ge=0, le=64)] | None = None
+    """Processes of each rank that read, decode and collate ahead of training. 0: the training thread reads. If unset: 2
+    where GPUs compute; on CPUs, where a rank computes on a core, its share of the cores that are left, at most 2."""
     session_run: Annotated[int, Field(ge=0, le=INT32_MAX)] = 8
     """Maximum consecutive samples of one session that shuffling keeps together. 0: whole sessions, which can cost
     accuracy. 1: samples are shuffled one by one."""

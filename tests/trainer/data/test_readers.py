@@ -13,7 +13,7 @@ from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.criteo import CriteoSource
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.order import SampleOrder
-from neuroshard_trainer.data.readers import Readers, start_server
+from neuroshard_trainer.data.readers import Readers, num_readers, start_server
 from neuroshard_trainer.data.samples import features_of
 from support.processes import has_ended
 from support.trainer.data_builders import CRITEO_TABLES, criteo_file, criteo_line
@@ -94,6 +94,26 @@ def test_readers_end_with_who_takes_no_more_batches(tmp_path: Path) -> None:
     next(batches)
     batches.close()
     assert not torch.multiprocessing.active_children()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "on_cpu", "num_ranks", "num_cores", "expected"),
+    [
+        (None, True, 2, 2, 0),
+        (None, True, 1, 2, 1),
+        (None, True, 3, 2, 0),
+        (None, True, 2, 7, 2),
+        (None, True, 1, 64, 2),
+        (None, False, 8, 8, 2),
+        (3, True, 2, 2, 3),
+        (0, False, 1, 64, 0),
+    ],
+)
+def test_readers_take_the_cores_that_ranks_leave(
+    wanted: int | None, num_ranks: int, num_cores: int, expected: int, *, on_cpu: bool
+) -> None:
+    """A rank on a CPU takes a core; a GPU's rank has two readers; a job that says how many gets them."""
+    assert num_readers(wanted, on_cpu=on_cpu, num_ranks=num_ranks, num_cores=num_cores) == expected
 
 
 @pytest.mark.processes

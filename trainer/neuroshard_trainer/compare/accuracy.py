@@ -14,6 +14,7 @@ from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import InputError
 
 from neuroshard_trainer.data.readers import start_server
+from neuroshard_trainer.data.training_data import readers_of
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.ranks.failures import lost_peers
 from neuroshard_trainer.ranks.process import Launched, start_process
@@ -50,7 +51,7 @@ def compare_accuracy(
     require_lasting_gradients(plan)
     exact = exact_plan(plan)
     process = start_process(job, plan, launched, "auto", nccl_log_folder=run_dir)
-    if job.spec.experimental.data.reader_processes:
+    if readers_of(job, process):
         start_server()
     exact_file = run_dir / "exact.plan.json"
     if process.is_first:

@@ -11,7 +11,7 @@ from neuroshard_trainer.compare.comparison import Contestant, compare_contestant
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.drift import with_statistics
 from neuroshard_trainer.data.readers import start_server
-from neuroshard_trainer.data.training_data import open_training_data
+from neuroshard_trainer.data.training_data import open_training_data, readers_of
 from neuroshard_trainer.dense.optimizers import dense_optimizer, replicated_optimizer
 from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.ranks.failures import lost_peers
@@ -52,7 +52,7 @@ def compare(
         require_lasting_gradients(plan)
     process = start_process(job, plans[0], launched, "auto", nccl_log_folder=run_dir)
     set_matmul_precision(job.spec.training.precision)
-    if job.spec.experimental.data.reader_processes:
+    if readers_of(job, process):
         start_server()
     made_for = with_statistics(plans[0].resolved.tables, inline)
     data = open_training_data(job, made_for, process, root=data_dir, spare=run_dir)

@@ -28,11 +28,30 @@ from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import HostBatch, Make
 from neuroshard_trainer.data.reader_process import Positions
 
+MAX_BY_DEFAULT = 2
+"""Reader processes of a rank, where a job does not say."""
 PREFETCHED_BATCHES = 3
 """Batches that each process has ready or in the making."""
 _ASKED_WITHIN_SECONDS = 1.0
 _IS_LOST = re.compile(r"DataLoader (worker|timed out)")
 _PIDS = re.compile(r"pid\(?s?\)? ([\d, ]+)")
+
+
+def num_readers(wanted: int | None, *, on_cpu: bool, num_ranks: int, num_cores: int) -> int:
+    """Return the reader processes of a rank.
+
+    A rank on a CPU computes on a core. Where each core has one, a reader takes turns with a rank that all others wait
+    for, and hides nothing: the rank reads between its steps itself.
+
+    Args:
+        wanted: by the job. None: it does not say.
+        on_cpu: whether ranks compute on cores.
+        num_ranks: on this node.
+        num_cores: of this node that its processes may use.
+    """
+    if wanted is not None:
+        return wanted
+    return min(MAX_BY_DEFAULT, max(0, num_cores // num_ranks - 1)) if on_cpu else MAX_BY_DEFAULT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -1,5 +1,6 @@
 """The data of a training on one rank: how many samples there are, and the batches of each pass over them."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from neuroshard_trainer.data.drift import drifted_sources
 from neuroshard_trainer.data.formats import open_source, require_same_ids
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.own_dataset import OwnDataset
-from neuroshard_trainer.data.readers import Readers
+from neuroshard_trainer.data.readers import Readers, num_readers
 from neuroshard_trainer.data.samples import Feature, features_of
 from neuroshard_trainer.data.sessions import Sessions, SessionSource
 from neuroshard_trainer.data.source import SampleSource, text_features
@@ -108,6 +109,16 @@ class TrainingData:
         return f"the plan is for {planned:.4g} lookups per sample, the data has {found:.4g}"
 
 
+def readers_of(job: DLRMTrainingJob, process: Process) -> int:
+    """Return the reader processes of a rank."""
+    return num_readers(
+        job.spec.experimental.data.reader_processes,
+        on_cpu=process.device.type == "cpu",
+        num_ranks=process.num_neighbors,
+        num_cores=len(os.sched_getaffinity(0)),
+    )
+
+
 def open_training_data(
     job: DLRMTrainingJob, tables: TableSet, process: Process, *, root: Path, spare: Path
 ) -> TrainingData:
@@ -129,7 +140,7 @@ def open_training_data(
     require_feature_columns(job.spec.model, data, tables, where="the plan")
     features = features_of(tables.tables)
     readers = Readers(
-        num_processes=drawn.reader_processes,
+        num_processes=readers_of(job, process),
         keys=[feature.name for feature in features],
         pin_memory=process.device.type == "cuda",
         timeout_seconds=job.spec.experimental.rendezvous.timeout_seconds,

@@ -66,6 +66,13 @@ class Process:
     """All ranks, for CPU tensors; TorchRec and DDP have the default group to themselves."""
     run_id: str | None = None
     """torchrun's id of all its processes. If unset: none was given."""
+    local_world_size: int | None = None
+    """Processes on this node. If unset: all are."""
+
+    @property
+    def num_neighbors(self) -> int:
+        """Processes on this node, this one included."""
+        return self.local_world_size or self.world_size
 
     @property
     def is_first(self) -> bool:
@@ -106,7 +113,7 @@ def start_process(
     if process.is_first:
         for warning in filter(None, warnings):
             logger.warning("%s", warning)
-    return replace(process, run_id=launched.run_id)
+    return replace(process, run_id=launched.run_id, local_world_size=launched.local_world_size)
 
 
 def joined(device: torch.device, *, timeout_seconds: float) -> Process:
