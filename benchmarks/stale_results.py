@@ -69,6 +69,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "drift-detection": ("trainer/neuroshard_trainer/drift/detector.py",),
     "drift-watch-cost": _DRIFT,
     "expansion-copies": ("trainer/neuroshard_trainer/model/expansion.py",),
+    "first-runs": (*_FITTING, *_LOOP, *_READING, *_SEARCH, "cli/neuroshard_cli/local"),
     "gpu": (*_FITTING, *_LOOP, *_LEDGER),
     "group-accuracy": ("trainer/neuroshard_trainer/model/averaged_model.py", "trainer/neuroshard_trainer/sharding"),
     "guard-overhead": _GUARD,
