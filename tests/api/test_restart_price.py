@@ -16,24 +16,33 @@ def change(cause: SlowdownCause) -> DriftChange:
 
 
 @pytest.mark.parametrize(
-    ("mode", "leaves", "causes", "checkpoint_ms", "is_due"),
+    ("mode", "leaves", "keeps", "causes", "checkpoint_ms", "is_due"),
     [
-        (AUTO, True, [SlowdownCause.INPUTS_DRIFTED], None, True),
-        (AUTO, True, [SlowdownCause.DENSE_SLOW, SlowdownCause.NODE_SLOW], None, True),
-        (AUTO, False, [SlowdownCause.DEVICE_SLOW], None, False),
-        (AUTO, True, [SlowdownCause.EVERYTHING_SLOW], None, False),
-        (AUTO, True, [], None, False),
-        (AUTO, True, [SlowdownCause.INPUTS_DRIFTED], 0.0, False),
-        (ReplanningMode.SUGGEST, True, [SlowdownCause.INPUTS_DRIFTED], None, False),
+        (AUTO, True, True, [SlowdownCause.INPUTS_DRIFTED], None, True),
+        (AUTO, True, True, [SlowdownCause.DENSE_SLOW, SlowdownCause.NODE_SLOW], None, True),
+        (AUTO, False, True, [SlowdownCause.DEVICE_SLOW], None, False),
+        (AUTO, True, True, [SlowdownCause.EVERYTHING_SLOW], None, False),
+        (AUTO, True, True, [], None, False),
+        (AUTO, True, True, [SlowdownCause.INPUTS_DRIFTED], 0.0, False),
+        (AUTO, True, False, [SlowdownCause.INPUTS_DRIFTED], None, False),
+        (ReplanningMode.SUGGEST, True, True, [SlowdownCause.INPUTS_DRIFTED], None, False),
     ],
-    ids=["inputs", "a node", "nodes are not left", "no restart helps", "nothing", "measured", "mode Suggest"],
+    ids=["inputs", "a node", "nodes are not left", "no restart helps", "nothing", "measured", "lost", "mode Suggest"],
 )
 def test_a_checkpoint_is_due_where_only_its_price_is_missing(
-    mode: ReplanningMode, causes: list[SlowdownCause], checkpoint_ms: float | None, *, leaves: bool, is_due: bool
+    mode: ReplanningMode,
+    causes: list[SlowdownCause],
+    checkpoint_ms: float | None,
+    *,
+    leaves: bool,
+    keeps: bool,
+    is_due: bool,
 ) -> None:
-    """In mode Auto, for causes that a restart answers, until one was measured."""
+    """In mode Auto, for causes that a restart answers, until one was measured, if it outlives the workers."""
     changes = [change(cause) for cause in causes]
 
-    found = is_checkpoint_due(mode, changes, checkpoint_ms=checkpoint_ms, avoids_slow_nodes=leaves)
+    found = is_checkpoint_due(
+        mode, changes, checkpoint_ms=checkpoint_ms, avoids_slow_nodes=leaves, keeps_checkpoints=keeps
+    )
 
     assert found is is_due

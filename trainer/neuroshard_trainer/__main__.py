@@ -39,7 +39,7 @@ def _run(options: argparse.Namespace) -> None:
     use_expandable_segments()
     try:
         with uncollected_imports():  # here, because --help and a wrong option need none of it
-            from neuroshard_api.job.stage_commands import READY_FILE_VARIABLE
+            from neuroshard_api.job.stage_commands import CHECKPOINTS_LOST_VARIABLE, READY_FILE_VARIABLE
 
             from neuroshard_trainer.job_file import read_job
             from neuroshard_trainer.ranks.tracing import TracedSteps
@@ -55,6 +55,7 @@ def _run(options: argparse.Namespace) -> None:
         run_dir=options.run_dir,
         data_dir=options.data_dir or job_file.resolve().parent,
         ready_file=Path(ready_file) if ready_file and os.environ.get("LOCAL_RANK") == "0" else None,
+        keeps_checkpoints=CHECKPOINTS_LOST_VARIABLE not in os.environ,
     )
     steps = None if options.trace_steps is None else TracedSteps.parsed(options.trace_steps)
     train(job, places, device=options.device, metrics_port=options.metrics_port, traced_steps=steps)

@@ -85,6 +85,8 @@ class RunPaths:
     """What relative paths of spec.data start from."""
     ready_file: Path | None = None
     """What this process makes when training begins; None: another one of its node does, or nobody asked for it."""
+    keeps_checkpoints: bool = True
+    """Whether the run directory outlives the workers."""
 
 
 def train(
@@ -243,6 +245,7 @@ def set_up(
         checkpoint=spec.checkpoint,
         replanning_mode=spec.replanning.mode,
         avoids_slow_nodes=spec.experimental.avoid_slow_nodes,
+        keeps_checkpoints=places.keeps_checkpoints,
         saver=Saver(checkpoints, staging=staging_for(process.device) if in_background else None),
         manifest=manifest,
         reporter=reporter,

@@ -61,6 +61,7 @@ class TrainingLoop:
         data: batches of this rank.
         schedule: which steps there are.
         training, checkpoint, replanning_mode, avoids_slow_nodes: the job's settings.
+        keeps_checkpoints: whether checkpoints outlive the workers.
         saver: writes the state.
         manifest: of a checkpoint that would be written now; step and position are filled in.
         reporter: of step times.
@@ -85,6 +86,7 @@ class TrainingLoop:
         checkpoint: Checkpoint,
         replanning_mode: ReplanningMode,
         avoids_slow_nodes: bool,
+        keeps_checkpoints: bool,
         saver: Saver,
         manifest: CheckpointManifest,
         reporter: StepReporter,
@@ -104,6 +106,7 @@ class TrainingLoop:
         self._checkpoint = checkpoint
         self._replanning_mode = replanning_mode
         self._avoids_slow_nodes = avoids_slow_nodes
+        self._keeps_checkpoints = keeps_checkpoints
         self._saver = saver
         self._trace = trace
         self._show = show
@@ -262,6 +265,7 @@ class TrainingLoop:
             drift.causes,
             checkpoint_ms=drift.checkpoint_ms,
             avoids_slow_nodes=self._avoids_slow_nodes,
+            keeps_checkpoints=self._keeps_checkpoints,
         )
 
     def _after_step(self, vote: StepVote, *, save: bool) -> None:

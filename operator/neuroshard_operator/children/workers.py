@@ -7,6 +7,7 @@ from typing import Any
 from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.stage_commands import (
     CHECKPOINTS_FOLDER,
+    CHECKPOINTS_LOST_VARIABLE,
     DRIFT_REPORT_FILE,
     GRACE_SECONDS,
     INPUT_STATISTICS_FILE,
@@ -23,6 +24,7 @@ from neuroshard_decisions import names
 from neuroshard_decisions.actions import WorkersRun
 from neuroshard_decisions.context import Context
 from neuroshard_decisions.files import JOB_FILE
+from neuroshard_decisions.stages.checkpoints import keeps_checkpoints
 
 from neuroshard_operator.children.headless import headless_service
 from neuroshard_operator.children.metadata import metadata
@@ -141,6 +143,7 @@ def _pod_spec(context: Context, settings: Settings, run: WorkersRun) -> dict[str
         ),
         **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=data_dir),
         READY_FILE_VARIABLE: READY_FILE,
+        **({} if is_own or keeps_checkpoints(context) else {CHECKPOINTS_LOST_VARIABLE: "1"}),
         "HOME": "/tmp",  # noqa: S108 - a volume of the pod's own
     }
     main = container(

@@ -96,6 +96,23 @@ def test_a_worker_is_ready_once_it_trains() -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "are_lost"),
+    [
+        ({"checkpoint": {}}, True),
+        ({"checkpoint": {"persistentVolumeClaim": {"claimName": "volume"}}}, False),
+        ({"checkpoint": {}, "podTemplate": {"spec": {"volumes": [{"name": "checkpoints", "nfs": {}}]}}}, False),
+        ({"checkpoint": {}, "trainer": {**TWO_NODES, "command": ["train"]}}, False),
+    ],
+    ids=["none", "a claim", "of the pod template", "a trainer of one's own"],
+)
+def test_workers_know_that_their_checkpoints_die_with_them(spec: dict[str, Any], *, are_lost: bool) -> None:
+    """They then write none for the price of a restart, which would begin from the start."""
+    container = trainer_container(Story(**spec).planned())
+
+    assert ("NEUROSHARD_CHECKPOINTS_LOST" in environment(container)) is are_lost
+
+
+@pytest.mark.parametrize(
     ("said", "expected"),
     [
         pytest.param({"startupProbe": {"httpGet": {"port": 80}}}, {"httpGet": {"port": 80}}, id="its own probe"),
