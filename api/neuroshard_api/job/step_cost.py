@@ -142,21 +142,22 @@ def planned_times(ranks: Sequence[RankTimes]) -> Sequence[PlannedTimes]:
     return found
 
 
-def slowest_rank(ranks: Sequence[RankTimes]) -> PlannedTimes:
+def slowest_rank(ranks: Sequence[PlannedTimes]) -> PlannedTimes:
     """Return the times of the rank that is slowest in what a plan predicts."""
-    return max(planned_times(ranks), key=lambda times: times.total_ms)
+    return max(ranks, key=lambda times: times.total_ms)
 
 
 def embedding_ms(ranks: Sequence[RankTimes]) -> float:
     """Return the part of a step that a plan predicts, of the rank that is slowest in it, in milliseconds."""
-    return slowest_rank(ranks).total_ms
+    return slowest_rank(planned_times(ranks)).total_ms
 
 
 def measured_cost(report: StepReport) -> MeasuredCost:
     """Return the measured cost of the rank that is slowest in what a plan predicts."""
-    times = slowest_rank(report.ranks)
-    slowest = next(each for each in report.ranks if each.rank == times.rank)
-    late_ms = max(each.late_ms for each in planned_times(report.ranks))
+    ranks = planned_times(report.ranks)
+    times = slowest_rank(ranks)
+    slowest = report.ranks[ranks.index(times)]
+    late_ms = max(each.late_ms for each in ranks)
     return MeasuredCost(
         total_microseconds=_microseconds(times.total_ms),
         compute_microseconds=_microseconds(times.compute_ms),
@@ -190,7 +191,7 @@ def compared_collectives(plan: Plan, report: StepReport) -> tuple[ComparedCollec
     Predicted: those of the slowest device. Measured: those of the rank that `measured_cost` is of, without the waits
     for ranks that came later.
     """
-    slowest = slowest_rank(report.ranks).rank
+    slowest = slowest_rank(planned_times(report.ranks)).rank
     measured = {
         (each.kind, each.family): CollectiveTime(
             kind=each.kind,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.cluster.jobs_client import JobsClient, parsed
+from neuroshard_cli.shared.measured import measured_of
 from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
@@ -30,10 +31,6 @@ def job_page(jobs: JobsClient, name: str, *, is_live: bool = False) -> tuple[str
     Raises:
         CommandError: there is no such job, it has no plan with a price yet, or the API server does not answer.
     """
-    from neuroshard_api.documents.drift_report import DriftReport
-    from neuroshard_api.documents.progress import TrainingProgress
-    from neuroshard_api.documents.step_report import StepReport
-    from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, PROGRESS_FILE, STEP_REPORT_FILE
     from neuroshard_report.html.run_page import render_run
 
     job = parsed(jobs.read(name))
@@ -44,16 +41,13 @@ def job_page(jobs: JobsClient, name: str, *, is_live: bool = False) -> tuple[str
             f"{name}: has no plan yet, it {stage}; hint: `neuroshard status {name} --watch` shows when it runs"
         )
     plan, sha256 = _plan(jobs, status.plan, name)
-    files, where = jobs.reports(name), f"ConfigMap {name}-report"
-    steps = StepReport.from_json(found, where=where) if (found := files.get(STEP_REPORT_FILE)) else None
-    drift = DriftReport.from_json(found, where=where) if (found := files.get(DRIFT_REPORT_FILE)) else None
-    progress = TrainingProgress.from_json(found, where=where) if (found := files.get(PROGRESS_FILE)) else None
+    measured = measured_of(jobs.reports(name), where=f"ConfigMap {name}-report", plan_sha256=sha256)
     has_ended = status.completion_time is not None
     page = render_run(
         plan,
-        steps=steps if steps is not None and steps.plan_sha256 == sha256 else None,
-        progress=progress,
-        drift=drift if drift is not None and drift.plan_sha256 == sha256 else None,
+        steps=measured.steps,
+        progress=measured.progress,
+        drift=measured.drift,
         stages=list(_spans(status)),
         refresh_s=LIVE_SECONDS if is_live and not has_ended else None,
     )

@@ -1,8 +1,7 @@
-"""Documents that a training wrote about itself, as far as they are of the run's plan."""
+"""Documents that a training wrote about itself, as far as they are of the plan in force: of a run, and of a job."""
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
-
-from neuroshard_cli.local.directory import RunDirectory, file_digest
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.drift_report import DriftReport
@@ -19,20 +18,24 @@ class Measured(NamedTuple):
     drift: "DriftReport | None"
 
 
-def measured_in(directory: RunDirectory) -> Measured:
-    """Return the documents of the training in a run's folder. Raises DocumentError."""
+def measured_of(files: Mapping[str, bytes], *, where: str, plan_sha256: str | None) -> Measured:
+    """Return the documents among a training's files. Raises DocumentError.
+
+    Args:
+        files: contents by name; others may be among them.
+        where: the files are, for messages.
+        plan_sha256: hash of the plan in force.
+    """
     from neuroshard_api.documents.drift_report import DriftReport
     from neuroshard_api.documents.progress import TrainingProgress
     from neuroshard_api.documents.step_report import StepReport
     from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, PROGRESS_FILE, STEP_REPORT_FILE
 
-    names = (STEP_REPORT_FILE, PROGRESS_FILE, DRIFT_REPORT_FILE)
-    steps_file, progress_file, drift_file = (directory.train_dir / name for name in names)
-    plan_sha256 = file_digest(directory.plan_file)
-    steps = StepReport.read(steps_file) if steps_file.exists() else None
-    drift = DriftReport.read(drift_file) if drift_file.exists() else None
+    steps, drift, progress = (files.get(name) for name in (STEP_REPORT_FILE, DRIFT_REPORT_FILE, PROGRESS_FILE))
+    report = None if steps is None else StepReport.from_json(steps, where=f"{where}/{STEP_REPORT_FILE}")
+    slower = None if drift is None else DriftReport.from_json(drift, where=f"{where}/{DRIFT_REPORT_FILE}")
     return Measured(
-        steps=steps if steps is not None and steps.plan_sha256 == plan_sha256 else None,
-        progress=TrainingProgress.read(progress_file) if progress_file.exists() else None,
-        drift=drift if drift is not None and drift.plan_sha256 == plan_sha256 else None,
+        steps=report if report is not None and report.plan_sha256 == plan_sha256 else None,
+        progress=None if progress is None else TrainingProgress.from_json(progress, where=f"{where}/{PROGRESS_FILE}"),
+        drift=slower if slower is not None and slower.plan_sha256 == plan_sha256 else None,
     )

@@ -1,0 +1,17 @@
+"""Documents that the training in a run's folder wrote about itself."""
+
+from neuroshard_cli.local.directory import RunDirectory, file_digest
+from neuroshard_cli.shared.measured import Measured, measured_of
+
+
+def measured_in(directory: RunDirectory) -> Measured:
+    """Return the documents of the training in a run's folder. Raises DocumentError."""
+    from neuroshard_api.documents.document import read_bytes
+    from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, PROGRESS_FILE, STEP_REPORT_FILE
+
+    files = {name: directory.train_dir / name for name in (STEP_REPORT_FILE, PROGRESS_FILE, DRIFT_REPORT_FILE)}
+    return measured_of(
+        {name: read_bytes(path) for name, path in files.items() if path.exists()},
+        where=str(directory.train_dir),
+        plan_sha256=file_digest(directory.plan_file),
+    )
