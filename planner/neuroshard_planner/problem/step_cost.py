@@ -8,9 +8,10 @@ the devices of a placement is its peak, and a step's cost follows from the peaks
     cost    = compute + exposed inputs + dense updates + fixed + times of all other collectives at their peaks
 
 A collective that no shard of a placement takes part in costs nothing. Inputs are exposed whole where the trainer runs
-one step after the other. A pipeline sends the indices of the next batch while this one computes: then only what exceeds
-the compute is exposed. The links are busy with one exchange at a time. What is fixed is the same for
-all placements: the expansion of repeated lists, and the calls of kernels of further collections.
+one step after the other, and on CPUs, where the cores that compute also send. Elsewhere a pipeline sends the indices of
+the next batch while this one computes: then only what exceeds the compute is exposed. The links are busy with one
+exchange at a time. What is fixed is the same for all placements: the expansion of repeated lists, and the calls of
+kernels of further collections.
 
 An all-to-all of pooled columns depends on its mean too, which is not a peak. The mean is taken as an even share of all
 tables, or as the peak where that is less because tables of other families take no part. That is exact where all tables
@@ -272,7 +273,7 @@ class StepCost:
         """[2] Of further collections, forward and backward."""
         self.fixed_ms = self.expansion_ms + float(self.added_compute_ms.sum())
         """What no placement changes."""
-        self.hides_inputs = request.pipeline is not Pipeline.NONE
+        self.hides_inputs = request.pipeline is not Pipeline.NONE and not request.topology.device.is_cpu
         """Whether of the exchange of indices only what takes longer than the compute counts."""
         self.joins_passes = request.compute_peak is ComputePeak.JOINT
         """Whether the slowest sum of both passes counts, instead of the slowest of each."""

@@ -15,7 +15,7 @@ from neuroshard_costs.exchanges import index_bytes, index_exchange, least_index_
 from neuroshard_costs.shards import FloatArray
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, Collective, StepCost, exchange_of_indices
 from neuroshard_planner.workload_store import read_workload
-from support.builders import request, table, tables
+from support.builders import device_type, request, table, tables, topology
 from support.depth import generated
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import placed, problem_of
@@ -108,6 +108,14 @@ def test_a_pipeline_exposes_what_compute_cannot_hide_of_the_indices() -> None:
     assert hidden.input_ms(peaks()) == 0.0
     assert hidden.input_ms(many) > 0.0
     assert hidden.input_ms(many) == pytest.approx(float(exposed.input_ms(many)) - 2e-3)
+
+
+def test_on_cpus_a_pipeline_hides_no_indices() -> None:
+    """The core that computes sends them as well."""
+    cores = topology(8, device=device_type(name="cpu-test"))
+    piped, alone = (step_cost_of(wide(topology=cores, pipeline=each)) for each in (Pipeline.SPARSE_DIST, Pipeline.NONE))
+
+    assert piped.input_ms(peaks()) == alone.input_ms(peaks()) > 0.0
 
 
 def test_the_indices_of_even_devices_are_a_bound() -> None:
