@@ -6,14 +6,12 @@
 
 Each run measures, plans, and trains in a folder of its own. Its numbers are kept in build/first-runs.jsonl, and the
 result has all runs of the commit that is checked out, however many calls made them. A run counts as one on an idle
-machine where all other work took less than a tenth of a core, by the system's count of processor time less that of the
-run.
+machine where other programs used less than a tenth of a processor.
 """
 
 import argparse
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -23,6 +21,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from neuroshard_cli.local.other_work import OtherWork
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 
@@ -44,23 +44,17 @@ PARTS = {
 }
 TOTAL_PERCENT, PART_PERCENT = 25, 40
 """Aims of the total, and of each of the four parts."""
-IDLE_CORES = 0.1
+IDLE_PROCESSORS = 0.1
 DEMO_SECONDS = 120
 """Aim for the demo on an idle machine."""
 TIMEOUT_SECONDS = 3600
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_IDLE_FIELDS = (3, 4)
-"""Of the first line of /proc/stat after its name: idle, and idle while a disk is waited for."""
-_GUEST = 8
-"""From there on what the fields before count already."""
-
 HEAD = """# First runs
 
 Machine: {machine}, {cores} cores. `demo` is what `make demo` runs after the installation, the others are the examples
 01-smallest and 09-sessions; each in a new folder, so that it measures this machine first. Times are those of the table
 that ends a run: of the rank that is slowest in the embedding part, and of the slowest rank for dense part and whole
-step. Other work is what the whole machine computed besides the run, in cores. Aims on an idle machine (other work below
-{idle} cores): total within {total} %, and each of compute, forward exchange, backward exchange, and dense part within
+step. Other work is the processors that other programs used meanwhile, at most. Aims on an idle machine (other work
+below {idle}): total within {total} %, and each of compute, forward exchange, backward exchange, and dense part within
 {part} %."""
 
 
@@ -74,7 +68,8 @@ class Run:
     seconds: float
     load: tuple[float, float]
     """Load average of one minute, at the start and at the end."""
-    other_cores: float
+    other_processors: float | None
+    """Used by other programs, at most. None: the system does not count it."""
     predicted: Mapping[str, int]
     """Microseconds by the name of a part; what has no time, or 0, is not in it."""
     measured: Mapping[str, int]
@@ -86,7 +81,7 @@ class Run:
     @property
     def is_idle(self) -> bool:
         """Whether the machine did little else."""
-        return self.other_cores < IDLE_CORES
+        return self.other_processors is not None and self.other_processors < IDLE_PROCESSORS
 
     @property
     def errors(self) -> dict[str, float]:
@@ -134,10 +129,10 @@ def run(example: str) -> Run:
         command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "run"]
         command += [str(ROOT / "examples" / file), "--run-dir", str(folder), *options]
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-        load, own, machine, began = os.getloadavg()[0], _own_seconds(), _machine_seconds(), time.monotonic()
+        load, others, began = os.getloadavg()[0], OtherWork(), time.monotonic()
         ended = subprocess.run(command, env=environment, timeout=TIMEOUT_SECONDS, check=False, capture_output=True)  # noqa: S603 - the project's own command
         seconds = time.monotonic() - began
-        others = _machine_seconds() - machine - (_own_seconds() - own)
+        other_processors = others.processors()
         if ended.returncode:
             sys.stderr.write(ended.stderr.decode(errors="replace"))
         result = folder / "result.json"
@@ -149,7 +144,7 @@ def run(example: str) -> Run:
         exit_code=ended.returncode,
         seconds=seconds,
         load=(load, os.getloadavg()[0]),
-        other_cores=max(0.0, others) / seconds,
+        other_processors=other_processors,
         predicted=_times(found.get("predicted") or {}),
         measured=_times(measured),
         wait_percent=measured.get("processorWaitPercent"),
@@ -175,13 +170,16 @@ def report(runs: Sequence[Run]) -> Iterator[str]:
     yield from HEAD.format(
         machine=cpu_model(),
         cores=os.cpu_count(),
-        idle=IDLE_CORES,
+        idle=IDLE_PROCESSORS,
         total=TOTAL_PERCENT,
         part=PART_PERCENT,
     ).splitlines()
     yield f"Commit {runs[0].commit}."
-    yield from ("", "| run | exit | seconds | load | other work | predicted ms | measured ms | error of total |")
-    yield "|---|---|---|---|---|---|---|---|"
+    yield from (
+        "",
+        "| run | exit | seconds | load | other work | predicted ms | measured ms | error of total | step ms |",
+    )
+    yield "|---|---|---|---|---|---|---|---|---|"
     for each in runs:
         yield _row(each)
     yield from ("", "| run | compute | forward | backward | dense | step | waited for a processor | within the aims |")
@@ -204,8 +202,18 @@ def report(runs: Sequence[Run]) -> Iterator[str]:
 def _row(each: Run) -> str:
     total = (f"{times['total'] / 1000:.2f}" if "total" in times else "" for times in (each.predicted, each.measured))
     load = " to ".join(f"{value:.1f}" for value in each.load)
+    step = f"{each.measured['step'] / 1000:.1f}" if "step" in each.measured else ""
     error = f"{each.errors['total']:+.0f} %" if "total" in each.errors else ""
-    cells = [each.example, each.exit_code, f"{each.seconds:.0f}", load, f"{each.other_cores:.2f}", *total, error]
+    cells = [
+        each.example,
+        each.exit_code,
+        f"{each.seconds:.0f}",
+        load,
+        "" if each.other_processors is None else f"{each.other_processors:.2f}",
+        *total,
+        error,
+        step,
+    ]
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -225,20 +233,6 @@ def _summary(example: str, runs: Sequence[Run], *, is_idle: bool) -> str:
 
 def _times(cost: Mapping[str, Any]) -> dict[str, int]:
     return {name: cost[field] for name, field in PARTS.items() if cost.get(field)}
-
-
-def _own_seconds() -> float:
-    """Return the processor time of this process and all that it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
-
-
-def _machine_seconds() -> float:
-    """Return the processor time of all that this machine did, what its host took from it included."""
-    name, *fields = Path("/proc/stat").read_text(encoding="utf-8").splitlines()[0].split()
-    assert name == "cpu", "proc(5)"
-    ticks = [int(each) for index, each in enumerate(fields[:_GUEST]) if index not in _IDLE_FIELDS]
-    return sum(ticks) / TICKS_PER_SECOND
 
 
 if __name__ == "__main__":

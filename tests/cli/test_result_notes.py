@@ -19,6 +19,7 @@ def shown(percent: int, *, difference: str | None = None, late_ranks: str | None
         error_percent=0,
         progress=None,
         load_average=13.4,
+        other_processors=1.25,
         difference=difference,
         late_ranks=late_ranks,
     )
@@ -31,6 +32,7 @@ def shown(percent: int, *, difference: str | None = None, late_ranks: str | None
 def test_a_busy_machine_is_named_with_its_load(percent: int, *, is_shown: bool) -> None:
     """Next to the share of time that a worker waited for a processor."""
     assert ("load average was 13.4" in shown(percent)) is is_shown
+    assert ("other programs used at most 1.2 of them" in shown(percent)) is is_shown
     assert (f"waited for a processor for {percent} %" in shown(percent)) is is_shown
 
 

@@ -250,7 +250,7 @@ def _processor_note(measured: StepCostStatus) -> str | None:
         return None
     return (
         f"A worker waited for a processor for {measured.processor_wait_percent} % of the time in which it could run, "
-        "since the machine runs more than it has processors for: measured times say little of the plan."
+        "since more processes and threads ran than there are processors: measured times say little of the plan."
     )
 
 

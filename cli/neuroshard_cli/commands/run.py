@@ -47,6 +47,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     from neuroshard_api.job.training_job import LaunchPolicy
 
     from neuroshard_cli.local.directory import RunDirectory
+    from neuroshard_cli.local.other_work import OtherWork
     from neuroshard_cli.local.progress_view import RunView
     from neuroshard_cli.local.repeats import STAGE, wants_repeats
     from neuroshard_cli.local.result import result_json, result_of, result_table
@@ -71,7 +72,7 @@ def run(  # noqa: PLR0917 - typer passes by name
         try:
             with view, local.life:
                 planned = _planned(local, plan=plan, bundle=bundle, root=root)
-                is_trained = found.job.spec.launch_policy is not LaunchPolicy.PLAN_ONLY
+                is_trained, others = found.job.spec.launch_policy is not LaunchPolicy.PLAN_ONLY, OtherWork()
                 if is_trained:
                     local.train(data_dir=root, port=port)
                     planned = local.plan_in_force() if isinstance(planned, Plan) else planned
@@ -81,7 +82,10 @@ def run(  # noqa: PLR0917 - typer passes by name
         except StageFailedError as error:
             _say_how_to_resume(error)
             raise
-        result = result_of(found.job.metadata.name, directory, planned, load_average=os.getloadavg()[1])
+        used = others.processors()
+        result = result_of(
+            found.job.metadata.name, directory, planned, load_average=os.getloadavg()[1], other_processors=used
+        )
         write_file(directory.result_file, result_json(result))
         write_run_page(directory, planned)
         correction = local.corrected(result) if is_trained else None

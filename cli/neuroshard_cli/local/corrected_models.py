@@ -27,7 +27,7 @@ CORRECTED_FOLDER = "corrected"
 CORRECTED_STAGE = "corrected"
 """Record of the correction among the stages of a run."""
 PERCENT = 100
-BUSY = "other work on the machine made them longer"
+BUSY = "workers waited for processors"
 _PROFILE = "profile"
 """Name of the profile that the run was planned with."""
 

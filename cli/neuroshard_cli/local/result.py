@@ -45,6 +45,8 @@ class RunResult:
     """Sentence about ranks that come late to exchanges. None: there are none, or it is not known."""
     load_average: float | None = None
     """Of the machine, of the five minutes before the end. None: not asked for."""
+    other_processors: float | None = None
+    """Used by other programs during the training, at most. None: not known."""
     drift: str | None = None
     """The slow-down that lasts, in one line. None: there is none, or nothing watched for it."""
 
@@ -60,7 +62,14 @@ class RunResult:
         )
 
 
-def result_of(name: str, directory: RunDirectory, plan: "GivenPlan", *, load_average: float | None = None) -> RunResult:
+def result_of(
+    name: str,
+    directory: RunDirectory,
+    plan: "GivenPlan",
+    *,
+    load_average: float | None = None,
+    other_processors: float | None = None,
+) -> RunResult:
     """Return the result of a plan, and of its training if there was one.
 
     Args:
@@ -68,6 +77,7 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan", *, load_ave
         directory: of the run.
         plan: in force.
         load_average: of the machine, of the five minutes before the end.
+        other_processors: used by other programs during the training.
     """
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.job.late_ranks import late_ranks_note
@@ -94,6 +104,7 @@ def result_of(name: str, directory: RunDirectory, plan: "GivenPlan", *, load_ave
         collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
         difference=None if error is None or abs(error) < TOTAL_OFF_PERCENT else _difference(plan, report),
         load_average=load_average,
+        other_processors=other_processors,
         late_ranks=None if report is None else late_ranks_note(report),
         drift=None if drift is None else drift.headline,
     )
@@ -130,6 +141,7 @@ def result_json(result: RunResult) -> str:
             for each in result.collectives
         ],
         "loadAverage": result.load_average,
+        "otherProcessors": result.other_processors,
         "difference": result.difference,
         "lateRanks": result.late_ranks,
         "drift": result.drift,
@@ -172,7 +184,7 @@ def _notes(result: RunResult) -> list[str]:
         simulated = simulation_note(result.predicted, result.measured)
         notes += [*filter(None, [simulated]), *measurement_notes(result.measured)]
         if is_busy(result.measured) and result.load_average is not None:
-            notes.append(f"The machine's load average was {result.load_average:.1f} on {os.cpu_count()} processors.")
+            notes.append(_load_note(result.load_average, result.other_processors))
         notes += [
             f"Group {planned.group}: {found.factor} samples per distinct list, planned {planned.factor}."
             for planned, found in zip(
@@ -200,6 +212,12 @@ def _notes(result: RunResult) -> list[str]:
     if result.drift is not None:
         notes.append(f"Drift: {result.drift}")
     return notes
+
+
+def _load_note(load_average: float, other_processors: float | None) -> str:
+    text = f"The machine's load average was {load_average:.1f} on {os.cpu_count()} processors"
+    others = "" if other_processors is None else f"; other programs used at most {other_processors:.1f} of them"
+    return f"{text}{others}."
 
 
 def _times(cost: "StepCostStatus") -> list[str]:
