@@ -154,12 +154,28 @@ def test_a_plan_that_was_edited_is_made_again(runs: Runs) -> None:
 
 
 def test_a_training_of_another_model_starts_anew(runs: Runs) -> None:
-    """What the earlier one left is moved aside, not mixed in."""
+    """What the earlier one left is moved aside, not mixed in; the difference is named with both values."""
     runs.train()
-    runs.train(data={"numSamples": 7})
+    err = runs.train(data={"numSamples": 7}).err
 
     assert len(runs.starts) == 1
     assert (runs.run_dir / "train.1" / "starts").exists()
+    assert f"moved to {runs.run_dir / 'train.1'}: it was trained with spec.data.numSamples = null, the job has 7" in err
+
+
+def test_a_training_on_another_number_of_processes_is_continued(runs: Runs) -> None:
+    """With the samples of a step kept, and with others: the trainer resumes, as it does in a cluster."""
+    model = builders.job_data()["spec"]["model"]
+    runs.train(model={**model, "batchSizePerDevice": 64})
+    for processes, batch_size in ((1, 128), (1, 32)):
+        plan = made_plan(runs.folder, num_devices=processes)
+        sizes = {"trainer": {"numProcPerNode": processes}, "model": {**model, "batchSizePerDevice": batch_size}}
+        result = runs.run("--plan", plan, **sizes)
+        assert result.code == ExitCode.OK
+        assert "moved" not in result.err
+
+    assert [line.split() for line in runs.starts] == [["2"], ["1"], ["1"]]
+    assert not (runs.run_dir / "train.1").exists()
 
 
 def test_workers_get_the_environment_of_the_job(runs: Runs) -> None:

@@ -91,6 +91,19 @@ def test_a_folder_of_the_same_purpose_stays(directory: RunDirectory) -> None:
     assert directory.train_dir.exists()
 
 
+def test_a_training_with_other_facts_is_moved_aside_with_both_values(directory: RunDirectory) -> None:
+    """One whose facts an earlier release did not record stays: the trainer judges it."""
+    for before, moves in (({"seed": "0"}, True), ("a digest of an earlier release", False), (None, False)):
+        directory.train_dir.mkdir(exist_ok=True)
+        directory._remember("purpose of train", before)
+
+        aside, others = directory.keep_facts(directory.train_dir, {"seed": "1"})
+
+        assert (aside is not None) is moves is not directory.train_dir.exists()
+        assert others == (("was trained with seed = 0, the job has 1",) if moves else ())
+        assert directory.keep_facts(directory.train_dir, {"seed": "1"}) == (None, ())
+
+
 def test_the_course_of_stages_is_recorded(tmp_path: Path) -> None:
     """Begin, end, and outcome of each attempt; one whose process was killed is forgotten by the next."""
     directory = RunDirectory(tmp_path)

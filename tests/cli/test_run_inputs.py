@@ -4,8 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
+from neuroshard_api.job.continuation import other_facts
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_cli.local.inputs import data_files, digest, machine, training_facts, versions
 from support import builders
+
+MODEL = builders.job_data()["spec"]["model"]
 
 
 def test_digests_tell_sequences_apart() -> None:
@@ -36,19 +40,30 @@ def test_machine_and_versions_are_the_same_in_the_next_moment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "is_other"),
+    ("spec", "others"),
     [
-        ({"data": {"deduplication": "Off"}}, False),
-        ({"experimental": {"data": {"sessionRun": 8, "readerProcesses": 0}}}, False),
-        ({"experimental": {"data": {"sessionRun": 4}}}, True),
-        ({"data": {"shuffle": False}}, True),
+        ({"data": {"deduplication": "Off"}}, []),
+        ({"experimental": {"data": {"sessionRun": 8, "readerProcesses": 0}}}, []),
+        ({"model": {**MODEL, "batchSizePerDevice": 7}, "trainer": {"numProcPerNode": 3}}, []),
+        ({"training": {"embeddingLearningRate": "0.5", "maxSteps": 3}}, []),
+        ({"experimental": {"data": {"sessionRun": 4}}}, ["spec.experimental.data.sessionRun"]),
+        ({"data": {"shuffle": False}}, ["spec.data.shuffle"]),
+        ({"training": {"seed": 7}}, ["spec.training.seed"]),
     ],
 )
-def test_samples_are_others_where_a_setting_changes_them(spec: dict[str, Any], *, is_other: bool) -> None:
-    """Not where repeats are left out; a field that a later release brought counts only where it is set."""
-    usual = samples_text(builders.job().spec)
+def test_a_training_is_another_one_where_a_setting_changes_samples_or_model(
+    spec: dict[str, Any], others: list[str]
+) -> None:
+    """Not where repeats are left out, or on other devices; a field of a later release counts only where it is set."""
 
-    assert "session" not in usual
-    assert "constant" not in usual
-    assert "missing" not in usual
-    assert (samples_text(builders.job(**spec).spec) != usual) is is_other
+    def facts(job: DLRMTrainingJob) -> dict[str, str]:
+        tables = job.spec.model.inline_tables("job")
+        assert tables is not None
+        return training_facts(job, tables, ["file 1 2"])
+
+    usual = facts(builders.job())
+
+    assert not [field for field in usual if "session" in field.lower() or "missing" in field]
+    assert [phrase.split(" = ")[0] for phrase in other_facts(usual, facts(builders.job(**spec)))] == [
+        f"was trained with {field}" for field in others
+    ]

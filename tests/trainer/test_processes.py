@@ -53,6 +53,8 @@ TWO_PROCESSES: Mapping[str, Cuts] = {
     "uneven": {"user": ((1, 28), (0, 4)), "country": ((0, 12), (1, 4))},
     "repeated-rank": {"user": ((1, 12), (0, 8), (1, 12)), "item": ((0, 12), (0, 20))},
 }
+RECORDED = (builders.table("user", num_embeddings=240, embedding_dim=16, pooling_factor=1.0), *TABLES[1:])
+"""Of which the first has a row for each sample."""
 FOUR_PROCESSES: Mapping[str, Cuts] = {
     "table-wise": {},
     "column-wise": {"user": ((0, 8), (1, 8), (2, 8), (3, 8)), "item": ((3, 16), (2, 16))},
@@ -225,6 +227,40 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     assert ended.step == whole.step == stopped + 10
     assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=2e-3)
     assert ended.metrics["normalized_entropy"] == pytest.approx(whole.metrics["normalized_entropy"], abs=1e-3)
+
+
+@pytest.mark.slow
+def test_a_training_continues_on_other_numbers_of_ranks(tmp_path: Path, ranks: RankServer) -> None:
+    """On 4, 2, and 4 ranks with one global batch: the losses of a run on one, and each sample of the epoch once."""
+    count = 240
+    arrays = {f"{table.name}.lengths": np.ones(count, dtype=np.int32) for table in RECORDED}
+    ids = {f"{table.name}.values": np.arange(count) % table.num_embeddings for table in RECORDED}
+    labels = np.random.default_rng(0).integers(0, 2, count)
+    np.savez(tmp_path / "samples.npz", label=labels, **arrays, **ids)
+    recorded = tmp_path / "recorded"
+    recorded.mkdir()
+
+    def losses(run_dir: str, world_size: int, steps: int) -> list[str]:
+        data = {"format": "NPZ", "path": str(tmp_path / "samples.npz"), "numSamples": None, "validationPercent": 0}
+        training = {**SPEC["training"], "maxSteps": steps, "logEverySteps": 1}
+        sizes = {**SPEC["model"], "batchSizePerDevice": 16 // world_size, "numDenseFeatures": 0}
+        job = job_data(tables=RECORDED, world_size=world_size, model=sizes, data=data, training=training)
+        plan = write_plan(
+            tmp_path, plan_of({"item": ((0, 16), (world_size - 1, 16))}, tables=RECORDED, world_size=world_size)
+        )
+        arguments = [str(write_job(tmp_path, job)), "--plan", str(plan), "--run-dir", str(tmp_path / run_dir)]
+        folder = recorded if run_dir == "run" else tmp_path
+        worker = f"{Path(__file__).with_name('recorded_worker.py')}:main"
+        printed = ranks.succeed(worker, folder, arguments, folder=tmp_path, count=world_size)
+        return re.findall(r"of \d+: loss ([0-9.]+)", printed)
+
+    sizes = ((4, 6), (2, 11), (4, 15))
+    continued = [loss for world_size, steps in sizes for loss in losses("run", world_size, steps)]
+
+    assert continued == losses("whole", 1, 15)
+    assert len(continued) == 15
+    lines = [line.split() for file in recorded.iterdir() for line in file.read_text().splitlines()]
+    assert sorted(int(each) for _, *own in lines for each in own) == list(range(count))
 
 
 @pytest.mark.slow

@@ -10,9 +10,8 @@ from pathlib import Path
 import torch
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import GuardRecord
-from neuroshard_api.documents.tables import Pooling
+from neuroshard_api.job.continuation import continuation_facts, other_facts
 from neuroshard_api.job.experimental import ResumePolicy
-from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.job.training import TrainPipeline
@@ -27,7 +26,6 @@ from neuroshard_trainer.communication.gradient_codec import live_exchange, with_
 from neuroshard_trainer.communication.gradient_guard import GradientGuard
 from neuroshard_trainer.communication.guard import Guard, resumed_record
 from neuroshard_trainer.data.drift import with_statistics
-from neuroshard_trainer.data.id_rules import default_rule, id_rule_of
 from neuroshard_trainer.data.readers import start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.training_data import DATA_FOLDER, TrainingData, open_training_data, readers_of
@@ -184,6 +182,7 @@ def set_up(
         step=0,
         position=0,
         world_size=process.world_size,
+        global_batch_size=data.global_batch_size,
         plan_sha256=plan_sha256,
         table_widths=dict(state.widths),
         moment_scale=state.moment_scale,
@@ -325,14 +324,13 @@ def _resumed(
 ) -> tuple[Path, CheckpointManifest] | None:
     """Take over the newest whole checkpoint and return its folder and what it is of; None: there is none."""
     for folder, manifest in checkpoints.whole():
-        for field in {**now.signature, **manifest.signature}:
-            before, value = manifest.signature.get(field), now.signature.get(field)
-            if before != value:
-                raise InputError(
-                    f"{folder}: was trained with {field} = {before}, the job has {value}; "
-                    "hint: change it back, take another run directory, or set "
-                    "spec.experimental.checkpoint.resumePolicy: None"
-                )
+        others = other_facts(manifest.signature, now.signature)
+        if others:
+            raise InputError(
+                f"{folder}: {others[0]}; "
+                "hint: change it back, take another run directory, or set "
+                "spec.experimental.checkpoint.resumePolicy: None"
+            )
         state.load(
             checkpoints,
             folder,
@@ -346,6 +344,12 @@ def _resumed(
             state.gradients.first_step = manifest.step
         set_optimizer_step(state.model, manifest.step)
         logger.info("going on from step %d of %s", manifest.step, folder)
+        if manifest.global_batch_size not in {None, now.global_batch_size}:
+            logger.warning(
+                "a step has %d samples of all ranks from here on, before it had %d, and learning rates stay as the job "
+                "has them; hint: spec.model.batchSizePerDevice times the number of ranks are the samples of a step",
+                now.global_batch_size, manifest.global_batch_size,
+            )  # fmt: skip
         return folder, manifest
     return None
 
@@ -363,41 +367,13 @@ def _warn_of_earlier_checkpoints(folder: Path) -> None:
 
 
 def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> dict[str, str]:
-    """Return the facts under which a checkpoint's tensors and position mean the same for this job."""
-    model, data, training = job.spec.model, job.spec.data, job.spec.training
-    own = with_statistics(plan.request.tables, model.inline_tables(job.metadata.name))
-    tables = [
-        [
-            table.name,
-            table.num_embeddings,
-            table.embedding_dim,
-            table.data_type,
-            *([Pooling.MEAN] if table.is_mean else []),
-            *([rule] if (rule := id_rule_of(table, data.format)) is not default_rule(data.format) else []),
-        ]
-        for table in own.tables
-    ]
-    dense = [model.num_dense_features, model.dense_arch_layer_sizes, model.over_arch_layer_sizes]
-    values: Mapping[str, object] = {
-        "spec.model.embeddingTables": tables,
-        "spec.model.embeddingOptimizer": model.embedding_optimizer,
-        "spec.model.architecture": [model.architecture, *dense],
-        "spec.model.crossNetwork": model.cross.model_dump(),
-        "spec.training.denseOptimizer": training.dense_optimizer,
-        "spec.training.seed": training.seed,
-        "spec.data.format": data.format,
-        "spec.data.shuffle": data.shuffle,
-        "spec.data (training samples)": found.num_training,
-    }
-    # A job without these has the signature of earlier releases.
-    if model.architecture is Architecture.WUKONG:
-        values = {**values, "spec.model.wukong": model.wukong_layers.model_dump()}
-    if found.text_features:
-        values = {**values, "spec.data (features of texts)": found.text_features}
-    if job.spec.has_sessions:  # they decide the order
-        sessions = [data.session_column, data.time_column, job.spec.experimental.data.session_run]
-        values = {**values, "spec.data (sessionColumn, timeColumn), experimental.data.sessionRun": sessions}
-    return {field: json.dumps(value) for field, value in values.items()}
+    """Return the facts that a continuation shares: the job's, and those that only the data show."""
+    own = with_statistics(plan.request.tables, job.spec.model.inline_tables(job.metadata.name))
+    facts = continuation_facts(job, own.tables)
+    facts["spec.data (training samples)"] = json.dumps(found.num_training)
+    if found.text_features:  # without them the signature is that of earlier releases
+        facts["spec.data (features of texts)"] = json.dumps(found.text_features)
+    return facts
 
 
 def _drift_conditions(job: DLRMTrainingJob) -> str:

@@ -149,17 +149,23 @@ class RunDirectory:
 
         Returns where to; None: the folder stays as it is.
         """
-        key = f"purpose of {folder.name}"
-        if self._state().get(key) == purpose:
+        if self._state().get(_purpose_of(folder)) == purpose:
             return None
-        self._remember(key, purpose)
-        if not folder.exists():
-            return None
-        number = 1
-        while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
-            number += 1
-        folder.rename(aside)
-        return aside
+        self._remember(_purpose_of(folder), purpose)
+        return _moved_aside(folder)
+
+    def keep_facts(self, folder: Path, facts: Mapping[str, str]) -> tuple[Path | None, tuple[str, ...]]:
+        """Let a folder serve one training only: what it holds of one that cannot be continued is moved aside.
+
+        Returns where to, or None where the folder stays as it is, and a phrase for each fact that differs. Where an
+        earlier release recorded no facts, the trainer judges.
+        """
+        from neuroshard_api.job.continuation import other_facts
+
+        before = self._state().get(_purpose_of(folder))
+        self._remember(_purpose_of(folder), dict(facts))
+        others = other_facts(before, facts) if isinstance(before, dict) else ()
+        return (_moved_aside(folder), others) if others else (None, ())
 
     def is_still(self, what: str, purpose: str) -> bool:
         """Return whether something serves the purpose that it had when this was last asked, or the first one."""
@@ -199,6 +205,22 @@ class RunDirectory:
 
     def _digests(self, names: Sequence[str]) -> dict[str, str | None]:
         return {name: file_digest(self.path / name) for name in names}
+
+
+def _purpose_of(folder: Path) -> str:
+    """Return the key of a folder's purpose in the state."""
+    return f"purpose of {folder.name}"
+
+
+def _moved_aside(folder: Path) -> Path | None:
+    """Give a folder the next free number behind its name, and return its new path. None: there is none."""
+    if not folder.exists():
+        return None
+    number = 1
+    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+        number += 1
+    folder.rename(aside)
+    return aside
 
 
 def file_digest(path: Path) -> str | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from neuroshard_api.job.training_job import Spec
+    from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
 MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
 """Packages whose versions a profile and a training depend on."""
@@ -48,14 +49,36 @@ def versions() -> list[str]:
     return found
 
 
-def samples_text(spec: "Spec") -> str:
-    """Return the settings that decide which samples a training reads, and their order, as JSON.
+def training_facts(job: "DLRMTrainingJob", tables: "TableSet", files: Sequence[str]) -> dict[str, str]:
+    """Return the facts that a training in a run directory shares with its continuation, by the job's field.
 
-    A field that came with a later release counts only where it is set, for trainings are kept over upgrades. To leave
-    out repeated lists changes no sample, and neither does the check of constant ones.
+    In addition to what every continuation must: the settings that decide which samples are read, and the files that
+    hold them. A field that came with a later release counts only where it is set, for trainings are kept over
+    upgrades. To leave out repeated lists changes no sample, and neither does the check of constant ones.
+
+    Args:
+        job: that trains.
+        tables: of its model.
+        files: a line for each file of its data (see data_files).
     """
-    data, drawn = spec.data, spec.experimental.data
-    unset = {name for name in _LATER_FIELDS if getattr(data, name) == type(data).model_fields[name].default}
-    samples = data.model_dump_json(exclude={"deduplication", "constant_in_session", *unset})
-    order = drawn.model_dump_json(include={"session_run", "synthetic_sessions"}, exclude_defaults=True)
-    return f"{samples}\n{order}"
+    from neuroshard_api.job.continuation import continuation_facts
+
+    spec = job.spec
+    unset = {name for name in _LATER_FIELDS if getattr(spec.data, name) == type(spec.data).model_fields[name].default}
+    samples = spec.data.model_dump(
+        mode="json", by_alias=True, exclude={"deduplication", "constant_in_session", "format", "shuffle", *unset}
+    )
+    drawn = spec.experimental.data.model_dump(
+        mode="json", by_alias=True, include={"session_run", "synthetic_sessions"}, exclude_defaults=True
+    )
+    drift = [each.model_dump(mode="json", by_alias=True) for each in spec.experimental.synthetic_drift or ()]
+    values = {
+        **{f"spec.data.{name}": value for name, value in samples.items()},
+        **{f"spec.experimental.data.{name}": value for name, value in drawn.items()},
+        **({"spec.experimental.syntheticDrift": drift} if drift else {}),
+        **({"the files of spec.data": f"{len(files)} of digest {digest(files)[:12]}"} if files else {}),
+    }
+    if spec.data.path is None:  # samples are drawn by the statistics of the tables
+        values["the statistics of spec.model.embeddingTables"] = digest([tables.to_json()])[:12]
+    facts = {field: json.dumps(value) for field, value in values.items()}
+    return {**continuation_facts(job, tables.tables), **facts}

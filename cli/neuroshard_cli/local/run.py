@@ -14,7 +14,7 @@ from neuroshard_dlrm.plan_file import mismatches
 from neuroshard_cli.local.children import Children
 from neuroshard_cli.local.corrected_models import LocalCorrection, take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory, file_digest
-from neuroshard_cli.local.inputs import data_files, digest, machine, samples_text, versions
+from neuroshard_cli.local.inputs import data_files, digest, machine, training_facts, versions
 from neuroshard_cli.local.lifecycle import LocalLife, WorkersStoppedError
 from neuroshard_cli.local.planning import LocalPlanning, MeasuredModels, limit_s
 from neuroshard_cli.local.progress_view import RunView
@@ -206,22 +206,19 @@ class LocalRun:
         directory, spec = self._directory, self.spec
         files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
         training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
-        samples = [
-            samples_text(spec),
-            *(each.model_dump_json() for each in spec.experimental.synthetic_drift or ()),
-        ]
-        identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), *samples, *files])
+        facts = training_facts(self._job, self._given_tables, files)
+        identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), *facts.values()])
         experimental = spec.experimental.model_dump_json(exclude={"profiler", "planner", "rendezvous"})
         settings = [training, checkpoint, experimental, spec.trainer.model_dump_json(), *versions()]
         inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
         if directory.is_finished("train", inputs):
             self._view.end("train", "reused")
             return
-        purpose = digest([identity, spec.training.dense_optimizer, str(spec.training.seed)])
-        aside = directory.keep_for(directory.train_dir, purpose)
+        aside, others = directory.keep_facts(directory.train_dir, facts)
         if aside is not None:
             directory.move_further_plans(aside)
-        self._view.begin("train", f"an earlier training of other data was moved to {aside}" if aside else "")
+        moved = f"an earlier training was moved to {aside}: it {'; it '.join(others)}" if aside else ""
+        self._view.begin("train", moved)
         directory.train_dir.mkdir(exist_ok=True)
         self._train_replanned(data_dir, port)
         inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])

@@ -9,13 +9,10 @@ import pyarrow as pa
 import pytest
 import xxhash
 from neuroshard_api.documents.tables import IdRule
+from neuroshard_api.job.id_rules import id_rule_of
 from neuroshard_api.job.training import DataFormat
 from neuroshard_trainer.data.id_columns import IdColumn, holds_ids
-from neuroshard_trainer.data.id_rules import (
-    id_rule_of,
-    rows_of_integers,
-    rows_of_texts,
-)
+from neuroshard_trainer.data.id_rules import rows_of_integers, rows_of_texts
 from neuroshard_trainer.data.text_hashes import text_array_hashes
 from neuroshard_trainer.predict import integer_hashes
 from support import builders

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.documents.tables import IdRule
+from neuroshard_api.job.id_rules import id_rule_of
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 from numpy.typing import NDArray
@@ -14,7 +15,6 @@ from numpy.typing import NDArray
 from neuroshard_trainer.data.csv_lines import CsvHeader, CsvLineError, csv_header, parse_csv, time_kind
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.id_columns import IdColumn
-from neuroshard_trainer.data.id_rules import id_rule_of
 from neuroshard_trainer.data.line_index import LINES_PER_BLOCK, index_of
 from neuroshard_trainer.data.missing import FilledBlocks
 from neuroshard_trainer.data.samples import Feature, Samples

@@ -13,8 +13,7 @@ Needs numpy, and for texts xxhash; never imports torch.
 from collections.abc import Sequence
 
 import numpy as np
-from neuroshard_api.documents.tables import IdRule, Table
-from neuroshard_api.job.training import DataFormat
+from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.process.errors import MissingPackageError
 from numpy.typing import NDArray
 
@@ -22,20 +21,6 @@ from neuroshard_trainer.data.samples import IndexArray
 from neuroshard_trainer.predict import hash_rows, table_rows, text_hashes
 
 Words = NDArray[np.uint64]
-
-_MODULO_FORMATS = (DataFormat.CRITEO_TSV, DataFormat.CRITEO_BINARY, DataFormat.CRITEO_MULTI_HOT)
-_FORMATS_OF_ROWS = (DataFormat.SYNTHETIC, DataFormat.MOVIELENS_100K, DataFormat.DATASET)
-
-
-def id_rule_of(table: Table, data_format: DataFormat) -> IdRule:
-    """Return the rule of a table's ids: its own, or that of the format of its data, which may have rows alone."""
-    default = default_rule(data_format)
-    return default if data_format in _FORMATS_OF_ROWS else table.id_rule or default
-
-
-def default_rule(data_format: DataFormat) -> IdRule:
-    """Return the rule of tables that have none."""
-    return IdRule.MODULO if data_format in _MODULO_FORMATS else IdRule.EXACT
 
 
 def rows_of_integers(ids: NDArray[np.integer], rule: IdRule, num_rows: int) -> IndexArray:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from neuroshard_api.job.id_rules import id_rule_of
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 
 from neuroshard_trainer.data.arrays import MappedArray, mapped_arrays
 from neuroshard_trainer.data.files import DataFile
-from neuroshard_trainer.data.id_rules import id_rule_of, rows_of_integers
+from neuroshard_trainer.data.id_rules import rows_of_integers
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import BLOCK_SAMPLES, DecodedBlocks, even_blocks
 

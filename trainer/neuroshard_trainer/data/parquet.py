@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.documents.tables import IdRule
+from neuroshard_api.job.id_rules import id_rule_of
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.id_columns import EXPECTED_IDS, IdColumn, holds_ids, id_type, is_text
-from neuroshard_trainer.data.id_rules import id_rule_of
 from neuroshard_trainer.data.missing import FilledBlocks
 from neuroshard_trainer.data.parquet_statistics import groups_outside, groups_with_nulls, leaves_of, repeated_texts
 from neuroshard_trainer.data.recent import Recent

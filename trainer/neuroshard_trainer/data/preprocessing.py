@@ -11,10 +11,11 @@ from neuroshard_api.documents.preprocessing import (
     Preprocessing,
 )
 from neuroshard_api.documents.tables import IdRule
+from neuroshard_api.job.id_rules import id_rule_of
 from neuroshard_api.job.training import DataFormat
 from numpy.typing import NDArray
 
-from neuroshard_trainer.data.id_rules import id_rule_of, rows_of_integers
+from neuroshard_trainer.data.id_rules import rows_of_integers
 from neuroshard_trainer.data.samples import Feature, FloatArray, IndexArray
 from neuroshard_trainer.predict import transformed
 

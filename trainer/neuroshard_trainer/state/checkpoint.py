@@ -58,6 +58,8 @@ class CheckpointManifest(Document):
     position: int
     """Training samples used, over all epochs and ranks; the next batch begins with the one behind them."""
     world_size: int
+    global_batch_size: int | None = None
+    """Samples of a step on all ranks. None: an earlier release wrote it."""
     plan_sha256: str
     """Hash of the plan file that it was trained under."""
     table_widths: dict[str, tuple[int, ...]]
