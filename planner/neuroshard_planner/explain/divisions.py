@@ -1,0 +1,201 @@
+"""How devices are divided among variants of a model: in parts, one after the other, or both, by predicted times.
+
+Each variant trains on a part of equal devices: some of one node, or whole nodes. In a fixed order, those on the largest
+parts first, each begins as soon as a part is free for it, so that the sizes of the parts decide everything. With equal
+sizes the devices are cut into parts, and variants take turns on them; with the size of all devices the variants train
+one after the other. Where sizes differ, a variant that is left over, or that fits on no smaller part, has a larger one.
+
+The sizes are searched from each equal size by changes of one variant's size, as long as all end earlier, or equally
+early and the mean variant earlier.
+"""
+
+import heapq
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+PartTimes = Sequence[float | None]
+"""Time of one variant on a part of each size. None: it does not fit there."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Room:
+    """Equal nodes that are divided."""
+
+    num_nodes: int
+    devices_per_node: int
+
+    @property
+    def num_devices(self) -> int:
+        """Devices of all nodes."""
+        return self.num_nodes * self.devices_per_node
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Devices that a part may have, ascending: they divide a node, or are nodes that divide all nodes."""
+        within = [size for size in range(1, self.devices_per_node) if self.devices_per_node % size == 0]
+        whole = [count for count in range(1, self.num_nodes + 1) if self.num_nodes % count == 0]
+        return (*within, *(count * self.devices_per_node for count in whole))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Turn:
+    """One variant on its part."""
+
+    variant: int
+    devices: tuple[int, ...]
+    """Numbers of the devices; those of a node follow each other."""
+    begin: float
+    end: float
+    """And ``begin``: in the unit of the variants' times."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Division:
+    """Which variant trains when, and on which devices."""
+
+    turns: tuple[Turn, ...]
+    """In the order in which they begin."""
+
+    @property
+    def total(self) -> float:
+        """Time until all variants have trained."""
+        return max(turn.end for turn in self.turns)
+
+    @property
+    def mean_end(self) -> float:
+        """Mean time until a variant has trained."""
+        return sum(turn.end for turn in self.turns) / len(self.turns)
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        """Devices of each variant."""
+        return {turn.variant: len(turn.devices) for turn in self.turns}
+
+
+class FreeDevices:
+    """Devices that no variant has.
+
+    Args:
+        room: all devices.
+    """
+
+    def __init__(self, room: Room) -> None:
+        self._per_node = room.devices_per_node
+        self._free = [list(range(node * self._per_node, (node + 1) * self._per_node)) for node in range(room.num_nodes)]
+
+    def take(self, size: int) -> tuple[int, ...] | None:
+        """Take a part: of the fullest node that has it, or whole nodes. None: no such part is free."""
+        if size < self._per_node:
+            fitting = [free for free in self._free if len(free) >= size]
+            if not fitting:
+                return None
+            chosen = [min(fitting, key=len)]
+        else:
+            chosen = [free for free in self._free if len(free) == self._per_node][: size // self._per_node]
+            if len(chosen) * self._per_node < size:
+                return None
+        taken = [device for free in chosen for device in free][:size]
+        for free in chosen:
+            free[:] = [device for device in free if device not in taken]
+        return tuple(taken)
+
+    def give_back(self, devices: Sequence[int]) -> None:
+        """Return a part."""
+        for device in devices:
+            node = device // self._per_node
+            self._free[node] = sorted([*self._free[node], device])
+
+
+def in_turns(sizes: Sequence[int], times: Sequence[float], room: Room) -> Division:
+    """Return the course of variants on parts of these sizes.
+
+    Args:
+        sizes: devices of each variant, each of ``room.sizes``.
+        times: of each variant on its part.
+        room: the devices.
+    """
+    free, running, now = FreeDevices(room), list[tuple[float, int, tuple[int, ...]]](), 0.0
+    turns = []
+    for variant in order_of(sizes, times):
+        while (devices := free.take(sizes[variant])) is None:
+            now, _, ended = heapq.heappop(running)
+            free.give_back(ended)
+        turns.append(Turn(variant=variant, devices=devices, begin=now, end=now + times[variant]))
+        heapq.heappush(running, (now + times[variant], variant, devices))
+    return Division(turns=tuple(turns))
+
+
+def order_of(sizes: Sequence[int], times: Sequence[float]) -> list[int]:
+    """Return the order in which variants begin: large parts first, of equal ones the longest training."""
+    return sorted(range(len(sizes)), key=lambda variant: (-sizes[variant], -times[variant], variant))
+
+
+def equal_division(times: Sequence[PartTimes], size: int, room: Room) -> Division | None:
+    """Return the division in which every variant has a part of one size. None: one does not fit there."""
+    place = room.sizes.index(size)
+    taken = [each[place] for each in times]
+    if any(time is None for time in taken):
+        return None
+    return in_turns([size] * len(times), [time for time in taken if time is not None], room)
+
+
+def best_division(times: Sequence[PartTimes], room: Room) -> Division | None:
+    """Return the division with the least time until all variants have trained. None: a variant fits nowhere.
+
+    Args:
+        times: of each variant on a part of each of ``room.sizes``.
+        room: the devices.
+    """
+    if any(all(time is None for time in each) for each in times):
+        return None
+    starts = {tuple(_smallest_from(each, place) for each in times) for place in range(len(room.sizes))}
+    found = [_improved(list(start), times, room) for start in sorted(starts)]
+    return min(found, key=lambda each: (each.total, each.mean_end))
+
+
+def least_total(times: Sequence[PartTimes], room: Room) -> float:
+    """Return a time that no division is below: devices are never more than full, and no training is cut."""
+    sizes = room.sizes
+    areas = [min(size * time for size, time in zip(sizes, each, strict=True) if time is not None) for each in times]
+    longest = max(min(time for time in each if time is not None) for each in times)
+    return max(longest, math.fsum(areas) / room.num_devices)
+
+
+def _smallest_from(times: PartTimes, place: int) -> int:
+    """Return the place of the nearest size on which a variant fits, a larger one if there is any."""
+    fitting = [other for other, time in enumerate(times) if time is not None]
+    return next((other for other in fitting if other >= place), fitting[-1])
+
+
+def _improved(places: list[int], times: Sequence[PartTimes], room: Room) -> Division:
+    best = _division(places, times, room)
+    is_better = True
+    while is_better:
+        is_better = False
+        for changed in _changes(places, times):
+            found = _division(changed, times, room)
+            if (found.total, found.mean_end) < (best.total * (1 - 1e-9), best.mean_end) or (
+                found.total <= best.total and found.mean_end < best.mean_end * (1 - 1e-9)
+            ):
+                best, places, is_better = found, changed, True
+                break
+    return best
+
+
+def _changes(places: Sequence[int], times: Sequence[PartTimes]) -> Iterator[list[int]]:
+    """Yield the sizes with another one of one variant; of variants with equal times and sizes, of the first alone."""
+    seen = set()
+    for variant, place in enumerate(places):
+        kind = (tuple(times[variant]), place)
+        if kind in seen:
+            continue
+        seen.add(kind)
+        for other, time in enumerate(times[variant]):
+            if time is not None and other != place:
+                yield [*places[:variant], other, *places[variant + 1 :]]
+
+
+def _division(places: Sequence[int], times: Sequence[PartTimes], room: Room) -> Division:
+    taken = [each[place] for each, place in zip(times, places, strict=True)]
+    return in_turns([room.sizes[place] for place in places], [time for time in taken if time is not None], room)
