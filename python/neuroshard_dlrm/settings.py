@@ -36,7 +36,7 @@ def parse_settings(texts: Sequence[str]) -> Settings:
 def with_settings(document: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     """Return a job as plain data with settings in place of what it says. Raises CommandError for an unknown path."""
     for path in settings:
-        _require_field(path)
+        require_field(path)
     whole: dict[str, Any] = dict(document)
     for path, value in settings.items():
         *above, last = path.split(".")
@@ -48,7 +48,7 @@ def with_settings(document: Mapping[str, Any], settings: Settings) -> dict[str, 
     return whole
 
 
-def _require_field(path: str) -> None:
+def require_field(path: str) -> None:
     """Do nothing if a job has such a field. Raises CommandError with its present place, or the nearest name."""
     if path in EARLIER_FIELDS:
         raise CommandError(f"--set {sentence(path)}")

@@ -51,6 +51,11 @@ MULTIKUEUE = "kueue.x-k8s.io/multikueue"
 APPROVED_PLAN_ANNOTATION = f"{GROUP}/approved-plan"
 """With launchPolicy Manual: the workers start once it names the plan's ConfigMap, as status.plan.configMapRef does."""
 
+SWEEP_LABEL = f"{GROUP}/sweep"
+"""Name of the sweep that a job is a variant of."""
+VARIANT_ANNOTATION = f"{GROUP}/variant"
+"""Settings in which a job of a sweep differs from the others, in one line."""
+
 MAX_NAME_LENGTH = 44
 """Children are called <name>-worker-<attempt>-<index> and the like, and a host name has at most 63 characters."""
 
