@@ -4,7 +4,8 @@
     python -m benchmarks.stale_results own-data   # those of a topic, with each changed file
 
 A result is of the code at the commit in which one of its numbers changed last. A Python file has changed since then if
-its program has: comments, docstrings, imports, and its name do not count. Other files have changed with any byte.
+it has a function, a class, or another statement that no file had. Comments, docstrings, imports, annotations of
+arguments, and messages do not count, nor does the file that a definition is in. Other files have changed with any byte.
 """
 
 import argparse
@@ -17,11 +18,13 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
+from typing import Self
 
 ROOT = Path(__file__).parent.parent
 RESULTS = "benchmarks/results"
 
 _SIMULATOR = ("costs/neuroshard_costs/simulator",)
+_REUSE = ("costs/neuroshard_costs/reuse/hit_counts.py", "costs/neuroshard_costs/reuse/shard_arrays.py")
 _PRICES = (
     "costs/neuroshard_costs/bundles",
     "costs/neuroshard_costs/networks.py",
@@ -71,10 +74,10 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "expansion-copies": ("trainer/neuroshard_trainer/model/expansion.py",),
     "first-runs": (*_FITTING, *_LOOP, *_READING, *_SEARCH, "cli/neuroshard_cli/local"),
     "gpu": (*_FITTING, *_LOOP, *_LEDGER),
-    "group-accuracy": ("trainer/neuroshard_trainer/model/averaged_model.py", "trainer/neuroshard_trainer/sharding"),
+    "group-accuracy": ("benchmarks/group_accuracy.py", "api/neuroshard_api/sharding/replication.py"),
     "guard-overhead": _GUARD,
     "held-out-placements": (*_SEARCH, "planner/neuroshard_planner/baselines"),
-    "host-operations": ("trainer/neuroshard_trainer/pipeline.py", "trainer/neuroshard_trainer/model"),
+    "host-operations": ("benchmarks/host_operations.py",),
     "kernel-calibration": _SIMULATOR,
     "kind": ("operator", "charts"),
     "memory-error": ("planner/neuroshard_planner/problem/memory_ledger.py",),
@@ -87,7 +90,11 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "optimality": _SEARCH,
     "own-data": (*_READING, "profiler/neuroshard_profiler/data", "trainer/neuroshard_trainer/predict.py"),
     "permitted-forms": _SEARCH,
-    "placements": _STEP,
+    "placements": (
+        "trainer/neuroshard_trainer/dense/optimizers.py",
+        "trainer/neuroshard_trainer/model/sharded_model.py",
+        "trainer/neuroshard_trainer/sharding",
+    ),
     "plan-times": (*_FITTING, *_STEP),
     "prediction-error": (*_PRICES, "costs/neuroshard_costs/pretrain"),
     "profiler-error": (*_FITTING, "profiler/neuroshard_profiler/backends"),
@@ -113,12 +120,14 @@ MEASURED: Mapping[str, Sequence[str]] = {
     ),
     "simulator-vs-published": _SIMULATOR,
     "suite-times": (),
-    "task-pool": ("planner/neuroshard_planner/workloads",),
-    "trainer-speed": (*_LOOP, *_READING),
+    "task-pool": ("benchmarks/tasks.py", *_REUSE),
+    "trainer-speed": _LOOP,
     "whole-steps": ("costs/neuroshard_costs/host.py", "planner/neuroshard_planner/whole_step.py", *_PRICES),
-    "zipf-fit": ("costs/neuroshard_costs/reuse",),
+    "zipf-fit": _REUSE,
 }
 """By the first part of a result's name: the folders and files that decide its numbers. A new topic is named here."""
+_PROSE = re.compile(r"[a-z]+,? [a-z]+,? [a-z]+")
+"""Three words in a row are for people: SQL, names, and formats have none."""
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 
 
@@ -139,7 +148,9 @@ def main() -> None:
     parser.add_argument("topics", nargs="*", metavar="TOPIC", help="first part of the results' names; all")
     topics = parser.parse_args().topics
     names = [path.name for path in sorted((ROOT / RESULTS).glob("*.md"))]
-    found = [staleness(name) for name in names if not topics or topic_of(name) in topics]
+    asked = [name for name in names if not topics or topic_of(name) in topics]
+    with History(ROOT) as history:
+        found = [staleness(name, MEASURED[topic_of(name)], history) for name in asked]
     for each in sorted(found, key=lambda each: -len(each.changed)):
         folders = Counter("/".join(path.split("/")[:3]) for path in each.changed)
         changes = ", ".join(f"{folder} {count}" for folder, count in folders.most_common()) or "nothing"
@@ -154,43 +165,45 @@ def topic_of(name: str) -> str:
     return name.split("_", maxsplit=1)[0]
 
 
-def staleness(name: str) -> Staleness:
-    """Return the changes since a result was made."""
-    commit, date = _made_in(f"{RESULTS}/{name}")
-    before, now, moved = _files(commit), _files("HEAD"), _moved(commit)
-    changed = []
-    for path in now:
-        if any(path == each or path.startswith(f"{each}/") for each in MEASURED[topic_of(name)]):
-            earlier = moved.get(path, path)
-            if before.get(earlier) != now[path] and not _is_same_program(before.get(earlier), now[path], path):
-                changed.append(path)
-    return Staleness(name, commit, date, changed)
+def staleness(name: str, measured: Sequence[str], history: "History") -> Staleness:
+    """Return the changes of measured folders and files since a result was made."""
+    commit, date = history.made_in(f"{RESULTS}/{name}")
+    now = {
+        path: blob
+        for path, blob in history.files("HEAD").items()
+        if any(path == each or path.startswith(f"{each}/") for each in measured)
+    }
+    return Staleness(name, commit, date, [path for path in now if history.is_other(path, now[path], commit)])
 
 
-def _made_in(path: str) -> tuple[str, str]:
-    """Return the last commit in which a number of a result changed, and its day."""
-    log = _git("log", "--follow", "--diff-filter=d", "--format=%H %cs", "--name-only", "--", path).split()
-    entries = [(commit, date, name) for commit, date, name in zip(log[::3], log[1::3], log[2::3], strict=True)]
-    if not entries:
-        return "HEAD", "today, not committed"
-    numbers = [Counter(_NUMBER.findall(_git("show", f"{commit}:{name}"))) for commit, _, name in entries]
-    for (commit, date, _), (new, old) in zip(entries, pairwise([*numbers, Counter()]), strict=True):
-        if new != old:
-            return commit, date
-    return entries[-1][:2]
+def definitions(text: str) -> Mapping[str, str]:
+    """Return the functions, classes, and other statements of a Python file as programs, each with a name that is in it.
+
+    A program is without comments, docstrings, imports, annotations of arguments, and messages.
+    """
+    tree: ast.Module = _Program().visit(ast.parse(text))
+    return {ast.dump(each): _name_in(each) for each in tree.body if not isinstance(each, ast.Pass)}
 
 
-def _is_same_program(before: str | None, now: str, path: str) -> bool:
-    return before is not None and path.endswith(".py") and program(_blob(before)) == program(_blob(now))
+class _Program(ast.NodeTransformer):
+    """Removes what people read, and what only type checkers do."""
 
-
-def program(text: str) -> str:
-    """Return a Python file without comments, docstrings, and imports."""
-    tree = ast.parse(text)
-    for node in ast.walk(tree):
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        super().generic_visit(node)
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef | ast.If):
             node.body = [each for each in node.body if not _says_nothing(each)] or [ast.Pass()]
-    return ast.dump(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            node.returns = None
+        if isinstance(node, ast.arg):
+            node.annotation = None
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        return ast.Constant("") if isinstance(node.value, str) and _PROSE.search(node.value) else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.AST:
+        texts = (each.value for each in node.values if isinstance(each, ast.Constant) and isinstance(each.value, str))
+        return ast.Constant("") if _PROSE.search("_".join(texts)) else self.generic_visit(node)
 
 
 def _says_nothing(node: ast.stmt) -> bool:
@@ -198,28 +211,88 @@ def _says_nothing(node: ast.stmt) -> bool:
     return is_text or isinstance(node, ast.Import | ast.ImportFrom)
 
 
-@cache
-def _files(commit: str) -> Mapping[str, str]:
-    """Return the object of each file of a commit."""
-    lines = _git("ls-tree", "-r", commit).splitlines()
-    return {path: kind.split()[2] for kind, path in (line.split("\t", 1) for line in lines)}
+def _name_in(statement: ast.stmt) -> str:
+    """Return a name that is in the text of a statement: of what it defines, where it does."""
+    names = (getattr(each, "name", None) or getattr(each, "id", None) for each in ast.walk(statement))
+    return next((name for name in names if isinstance(name, str)), "")
 
 
-@cache
-def _moved(commit: str) -> Mapping[str, str]:
-    """Return the names that files of today had at a commit, of those that moved."""
-    lines = _git("diff", "-M", "--diff-filter=R", "--name-status", commit, "HEAD").splitlines()
-    return {new: old for _, old, new in (line.split("\t") for line in lines)}
+class History:
+    """The commits of a checkout. One process reads all objects, for as long as the context lasts."""
 
+    def __init__(self, root: Path) -> None:
+        """Take the folder of a checkout."""
+        self._root = root
 
-@cache
-def _blob(name: str) -> str:
-    return _git("cat-file", "blob", name)
+    def __enter__(self) -> Self:
+        command = ["git", "cat-file", "--batch"]
+        self._objects = subprocess.Popen(  # noqa: S603 - git
+            command, cwd=self._root, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        return self
 
+    def __exit__(self, *_: object) -> None:
+        self._objects.communicate()
 
-def _git(*arguments: str) -> str:
-    command = ["git", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout  # noqa: S603 - git
+    def made_in(self, path: str) -> tuple[str, str]:
+        """Return the last commit in which a number of a result changed, and its day."""
+        log = self._git("log", "--follow", "--diff-filter=d", "--format=%H %cs", "--name-only", "--", path).split()
+        entries = [(commit, date, name) for commit, date, name in zip(log[::3], log[1::3], log[2::3], strict=True)]
+        if not entries:
+            return "HEAD", "today, not committed"
+        numbers = [Counter(_NUMBER.findall(self._git("show", f"{commit}:{name}"))) for commit, _, name in entries]
+        for (commit, date, _), (new, old) in zip(entries, pairwise([*numbers, Counter()]), strict=True):
+            if new != old:
+                return commit, date
+        return entries[-1][:2]
+
+    def is_other(self, path: str, blob: str, commit: str) -> bool:
+        """Whether a file of today is another one than at a commit, under this or any other name."""
+        before = self.files(commit)
+        if blob in before.values():
+            return False
+        if not path.endswith(".py"):
+            return True
+        earlier = self._definitions(before[path]) if path in before else {}
+        return any(
+            not self._was_elsewhere(program, name, commit)
+            for program, name in self._definitions(blob).items()
+            if program not in earlier
+        )
+
+    def _was_elsewhere(self, program: str, name: str, commit: str) -> bool:
+        """Whether a definition of today was in any file of a commit that is another one today."""
+        return any(name in self._text(blob) and program in self._definitions(blob) for blob in self._gone(commit))
+
+    @cache  # noqa: B019 - lives as long as the process
+    def files(self, commit: str) -> Mapping[str, str]:
+        """Return the object of each file of a commit."""
+        lines = self._git("ls-tree", "-r", commit).splitlines()
+        return {path: kind.split()[2] for kind, path in (line.split("\t", 1) for line in lines)}
+
+    @cache  # noqa: B019 - lives as long as the process
+    def _gone(self, commit: str) -> Sequence[str]:
+        """Return the Python files of a commit that are other ones today."""
+        now = set(self.files("HEAD").values())
+        return [blob for path, blob in self.files(commit).items() if path.endswith(".py") and blob not in now]
+
+    @cache  # noqa: B019 - lives as long as the process
+    def _definitions(self, blob: str) -> Mapping[str, str]:
+        return definitions(self._text(blob))
+
+    @cache  # noqa: B019 - lives as long as the process
+    def _text(self, blob: str) -> str:
+        pipe = self._objects
+        assert pipe.stdin is not None
+        assert pipe.stdout is not None
+        pipe.stdin.write(f"{blob}\n".encode())
+        pipe.stdin.flush()
+        num_bytes = int(pipe.stdout.readline().split()[2])
+        return pipe.stdout.read(num_bytes + 1).decode()
+
+    def _git(self, *arguments: str) -> str:
+        command = ["git", *arguments]
+        return subprocess.run(command, cwd=self._root, capture_output=True, text=True, check=True).stdout  # noqa: S603
 
 
 if __name__ == "__main__":

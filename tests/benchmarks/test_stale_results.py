@@ -1,10 +1,25 @@
 """The list of results that are older than the code that they measure."""
 
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from benchmarks.stale_results import MEASURED, RESULTS, ROOT, program, topic_of
+from benchmarks.stale_results import MEASURED, RESULTS, ROOT, History, definitions, staleness, topic_of
 
-BEFORE = '"""Old words."""\nimport old\n\ndef double(x: int) -> int:\n    """Twice."""\n    return 2 * x  # of x\n'
+BEFORE = """
+'''Old words.'''
+import old
+
+def double(x: int) -> int:
+    '''Twice.'''
+    if x < 0:
+        raise ValueError(f"a number of {x} is below 0")
+    return 2 * x  # of x
+
+def query() -> str:
+    return "SELECT a FROM b"
+"""
 
 
 def test_every_result_names_code_that_is_there() -> None:
@@ -14,15 +29,71 @@ def test_every_result_names_code_that_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "is_same"),
+    ("old", "new", "is_same"),
     [
-        (BEFORE.replace("Old words", "New words").replace("# of x", ""), True),
-        (BEFORE.replace("import old", "from new import old"), True),
-        (BEFORE.replace("2 * x", "3 * x"), False),
-        (BEFORE.replace("double", "triple"), False),
+        ("Old words", "New words", True),
+        ("# of x", "", True),
+        ("import old", "from new import old", True),
+        ("x: int) -> int", "x: Count) -> Count", True),
+        ("a number of {x} is below 0", "the number {-x} of items is below 0", True),
+        ("2 * x", "3 * x", False),
+        ("x < 0", "x <= 0", False),
+        ("double", "triple", False),
+        ("ValueError", "TypeError", False),
+        ("SELECT a", "SELECT c", False),
     ],
-    ids=["words", "imports", "arithmetic", "names"],
 )
-def test_words_do_not_change_a_program(after: str, *, is_same: bool) -> None:
-    """Comments, docstrings, and imports decide no number."""
-    assert (program(BEFORE) == program(after)) is is_same
+def test_words_do_not_change_a_program(old: str, new: str, *, is_same: bool) -> None:
+    """Comments, docstrings, imports, annotations, and messages decide no number; queries do."""
+    assert (definitions(BEFORE) == definitions(BEFORE.replace(old, new))) is is_same
+
+
+class Checkout:
+    """A checkout with a result and the code that it measures."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._git("init", "--quiet")
+        self.commit({f"{RESULTS}/speed_any.md": "3.5 ms", "code/one.py": BEFORE, "code/sizes.yaml": "- 4"})
+
+    def commit(self, files: dict[str, str]) -> None:
+        """Write files, and commit all that there is."""
+        for name, text in files.items():
+            path = self._root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        self._git("add", "--all")
+        self._git("-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "change")
+
+    def changed(self) -> list[str]:
+        """Return the measured files that are other ones than when the result was made."""
+        with History(self._root) as history:
+            return list(staleness("speed_any.md", ["code"], history).changed)
+
+    def _git(self, *arguments: str) -> None:
+        command = ["git", *arguments]
+        subprocess.run(command, cwd=self._root, check=True)
+
+
+def test_a_definition_may_move_and_a_new_one_may_not_come(tmp_path: Path) -> None:
+    """Splitting a file changes nothing that is measured; another body of a function does, wherever it is."""
+    checkout = Checkout(tmp_path)
+    double, query = BEFORE.split("def query")
+    checkout.commit({"code/one.py": double, "code/two.py": f"def query{query}"})
+    (tmp_path / "code/sizes.yaml").rename(tmp_path / "code/widths.yaml")
+    checkout.commit({})
+    assert checkout.changed() == []
+
+    checkout.commit({"code/two.py": "def query():\n    return 1\n", "code/widths.yaml": "- 8"})
+    assert checkout.changed() == ["code/two.py", "code/widths.yaml"]
+
+
+def test_a_result_is_as_old_as_its_numbers(tmp_path: Path) -> None:
+    """Other words in a result do not make it new; another number does."""
+    checkout = Checkout(tmp_path)
+    checkout.commit({"code/sizes.yaml": "- 8"})
+    checkout.commit({f"{RESULTS}/speed_any.md": "A step takes 3.5 ms"})
+    assert checkout.changed() == ["code/sizes.yaml"]
+
+    checkout.commit({f"{RESULTS}/speed_any.md": "A step takes 3.6 ms"})
+    assert checkout.changed() == []
