@@ -14,6 +14,7 @@ from benchmarks.results_file import result_path
 
 WRITING = (
     "task_pool",
+    "zipf_fit",
     "search_quality",
     "search_time",
     "never_dearer",
@@ -28,7 +29,7 @@ WRITING = (
     "reporter_overhead",
     "memory_error",
 )
-PRINTING = {"simulator_vs_published": "any", "zipf_fit": "any", "prediction_error": None}
+PRINTING = {"simulator_vs_published": "any", "prediction_error": None}
 """The scripts that print, with the hardware their result depends on; None is this machine."""
 
 

@@ -1,6 +1,6 @@
-"""Fits the default Zipf exponent to the aggregate reuse of published traces and prints a table.
+"""Fits the default Zipf exponent to the aggregate reuse of published traces.
 
-    python benchmarks/zipf_fit.py > benchmarks/results/zipf-fit_any_2026-11-21.md
+    python -m benchmarks.zipf_fit
 
 The traces are known as sums over all tables only. A model of such a sum is 64 tables of equal rows and exponent whose
 lookups are spread log-normally about the trace's mean. Exponent, rows and spread are searched on a grid; the error is
@@ -18,6 +18,8 @@ import numpy as np
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.reuse.shard_arrays import zipf_counts
 from neuroshard_costs.shards import FloatArray
+
+from benchmarks.results_file import write_result
 
 DATA = Path(__file__).parent / "data" / "dlrm_datasets_locality.json"
 NUM_TABLES = 64
@@ -58,13 +60,13 @@ def _distance(counts: FloatArray, shares: FloatArray) -> float:
     return float(np.abs(counts / counts.sum() - shares).sum() / 2)
 
 
-def report() -> str:
-    """Return the fits of all traces as a Markdown table."""
+def report() -> list[str]:
+    """Return the fits of all traces as a page in Markdown."""
     traces = json.loads(DATA.read_text(encoding="utf-8"))["files"]
     lines = [
         "# Zipf exponent of published traces",
         "",
-        "Made by `python benchmarks/zipf_fit.py` from benchmarks/data/dlrm_datasets_locality.json.",
+        "The traces are those of benchmarks/data/dlrm_datasets_locality.json.",
         "",
         "| trace | spread of lookups | exponent | rows per table | error |",
         "|---|---|---|---|---|",
@@ -77,9 +79,9 @@ def report() -> str:
             f"| {name} | {found.spread:g} | {found.exponent:.2f} | {10**found.log_rows:,.0f} | {found.error:.3f} |"
             for found in fits
         ]
-    lines += ["", f"Median exponent of the best fit of each trace: {median(found.exponent for found in best):.2f}", ""]
-    return "\n".join(lines)
+    lines += ["", f"Median exponent of the best fit of each trace: {median(found.exponent for found in best):.2f}"]
+    return lines
 
 
 if __name__ == "__main__":
-    print(report(), end="")
+    print(write_result("zipf-fit", report(), hardware="any", packages=("numpy",)))
