@@ -27,12 +27,12 @@ from neuroshard_api.job.experimental import Experimental
 from neuroshard_api.job.feature_columns import COLUMN_RULES, ColumnProblem, job_column_problems
 from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
-from neuroshard_api.job.preparation import Planner, PlanReference, Profiler, ProfilerPolicy
+from neuroshard_api.job.preparation import Planner, PlanReference, Profiler, ProfilerPolicy, TableSharding
 from neuroshard_api.job.replanning import Replanning
 from neuroshard_api.job.resource import Checked, Part, Rule, Waived, broken
 from neuroshard_api.job.status import Status
 from neuroshard_api.job.training import Checkpoint, Data, DataFormat, Training
-from neuroshard_api.job.workers import PodTemplate, Trainer
+from neuroshard_api.job.workers import HAS_GPUS, PodTemplate, Trainer
 from neuroshard_api.sharding.kernels import widest_shard
 from neuroshard_api.sharding.placement_rules import CUT_BY_COLUMNS
 
@@ -125,6 +125,26 @@ AFFECTS: Final[Mapping[str, Affects]] = {
 the others a change takes effect at the next decision, or when pods next start."""
 
 
+_WIDEST = widest_shard("cuda", has_pooling=False)
+_CUTS_BY_COLUMNS = [each.value for each in TableSharding if each.sharding_type in CUT_BY_COLUMNS]
+_WIDTH_RULES = (
+    Rule(
+        cel=f"!has(self.experimental.planner.maxShardWidth) || self.experimental.planner.maxShardWidth <= {_WIDEST} || "
+        f"!{HAS_GPUS}",
+        message=f"experimental.planner.maxShardWidth: FBGEMM's CUDA kernels take at most {_WIDEST:,} columns"
+        "; hint: lower it",
+    ),
+    Rule(
+        cel=f"!has(self.planner.shardingTypes) || self.planner.shardingTypes.exists(t, t in {_CUTS_BY_COLUMNS}) || "
+        f"!has(self.model.embeddingTables) || self.model.embeddingTables.all(t, t.embeddingDim <= {_WIDEST}) || "
+        f"!{HAS_GPUS}",
+        message=f"model.embeddingTables: FBGEMM's CUDA kernels take at most {_WIDEST:,} columns, and no type of "
+        "planner.shardingTypes cuts by columns; hint: add ColumnWise there",
+    ),
+)
+"""The API server's part of `Spec._kernel_problems`."""
+
+
 class Spec(Part):
     """What is wanted."""
 
@@ -202,6 +222,7 @@ class Spec(Part):
             ),
         ),
         *COLUMN_RULES,
+        *_WIDTH_RULES,
         *(
             _only_while_suspended(to_camel(name), optional=name == "plan_ref")
             for name, affected in AFFECTS.items()
@@ -274,7 +295,7 @@ class Spec(Part):
 
     def _kernel_problems(self) -> Iterator[ColumnProblem]:
         """Yield widths that the kernels of the workers' GPUs never take; what they are is known before any plan."""
-        most = widest_shard("cuda", has_pooling=False)
+        most = _WIDEST
         if most is None or not self.trainer.num_gpus_per_node:
             return
         widest = self.experimental.planner.max_shard_width

@@ -28,6 +28,12 @@ _IS_DEVICE = "(name in [" + ", ".join(f"'{name}'" for name in GPU_RESOURCES) + f
 _IS_GPU = f"(has(self.gpuResource) ? name == self.gpuResource : {_IS_DEVICE})"
 """The same of a trainer, which may name its resource."""
 
+HAS_GPUS = (
+    "(has(self.trainer.resourcesPerNode.limits) && self.trainer.resourcesPerNode.limits.exists(name, "
+    f"{_IS_GPU.replace('self.', 'self.trainer.')}))"
+)
+"""Whether the workers of a spec have GPUs, for the API server."""
+
 MAX_DEVICES_PER_NODE = 4096
 
 OPEN: dict[str, Any] = {"x-kubernetes-preserve-unknown-fields": True}

@@ -54,6 +54,18 @@ def looked_up(name: str, column: str, message: str, use: str, **data: Any) -> Br
     )
 
 
+def too_wide(name: str, message: str, path: str, package: str, **spec: Any) -> BrokenJob:
+    """Return a job for GPUs with more columns than their kernels take; the package names the field."""
+    return BrokenJob(
+        name=name,
+        data=builders.job_data(trainer={"resourcesPerNode": GPUS}, **spec),
+        path="spec",
+        server=f"Invalid value: {message}",
+        package=package,
+        package_path=path,
+    )
+
+
 def broken_schema(name: str, path: str, server: str, package: str, **spec: Any) -> BrokenJob:
     """Return a job that breaks the schema, of which each side says its own words. A part that is None is left out."""
     data = builders.job_data(**spec)

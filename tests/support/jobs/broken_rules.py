@@ -1,6 +1,6 @@
 """Job files that break a rule between fields, of which the API server and this package say the same words."""
 
-from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, broken_rule, looked_up, model
+from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, broken_rule, looked_up, model, too_wide
 
 NO_FEATURE = "no feature of model.embeddingTables may be {}; hint: remove the feature and its table"
 RULES = (
@@ -45,6 +45,23 @@ RULES = (
         "spec.planner",
         "dataTypes BF16 and INT8 have no training kernel on any device; hint: use FP32, FP16, or both",
         planner={"dataTypes": ["FP32", "BF16"]},
+    ),
+    too_wide(
+        "shards-wider-than-the-kernels",
+        "experimental.planner.maxShardWidth: FBGEMM's CUDA kernels take at most 2,048 columns; hint: lower it",
+        "spec.experimental.planner.maxShardWidth",
+        "is 4,096, and FBGEMM's CUDA kernels take at most 2,048 columns; hint: lower it",
+        experimental={"planner": {"maxShardWidth": 4096}},
+    ),
+    too_wide(
+        "tables-wider-than-the-kernels-in-one-piece",
+        "model.embeddingTables: FBGEMM's CUDA kernels take at most 2,048 columns, and no type of "
+        "planner.shardingTypes cuts by columns; hint: add ColumnWise there",
+        "spec.model.embeddingTables[0].embeddingDim",
+        "is 4,096, FBGEMM's CUDA kernels take at most 2,048 columns, and no type of spec.planner.shardingTypes cuts by "
+        "columns; hint: add ColumnWise there",
+        model=model(TABLE | {"embeddingDim": 4096}),
+        planner={"shardingTypes": ["TableWise", "RowWise"]},
     ),
     broken_rule(
         "plan-only-with-a-plan",
