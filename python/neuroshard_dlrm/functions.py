@@ -213,7 +213,7 @@ def _asked(
 ) -> tuple[PlanRequest, CostBundle]:
     """Return the request that the arguments stand for, and the cost models to plan with."""
     options = options_of(question, where=name_of(source))
-    request = request_of(source_from(source, question), options, algorithm)
+    request = request_of(source_from(source, question), options, algorithm, with_dense_of_jobs=True)
     return request, _bundle(options, request)
 
 

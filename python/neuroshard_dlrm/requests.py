@@ -1,12 +1,14 @@
 """From a source and options to the request of a plan, by the job's own translation: for the command and Python alike.
 
-A job file is planned as the operator plans it. A table set or a module becomes a job of defaults, whose trainer is not
-known, so that ``--set`` has the same paths for each of them.
+A job file is planned as the operator plans it, with its dense part where that is asked for. A table set or a module
+becomes a job of defaults, whose trainer is not known, so that ``--set`` has the same paths for each of them.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -20,10 +22,12 @@ from neuroshard_api.documents.table_files import SUFFIXES, read_table_set
 from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_api.job.job_file import JobFile, is_job_file, read_job_file
 from neuroshard_api.job.model import EmbeddingOptimizer
-from neuroshard_api.job.plan_request import plan_request, spec_request
+from neuroshard_api.job.plan_request import counts_dense, plan_request, spec_request
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
 from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
+from neuroshard_api.process.missing_package import install_hint
 from neuroshard_planner.workload_store import read_workload
 
 from neuroshard_dlrm.devices import build_topology
@@ -109,23 +113,39 @@ def source_of(raw: object, *, where: str) -> DocumentSource:
     return table_set_of_data(raw, where=where, name=Path(where).name.split(".")[0])
 
 
-def build_request(options: RequestOptions, algorithm: Algorithm | str | None) -> PlanRequest:
+def build_request(
+    options: RequestOptions, algorithm: Algorithm | str | None, *, with_dense_of_jobs: bool = False
+) -> PlanRequest:
     """Return the request that the options stand for. Raises as `read_source` and `request_of`.
 
     Args:
         options: what is planned; tables of a job file come with all that the job says.
         algorithm: None: that of the job or of the request, or NeuroShard's.
+        with_dense_of_jobs: see `request_of`.
     """
     if options.tables is None:
         raise CommandError(
             "TABLES: is missing; hint: give a table set, a job, request, or plan file, package.module:function, or a "
             "name of `neuroshard workloads`"
         )
-    return request_of(read_source(options.tables), options, algorithm)
+    return request_of(read_source(options.tables), options, algorithm, with_dense_of_jobs=with_dense_of_jobs)
 
 
-def request_of(source: Source, options: RequestOptions, algorithm: Algorithm | str | None) -> PlanRequest:
+def request_of(
+    source: Source,
+    options: RequestOptions,
+    algorithm: Algorithm | str | None,
+    *,
+    with_dense_of_jobs: bool = False,
+) -> PlanRequest:
     """Return the request for a source with these options, whose ``tables`` is its name in errors.
+
+    Args:
+        source: what is planned.
+        options: over what the source says.
+        algorithm: None: that of the source, or NeuroShard's.
+        with_dense_of_jobs: count the dense part that NeuroShard's trainer builds for a job, as ``neuroshard run`` and
+            the operator do before they plan; without TorchRec a sentence on stderr says that it is not counted.
 
     Raises:
         CommandError: an option contradicts another one or the source, or a setting does not change the request.
@@ -146,7 +166,7 @@ def request_of(source: Source, options: RequestOptions, algorithm: Algorithm | s
         _require_effect(path, ask, options, asked)
     request = asked.request
     if options.dense is None:
-        return request
+        return request if asked.job is None or not with_dense_of_jobs else _with_dense(request, asked.job)
     counted = options.dense_path(request.batch_size_per_device)
     return request.with_dense(DenseProfile.read(counted), where=str(counted))
 
@@ -165,6 +185,8 @@ class _Asked:
 
     spec: Spec
     request: PlanRequest
+    job: DLRMTrainingJob | None = None
+    """None: of a table set or a module, whose trainer is not known."""
 
 
 _Ask = Callable[[Settings], _Asked]
@@ -216,9 +238,31 @@ def _of_job(file: JobFile, options: RequestOptions, algorithm: Algorithm | None)
             )
         topology = build_topology(_with_devices_of(changed, options))
         request = plan_request(job, tables=changed.tables(), topology=topology, algorithm=algorithm)
-        return _Asked(spec=job.spec, request=request)
+        return _Asked(spec=job.spec, request=request, job=job)
 
     return ask
+
+
+def _with_dense(request: PlanRequest, job: DLRMTrainingJob) -> PlanRequest:
+    """Return a job's request with the counted dense part that NeuroShard's trainer builds, where TorchRec is here."""
+    if not counts_dense(job.spec):
+        return request
+    if find_spec("torchrec") is None:
+        say(
+            f"the dense part is not counted, which takes TorchRec (not installed); hint: {install_hint('run')}, or "
+            "count it elsewhere by `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, for --dense"
+        )
+        return request
+    from neuroshard_trainer.dense_profile import dense_profile
+
+    torch_logger = logging.getLogger("torch")
+    level = torch_logger.level
+    torch_logger.setLevel(logging.ERROR)  # it warns of fake tensors
+    try:
+        counted = dense_profile(job, request.tables, multi_tensor=not request.topology.device.is_cpu)
+    finally:
+        torch_logger.setLevel(level)
+    return request.with_dense(counted, where="the counted dense part")
 
 
 def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:

@@ -17,6 +17,7 @@ from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import build_request, read_source, request_of
 from neuroshard_dlrm.settings import parse_settings
 from neuroshard_planner.workload_store import read_workload
+from neuroshard_trainer.dense_profile import dense_profile
 from support.builders import table, table_set
 
 OPTIONS = RequestOptions(tables="mlperf-dlrm-dcnv2", devices=8, device_type="h100-80gb")
@@ -185,6 +186,40 @@ def test_the_request_of_a_job_is_the_operators() -> None:
     assert chosen == expected.model_copy(update={"algorithm": Algorithm.DIM_GREEDY})
     large = build_request(replace(OPTIONS, tables=str(JOB), devices=16, batch_size=64), None)
     assert (large.topology.num_nodes, large.topology.num_devices, large.batch_size_per_device) == (2, 16, 64)
+
+
+@pytest.mark.parametrize("batch_size", [None, 64])
+def test_a_plan_of_a_job_counts_its_dense_part_as_its_training_would(batch_size: int | None) -> None:
+    """The operator's request, and next to it what the command counts that the operator runs before the planner."""
+    options = RequestOptions(tables=str(JOB), device_type="h100-80gb", batch_size=batch_size)
+    asked = build_request(options, None)
+    job = read_job_file(JOB).job
+    if batch_size is not None:
+        model = job.spec.model.model_copy(update={"batch_size_per_device": batch_size})
+        job = job.model_copy(update={"spec": job.spec.model_copy(update={"model": model})})
+
+    found = build_request(options, None, with_dense_of_jobs=True)
+
+    assert found == asked.with_dense(dense_profile(job, asked.tables), where="dense.json")
+    assert found.dense_bytes > asked.dense_bytes == 0
+
+
+def test_without_torchrec_a_plan_says_that_the_dense_part_of_a_job_is_not_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Planning alone needs no torch."""
+    monkeypatch.setattr("neuroshard_dlrm.requests.find_spec", lambda _: None)
+    options = replace(OPTIONS, tables=str(JOB))
+
+    assert build_request(options, None, with_dense_of_jobs=True) == build_request(options, None)
+    assert "the dense part is not counted, which takes TorchRec (not installed)\nhint: " in capsys.readouterr().err
+
+
+def test_a_size_of_the_dense_part_that_a_job_names_takes_the_place_of_the_count() -> None:
+    """As for the operator."""
+    options = replace(OPTIONS, tables=str(JOB), set={"spec.experimental.planner.denseMemoryPerDevice": "6Gi"})
+
+    assert build_request(options, None, with_dense_of_jobs=True).dense is None
 
 
 def test_a_job_in_json_is_planned_as_in_yaml(tmp_path: Path) -> None:

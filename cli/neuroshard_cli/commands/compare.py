@@ -44,7 +44,7 @@ def compare(
     from neuroshard_report.terminal.comparison import Timed, render_comparison
     from neuroshard_report.terminal.progress import activity
 
-    request = build_request(options, Algorithm.NEUROSHARD)
+    request = build_request(options, Algorithm.NEUROSHARD, with_dense_of_jobs=True)
     bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
     wanted = chosen_algorithms(None if algorithms is None else algorithms.split(","))
     lines: list[Timed] = []

@@ -90,7 +90,7 @@ def plan(
         if path is not None:
             check_writable(path)
     sizes = parse_batch_sizes(batch_sizes)
-    request = build_request(options, algorithm)
+    request = build_request(options, algorithm, with_dense_of_jobs=True)
     sized = requests_of(options, algorithm, sizes)
     bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
     request, *sized = _measured((request, *sized), statistics)

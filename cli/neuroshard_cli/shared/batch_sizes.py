@@ -49,7 +49,7 @@ def requests_of(options: RequestOptions, algorithm: str | None, sizes: tuple[int
             f"; hint: count it for each, and give the files' name with {BATCH_PLACEHOLDER} in the place of the number: "
             f"--dense dense-{BATCH_PLACEHOLDER}.json"
         )
-    return [build_request(replace(options, batch_size=size), algorithm) for size in sizes]
+    return [build_request(replace(options, batch_size=size), algorithm, with_dense_of_jobs=True) for size in sizes]
 
 
 def print_sizes(found: "Sequence[BatchSize]", *, source: str, as_json: bool) -> None:
