@@ -84,6 +84,11 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
     "Train on this machine": (
         _entry("run", "Profile, plan, and train a job on this machine.", extra="run", kernels=True),
         _entry(
+            "sweep",
+            "Divide devices among variants of a job so that all train in the least time, write a job for each, and "
+            "train them.",
+        ),
+        _entry(
             "compare-training",
             "Train a job or a script under several plans in turns, from equal weights, and compare their step times.",
             extra="run",

@@ -36,7 +36,7 @@ class PricedPart:
     """A variant on a part of the devices."""
 
     count: DeviceCount | None
-    """Its plan, or the reason that there is none. None: the variant is no job on so many devices."""
+    """Its plan, or the reason that there is none. None: the variant is not possible on that many devices."""
     problem: str | None
     """None: there is a plan."""
 
@@ -91,7 +91,7 @@ class SweepChoice:
         return self.chosen.division.sizes
 
     def gain(self, way: Way) -> float | None:
-        """Return how many times as fast a way is as one variant after the other on all devices. None: not possible."""
+        """Return the speed of a way over that of one variant after the other on all devices. None: not possible."""
         whole_ms = self.one_after_other_ms
         return None if way.division is None or whole_ms is None else whole_ms / way.division.total
 
@@ -111,10 +111,15 @@ def require_sweepable(file: JobFile) -> None:
     for value, field, why in problems:
         if value:
             raise CommandError(f"{file.path}: spec.{field}: {why}; hint: leave it out")
+    if not file.has_tables:
+        raise CommandError(
+            f"{file.path}: spec.model.embeddingTablesFrom: the tables are in a ConfigMap of the cluster"
+            "; hint: add the ConfigMap to the file after a line `---`"
+        )
 
 
 def on_part(file: JobFile, size: int, room: Room) -> JobFile:
-    """Return a job on so many of the devices, with its global batch, and its share of each node's resources.
+    """Return a job on that many of the devices, with its global batch, and its share of each node's resources.
 
     Raises:
         CommandError: the devices do not divide the global batch.
@@ -192,7 +197,7 @@ def chosen_division(
         planned: returns the result of each of some requests, by its place.
 
     Raises:
-        CommandError: a variant is no job on any part, as without the file of a counted dense part.
+        CommandError: a variant is not a job on any part, as without the file of a counted dense part.
         InfeasibleError: a variant has no plan on any part.
     """
     distinct: list[PlanRequest] = []

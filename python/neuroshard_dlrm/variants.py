@@ -1,7 +1,7 @@
 """Variants of a job for ``neuroshard sweep``: every combination of the values that fields take, each a whole job.
 
 A variant trains on the job's samples, with its global batch, for as many steps, so that metrics compare. Free are the
-fields that decide the model and how it learns; a job with other data or another batch is no variant.
+fields that decide the model and how it learns; a job with other data or another batch is not a variant.
 """
 
 import copy

@@ -258,6 +258,63 @@ def test_the_status_as_json_is_the_resources_own(neuroshard: Any, kubectl: Kubec
     assert json.loads(result.out) == RUNNING
 
 
+def test_the_variants_of_a_sweep_are_listed_best_first(neuroshard: Any, kubectl: Kubectl) -> None:
+    """By the label that `neuroshard sweep` gives their jobs, with the metrics of their trainers."""
+    entropies = {"shop-00": "0.9", "shop-01": None, "shop-02": "0.8"}
+    for name, entropy in {**entropies, "other": "0.1"}.items():
+        job = job_data(name, trainer={"numProcPerNode": 2})
+        if name != "other":
+            job["metadata"]["labels"] = {"training.neuroshard.dev/sweep": "shop"}
+            job["metadata"]["annotations"] = {"training.neuroshard.dev/variant": f"seed={name[-1]}"}
+        kubectl.create(job)
+        metrics = [] if entropy is None else [{"name": "normalized_entropy", "value": entropy}]
+        running = {"name": "Running", "state": "Succeeded", "startTime": T0, "completionTime": T1}
+        status = {
+            "stage": "Failed" if entropy is None else "Succeeded",
+            "message": "the loss is not finite",
+            "trainerStatus": {"metrics": metrics},
+            "stages": [running],
+        }
+        kubectl.patch("dlrmtrainingjob", name, {"status": status}, subresource="status")
+
+    where = ("--namespace", kubectl.namespace)
+    text, data = (
+        neuroshard("status", "--sweep", "shop", *where),
+        neuroshard("status", "--sweep", "shop", *where, "--json"),
+    )
+    lines = [line.split() for line in text.out.splitlines()]
+
+    assert (text.code, text.err) == (0, "")
+    assert lines[1:4] == [
+        ["shop-02", "seed=2", "0.8000", "123", "Succeeded"],
+        ["shop-00", "seed=0", "0.9000", "123", "Succeeded"],
+        ["shop-01", "seed=1", "123", "Failed"],
+    ]
+    assert "shop-01  the loss is not finite" in text.out
+    found = json.loads(data.out)
+    assert [each["job"] for each in found] == ["shop-02", "shop-00", "shop-01"]
+    assert (found[0]["normalized_entropy"], found[0]["num_devices"], found[0]["auc"]) == (0.8, 2, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--sweep", "shop"), "--sweep: there is no job of a sweep 'shop' in namespace"),
+        (("job", "--sweep", "shop"), "--sweep: excludes JOB, which is of one job"),
+        (("--sweep", "shop", "--watch"), "--sweep: excludes --watch, which is of one job"),
+        ((), "JOB: is missing\nhint: give the name of a job, or of a sweep with --sweep"),
+    ],
+)
+def test_a_status_is_of_one_job_or_of_a_sweep_that_exists(
+    neuroshard: Any, kubectl: Kubectl, arguments: tuple[str, ...], words: str
+) -> None:
+    """All else is refused by the option."""
+    result = neuroshard("status", *arguments, "--namespace", kubectl.namespace)
+
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+
+
 @pytest.mark.parametrize(("stage", "code"), [("Succeeded", 0), ("Failed", 10)])
 def test_watching_ends_with_the_job(neuroshard: Any, kubectl: Kubectl, stage: str, code: int) -> None:
     """The exit code tells whether it succeeded."""

@@ -77,6 +77,10 @@ def test_a_file_of_tables_is_found_from_the_new_folder() -> None:
     [
         ({"trainer": {"command": ["train"]}}, "spec.trainer.command: a trainer of your own is not known to take"),
         ({"planRef": {"name": "plan", "key": "plan.json"}}, "spec.planRef: a plan is for one model"),
+        (
+            {"model": {"embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.csv"}}}},
+            "spec.model.embeddingTablesFrom: the tables are in a ConfigMap of the cluster",
+        ),
         ({"checkpoint": {"folder": "mine"}}, "spec.checkpoint.folder: all variants would keep their state in one"),
     ],
 )

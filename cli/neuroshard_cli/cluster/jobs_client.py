@@ -55,6 +55,21 @@ class JobsClient:
             )
             return found
 
+    def of_sweep(self, name: str) -> list[dict[str, Any]]:
+        """Return the jobs of a sweep, by name. Raises CommandError, also where there are none."""
+        from neuroshard_api.job.training_job import SWEEP_LABEL
+
+        with _sentences(f"jobs of the sweep {name} in namespace {self.namespace}"):
+            found: list[dict[str, Any]] = self._jobs.list_namespaced_custom_object(
+                **self._where, label_selector=f"{SWEEP_LABEL}={name}", _request_timeout=CALL_TIMEOUT_S
+            )["items"]
+        if not found:
+            raise CommandError(
+                f"--sweep: there is no job of a sweep {name!r} in namespace {self.namespace}"
+                "; hint: a sweep is named as the job that it was made of; `kubectl apply -f FOLDER` creates its jobs"
+            )
+        return sorted(found, key=lambda each: str(each["metadata"]["name"]))
+
     def drift(self, name: str) -> "DriftReport | None":
         """Return a job's drift report.
 

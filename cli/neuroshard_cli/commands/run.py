@@ -1,6 +1,7 @@
 """``neuroshard run``: a whole job on this machine."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.job.training_job import DLRMTrainingJob
 
+    from neuroshard_cli.local.directory import RunDirectory
     from neuroshard_cli.local.run import LocalRun
     from neuroshard_cli.local.stage_runner import StageFailedError
 
@@ -60,7 +62,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     require_local(found.job, where=str(file))
     tables = found.tables()
     root = data_dir or file.absolute().parent
-    _require_trainable(found.job, tables, root=root)
+    require_trainable(found.job, tables, root=root)
     is_given = plan is not None or found.job.spec.plan_ref is not None
     stages = (STAGE, *STAGES) if wants_repeats(found.job, tables) and not is_given else STAGES
     directory = RunDirectory(run_dir or Path("runs") / found.job.metadata.name)
@@ -93,11 +95,8 @@ def run(  # noqa: PLR0917 - typer passes by name
         print_document(result_json(result))
         return
     print_text(result_table(result))
-    reports = {"the plan as a report": directory.plan_report, "the run as a report": directory.run_report}
     untrained = None if is_trained else "launchPolicy is PlanOnly: nothing is trained"
-    for note in filter(
-        None, (*(f"{name}: {each}" for name, each in reports.items() if each.exists()), correction, untrained)
-    ):
+    for note in filter(None, (*_reports(directory), correction, untrained)):
         say(note)
 
 
@@ -111,6 +110,13 @@ def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None, root:
     return local.plan(local.profile(bundle))
 
 
+def _reports(directory: "RunDirectory") -> Iterator[str]:
+    """Yield the reports that a run wrote."""
+    for name, file in (("the plan", directory.plan_report), ("the run", directory.run_report)):
+        if file.exists():
+            yield f"{name} as a report: {file}"
+
+
 def _say_how_to_resume(error: "StageFailedError") -> None:
     """Print the end of the failed stage's log, and complete the sentence of the failure."""
     from neuroshard_cli.local.stage_failure import with_resumption
@@ -120,7 +126,7 @@ def _say_how_to_resume(error: "StageFailedError") -> None:
     error.args = (with_resumption(str(error)),)
 
 
-def _require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path) -> None:
+def require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path) -> None:
     """Do nothing for a job that trains elsewhere, or whose training has what it needs, as far as files show.
 
     Raises:

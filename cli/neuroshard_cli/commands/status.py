@@ -2,23 +2,28 @@
 
 import contextlib
 import json as json_format
+import math
 import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.cluster.jobs_client import ContextOption, JobsClient, NamespaceOption, jobs_client, parsed
-from neuroshard_cli.shared.output import print_document, print_text, progress_console
+from neuroshard_cli.shared.output import print_document, print_json, print_text, progress_console
 
 if TYPE_CHECKING:
     from neuroshard_api.job.training_job import DLRMTrainingJob
+    from neuroshard_report.sweep import VariantResult
 
 LOOK_EVERY_S = 2.0
 
 
-def status(
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of a DLRMTrainingJob.")],
+def status(  # noqa: PLR0917 - typer passes by name
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Name of a DLRMTrainingJob.", show_default=False)
+    ] = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     watch: Annotated[
@@ -27,11 +32,23 @@ def status(
             "--watch", "-w", help="Follow the job until it has ended: in place on a terminal, else line by line."
         ),
     ] = False,
+    sweep: Annotated[
+        str | None, typer.Option(help="Name of a sweep, in place of JOB: its variants are listed, best first.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the job's status as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Show a job's stages, costs, and last failure."""
     from neuroshard_report.terminal.job import render_job
 
+    if sweep is not None:
+        if job is not None or watch:
+            other = "JOB" if job is not None else "--watch"
+            raise CommandError(f"--sweep: excludes {other}, which is of one job; hint: give one of them")
+        with jobs_client(context, namespace) as jobs:
+            _print_sweep(jobs, sweep, as_json=json)
+        return
+    if job is None:
+        raise CommandError("JOB: is missing; hint: give the name of a job, or of a sweep with --sweep")
     with jobs_client(context, namespace) as jobs:
         if watch:
             raise typer.Exit(watch_job(jobs, job))
@@ -41,6 +58,55 @@ def status(
             return
         print_text(render_job(found := parsed(raw)))
         _print_drift(jobs, found)
+
+
+def _print_sweep(jobs: JobsClient, name: str, *, as_json: bool) -> None:
+    """Print the variants of a sweep: their settings, metrics, and stages."""
+    from dataclasses import asdict
+
+    from neuroshard_report.sweep import best_first
+    from neuroshard_report.terminal.sweep import render_results
+
+    found = [_variant(parsed(raw)) for raw in jobs.of_sweep(name)]
+    if as_json:
+        print_json([asdict(each) for each in best_first(found)])
+        return
+    print_text(render_results(found))
+
+
+def _variant(job: "DLRMTrainingJob") -> "VariantResult":
+    """Return a job of a sweep with the metrics of its status."""
+    from neuroshard_api.job.status import Stage, StageName
+    from neuroshard_api.job.training_job import VARIANT_ANNOTATION
+    from neuroshard_report.sweep import VariantResult
+
+    status = job.status
+    trainer = None if status is None else status.trainer_status
+    metrics = {} if trainer is None else {each.name: each.value for each in trainer.metrics}
+    stages = () if status is None else status.stages
+    spans = [(each.start_time, each.completion_time) for each in stages if each.name is StageName.RUNNING]
+    seconds = [(end - begin).total_seconds() for begin, end in spans if begin is not None and end is not None]
+    has_failed = status is not None and status.stage is Stage.FAILED
+    return VariantResult(
+        job=job.metadata.name,
+        settings={"variant": job.metadata.annotations.get(VARIANT_ANNOTATION, "")},
+        state="no status" if status is None or status.stage is None else status.stage.value,
+        num_devices=job.spec.trainer.world_size,
+        normalized_entropy=_number(metrics.get("normalized_entropy")),
+        auc=_number(metrics.get("auc")),
+        loss=_number(metrics.get("loss")),
+        seconds=next(iter(seconds), None),
+        problem=status.message if status is not None and has_failed else None,
+    )
+
+
+def _number(text: str | None) -> float | None:
+    """Return a metric of a status as a finite number. None: it is none."""
+    try:
+        number = float(text or "")
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _print_drift(jobs: JobsClient, job: "DLRMTrainingJob") -> None:

@@ -134,7 +134,7 @@ class StageRunner:
         progress = self._directory.train_dir / PROGRESS_FILE
         if stage == "train" and progress.exists():
             try:
-                return _progress_line(TrainingProgress.read(progress))
+                return progress_line(TrainingProgress.read(progress))
             except DocumentError:
                 return ""  # a trainer of the user's own may write what it likes
         return last_line(self._directory.log(stage))
@@ -152,7 +152,8 @@ def last_line(log: Path) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def _progress_line(progress: "TrainingProgress") -> str:
+def progress_line(progress: "TrainingProgress") -> str:
+    """Return steps and metrics of a training in one line."""
     total = "" if progress.num_steps is None else f" of {progress.num_steps:,}"
     metrics = "".join(f", {name} {value:.4f}" for name, value in progress.metrics.items())
     return f"step {progress.step:,}{total}{metrics}"

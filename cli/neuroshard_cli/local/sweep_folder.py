@@ -1,0 +1,93 @@
+"""The folder of a sweep: a job file for each variant, which ``kubectl apply`` takes, the page, and the runs of here."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from neuroshard_api.process.failures import CommandError
+
+from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.shared.output import write_file
+
+if TYPE_CHECKING:
+    from neuroshard_api.job.job_file import JobFile
+    from neuroshard_dlrm.variants import Variant
+
+RUNS = "runs"
+_RECORD = "sweep.json"
+
+
+class SweepFolder:
+    """Files of one sweep.
+
+        JOB-00.yaml JOB-01.yaml      a job for each variant
+        sweep.html                   the ways to divide the devices, and the variants, best first
+        runs/sweep.json              the variants that the folder is for
+        runs/JOB-00/                 run directory of a variant that was trained here
+        runs/logs/JOB-00.log         what its run printed
+        runs/profile/ runs/dense/    measured cost models of this machine, and counted dense parts
+
+    Args:
+        path: is made if need be.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.page = path / "sweep.html"
+        self.runs = RunDirectory(path / RUNS)
+        self._record = self.runs.path / _RECORD
+
+    def require_for(self, variants: "Sequence[Variant]") -> None:
+        """Do nothing if the folder is new, or of these variants. Raises CommandError."""
+        if self.path.exists() and not self.path.is_dir():
+            raise CommandError(f"--out: {self.path}: is a file; hint: give the path of a folder")
+        if self._record.exists():
+            if _read(self._record) != _recorded(variants):
+                raise CommandError(
+                    f"--out: {self.path}: has a sweep of other variants, whose runs would be mixed with these"
+                    "; hint: give another folder, or remove this one"
+                )
+        elif self.path.exists() and any(each.name != RUNS for each in self.path.iterdir()):
+            raise CommandError(
+                f"--out: {self.path}: has other files, which `kubectl apply` might take for jobs of the sweep"
+                "; hint: give a new or empty folder"
+            )
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CommandError(f"--out: {self.path}: cannot be made: {error.strerror}; hint: choose another") from error
+
+    def take(self, variants: "Sequence[Variant]") -> None:
+        """Let the folder be of these variants from now on."""
+        write_file(self._record, json.dumps(_recorded(variants), indent=1) + "\n")
+
+    def job_file(self, name: str) -> Path:
+        """Return the file of a variant's job."""
+        return self.path / f"{name}.yaml"
+
+    def run_directory(self, name: str) -> RunDirectory:
+        """Return the run directory of a variant."""
+        return RunDirectory(self.runs.path / name)
+
+    def write_job(self, file: "JobFile") -> Path:
+        """Write a variant's job, and the ConfigMaps that it names; return the path."""
+        metadata = file.job.metadata
+        documents: list[Mapping[str, Any]] = [file.document, *file.config_maps.values()]
+        text = yaml.safe_dump_all(documents, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+        path = self.job_file(metadata.name)
+        write_file(path, text)
+        return path
+
+
+def _recorded(variants: "Sequence[Variant]") -> dict[str, str]:
+    return {variant.name: variant.text for variant in variants}
+
+
+def _read(record: Path) -> object:
+    """Return the recorded variants; a damaged record is of none."""
+    try:
+        return json.loads(record.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None

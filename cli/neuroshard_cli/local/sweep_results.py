@@ -1,0 +1,116 @@
+"""What a sweep came to so far: its choice, and the metrics of its variants from the folders of their runs."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from neuroshard_api.process.exit_codes import ExitCode
+
+from neuroshard_cli.local.sweep_runs import failure_text, progress_of, samples_per_second, training_seconds
+
+if TYPE_CHECKING:
+    from neuroshard_api.documents.progress import TrainingProgress
+    from neuroshard_api.job.job_file import JobFile
+    from neuroshard_dlrm.sweeps import SweepChoice, Way
+    from neuroshard_dlrm.variants import Variant
+    from neuroshard_report.sweep import SweepView, SweepWay, VariantResult
+
+    from neuroshard_cli.local.sweep_folder import SweepFolder
+
+
+class SweepResults:
+    """A sweep under way.
+
+    Args:
+        file: the job.
+        variants: of it.
+        choice: how they share the devices.
+        folder: of the sweep.
+    """
+
+    def __init__(
+        self, file: "JobFile", variants: "Sequence[Variant]", choice: "SweepChoice", folder: "SweepFolder"
+    ) -> None:
+        self._file = file
+        self._variants = variants
+        self._choice = choice
+        self._folder = folder
+        self._statuses: dict[str, int] = {}
+
+    def end(self, name: str, status: int) -> None:
+        """Note the exit status of a variant's run."""
+        self._statuses[name] = status
+
+    def page(self) -> str:
+        """Return the page as of now."""
+        from neuroshard_report.html.sweep import render_sweep_html
+
+        return render_sweep_html(self.view())
+
+    def view(self) -> "SweepView":
+        """Return the sweep as of now."""
+        from neuroshard_report.sweep import SweepView
+
+        choice = self._choice
+        counts = [choice.chosen_part(place).count for place in range(len(self._variants))]
+        found = [count for count in counts if count is not None]
+        return SweepView(
+            name=self._file.job.metadata.name,
+            num_devices=choice.room.num_devices,
+            device_type=choice.device_type,
+            ways=tuple(map(self._way, choice.ways)),
+            results=tuple(self._result(place) for place in range(len(self._variants))),
+            sources=tuple(dict.fromkeys(count.source for count in found if count.source is not None)),
+            counts_dense=all(count.plan is not None and count.plan.dense_ms is not None for count in found),
+            warnings=tuple(dict.fromkeys(text for count in found for text in count.warnings)),
+        )
+
+    def _way(self, way: "Way") -> "SweepWay":
+        from neuroshard_report.sweep import SweepWay
+
+        count, division = len(self._variants), way.division
+        assert way.size is not None or division is not None, "parts that differ are those of a division"
+        sizes = [way.size or 0] * count if division is None else [division.sizes[place] for place in range(count)]
+        return SweepWay(
+            sizes=tuple(sizes),
+            total_ms=None if division is None else division.total,
+            gain=self._choice.gain(way),
+            memory_share=way.memory_share,
+            problem=way.problem,
+            is_chosen=way is self._choice.chosen,
+        )
+
+    def _result(self, place: int) -> "VariantResult":
+        from neuroshard_dlrm.variants import short_names, value_text
+        from neuroshard_report.sweep import VariantResult
+
+        variant, folder = self._variants[place], self._folder
+        paths = list(dict.fromkeys(path for each in self._variants for path in each.settings))
+        names = short_names(paths)
+        values = {path: value_text(value) for path, value in variant.settings.items()}
+        directory, status = folder.run_directory(variant.name), self._statuses.get(variant.name)
+        progress = progress_of(directory)
+        states = {None: "waiting", ExitCode.OK: "done", ExitCode.INTERRUPTED: "interrupted"}
+        state = states.get(status, "failed")
+        return VariantResult(
+            job=variant.name,
+            settings={names[path]: values.get(path, "") for path in paths},
+            state=state,
+            num_devices=self._choice.sizes[place],
+            step=None if progress is None else progress.step,
+            normalized_entropy=_metric(progress, "normalized_entropy"),
+            auc=_metric(progress, "auc"),
+            loss=_metric(progress, "loss"),
+            seconds=training_seconds(directory),
+            samples_per_second=None if progress is None else samples_per_second(progress),
+            problem=failure_text(folder.runs, variant.name) if state == "failed" else None,
+            page=str(directory.run_report.relative_to(folder.path.absolute()))
+            if directory.run_report.exists()
+            else None,
+        )
+
+
+def _metric(progress: "TrainingProgress | None", name: str) -> float | None:
+    """Return a finite metric. None: there is none."""
+    value = None if progress is None else progress.metrics.get(name)
+    return value if value is not None and math.isfinite(value) else None

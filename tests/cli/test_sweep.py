@@ -1,0 +1,152 @@
+"""``neuroshard sweep``: the division of devices among variants, and the folder of their jobs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from neuroshard_api.job.job_file import read_job_file
+from support.builders import job_data
+from support.cli.searches import QUICK_WORK
+
+RATES = ("--set", "spec.training.denseLearningRate=0.001,0.002,0.004")
+ON_TWO = ("--devices", 2, "--device-type", "h100-80gb")
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    """Return a job of two tables on two devices, whose search is quick."""
+    return written(tmp_path / "shop.yaml")
+
+
+def written(path: Path, **spec: Any) -> Path:
+    """Write a job with these parts of its spec, and a ConfigMap that it does not need."""
+    own = {"trainer": {"numProcPerNode": 2}, "experimental": {"planner": {"workBudget": QUICK_WORK}}}
+    config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"a": "b"}}
+    path.write_text(yaml.safe_dump_all([job_data("shop", **own | spec), config_map]))
+    return path
+
+
+def test_each_way_has_the_price_of_the_plans_of_its_parts(job_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+    """The least total is chosen, and a job is written for each variant with its part, batch, label, and settings."""
+    out = tmp_path / "sweep"
+
+    found = json.loads(neuroshard("sweep", job_file, *ON_TWO, *RATES, "--out", out, "--json").out)
+    step_ms = {}
+    for count in (1, 2):
+        options = ("--devices", count, "--device-type", "h100-80gb", "--batch-size", 2 * 8192 // count)
+        plan = json.loads(neuroshard("plan", job_file, *options, "--json").out)
+        step_ms[count] = plan["step"]["total_ms"]
+
+    single, whole, *mixed = found["ways"]
+    assert single["total_ms"] == pytest.approx(2 * step_ms[1])
+    assert whole["total_ms"] == pytest.approx(3 * step_ms[2])
+    assert (single["sizes"], whole["sizes"]) == ([1, 1, 1], [2, 2, 2])
+    assert single["gain"] == pytest.approx(whole["total_ms"] / single["total_ms"])
+    for way in mixed:
+        assert sorted(way["sizes"]) == [1, 1, 2]
+        assert way["total_ms"] == pytest.approx(step_ms[1] + step_ms[2])
+    [chosen] = [way for way in found["ways"] if way["is_chosen"]]
+    assert chosen["total_ms"] == min(way["total_ms"] for way in found["ways"])
+    jobs = [read_job_file(path) for path in sorted(out.glob("*.yaml"))]
+    assert [job.job.metadata.name for job in jobs] == ["shop-00", "shop-01", "shop-02"]
+    assert [job.job.spec.trainer.world_size for job in jobs] == chosen["sizes"]
+    assert [job.job.spec.training.dense_learning_rate for job in jobs] == ["0.001", "0.002", "0.004"]
+    for job in jobs:
+        assert job.job.spec.model.batch_size_per_device * job.job.spec.trainer.world_size == 2 * 8192
+        assert job.job.metadata.labels == {"training.neuroshard.dev/sweep": "shop"}
+        assert set(job.config_maps) == {"other"}
+
+
+def test_the_table_and_the_page_show_gain_and_memory(job_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+    """The same command again finds the folder as it left it."""
+    command = ("sweep", job_file, *ON_TWO, *RATES, "--out", tmp_path / "sweep")
+    first, second = neuroshard(*command), neuroshard(*command)
+
+    assert (first.code, second.code) == (0, 0)
+    assert first.out == second.out
+    assert "shop: 3 variants on 2 h100-80gb" in first.out
+    assert "one after the other on 2" in first.out
+    assert first.out.count("chosen") == 1
+    assert "without a dense part, predicted (simulated:" in first.out
+    assert "shop-00.yaml to shop-02.yaml; `kubectl apply -f" in first.err
+    page = (tmp_path / "sweep" / "sweep.html").read_text()
+    for text in ("shop-02", "0.004", "one after the other on 2", "simulated"):
+        assert text in page
+
+
+def test_a_variant_that_needs_all_devices_has_them(tmp_path: Path, neuroshard: Any) -> None:
+    """While the others share them; the way that is not possible has the reason."""
+    tables = [{"name": "user", "numEmbeddings": 60_000_000, "embeddingDim": 64}]
+    path = written(tmp_path / "shop.yaml", model={"embeddingTables": tables})
+    widths = ("--set", "spec.model.embeddingTables[*].embeddingDim=64,512")
+    result = neuroshard("sweep", path, *ON_TWO, *widths, "--out", tmp_path / "sweep")
+
+    assert result.code == 0
+    assert "1 of 2 variants fit" in result.out
+    assert [
+        read_job_file(tmp_path / "sweep" / f"shop-0{number}.yaml").job.spec.trainer.world_size for number in (0, 1)
+    ][1] == 2
+
+
+def test_variants_without_room_are_told(tmp_path: Path, neuroshard: Any) -> None:
+    """By the variant and the reason, with the exit code of a plan; the folder stays free for another sweep."""
+    tables = [{"name": "user", "numEmbeddings": 10**12, "embeddingDim": 64}]
+    path = written(tmp_path / "shop.yaml", model={"embeddingTables": tables})
+    result = neuroshard("sweep", path, *ON_TWO, *RATES, "--out", tmp_path / "sweep")
+    written(path)
+    mended = neuroshard("sweep", path, *ON_TWO, "--set", "spec.training.seed=1,2", "--out", tmp_path / "sweep")
+
+    assert (result.code, result.out, mended.code) == (3, "", 0)
+    assert "variant denseLearningRate=0.001: has no plan on 2 devices: " in result.err
+    assert "hint: " in result.err
+
+
+@pytest.mark.parametrize(
+    ("spec", "arguments", "sentence"),
+    [
+        ({"launchPolicy": "Manual"}, ("--run",), "spec.launchPolicy: is Manual, so that nothing trains by itself"),
+        ({"suspend": True}, ("--run",), "spec.suspend: is true"),
+        ({}, ("--data-dir", "."), "--data-dir: is of the training here\nhint: add --run"),
+        ({}, ("--device-type", "h100"), "--device-type: "),
+        ({}, ("--bundle", "a100-80gb"), "a100-80gb: "),
+        ({}, ("--dense", "missing.json"), "missing.json"),
+        ({"planRef": {"name": "plan", "key": "plan.json"}}, (), "spec.planRef: a plan is for one model"),
+    ],
+)
+def test_what_is_wrong_is_named(
+    spec: dict[str, Any], arguments: tuple[str, ...], sentence: str, tmp_path: Path, neuroshard: Any
+) -> None:
+    """With the option or the field, before any training."""
+    path = written(tmp_path / "shop.yaml", **spec)
+    result = neuroshard("sweep", path, *ON_TWO, *RATES, "--out", tmp_path / "sweep", *arguments)
+
+    assert (result.code, result.out) == (4 if "--bundle" in arguments else 2, "")
+    assert sentence in result.err
+    assert "hint: " in result.err
+    assert not list((tmp_path / "sweep").glob("*.yaml"))
+
+
+def test_a_job_that_names_no_device_needs_one(job_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+    """Where nothing is measured."""
+    result = neuroshard("sweep", job_file, "--devices", 2, *RATES, "--out", tmp_path / "sweep")
+
+    assert result.code == 2
+    assert "--device-type: is missing" in result.err
+
+
+def test_a_folder_is_for_one_sweep(job_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+    """Jobs and runs of others would be mixed with it."""
+    out = tmp_path / "sweep"
+    other = ("--set", "spec.training.seed=1,2")
+    assert neuroshard("sweep", job_file, *ON_TWO, *RATES, "--out", out).code == 0
+
+    second = neuroshard("sweep", job_file, *ON_TWO, *other, "--out", out)
+    foreign = neuroshard("sweep", job_file, *ON_TWO, *other, "--out", tmp_path)
+    file = neuroshard("sweep", job_file, *ON_TWO, *other, "--out", job_file)
+
+    assert (second.code, foreign.code, file.code) == (2, 2, 2)
+    assert "has a sweep of other variants" in second.err
+    assert "has other files, which `kubectl apply` might take" in foreign.err
+    assert "is a file\nhint: give the path of a folder" in file.err
