@@ -14,6 +14,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.job.job_file import JobFile
+from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
@@ -115,6 +116,17 @@ def require_sweepable(file: JobFile) -> None:
         raise CommandError(
             f"{file.path}: spec.model.embeddingTablesFrom: the tables are in a ConfigMap of the cluster"
             "; hint: add the ConfigMap to the file after a line `---`"
+        )
+
+
+def require_one_dense_part(variants: Sequence[Variant]) -> None:
+    """Do nothing if a count of the dense part holds for all variants. Raises CommandError."""
+    first, *others = (dense_signature(variant.file.job) for variant in variants)
+    field = next((name for other in others for name in other if other[name] != first.get(name)), None)
+    if field is not None:
+        raise CommandError(
+            f"--dense: was counted for one dense part, and variants differ in {field}"
+            "; hint: leave it out, which prices the embedding part and the host; --run counts each"
         )
 
 

@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final
 
 from neuroshard_api.documents.document import DocumentError, parse_data
@@ -87,7 +88,8 @@ def parse_choices(texts: Sequence[str]) -> dict[str, list[Any]]:
             ) from error
         assert isinstance(values, list), "it is in brackets"
         values = [_without_floats(each) for each in values]
-        twice = next((each for place, each in enumerate(values) if each in values[:place]), None)
+        kinds = [_comparable(each) for each in values]
+        twice = next((each for place, each in enumerate(values) if kinds[place] in kinds[:place]), None)
         if not values:
             raise CommandError(f"--set {path}: has no values; hint: give at least two, with commas between them")
         if twice is not None:
@@ -206,6 +208,14 @@ def _merged(leaves: Sequence[tuple[str, object]]) -> Settings:
 def _text(settings: Settings) -> str:
     names = short_names(list(settings))
     return ", ".join(f"{names[path]}={value_text(value)}" for path, value in settings.items())
+
+
+def _comparable(value: object) -> object:
+    """Return a number in one form, however it is written; anything else as it is."""
+    try:
+        return Decimal(value) if isinstance(value, int | str) else value
+    except InvalidOperation:
+        return value
 
 
 def _without_floats(value: object) -> object:

@@ -47,7 +47,7 @@ class VariantResult:
     seconds: float | None = None
     """Of the training stage: start of the processes, reading, and evaluations included."""
     samples_per_second: float | None = None
-    """Between the first and the last line of its log."""
+    """By its median step."""
     problem: str | None = None
     """Why it failed. None: it did not."""
     page: str | None = None

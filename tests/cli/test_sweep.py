@@ -112,6 +112,11 @@ def test_variants_without_room_are_told(tmp_path: Path, neuroshard: Any) -> None
         ({}, ("--device-type", "h100"), "--device-type: "),
         ({}, ("--bundle", "a100-80gb"), "a100-80gb: "),
         ({}, ("--dense", "missing.json"), "missing.json"),
+        (
+            {},
+            ("--dense", "dense.json", "--set", "spec.model.overArchLayerSizes=[8],[4]"),
+            "--dense: was counted for one dense part, and variants differ in spec.model.overArchLayerSizes",
+        ),
         ({"planRef": {"name": "plan", "key": "plan.json"}}, (), "spec.planRef: a plan is for one model"),
     ],
 )

@@ -22,7 +22,7 @@ def job_file(name: str = "shop", **spec: Any) -> JobFile:
     return JobFile(path=Path("job.yaml"), job=DLRMTrainingJob.from_data(document), document=document)
 
 
-def differences(first: Mapping[str, Any], second: Mapping[str, Any], place: str = "") -> set[str]:
+def differences(first: Any, second: Any, place: str = "") -> set[str]:
     """Return the paths at which two documents differ."""
     if not isinstance(first, Mapping) or not isinstance(second, Mapping):
         return set() if first == second else {place}
@@ -34,13 +34,13 @@ def test_every_combination_is_a_job_that_differs_in_its_settings_alone() -> None
     """Name, label, and annotation tell the variant; the job itself stays as it was."""
     file = job_file(training={"seed": 5})
     before = dict(file.document)
-    found = expanded(file, parse_choices([f"{RATE}=0.001,1e-3,2", "model.overArchLayerSizes=[8],[16,8]"]))
+    found = expanded(file, parse_choices([f"{RATE}=0.001,1e-4,2", "model.overArchLayerSizes=[8],[16,8]"]))
 
     assert [each.name for each in found] == [f"shop-{number:02}" for number in range(6)]
     assert [each.text for each in found[:3]] == [
         "denseLearningRate=0.001, overArchLayerSizes=[8]",
         "denseLearningRate=0.001, overArchLayerSizes=[16,8]",
-        "denseLearningRate=1e-3, overArchLayerSizes=[8]",
+        "denseLearningRate=1e-4, overArchLayerSizes=[8]",
     ]
     assert found[5].file.job.spec.model.over_arch_layer_sizes == (16, 8)
     assert found[5].file.job.spec.training.dense_learning_rate == 2
@@ -87,6 +87,7 @@ def test_all_tables_of_a_variant_have_its_columns() -> None:
         ([f"{RATE}="], f"--set {RATE}: has no values; hint: give at least two"),
         ([f"{RATE}=1,2", f"{RATE}=3"], f"--set: {RATE} is given twice; hint: give all its values in one --set"),
         ([f"{RATE}=0.1,0.10"], f"--set {RATE}: has 0.1 twice; hint: leave one out"),
+        ([f"{RATE}=0.001,1e-3"], f"--set {RATE}: has 1e-3 twice; hint: leave one out"),
         (["spec.model.overArchLayerSizes=[8,[4"], "--set spec.model.overArchLayerSizes: is not valid YAML"),
         ([f"{RATE}=1"], "--set: makes one variant alone; hint: give a field at least two values"),
         ([f"spec.training.seed={','.join(map(str, range(33)))}"], "makes 33 variants, and a sweep has at most 32"),

@@ -85,7 +85,7 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     An interrupted sweep resumes where it stopped.
     """
     from neuroshard_api.job.job_file import read_job_file
-    from neuroshard_dlrm.sweeps import require_sweepable
+    from neuroshard_dlrm.sweeps import require_one_dense_part, require_sweepable
     from neuroshard_dlrm.variants import expanded, parse_choices
     from neuroshard_report.terminal.sweep import render_results, render_ways
 
@@ -95,6 +95,8 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     file = read_job_file(job)
     require_sweepable(file)
     variants = expanded(file, parse_choices(set_))
+    if dense is not None:
+        require_one_dense_part(variants)
     root = data_dir or job.absolute().parent
     if run:
         _require_runnable(file, variants, root=root, devices=devices)
@@ -206,6 +208,7 @@ def _chosen(
         if is_run and options.dense is None:
             shown.show("counting dense parts", None)
             requests = with_counted_dense(variants, requests, folder.runs)
+            shown.show("planning", None)
 
         def planned(distinct: "list[PlanRequest]") -> "Mapping[int, DeviceCount]":
             ready = planned_counts(distinct, bundle=None if options.bundle is None else models, prices={})

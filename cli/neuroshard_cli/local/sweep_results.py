@@ -102,7 +102,7 @@ class SweepResults:
             auc=_metric(progress, "auc"),
             loss=_metric(progress, "loss"),
             seconds=training_seconds(directory),
-            samples_per_second=None if progress is None else samples_per_second(progress),
+            samples_per_second=samples_per_second(directory),
             problem=failure_text(folder.runs, variant.name) if state == "failed" else None,
             page=str(directory.run_report.relative_to(folder.path.absolute()))
             if directory.run_report.exists()

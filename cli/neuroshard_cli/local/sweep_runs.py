@@ -20,6 +20,7 @@ from neuroshard_api.process.hints import last_message
 from neuroshard_planner.explain.divisions import FreeDevices, Room
 
 from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.measured import measured_in
 from neuroshard_cli.local.progress_view import RunView, State
 from neuroshard_cli.local.stage_process import MARK_VARIABLE, end_marked
 from neuroshard_cli.local.stage_runner import last_line, progress_line
@@ -116,14 +117,15 @@ def progress_of(directory: RunDirectory) -> "TrainingProgress | None":
         return None
 
 
-def samples_per_second(progress: "TrainingProgress") -> float | None:
-    """Return the speed since the last start, between the first and the last line of the log. None: there are none."""
-    since = progress.starts[-1].time if progress.starts else None
-    points = [point for point in progress.losses if since is None or point.time >= since]
-    if len(points) <= 1:
+def samples_per_second(directory: RunDirectory) -> float | None:
+    """Return the speed of a run's training, by its median step. None: it is not known."""
+    from neuroshard_api.documents.document import DocumentError
+
+    try:
+        steps = measured_in(directory).steps
+    except DocumentError:
         return None
-    seconds = (points[-1].time - points[0].time).total_seconds()
-    return (points[-1].samples - points[0].samples) / seconds if seconds > 0 else None
+    return None if steps is None else steps.samples_per_second
 
 
 def training_seconds(directory: RunDirectory) -> float | None:

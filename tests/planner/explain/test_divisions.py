@@ -24,7 +24,7 @@ def tasks(draw: st.DrawFn, *, most: int = 4) -> tuple[Room, list[PartTimes]]:
     """Return devices, and times of variants on them, where a part that is too small has none."""
     room = draw(ROOMS)
     count = draw(st.integers(1, most))
-    times = []
+    times: list[PartTimes] = []
     for _ in range(count):
         first = draw(st.integers(0, len(room.sizes) - 1))
         some = draw(st.lists(st.integers(1, 20), min_size=len(room.sizes), max_size=len(room.sizes)))
