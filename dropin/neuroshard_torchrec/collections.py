@@ -1,6 +1,5 @@
 """The embedding collections of a module, by path. Reads the module; plans nothing."""
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -20,8 +19,9 @@ from torchrec.modules.mc_embedding_modules import (
 from torchrec.modules.mc_modules import ManagedCollisionModule
 
 from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.first_rank import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 Sharders = Sequence[ModuleSharder[nn.Module]]
 Bags: TypeAlias = EmbeddingBagCollection | FusedEmbeddingBagCollection

@@ -1,16 +1,15 @@
 """Memory of the parameters of a module that are neither tables nor maps of ids to rows."""
 
-import logging
-
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+from neuroshard_torchrec.first_rank import logger_of
 from neuroshard_torchrec.model_tables import ModelTables
 
 DENSE_COPIES = 4
 """Weights, gradients, and two moments of the dense part."""
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 def dense_bytes(module: nn.Module, tables: ModelTables) -> int:

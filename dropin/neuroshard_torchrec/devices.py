@@ -1,7 +1,6 @@
 """The devices that a plan is for: from TorchRec's topology or the process group, and from what cost models know."""
 
 import inspect
-import logging
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -21,8 +20,9 @@ from torchrec.distributed.planner.constants import HBM_CAP
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.first_rank import logger_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 _EQUAL_MEMORY = 1.05
 """Times a device's memory: up to it a cap is that memory in round numbers, such as 80 GiB of 79.1."""

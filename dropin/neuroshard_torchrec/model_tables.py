@@ -4,7 +4,6 @@ Rows, columns, types, features and pooling are the module's. Lookups, reuse and 
 sample batches, or from TorchRec's ParameterConstraints, or are 1 lookup per feature.
 """
 
-import logging
 import math
 import re
 from collections import Counter
@@ -21,10 +20,11 @@ from torchrec.modules.embedding_configs import BaseEmbeddingConfig, EmbeddingBag
 from neuroshard_torchrec.asked import Asked
 from neuroshard_torchrec.collections import Sharders, TableCollection, collections_of
 from neuroshard_torchrec.errors import DropInError, NoTablesError
+from neuroshard_torchrec.first_rank import logger_of
 from neuroshard_torchrec.optimizers import in_backward_optimizers, with_optimizers
 from neuroshard_torchrec.sample_batches import SampleBatches, batches_of, statistics_of
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 LEAST_LOOKUPS = 1e-6
 """Per sample, of a feature that constraints count none of."""

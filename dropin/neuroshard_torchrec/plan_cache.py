@@ -1,15 +1,15 @@
 """A folder of plans by what was asked. A file that cannot be read or written is a warning, never an error."""
 
-import logging
 from pathlib import Path
 
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.process.atomic_file import write_whole
 
+from neuroshard_torchrec.first_rank import logger_of
 from neuroshard_torchrec.question import Question
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class PlanCache:

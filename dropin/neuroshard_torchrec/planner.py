@@ -1,7 +1,6 @@
 """TorchRec's ShardingPlanner by NeuroShard's search."""
 
 import inspect
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,6 +33,7 @@ from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.devices import Caps
 from neuroshard_torchrec.errors import DropInError, NoTablesError, of_planner
 from neuroshard_torchrec.estimators import NeuroShardEstimator
+from neuroshard_torchrec.first_rank import first_of, logger_of
 from neuroshard_torchrec.plan_cache import PlanCache
 from neuroshard_torchrec.question import PlannerSettings, Question, question_of
 from neuroshard_torchrec.sample_batches import SampleBatches, batches_of
@@ -41,7 +41,7 @@ from neuroshard_torchrec.sample_batches import SampleBatches, batches_of
 BATCH_SIZE = 512
 """Samples per device where none are given, as TorchRec's planner has it."""
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has no types
@@ -140,10 +140,9 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             "stats": stats,
         }
         unused = [name for name, value in tuned.items() if value is not None]
-        is_first = not (dist.is_initialized() and dist.get_rank())
-        if unused and is_first:
+        if unused:
             logger.warning("%s: without effect, as TorchRec's search is not run", ", ".join(unused))
-        if of_enumerator not in (None, given) and is_first:
+        if of_enumerator not in (None, given):
             logger.warning("batch_size: %s counts, and not the enumerator's %s", given, of_enumerator)
 
     @property
@@ -211,17 +210,20 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         """
         self._last_module = (module, sharders)
         group = _group(pg, asked="collective_plan", otherwise="initialize it, or call plan()")
-        if self.plan_loader is not None:
-            stored = from_rank_0(lambda: self._stored_plan(module, sharders), group)
-            if stored is not None:
-                return stored
-        ranks = dist.get_process_group_ranks(group)
-        caps = Caps.least(gathered(Caps.of(self._settings.topology), group))
-        question = agreed_question(lambda: question_of(module, sharders, self._settings, ranks=ranks, caps=caps), group)
-        if question is None:
-            return ShardingPlan({})
-        found = from_rank_0(lambda: self._planned(question).to_json(), group)
-        return self._answer(question, Plan.from_json(found, where="the plan of rank 0"))
+        with first_of(group):
+            if self.plan_loader is not None:
+                stored = from_rank_0(lambda: self._stored_plan(module, sharders), group)
+                if stored is not None:
+                    return stored
+            ranks = dist.get_process_group_ranks(group)
+            caps = Caps.least(gathered(Caps.of(self._settings.topology), group))
+            question = agreed_question(
+                lambda: question_of(module, sharders, self._settings, ranks=ranks, caps=caps), group
+            )
+            if question is None:
+                return ShardingPlan({})
+            found = from_rank_0(lambda: self._planned(question).to_json(), group)
+            return self._answer(question, Plan.from_json(found, where="the plan of rank 0"))
 
     def hash_planner_context_inputs(self) -> int:
         """Return TorchRec's hash of topology, batch size, enumerator, reservation, and constraints."""

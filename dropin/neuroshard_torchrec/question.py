@@ -2,15 +2,13 @@
 
 import hashlib
 import json
-import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from neuroshard_api.documents.document import DocumentError, validated
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, TableSet
@@ -27,6 +25,7 @@ from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.devices import Caps, PlannedDevices, planned_devices, require_devices_of
 from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.first_rank import logger_of
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
 from neuroshard_torchrec.model_tables import ModelTables, model_tables
@@ -34,7 +33,7 @@ from neuroshard_torchrec.optimizers import optimizers_of, with_optimizers
 from neuroshard_torchrec.reservation import Reserved, reserved
 from neuroshard_torchrec.sample_batches import Batches
 
-logger = logging.getLogger(__name__)
+logger = logger_of(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -171,19 +170,17 @@ def question_of(
         has_host_memory=in_host_memory.host_memory is not None and not in_host_memory.device.is_cpu,
         families=devices.bundle.manifest.families,
     )
-    is_first = ranks is None or not dist.is_initialized() or dist.get_rank() == ranks[0]
-    tell = logger.warning if is_first else logger.debug
     for warning in (*devices.warnings, *limits.warnings):
-        tell("%s", warning)
+        logger.warning("%s", warning)
     if len(tables.collections) > 1:
-        tell(
+        logger.warning(
             "%d collections are priced as one kernel call and one exchange; each runs its own",
             len(tables.collections),
         )
     wire, unpriced = wire_of(tables.collections) if limits.output_type is None else (None, "")
     if unpriced:
-        tell("%s", unpriced)
-    table_set = _with_trained_optimizers(tables, settings, tell)
+        logger.warning("%s", unpriced)
+    table_set = _with_trained_optimizers(tables, settings)
     kept_free = _reserved(settings, devices, module, sharders, asked.by_name)
     raw = {
         "schema_version": PlanRequest.schema_name,
@@ -260,7 +257,7 @@ def _require_even_buckets(tables: ModelTables, num_devices: int) -> None:
                 )
 
 
-def _with_trained_optimizers(tables: ModelTables, settings: PlannerSettings, tell: Callable[..., None]) -> TableSet:
+def _with_trained_optimizers(tables: ModelTables, settings: PlannerSettings) -> TableSet:
     """Return the tables with their optimizers, which the settings may replace by one. Raises DropInError."""
     if settings.optimizer is not None:
         return with_optimizers(tables.table_set, {})
@@ -268,7 +265,7 @@ def _with_trained_optimizers(tables: ModelTables, settings: PlannerSettings, tel
     found = with_optimizers(tables.table_set, {name: by_place[place] for name, place in tables.places.items()})
     different = sorted(set(by_place.values()))
     if len(different) > 1:
-        tell(
+        logger.warning(
             "tables have the optimizers %s, each with separate kernel calls; calls after the first are not priced",
             ", ".join(different),
         )

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from neuroshard_torchrec import DropInError
 from support.dropin.dropin_models import META, TwoTowers, batch, config
 from support.dropin.dropin_planners import planned, planner
@@ -43,6 +44,25 @@ def test_several_collections_are_a_warning(caplog: pytest.LogCaptureFixture) -> 
         planner().plan(TwoTowers())
 
     assert "2 collections are priced as one kernel call and one exchange; each runs its own" in caplog.text
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_the_first_rank_alone_tells_what_is_assumed(
+    rank: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All ranks of a script that plans on each would tell the same."""
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_rank", lambda: rank)
+    with caplog.at_level(logging.INFO):
+        bags = EmbeddingBagCollection(tables=[config("t")], device=META)
+        rows = EmbeddingConfig(name="words", num_embeddings=500, embedding_dim=16, feature_names=["text"])
+        module = nn.ModuleDict({"bags": bags, "rows": EmbeddingCollection(tables=[rows], device=META)})
+        planner(stats=[], cache_dir="/dev/null/no").plan(module, [EmbeddingBagCollectionSharder()])
+
+    found = [each.name for each in caplog.records if each.name.startswith("neuroshard_torchrec")]
+    assert {name.rpartition(".")[2] for name in found} == (
+        {"planner", "collections", "plan_cache"} if not rank else set()
+    )
 
 
 def test_sequences_are_planned_by_their_path() -> None:
