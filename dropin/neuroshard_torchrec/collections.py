@@ -96,6 +96,8 @@ def _collections(
         return
     inner = _tables_of(module)
     if inner is None:
+        if not sharder.shardable_parameters(module):
+            return  # as object pools: the sharder has no use for a plan
         raise DropInError(
             f"{path or 'the module'} is a {type(module).__module__}.{type(module).__name__}; plans cover "
             "EmbeddingBagCollection and EmbeddingCollection of torchrec.modules, fused or not, with or without feature "

@@ -11,9 +11,11 @@ from support.dropin.dropin_models import META, TwoTowers, batch, config
 from support.dropin.dropin_planners import planned, planner
 from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.keyed_jagged_tensor_pool import KeyedJaggedTensorPoolSharder
 from torchrec.distributed.planner.types import ParameterConstraints, Topology
 from torchrec.modules.embedding_configs import EmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
+from torchrec.modules.keyed_jagged_tensor_pool import KeyedJaggedTensorPool
 
 
 def test_one_line_takes_the_place_of_torchrecs_planner() -> None:
@@ -79,6 +81,15 @@ def test_sequences_are_planned_by_their_path() -> None:
         "bags": ["t"],
         "rows": ["words"],
     }
+
+
+def test_a_module_whose_sharder_has_no_parameters_is_passed_over() -> None:
+    """Such as TorchRec's object pools, which are sharded without a plan."""
+    pool = KeyedJaggedTensorPool(pool_size=8, feature_max_lengths={"a": 2}, device=META)
+    module = nn.ModuleDict({"bags": EmbeddingBagCollection(tables=[config("t")], device=META), "pool": pool})
+
+    found = planner().plan(module, [EmbeddingBagCollectionSharder(), KeyedJaggedTensorPoolSharder()])
+    assert [*found.plan] == ["bags"]
 
 
 def test_one_sample_batch_is_as_good_as_a_list_of_it() -> None:
