@@ -1,16 +1,17 @@
-"""What becomes of each argument of TorchRec's planner, and of each field of its ParameterConstraints.
+"""What becomes of arguments of TorchRec's planner and Topology, and of fields of its ParameterConstraints.
 
-What a script asks for is kept, refused by name, or counted in the prices alone. Only what tunes TorchRec's search is
-ignored. The guide's tables are made from these.
+What a script asks for is kept, refused by name, or counted in the prices alone. Only what tunes TorchRec's search, or
+rates the devices for it, is ignored, and named in a warning. The guide's tables are made from these.
 """
 
+import inspect
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from torchrec.distributed.planner.types import ParameterConstraints
+from torchrec.distributed.planner.types import BasicCommsBandwidths, ParameterConstraints, Topology
 from torchrec.distributed.types import ParameterSharding
 
 from neuroshard_torchrec.errors import DropInError
@@ -34,12 +35,13 @@ class Covered:
 
 
 ARGUMENTS: Mapping[str, Covered] = {
-    "topology": Covered(Treatment.KEPT, "processes, `local_world_size`, `hbm_cap`, and `ddr_cap`; not its bandwidths"),
+    "topology": Covered(Treatment.KEPT, "argument by argument, below"),
     "batch_size": Covered(Treatment.KEPT, "samples per device"),
     "enumerator": Covered(
         Treatment.KEPT,
         "its constraints, and its batch size where the planner has none; one of a class of your own is asked for the "
-        "types and kernels of each table, and leaves out those for which it has none",
+        "types and kernels of each table, and leaves out those for which it has none; estimators of your own have no "
+        "effect, as `performance_model`",
     ),
     "storage_reservation": Covered(
         Treatment.KEPT, "the memory that it reserves is kept free; what it counts as dense replaces our count"
@@ -61,6 +63,31 @@ ARGUMENTS: Mapping[str, Covered] = {
     ),
 }
 """By name, in TorchRec's order."""
+
+_OF_DEVICE_TYPE = "links and speed are those of the device type; a warning names what is not TorchRec's default"
+
+TOPOLOGY_ARGUMENTS: Mapping[str, Covered] = {
+    "world_size": Covered(Treatment.KEPT, "devices"),
+    "compute_device": Covered(Treatment.KEPT, "`cuda` or `cpu`; others are refused"),
+    "hbm_cap": Covered(Treatment.KEPT, "the memory of a device, at most what the device type has"),
+    "ddr_cap": Covered(Treatment.KEPT, "the host's memory for a device, where `compute_kernels` permit it"),
+    "ssd_cap": Covered(Treatment.IGNORED, "no table is on an SSD: its kernel, `key_value`, is refused"),
+    "local_world_size": Covered(Treatment.KEPT, "devices on a node"),
+    "pod_size": Covered(Treatment.IGNORED, "links are those of nodes; a warning names it"),
+    "hbm_mem_bw": Covered(Treatment.IGNORED, _OF_DEVICE_TYPE),
+    "ddr_mem_bw": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "ssd_mem_bw": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "hbm_to_ddr_mem_bw": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "intra_host_bw": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "inter_host_bw": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "bwd_compute_multiplier": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "custom_topology_data": Covered(Treatment.KEPT, "the least memory of any device; a warning has least and most"),
+    "weighted_feature_bwd_compute_multiplier": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "uneven_sharding_perf_multiplier": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "generalized_comms_bandwidths": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
+    "created_by_factory": Covered(Treatment.IGNORED, "who made it"),
+}
+"""Arguments of Topology, by name, in TorchRec's order."""
 
 FIELDS: Mapping[str, Covered] = {
     "sharding_types": Covered(Treatment.KEPT, "also where few devices make a type trivial: `row_wise` on one device"),
@@ -90,6 +117,23 @@ COPIED = tuple(
     sorted({each.name for each in fields(ParameterConstraints)} & {e.name for e in fields(ParameterSharding)})
 )
 """Fields that a plan of TorchRec has too, those of later releases included: they reach FBGEMM as they are."""
+
+
+def ignored_of(topology: Topology) -> list[str]:
+    """Return the arguments of a topology that rate its links and devices, and are not TorchRec's defaults."""
+    told_elsewhere = {"ssd_cap", "pod_size", "created_by_factory"}
+    found = []
+    for name, parameter in inspect.signature(Topology.__init__).parameters.items():
+        covered = TOPOLOGY_ARGUMENTS.get(name)
+        if name == "self" or name in told_elsewhere or (covered and covered.treatment is not Treatment.IGNORED):
+            continue
+        if name == "generalized_comms_bandwidths":
+            is_own = type(topology.comms_bandwidths) is not BasicCommsBandwidths
+        else:
+            is_own = getattr(topology, name, getattr(topology, f"_{name}", parameter.default)) != parameter.default
+        if is_own:
+            found.append(name)
+    return found
 
 
 def require_covered(given: Mapping[str, Any]) -> None:

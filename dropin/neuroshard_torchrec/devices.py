@@ -1,6 +1,5 @@
 """The devices that a plan is for: from TorchRec's topology or the process group, and from what cost models know."""
 
-import inspect
 import os
 from collections import Counter
 from collections.abc import Sequence
@@ -19,6 +18,7 @@ from neuroshard_planner.own_costs import OwnCosts
 from torchrec.distributed.planner.constants import HBM_CAP
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
+from neuroshard_torchrec.arguments import ignored_of
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.first_rank import logger_of
 
@@ -159,11 +159,10 @@ def planned_devices(
 
 
 def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> tuple[str, ...]:
-    """Name the bandwidths of TorchRec's topology that are not its defaults; a cost model of the user's may use them."""
+    """Name settings of links and devices in TorchRec's topology that are not its defaults; own cost models use them."""
     if not isinstance(given, TorchRecTopology):
         return ()
-    defaults = inspect.signature(TorchRecTopology.__init__).parameters
-    own = [name for name in defaults if name.endswith("_bw") and getattr(given, name) != defaults[name].default]
+    own = ignored_of(given)
     found = []
     sizes = sorted({each.storage.hbm for each in given.devices})
     if len(sizes) > 1:
@@ -179,7 +178,7 @@ def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> t
     if not own:
         return tuple(found)
     found.append(
-        f"topology: {', '.join(own)} are not kept: links and speed are those of {planned.device.name}; "
+        f"topology: {', '.join(own)}: without effect, as links and speed are those of {planned.device.name}; "
         "hint: give a neuroshard_api.documents.topology.Topology, whose links count"
     )
     return tuple(found)

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import torch.distributed as dist
 from neuroshard_api.documents.document import DocumentError
@@ -28,7 +28,7 @@ from torchrec.distributed.types import ParameterSharding, ShardingPlan, Sharding
 
 from neuroshard_torchrec.agreement import agreed_question, attempt, from_rank_0, gathered, together
 from neuroshard_torchrec.arguments import require_covered, whole_number
-from neuroshard_torchrec.asked import Limits
+from neuroshard_torchrec.asked import Limits, own_estimators
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.devices import Caps
 from neuroshard_torchrec.errors import DropInError, NoTablesError, of_planner
@@ -140,6 +140,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             "stats": stats,
         }
         unused = [name for name, value in tuned.items() if value is not None]
+        unused += [f"{name} of the enumerator" for name in own_estimators(enumerator)]
         if unused:
             logger.warning("%s: without effect, as TorchRec's search is not run", ", ".join(unused))
         if of_enumerator not in (None, given):
@@ -233,6 +234,16 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         """Return TorchRec's hash of the same in words, which a plan_loader's plan is checked by."""
         return cast(str, self._context().hash_planner_context_inputs_str())
 
+    def get_search_space(self) -> None:
+        """Return None, which in TorchRec means that no options were enumerated."""
+
+    def get_selected_options(self) -> NoReturn:
+        """Refuse: this planner has a plan, and no options of TorchRec's search. Raises DropInError."""
+        raise DropInError(
+            "get_selected_options: this planner enumerates no options; hint: the returned plan has type, kernel, and "
+            "shards of each table, and last_plan the costs and the memory"
+        )
+
     def _context(self) -> EmbeddingShardingPlanner:
         """Return TorchRec's planner with the context of the last module; before that, of what it was given."""
         theirs = self._torchrec_planner()
@@ -277,8 +288,13 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         given = list(get_default_sharders() if sharders is None else sharders)
         try:
             self._fill_context(theirs, module, given)
+            try:
+                context = theirs.hash_planner_context_inputs_str()
+            except RuntimeError as error:  # PlannerContextFingerprintError, which TorchRec 1.8 has not
+                logger.warning("plan_loader: the stored plan cannot be checked, and one is searched: %s", error)
+                return None
             theirs._loader_plan_validation(  # noqa: SLF001 - what TorchRec does before it loads
-                current_planner_hash=theirs.hash_planner_context_inputs_str(),
+                current_planner_hash=context,
                 loaded_plan_hash=self.plan_loader.plan_context_hash(),
             )
             if not self.plan_loader.load():

@@ -14,7 +14,7 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
-from neuroshard_torchrec.arguments import ARGUMENTS, COPIED, FIELDS, guide_table
+from neuroshard_torchrec.arguments import ARGUMENTS, COPIED, FIELDS, TOPOLOGY_ARGUMENTS, guide_table
 from support.dropin.dropin_models import META, Remapped, TwoTowers, config
 from support.dropin.dropin_planners import kinds, planned, planner
 from torch import nn
@@ -24,14 +24,18 @@ from torchrec.distributed.fused_embeddingbag import FusedEmbeddingBagCollectionS
 from torchrec.distributed.planner import EmbeddingShardingPlanner
 from torchrec.distributed.planner.enumerators import EmbeddingEnumerator
 from torchrec.distributed.planner.proposers import GreedyProposer
+from torchrec.distributed.planner.shard_estimators import EmbeddingPerfEstimator, EmbeddingStorageEstimator
 from torchrec.distributed.planner.storage_reservations import (
     FixedPercentageStorageReservation,
     HeuristicalStorageReservation,
 )
 from torchrec.distributed.planner.types import (
     ParameterConstraints,
+    Perf,
     PlannerErrorType,
+    ShardEstimator,
     ShardingOption,
+    Storage,
     StorageReservation,
     Topology,
 )
@@ -51,6 +55,37 @@ class Remembering(ParameterConstraints):  # type: ignore[misc] # torchrec has no
     """Constraints of a framework with a requirement of its own."""
 
     evicts: int = 0
+
+
+class Guessing(ShardEstimator):  # type: ignore[misc] # torchrec has no types
+    """An estimator of a user's own."""
+
+    def __init__(self) -> None:
+        """Need nothing."""
+
+    def estimate(self, sharding_options: list[ShardingOption], **_: object) -> None:
+        """Find all options equal."""
+        for shard in (each for option in sharding_options for each in option.shards):
+            shard.storage, shard.perf = Storage(hbm=0, ddr=0), Perf(0, 0, 0, 0)
+
+
+class Stored:
+    """A plan loader."""
+
+    def __init__(self, options: object, context: str) -> None:
+        self._options, self._context = options, context
+
+    def load(self) -> object:
+        """Return the options that were stored."""
+        return self._options
+
+    def plan_context_hash(self) -> str:
+        """Return the context that they were stored in."""
+        return self._context
+
+    def get_plan_id(self) -> str:
+        """Return a name for messages."""
+        return "stored"
 
 
 class ByRowsAlone(EmbeddingEnumerator):  # type: ignore[misc] # torchrec has no types
@@ -117,6 +152,60 @@ def test_what_tunes_torchrecs_search_is_named_and_passed_over(caplog: pytest.Log
     assert "proposer, stats: without effect" in caplog.text
 
 
+def test_estimators_that_an_enumerator_is_given_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    """They rate TorchRec's options, as a performance_model does; TorchRec's own say nothing."""
+    theirs = [EmbeddingPerfEstimator(TOPOLOGY), EmbeddingStorageEstimator(TOPOLOGY)]
+    with caplog.at_level(logging.WARNING):
+        planner(topology=TOPOLOGY, enumerator=EmbeddingEnumerator(TOPOLOGY, 1024)).plan(TwoTowers())
+        planner(topology=TOPOLOGY, enumerator=EmbeddingEnumerator(TOPOLOGY, 1024, estimator=theirs)).plan(TwoTowers())
+        assert "without effect" not in caplog.text
+        peak = EmbeddingStorageEstimator(TOPOLOGY, run_embedding_at_peak_memory=True)
+        own = EmbeddingEnumerator(TOPOLOGY, 1024, estimator=[Guessing(), peak])
+        planner(topology=TOPOLOGY, enumerator=own).plan(TwoTowers())
+
+    named = "Guessing of the enumerator, EmbeddingStorageEstimator of the enumerator: without effect"
+    assert named in caplog.text
+
+
+def test_options_of_torchrecs_search_are_refused_by_name() -> None:
+    """A plan is all that there is; None means that nothing was enumerated, as TorchRec has it."""
+    made = planner()
+    made.plan(TwoTowers())
+
+    assert made.get_search_space() is None
+    with pytest.raises(DropInError, match=r"get_selected_options: .*hint: .*last_plan"):
+        made.get_selected_options()
+
+
+@pytest.mark.skipif(
+    "plan_loader" not in inspect.signature(EmbeddingShardingPlanner.__init__).parameters,
+    reason="TorchRec 1.8 stores no plans",
+)
+def test_a_stored_plan_is_checked_and_returned() -> None:
+    """One of another context is TorchRec's error, and without one a plan is searched."""
+    limits = {"tags": ParameterConstraints(sharding_types=["row_wise"])}
+    theirs = EmbeddingShardingPlanner(TOPOLOGY, 1024, constraints=limits)
+    module, sharders = TwoTowers(), [EmbeddingBagCollectionSharder()]
+    plan = theirs.plan(module, sharders)
+    options = {each.storage_hash(): each for each in theirs._best_plan or ()}
+    context = theirs.hash_planner_context_inputs_str()
+
+    def found(batch_size: int, stored: object) -> NeuroShardPlanner:
+        return planner(
+            topology=TOPOLOGY, batch_size=batch_size, constraints=limits, plan_loader=Stored(stored, context)
+        )
+
+    same = found(1024, options)
+    assert same.plan(module, sharders).plan == plan.plan
+    assert same.last_plan is None
+    with pytest.raises(DropInError, match=r"plan_loader: .*mismatch") as refused:
+        found(512, options).plan(module, sharders)
+    assert refused.value.error_type is PlannerErrorType.PLANNER_INPUT_CONTEXT_MISMATCH
+    searched = found(1024, None)
+    searched.plan(module, sharders)
+    assert searched.last_plan is not None
+
+
 @pytest.mark.parametrize(
     ("given", "name"), [({"callbacks": [sorted]}, "callbacks"), ({"timeout_seconds": 5}, "timeout_seconds")]
 )
@@ -133,6 +222,7 @@ def test_every_argument_and_field_of_the_installed_torchrec_is_covered() -> None
 
     assert {*arguments} <= {*ARGUMENTS}
     assert ours[: len(arguments)] == arguments
+    assert {*inspect.signature(Topology.__init__).parameters} - {"self"} <= {*TOPOLOGY_ARGUMENTS}
     assert {each.name for each in dataclasses.fields(ParameterConstraints)} <= {*FIELDS}
 
 
@@ -141,6 +231,7 @@ def test_the_guide_has_what_becomes_of_each_argument_and_field() -> None:
     guide = (Path(__file__).parents[2] / "docs/guides/use-with-torchrec.md").read_text()
 
     assert guide_table(ARGUMENTS, "argument of `EmbeddingShardingPlanner`") in guide
+    assert guide_table(TOPOLOGY_ARGUMENTS, "argument of `Topology`") in guide
     assert guide_table(FIELDS, "field of `ParameterConstraints`") in guide
 
 

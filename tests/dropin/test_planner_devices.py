@@ -11,7 +11,11 @@ from neuroshard_torchrec import DropInError, TorchRecCosts
 from neuroshard_torchrec.devices import planned_devices, require_devices_of
 from support.dropin.dropin_models import TwoTowers
 from support.dropin.dropin_planners import planned, planner
-from torchrec.distributed.planner.types import Topology
+from torchrec.distributed.planner.types import BasicCommsBandwidths, Topology
+
+
+class Uneven(BasicCommsBandwidths):  # type: ignore[misc] # torchrec has no types
+    """Links of a user's own."""
 
 
 def test_processes_and_memory_are_those_of_torchrecs_topology() -> None:
@@ -123,15 +127,19 @@ def test_a_cap_may_be_a_decimal_number(caplog: pytest.LogCaptureFixture) -> None
     assert "has an hbm_cap of 256 GiB; a h100-80gb has 79 GiB, which count" in caplog.text
 
 
-def test_bandwidths_of_torchrecs_topology_are_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Those that differ from its defaults: links and speed are the preset's. A user's own cost model may use them."""
+def test_what_a_topology_says_of_links_and_speed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    """What differs from TorchRec's defaults: the preset's counts. A user's own cost model may use it."""
     given = {"world_size": 2, "compute_device": "cuda", "hbm_cap": 80 * 2**30}
     with caplog.at_level(logging.WARNING, logger="neuroshard_torchrec"):
         planner(topology=Topology(**given)).plan(TwoTowers())
-        assert "are not kept" not in caplog.text
-        planner(topology=Topology(**given, intra_host_bw=1e6, hbm_mem_bw=2e9)).plan(TwoTowers())
+        assert "without effect" not in caplog.text
+        slow = {"intra_host_bw": 1e6, "hbm_mem_bw": 2e9, "bwd_compute_multiplier": 3}
+        planner(topology=Topology(**given, **slow)).plan(TwoTowers())
+        planner(topology=Topology(**given, generalized_comms_bandwidths=Uneven(1, 2))).plan(TwoTowers())
 
-    assert "topology: hbm_mem_bw, intra_host_bw are not kept: links and speed are those of h100-80gb" in caplog.text
+    named = "hbm_mem_bw, intra_host_bw, bwd_compute_multiplier"
+    assert f"topology: {named}: without effect, as links and speed are those of h100-80gb" in caplog.text
+    assert "generalized_comms_bandwidths: without effect" in caplog.text
     costs = OwnCosts(
         TorchRecCosts(Topology(**given)),
         base=bundled_bundle("h100-80gb"),
