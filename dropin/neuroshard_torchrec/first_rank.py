@@ -1,4 +1,4 @@
-"""Messages of one rank: what a job is told, all of its ranks have to tell."""
+"""Messages on the first rank alone, for ranks that all have the same to report."""
 
 import logging
 from collections.abc import Iterator
