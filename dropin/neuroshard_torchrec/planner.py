@@ -13,6 +13,7 @@ from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.process.errors import InputError
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner import pipeline
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.own_costs import OwnCosts
@@ -342,6 +343,13 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
             )
         except DocumentError as error:
             raise DropInError(str(error)) from error
+        for path, tables in exported.modules.items():
+            if {ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE} <= {each.sharding_type for each in tables.values()}:
+                logger.warning(
+                    "%s has table_wise tables, as asked, and column_wise ones: each type has a kernel call and an "
+                    "exchange, of which one is priced",
+                    path or "the module",
+                )
         sharded = load_sharding_plan(exported)
         for path, names in question.tables.by_path.items():
             for name, known_as in names.items():

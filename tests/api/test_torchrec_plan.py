@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
-from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest
+from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import DataType
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.documents.torchrec_plan import TorchRecParameter, TorchRecPlan
@@ -169,6 +169,17 @@ def test_host_kernels_are_written_with_the_size_of_their_cache() -> None:
     assert (few.compute_kernel, few.cache_load_factor) == ("fused_uvm_caching", 0.25)
     assert (many.compute_kernel, many.cache_load_factor) == ("fused_uvm", None)
     assert TorchRecPlan.from_json(written.to_json()) == written
+
+
+def test_a_whole_table_joins_the_kernel_of_cut_ones_unless_constraints_name_its_type() -> None:
+    """A script that asks for table_wise alone finds it, at the price of a kernel and an exchange."""
+    placed = (by_columns(TABLES[0], (1, 16)), by_columns(TABLES[1], (0, 16), (1, 16)))
+    for asked, expected in ((None, "column_wise"), ((ShardingType.TABLE_WISE,), "table_wise")):
+        constraints = Constraints(tables={"few": TableConstraints(sharding_types=asked)})
+        request = PlanRequest(tables=builders.table_set(*TABLES), topology=TOPOLOGY, constraints=constraints)
+        few, many = TorchRecPlan.of(given_plan(request, *placed), module_path="").modules[""].values()
+
+        assert (few.sharding_type, many.sharding_type) == (expected, "column_wise")
 
 
 def test_tables_on_a_node_join_the_kernel_of_the_grid() -> None:

@@ -545,15 +545,21 @@ CUT = ParameterConstraints(sharding_types=COLUMNS, min_partition=16, pooling_fac
 """That many lookups are worth a cut of a table of 32 columns."""
 
 
-def test_a_collection_without_a_cut_table_keeps_table_wise_tables() -> None:
-    """Each collection has kernels of its own; next to a cut table, whole ones are column_wise with one shard."""
+def test_a_whole_table_next_to_a_cut_one_is_column_wise_unless_it_may_not_be(caplog: pytest.LogCaptureFixture) -> None:
+    """Each type of a collection has kernels of its own, and only the first is priced."""
     whole = ParameterConstraints(sharding_types=["table_wise"])
-    made = planner(constraints={"tags": CUT, "id": whole, "country": whole})
+    either = ParameterConstraints(sharding_types=["table_wise", "column_wise"], min_partition=16)
+    made = planner(constraints={"tags": CUT, "id": either, "country": whole})
+    with caplog.at_level(logging.WARNING):
+        assert kinds(made.plan(TwoTowers()))["items"] == {"id": "column_wise", "tags": "column_wise"}
+        assert "of which one is priced" not in caplog.text
+        asked = planner(constraints={"tags": CUT, "id": whole, "country": whole}).plan(TwoTowers())
 
-    assert kinds(made.plan(TwoTowers())) == {
+    assert kinds(asked) == {
         "users": {"id": "table_wise", "country": "table_wise"},
-        "items": {"id": "column_wise", "tags": "column_wise"},
+        "items": {"id": "table_wise", "tags": "column_wise"},
     }
+    assert "items has table_wise tables, as asked, and column_wise ones" in caplog.text
 
 
 def test_a_table_that_may_only_be_column_wise_may_have_one_shard() -> None:

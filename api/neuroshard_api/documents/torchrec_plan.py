@@ -1,6 +1,6 @@
 """A TorchRec sharding plan as a JSON document that needs no torchrec to write or to read."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -11,6 +11,7 @@ from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireT
 from neuroshard_api.documents.counts import Count, PositiveCount
 from neuroshard_api.documents.document import Document, DocumentError, Value
 from neuroshard_api.documents.plan import DeduplicatedGroup, GivenPlan, Shard, TablePlacement
+from neuroshard_api.documents.request import Constraints, ShardingTypes
 from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of, row_blocks
@@ -157,8 +158,8 @@ class TorchRecPlan(Document):
         """Return a plan in TorchRec's words; device ``d`` becomes rank ``d``.
 
         TorchRec makes one lookup kernel and one pair of collectives for each sharding type of a collection. So where
-        any of its tables is cut by columns, the whole ones are called column_wise too, with one shard; and where any is
-        grid_shard, the table_row_wise ones too, with one block.
+        any of its tables is cut by columns, the whole ones are called column_wise too, with one shard, but for those
+        whose constraints do not permit it; and where any is grid_shard, the table_row_wise ones too, with one block.
 
         Args:
             plan: a plan that matches its request.
@@ -182,7 +183,7 @@ class TorchRecPlan(Document):
         num_rows = {table.name: table.num_embeddings for table in request.tables.tables}
         modules: dict[str, dict[str, TorchRecParameter]] = {}
         for path, names in (collections or _collections(request.tables.tables, module_path)).items():
-            types = _joined_types([placements[known_as] for known_as in names.values()])
+            types = _joined_types([placements[known_as] for known_as in names.values()], request.constraints)
             modules[path] = {
                 name: _parameter(
                     placements[known_as],
@@ -255,13 +256,22 @@ def _codecs(types: WireTypes | None) -> TorchRecCodecs | None:
     )
 
 
-def _joined_types(tables: Iterable[TablePlacement]) -> Mapping[str, ShardingType]:
+def _joined_types(tables: Sequence[TablePlacement], constraints: Constraints) -> Mapping[str, ShardingType]:
     """Return the types that the tables of a collection are written as, by name."""
     own = {each.name: each.sharding_type for each in tables}
     pairs = ((ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE), (ShardingType.TABLE_ROW_WISE, ShardingType.GRID))
     found = set(own.values())
     joined = {one: other for one, other in pairs if other in found}
-    return {name: joined.get(kind, kind) for name, kind in own.items()}
+    return {
+        name: _permitted(joined.get(kind, kind), kind, constraints.sharding_types_of(name))
+        for name, kind in own.items()
+    }
+
+
+def _permitted(joined: ShardingType, own: ShardingType, asked: ShardingTypes | None) -> ShardingType:
+    """Return a table's joined type, or its own where only that was asked for and TorchRec runs both."""
+    is_refused = joined is ShardingType.COLUMN_WISE and asked is not None and joined not in asked
+    return own if is_refused else joined
 
 
 def _parameter(
