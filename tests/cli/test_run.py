@@ -349,16 +349,16 @@ def test_an_unreadable_job_file_is_named(runs: Runs) -> None:
 
 
 def test_a_port_in_use_is_named(runs: Runs) -> None:
-    """The one that was asked for; else another is taken."""
+    """The one that the job sets; else another is taken."""
     with socket.socket() as taken:
         taken.bind(("localhost", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        refused = runs.train("--port", port)
-        runs.train(experimental={"rendezvous": {"port": port}})
+        refused = runs.train(experimental={"rendezvous": {"port": port}})
+        runs.train()
 
     assert refused.code == ExitCode.INVALID_INPUT
-    assert f"--port {port}: is in use by another program\nhint: choose another one" in refused.err
+    assert f"rendezvous.port: {port} is in use by another program\nhint: choose another one" in refused.err
     assert len(runs.starts) == 1
 
 

@@ -70,7 +70,7 @@ class Rendezvous(Part):
     """How the workers find each other: torchrun's static rendezvous on worker 0."""
 
     port: Annotated[int, Field(ge=1024, le=65535)] = 29500
-    """Port of worker 0 that the others connect to."""
+    """Port of worker 0 that the others connect to. Of a run on one machine, if unset: any free one."""
     timeout_seconds: Annotated[int, Field(ge=1, le=INT32_MAX)] = 600
     """How long a worker waits for the others, in seconds, before it ends with exit code 7. It starts when the worker's
     container does, so it covers the time in which the other workers wait for a node and pull their image."""

@@ -34,10 +34,6 @@ def run(  # noqa: PLR0917 - typer passes by name
             exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: FILE's folder."
         ),
     ] = None,
-    port: Annotated[
-        int | None,
-        typer.Option(min=1024, max=65535, help="Port where the processes meet. Default: the job's, or any free one."),
-    ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Profile, plan, and train a job on this machine.
@@ -76,7 +72,7 @@ def run(  # noqa: PLR0917 - typer passes by name
                 planned = _planned(local, plan=plan, bundle=bundle, root=root)
                 is_trained, others = found.job.spec.launch_policy is not LaunchPolicy.PLAN_ONLY, OtherWork()
                 if is_trained:
-                    local.train(data_dir=root, port=port)
+                    local.train(data_dir=root)
                     planned = local.plan_in_force() if isinstance(planned, Plan) else planned
         except KeyboardInterrupt:
             say(f"interrupted; run the same command again to resume: {directory.path}")

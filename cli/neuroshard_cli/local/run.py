@@ -55,6 +55,8 @@ class LocalRun:
         self._view = view
         self.life = LocalLife(directory, file.job)
         self._runner = StageRunner(directory, view, check=self.life.check, suspend=self._suspend)
+        self._not_replanned = ""
+        """Sentence on why no further plans are made, once it is on the screen."""
         self._asked: str | None = ""
         """Sentence that asks for approval, once it is on the screen."""
         self._children: Children | None = None
@@ -185,12 +187,11 @@ class LocalRun:
         self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
         return plan
 
-    def train(self, *, data_dir: Path, port: int | None) -> None:
+    def train(self, *, data_dir: Path) -> None:
         """Train under the plan; a training that was interrupted goes on from its newest checkpoint.
 
         Args:
             data_dir: where relative paths of spec.data begin.
-            port: of the rendezvous. None: any free one.
 
         Raises:
             StageFailedError: the trainer failed.
@@ -220,7 +221,7 @@ class LocalRun:
         moved = f"an earlier training was moved to {aside}: it {'; it '.join(others)}" if aside else ""
         self._view.begin("train", moved)
         directory.train_dir.mkdir(exist_ok=True)
-        self._train_replanned(data_dir, port)
+        self._train_replanned(data_dir)
         inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
         written = (PROGRESS_FILE, STEP_REPORT_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
         reports = [directory.train_dir / name for name in written]
@@ -315,7 +316,7 @@ class LocalRun:
         traffic = () if bundle_dir is None else traffic_costs(plan, bundle=load_bundle(bundle_dir))
         write_file(self._directory.plan_report, render_html(plan, traffic=traffic))
 
-    def _train_replanned(self, data_dir: Path, port: int | None) -> None:
+    def _train_replanned(self, data_dir: Path) -> None:
         """Train to the end: each attempt, also under further plans, resumes from the newest checkpoint.
 
         Raises StageFailedError where the failure policy ends the job.
@@ -333,7 +334,7 @@ class LocalRun:
             failure = None
             try:
                 self.life.begin_attempt(run)
-                self._run_trainer(data_dir, port, replanning)
+                self._run_trainer(data_dir, replanning)
             except PlanTakenError as taken:
                 assert replanning is not None, "it has raised"
                 self.life.stop_attempt()
@@ -439,7 +440,10 @@ class LocalRun:
             return None
         why = unsupported(self.spec)
         if why is not None or self._bundle_dir is None or self._children is None:
-            self._view.say(f"no plans are made for inputs that drift: {why or 'the plan is given by --plan'}")
+            sentence = f"no plans are made for inputs that drift: {why or 'the plan is given'}"
+            if sentence != self._not_replanned:
+                self._view.say(sentence)
+            self._not_replanned = sentence
             return None
         self._further = LocalReplanning(
             self._directory,
@@ -457,7 +461,7 @@ class LocalRun:
             self._further.stop()
         self.life.suspend()
 
-    def _run_trainer(self, data_dir: Path, port: int | None, replanning: "LocalReplanning | None") -> None:
+    def _run_trainer(self, data_dir: Path, replanning: "LocalReplanning | None") -> None:
         from neuroshard_api.job.stage_commands import (
             ANY_PORT,
             READY_FILE_VARIABLE,
@@ -466,7 +470,9 @@ class LocalRun:
             worker_environment,
         )
 
-        if port is not None:
+        rendezvous = self.spec.experimental.rendezvous
+        port = rendezvous.port if "port" in rendezvous.model_fields_set else ANY_PORT
+        if port != ANY_PORT:
             _require_free(port)
         directory = self._directory
         plan_file, run_dir = str(directory.plan_file), str(directory.train_dir)
@@ -486,7 +492,7 @@ class LocalRun:
             **torchrun_environment(
                 self._job,
                 host="localhost",
-                port=ANY_PORT if port is None else port,
+                port=port,
                 run_id=self._job.metadata.name,
             ),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
@@ -522,7 +528,8 @@ def _require_free(port: int) -> None:
             probe.bind(("localhost", port))
         except OSError as error:
             raise CommandError(
-                f"--port {port}: is in use by another program; hint: choose another one, or leave the option out"
+                f"spec.experimental.rendezvous.port: {port} is in use by another program; hint: choose another one, or "
+                "leave the field out"
             ) from error
 
 
