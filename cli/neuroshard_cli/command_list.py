@@ -114,12 +114,6 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
         ),
         _entry("status", "Show a job's stages, costs, and last failure.", extra="client"),
         _entry("logs", "Print the logs of the pods of a job's stage.", extra="client"),
-        _entry(
-            "publish",
-            "Run a command in a pod, and publish what it wrote as a ConfigMap.",
-            extra=None,
-            module="neuroshard_api.pod.publish",
-        ),
     ),
     "Look up": (
         _entry("workloads", "List the bundled table sets of public models."),
@@ -129,11 +123,21 @@ COMMAND_GROUPS: dict[str, tuple[CommandEntry, ...]] = {
 }
 """By task, in the order in which help lists them."""
 
-ENTRIES = {entry.name: entry for entries in COMMAND_GROUPS.values() for entry in entries}
+OF_PODS = (
+    _entry(
+        "publish",
+        "Run a command in a pod, and publish what it wrote as a ConfigMap.",
+        extra=None,
+        module="neuroshard_api.pod.publish",
+    ),
+)
+"""Run by the operator's pods alone, and not listed."""
+
+ENTRIES = {entry.name: entry for entries in (*COMMAND_GROUPS.values(), OF_PODS) for entry in entries}
 
 
 class CommandGroup(TyperGroup):
-    """The group behind ``neuroshard``: lists `COMMAND_GROUPS`, and imports a command when it is looked up."""
+    """The group of ``neuroshard``: lists `COMMAND_GROUPS`, and imports a command when it is looked up."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - typer's own
         super().__init__(**settings)
