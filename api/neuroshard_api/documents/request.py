@@ -281,11 +281,11 @@ class PlanRequest(Document):
         kind, asked = self.topology.device.kind, self.constraints.max_shard_width
         most = TRAINING_KERNELS[kind].max_width
         if asked is not None and most is not None and asked > most:
-            problem = (
+            too_wide = (
                 f"constraints.max_shard_width: is {asked:,}, and FBGEMM's CUDA kernels take shards of at most "
                 f"{most:,} columns; hint: lower it, or leave it out"
             )
-            raise ValueError(self.in_its_names(problem))
+            raise ValueError(self.in_its_names(too_wide))
         problem = self.kernel_problem(kind)
         if problem is not None:
             raise ValueError(problem)

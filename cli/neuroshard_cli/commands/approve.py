@@ -30,7 +30,7 @@ def approve(
     from neuroshard_cli.local.directory import RunDirectory
 
     directory = RunDirectory(Path(target))
-    if namespace is None and context is None and directory.path.is_dir():
+    if namespace is None and context is None and (directory.path.is_dir() or "/" in target):
         plan = _approved_here(directory)
     else:
         plan = _approved_in_cluster(target, namespace=namespace, context=context)
