@@ -12,7 +12,6 @@ _WORDS = (
     ("an hbm_cap of the topology of ", "an hbm_cap of "),
     ("constraints.compute_kernels", "compute_kernels of its ParameterConstraints"),
     ("topology.host_memory", "the topology a ddr_cap"),
-    (" (spec.planner.hostMemoryPerNode does both)", ""),
     ("batch_size_per_device", "batch_size"),
     ("constraints.sharding_types", "sharding_types of its ParameterConstraints"),
     ("constraints.min_shard_width", "min_partition of its ParameterConstraints"),

@@ -71,7 +71,7 @@ class GradientTypes:
             try:
                 plan = search(exact.request.model_copy(update={"gradients": choices.exchange(found.chosen)}))
             except InfeasibleError as error:
-                refusal = f"no plan fits next to what it carries: {error}"
+                refusal = exact.request.in_its_names(f"no plan fits next to what it carries: {error}")
             else:
                 refusal = _GradientTypeChoice(plan, choices, costs=costs).too_little(
                     found.chosen, exact_ms=priced.step_ms

@@ -136,7 +136,8 @@ class Trials:
             found = self.plan(request)
         except PlannerError as error:
             infeasible = isinstance(error, InfeasibleError)
-            return Trial(text=text, bound_ms=bound_ms, problem=str(error), is_infeasible=infeasible)
+            problem = request.in_its_names(str(error))
+            return Trial(text=text, bound_ms=bound_ms, problem=problem, is_infeasible=infeasible)
         if near is not None:
             found = cheaper_placement(found, near, costs=self.costs)
         if finish is not None:
