@@ -107,9 +107,9 @@ class Children:
         from neuroshard_decisions.observed.objects import ChildJob, ChildPod, Meta
 
         now = self.now
-        is_workers = isinstance(run, WorkersRun)
-        labels = {names.INPUTS_HASH_LABEL: names.short(run.workers_hash)} if is_workers else {}
-        attempt = run.attempt if is_workers else 0
+        workers = run if isinstance(run, WorkersRun) else None
+        labels = {names.INPUTS_HASH_LABEL: names.short(workers.workers_hash)} if workers else {}
+        attempt = workers.attempt if workers else 0
         meta = Meta(name=run.name, uid=run.name, owner_uid=UID, created=now, labels=labels)
         self._jobs[run.name] = ChildJob(meta=meta, role=run.role, attempt=attempt)
         self._pods[run.name] = ChildPod(
