@@ -237,7 +237,7 @@ class Spec(Part):
     alone and writes no status: it runs only where Kueue's MultiKueue handles this kind. Cannot be changed."""
     launch_policy: LaunchPolicy = LaunchPolicy.AUTO
     """What follows planning: Auto trains, PlanOnly ends the job, Manual waits until the annotation
-    training.neuroshard.dev/approved-plan of the job names the plan's ConfigMap."""
+    training.neuroshard.dev/approved-plan of the job names the plan's ConfigMap, as neuroshard approve has it do."""
     model: Model
     """The model: its embedding tables, which are planned, and its dense part."""
     profiler: Profiler = Profiler()
