@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 
-from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.explain.batch_sizes import SizedPlan, sized_plan
 from neuroshard_planner.searches import Search
 
@@ -79,12 +79,11 @@ def at_device_count(request: PlanRequest, *, search: Search, price_per_hour: flo
         search: finds the plan of a request.
         price_per_hour: of one device. None: not known.
 
-    Raises:
-        RequestError: as the search does. Devices that the tables do not fit on are not an error.
+    Devices that the tables do not fit on, or that the request's settings do not go with, are not an error.
     """
     try:
         plan = search(request)
-    except InfeasibleError as error:
+    except (InfeasibleError, RequestError) as error:
         return _counted(request, price_per_hour, problem=str(error))
     return _counted(request, price_per_hour, plan=plan)
 
