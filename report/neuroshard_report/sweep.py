@@ -79,7 +79,7 @@ class SweepView:
         """Return the cells of `WAY_COLUMNS`."""
         what = way_text(way, self.num_devices)
         if way.total_ms is None or way.memory_share is None:
-            return (what, "no room", "", "", "")
+            return (what, "not possible", "", "", "")
         gain = "-" if way.gain is None else f"{way.gain:.2f}"
         return (
             what,
@@ -93,7 +93,9 @@ class SweepView:
         """Return sentences about the ways, each with its name."""
         what = "of whole steps" if self.counts_dense else "of the embedding part and the host, without a dense part"
         found = [("times", f"{what}, predicted ({', '.join(self.sources)})")]
-        found += [("no room", f"{way_text(way, self.num_devices)}: {way.problem}") for way in self.ways if way.problem]
+        found += [
+            ("not possible", f"{way_text(way, self.num_devices)}: {way.problem}") for way in self.ways if way.problem
+        ]
         return [*found, *(("warning", text) for text in self.warnings)]
 
     def described(self) -> dict[str, object]:

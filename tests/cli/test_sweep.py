@@ -90,6 +90,19 @@ def test_a_variant_that_needs_all_devices_has_them(tmp_path: Path, neuroshard: A
     ][1] == 2
 
 
+def test_parts_that_a_setting_does_not_go_with_are_told(tmp_path: Path, neuroshard: Any) -> None:
+    """Groups of two devices are not on a part of two; all four devices have them."""
+    planner = {"shardingGroups": {"sizes": [2]}}
+    path = written(tmp_path / "shop.yaml", planner=planner, trainer={"numProcPerNode": 4})
+    command = ("sweep", path, "--devices", 4, "--device-type", "h100-80gb", *RATES, "--out", tmp_path / "sweep")
+    result = neuroshard(*command)
+
+    assert result.code == 0
+    assert "not possible  2 at a time on 2 devices each: replication.group_sizes[0]: " in result.out
+    assert "one after the other on 4" in result.out
+    assert result.out.count("not possible") == 4
+
+
 def test_variants_without_room_are_told(tmp_path: Path, neuroshard: Any) -> None:
     """By the variant and the reason, with the exit code of a plan; the folder stays free for another sweep."""
     tables = [{"name": "user", "numEmbeddings": 10**12, "embeddingDim": 64}]
