@@ -42,6 +42,7 @@ from neuroshard_costs.features import (
     compute_features,
 )
 from neuroshard_costs.host import HostTimes, HostWork, host_times
+from neuroshard_costs.levels import exchange_link
 from neuroshard_costs.measured_reductions import with_measured
 from neuroshard_costs.networks import CommunicationNetwork, ComputeNetwork, Weights
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, NUM_CALLS, FloatArray, IndexArray, ShardArrays
@@ -351,7 +352,7 @@ def read_weights(path: Path) -> dict[str, Float32Array]:
 
 def _levels(topology: Topology) -> tuple[str, ...]:
     """Return the links that the topology uses."""
-    return ("intra_node",) * (topology.devices_per_node > 1) + ("inter_node",) * (topology.num_nodes > 1)
+    return ("intra_node",) * (topology.devices_per_domain > 1) + ("inter_node",) * (topology.num_domains > 1)
 
 
 class _Judged(NamedTuple):
@@ -401,9 +402,10 @@ def _judged_exchanges(request: PlanRequest, ranges: Mapping[str, Range]) -> list
         ]
     for wire_bytes in dict.fromkeys((encoded.forward.bytes_per_element, encoded.backward.bytes_per_element)):
         judged.append(_Judged("wire_bytes_per_element", "bytes_per_element", wire_bytes, ranges))
+    links = {"intra_node": topology.intra_node, "inter_node": exchange_link(topology)}
     for level in _levels(topology):
         for field in ("bandwidth_bytes_per_second", "latency_seconds"):
-            value = getattr(getattr(topology, level), field)
+            value = getattr(links[level], field)
             judged.append(_Judged(f"topology.{level}.{field}", f"{level}.{field}", value, ranges))
     return judged
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from neuroshard_costs.arithmetic import log2
 from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.levels import exchange_link
 from neuroshard_costs.reuse.hit_counts import MEAN_HITS
 from neuroshard_costs.shards import NUM_CALLS, OPTIMIZERS, FloatArray, ShardArrays
 from neuroshard_costs.simulator.cache import missed_rows
@@ -154,7 +155,7 @@ class Collectives:
     @classmethod
     def of_exchange(cls, exchange: Exchange) -> "Collectives":
         """Return the one collective of an exchange."""
-        topology = exchange.topology
+        topology, inter = exchange.topology, exchange_link(exchange.topology)
 
         def one(value: float) -> FloatArray:
             return np.array([value], dtype=np.float64)
@@ -163,12 +164,12 @@ class Collectives:
             mean_dim_sum=one(exchange.mean_dim_sum),
             batch_size_per_device=one(exchange.batch_size_per_device),
             bytes_per_element=one(exchange.bytes_per_element),
-            num_nodes=one(topology.num_nodes),
-            devices_per_node=one(topology.devices_per_node),
+            num_nodes=one(topology.num_domains),
+            devices_per_node=one(topology.devices_per_domain),
             intra_bandwidth=one(topology.intra_node.bandwidth_bytes_per_second),
-            inter_bandwidth=one(topology.inter_node.bandwidth_bytes_per_second),
+            inter_bandwidth=one(inter.bandwidth_bytes_per_second),
             intra_latency=one(topology.intra_node.latency_seconds),
-            inter_latency=one(topology.inter_node.latency_seconds),
+            inter_latency=one(inter.latency_seconds),
         )
 
 

@@ -73,7 +73,7 @@ TOPOLOGY_ARGUMENTS: Mapping[str, Covered] = {
     "ddr_cap": Covered(Treatment.KEPT, "the host's memory for a device, where `compute_kernels` permit it"),
     "ssd_cap": Covered(Treatment.IGNORED, "no table is on an SSD: its kernel, `key_value`, is refused"),
     "local_world_size": Covered(Treatment.KEPT, "devices on a node"),
-    "pod_size": Covered(Treatment.IGNORED, "links are those of nodes; a warning names it"),
+    "pod_size": Covered(Treatment.KEPT, "nodes of an NVLink domain"),
     "hbm_mem_bw": Covered(Treatment.IGNORED, _OF_DEVICE_TYPE),
     "ddr_mem_bw": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),
     "ssd_mem_bw": Covered(Treatment.IGNORED, "as `hbm_mem_bw`"),

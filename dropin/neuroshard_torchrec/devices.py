@@ -9,9 +9,11 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.counts import MAX_MEMORY_BYTES
+from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.presets import load_presets, preset
-from neuroshard_api.documents.topology import HostMemory, Topology
+from neuroshard_api.documents.topology import HostMemory, Rack, Topology
 from neuroshard_api.process.sizes import format_bytes
+from neuroshard_api.sharding.placement_rules import POD_SIZE_VARIABLE, pod_size_problem
 from neuroshard_costs.bundle import CostBundle, bundle_at, bundled_bundle
 from neuroshard_costs.errors import CostModelError
 from neuroshard_planner.own_costs import OwnCosts
@@ -89,9 +91,9 @@ def planned_devices(
 ) -> PlannedDevices:
     """Return the devices and their cost models.
 
-    Processes and memory are those of TorchRec's topology, else of the process group and of the device. Links and the
-    device's speed are the preset's or those of a topology of ours: TorchRec's bandwidths are defaults that nobody
-    measured.
+    Processes, domains, and memory are those of TorchRec's topology, else of the process group and of the device.
+    Links and the device's speed are the preset's or those of a topology of ours: TorchRec's bandwidths are defaults
+    that nobody measured.
 
     Args:
         given: None: as many devices as the process group has processes, LOCAL_WORLD_SIZE of them on each node.
@@ -118,7 +120,7 @@ def planned_devices(
         host_bytes = None
     else:
         world, per_node = _processes(given, ranks)
-        topology = _preset_topology(device_type or models.manifest.device.name, world, per_node)
+        topology = _preset_topology(device_type or models.manifest.device.name, world, per_node, _pod_size(given))
         compute_device = given.compute_device if given is not None else "cuda" if torch.cuda.is_available() else "cpu"
         if compute_device not in COMPUTE_DEVICES:
             raise DropInError(
@@ -168,12 +170,6 @@ def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> t
     if len(sizes) > 1:
         found.append(
             f"topology: its devices have {sizes[0]:,} to {sizes[-1]:,} bytes of hbm; all are planned with the least"
-        )
-    pod = getattr(given, "intra_group_size", given.local_world_size)
-    if pod != given.local_world_size:
-        found.append(
-            f"topology: links join {pod} devices (pod_size), and are priced as those of nodes of "
-            f"{given.local_world_size}; hint: give a neuroshard_api.documents.topology.Topology, whose links count"
         )
     if not own:
         return tuple(found)
@@ -275,13 +271,45 @@ def _variable(name: str, default: int) -> int:
     return int(text)
 
 
-def _preset_topology(name: str, world: int, per_node: int) -> Topology:
+def _pod_size(given: TorchRecTopology | None) -> int | None:
+    """Return the nodes that TorchRec's topology joins by a link as fast as that inside a node. None: it says none.
+
+    Releases before 1.9 have no pods.
+    """
+    return getattr(given, "_pod_size", None)
+
+
+def require_pods_of(plan: GivenPlan) -> None:
+    """Let TorchRec deal the rows of a node out to the ranks of a planned domain.
+
+    Raises:
+        DropInError: the script's environment has domains of another size.
+    """
+    topology = plan.request.topology
+    if topology.nodes_per_domain > 1 and POD_SIZE_VARIABLE not in os.environ:
+        os.environ[POD_SIZE_VARIABLE] = str(topology.nodes_per_domain)
+        logger.info("%s is set to %d, for tables that are cut by node", POD_SIZE_VARIABLE, topology.nodes_per_domain)
+    problem = pod_size_problem(plan.tables, topology, os.environ.get(POD_SIZE_VARIABLE))
+    if problem is not None:
+        raise DropInError(f"topology: {problem}")
+
+
+def _preset_topology(name: str, world: int, per_node: int, pod_size: int | None) -> Topology:
     nodes, rest = divmod(world, per_node)
     if rest:
         raise DropInError(
             f"topology: {per_node} processes per node do not divide {world} processes; hint: start as many on each node"
         )
     try:
-        return preset(name).topology(num_nodes=nodes, devices_per_node=per_node)
+        found = preset(name).topology(num_nodes=nodes, devices_per_node=per_node)
     except ValueError as error:
         raise DropInError(f"{error}; hint: give its Topology as the planner's `topology`") from error
+    if pod_size is None:
+        return found
+    joined = min(pod_size, nodes)
+    if nodes % joined:
+        raise DropInError(
+            f"topology: pod_size must divide the number of nodes (found {pod_size} and {nodes})"
+            "; hint: give each pod as many nodes"
+        )
+    return found.model_copy(update={"rack": Rack(num_nodes=joined, link=found.intra_node) if joined > 1 else None})

@@ -31,7 +31,7 @@ from neuroshard_torchrec.agreement import agreed_question, attempt, from_rank_0,
 from neuroshard_torchrec.arguments import require_covered, whole_number
 from neuroshard_torchrec.asked import Limits, own_estimators
 from neuroshard_torchrec.collections import Sharders
-from neuroshard_torchrec.devices import Caps
+from neuroshard_torchrec.devices import Caps, require_pods_of
 from neuroshard_torchrec.errors import DropInError, NoTablesError, of_planner
 from neuroshard_torchrec.estimators import NeuroShardEstimator
 from neuroshard_torchrec.first_rank import first_of, logger_of
@@ -350,6 +350,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
                     "exchange, of which one is priced",
                     path or "the module",
                 )
+        require_pods_of(plan)
         sharded = load_sharding_plan(exported)
         for path, names in question.tables.by_path.items():
             for name, known_as in names.items():

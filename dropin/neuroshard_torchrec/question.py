@@ -104,6 +104,7 @@ class Question:
             "bundle": self.devices.bundle.manifest.name,
             "the topology's compute_device": self.devices.compute_device,
             "topology": f"{request.topology.num_nodes} x {request.topology.devices_per_node}",
+            "topology's nodes of a domain (pod_size)": str(request.topology.nodes_per_domain),
             "device_type": request.topology.device.name,
             "batch_size": str(request.batch_size_per_device),
             "optimizer": request.optimizer.value,

@@ -212,7 +212,7 @@ def _groups(plan: Plan, costs: Bundle) -> Iterator[LeverRequest]:
         return
     resolved, needed = plan.resolved, [each.weights_bytes + each.optimizer_state_bytes for each in plan.memory]
     unevenness = max(needed) / (sum(needed) / len(needed)) if any(needed) else 1.0
-    sizes = {resolved.topology.devices_per_node, resolved.topology.num_devices // 2}
+    sizes = {resolved.topology.devices_per_domain, resolved.topology.num_devices // 2}
     try:
         ways = permitted_groupings(resolved.model_copy(update={"replication": ReplicationChoices()}))
     except RequestError:
@@ -260,7 +260,7 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
     if plan.dense is not None or names_devices:
         return
     for count in (topology.num_nodes + 1, topology.num_nodes - 1):
-        devices = topology.model_copy(update={"num_nodes": count})
+        devices = topology.with_nodes(count)
         if count and asked.batch_size_per_device * devices.num_devices <= MAX_GLOBAL_BATCH_SIZE:
             yield LeverRequest(
                 LeverName.NODES,

@@ -54,3 +54,15 @@ def test_a_level_over_which_nothing_passes_needs_no_measurement() -> None:
     """One node of an unknown device has no network, and one device not even a neighbor."""
     assert hardware(device_type(), intra=NVLINK, inter=None).topology(num_nodes=1, devices_per_node=8).num_devices == 8
     assert hardware(device_type(), intra=None, inter=None).topology(num_nodes=1, devices_per_node=1).num_devices == 1
+
+
+@pytest.mark.parametrize(("inter", "between"), [(NVLINK, None), (NETWORK, NETWORK), (None, None)])
+def test_racks_are_those_of_the_device_with_the_measured_link(inter: Link | None, between: Link | None) -> None:
+    """Two measured nodes of one NVLink domain say nothing of the network between racks, which is the usual one then."""
+    usual = preset("gb200-nvl72")
+    topology = hardware(usual.device, intra=NVLINK, inter=inter).topology(num_nodes=36, devices_per_node=4)
+
+    assert (topology.num_domains, topology.devices_per_domain) == (2, 72)
+    assert topology.rack is not None
+    assert topology.rack.link == NVLINK
+    assert topology.inter_node == (between or usual.inter_node)

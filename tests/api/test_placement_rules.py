@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.plan import TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import DataType, Optimizer, Pooling, Table
-from neuroshard_api.documents.topology import Topology
+from neuroshard_api.documents.topology import Rack, Topology
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, row_blocks
-from neuroshard_api.sharding.placement_rules import local_size_problem, placement_problems, shard_problem
+from neuroshard_api.sharding.placement_rules import (
+    local_size_problem,
+    placement_problems,
+    pod_size_problem,
+    shard_problem,
+)
 from support import builders
 from support.planner.placements import by_columns, by_rows, everywhere, grid, on_host, on_node, random_placement
 
@@ -282,6 +287,23 @@ def test_sequences_that_are_cut_alike_run() -> None:
     bags = A.model_copy(update={"name": "c"})
 
     assert problems(*halves, by_columns(bags, (0, 8), (1, 24)), of=(*rows, bags)) == []
+
+
+def test_domains_of_another_size_are_refused_where_tables_are_cut_by_node() -> None:
+    """TorchRec deals rows out to as many nodes as its variable says; without it, to those of one."""
+    racks = TOPOLOGY.model_copy(update={"rack": Rack(num_nodes=TOPOLOGY.num_nodes, link=TOPOLOGY.intra_node)})
+    tables = (by_rows(A, racks), on_node(B, 0, racks))
+
+    assert pod_size_problem(tables, racks, "2") is None
+    assert pod_size_problem(tables[:1], racks, None) is None
+    assert pod_size_problem((on_node(B, 0, TOPOLOGY),), TOPOLOGY, None) is None
+    for topology, found, expected in (
+        (racks, None, "domains of 2 nodes, TORCHREC_RESOLVED_POD_SIZE is not set, which is 1; hint: set it to 2"),
+        (TOPOLOGY, "2", "domains of 1 nodes, TORCHREC_RESOLVED_POD_SIZE is 2; hint: set it to 1"),
+    ):
+        problem = pod_size_problem((on_node(B, 0, topology),), topology, found)
+        assert problem is not None
+        assert expected in problem
 
 
 def test_nodes_of_another_size_are_refused_where_tables_are_cut_by_node() -> None:

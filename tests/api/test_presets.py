@@ -7,7 +7,7 @@ from neuroshard_api.documents.presets import load_presets, preset
 from neuroshard_api.documents.topology import Topology
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "topologies"
-NAMES = ["a100-40gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb"]
+NAMES = ["a100-40gb", "a100-80gb", "h100-80gb", "h200-141gb", "b200-180gb", "gb200-nvl72"]
 
 
 def test_the_presets_are_the_published_kinds() -> None:
@@ -21,7 +21,8 @@ def test_a_preset_is_plausible(name: str) -> None:
     found = preset(name)
     device = found.device
 
-    assert device.memory_bytes == pytest.approx(float(name.split("-")[1].removesuffix("gb")) * 1e9, rel=0.08)
+    size = name.split("-")[1].replace("nvl72", "186gb")  # the rack's name has no size
+    assert device.memory_bytes == pytest.approx(float(size.removesuffix("gb")) * 1e9, rel=0.08)
     assert device.cache_bandwidth_bytes_per_second > device.memory_bandwidth_bytes_per_second
     assert found.intra_node.bandwidth_bytes_per_second > found.inter_node.bandwidth_bytes_per_second
     assert "data sheet" in device.source
@@ -31,6 +32,18 @@ def test_a_preset_makes_a_topology() -> None:
     """As many devices per node as usual, or as many as asked for."""
     assert preset("h100-80gb").topology(num_nodes=2).num_devices == 16
     assert preset("h100-80gb").topology(devices_per_node=4).num_devices == 4
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "of_rack", "num_domains"),
+    [(1, None, 1), (12, 12, 1), (18, 18, 1), (24, 12, 2), (36, 18, 2), (19, None, 19)],
+)
+def test_a_preset_fills_its_racks_equally(num_nodes: int, of_rack: int | None, num_domains: int) -> None:
+    """The nodes of GB200 NVL72 are in racks of at most 18, each an NVLink domain; 19 have no equal racks."""
+    found = preset("gb200-nvl72").topology(num_nodes=num_nodes)
+
+    assert (found.rack.num_nodes if found.rack else None) == of_rack
+    assert (found.num_domains, found.devices_per_domain) == (num_domains, 4 * num_nodes // num_domains)
 
 
 def test_host_memory_is_there_where_it_is_given() -> None:
@@ -48,7 +61,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
     with pytest.raises(
         ValueError,
         match=r"'h300' is not known"
-        r"; hint: choose one of a100-40gb, .*b200-180gb, or describe",
+        r"; hint: choose one of a100-40gb, .*gb200-nvl72, or describe",
     ):
         preset("h300")
 

@@ -8,6 +8,7 @@ import pytest
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.tables import Optimizer
+from neuroshard_api.documents.topology import Link, Rack
 from neuroshard_api.sharding.replication import (
     GroupLayout,
     ReplicationChoices,
@@ -48,6 +49,31 @@ def test_groups_have_nodes_of_their_own(
     assert (found.copies.num_nodes, found.copies.devices_per_node) == copies
     assert found.num_groups * found.group.num_devices == 32
     assert found.copies.num_devices == found.num_groups
+
+
+def test_groups_of_racks_have_the_links_that_they_span() -> None:
+    """Half a rack has the rack's link, two racks have both, one and a half the slower; copies are in other racks."""
+    plain = topology(48, num_nodes=24)
+    link = Link(bandwidth_bytes_per_second=100e9, latency_seconds=15e-6)
+    racks = topology(48, num_nodes=24, rack=Rack(num_nodes=4, link=link))
+    found = {size: grouping(racks, 2 * size, CONTIGUOUS) for size in (2, 4, 8, 6)}
+    parts = {size: each.group for size, each in found.items() if each is not None}
+    of_rack = {size: each.rack.num_nodes if each.rack else None for size, each in parts.items()}
+
+    assert of_rack == {2: 2, 4: 4, 8: 4, 6: None}
+    assert all(each.inter_node == plain.inter_node for each in parts.values())
+    assert all(each.copies.rack is None for each in found.values() if each is not None)
+
+
+def test_groups_are_parts_of_domains() -> None:
+    """A rack with the link of a node is one node for groups, so that half of it is a group."""
+    plain = topology(16, num_nodes=8)
+    domains = topology(16, num_nodes=8, rack=Rack(num_nodes=4, link=plain.intra_node))
+    found = grouping(domains, 4, CONTIGUOUS)
+
+    assert found is not None
+    assert (found.group.num_nodes, found.group.devices_per_node) == (1, 4)
+    assert (found.copies.num_nodes, found.copies.devices_per_node) == (2, 2)
 
 
 @pytest.mark.parametrize("layout", list(GroupLayout))

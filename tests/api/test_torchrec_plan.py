@@ -8,7 +8,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import Constraints, MemorySettings, PlanRequest, TableConstraints
 from neuroshard_api.documents.tables import DataType
-from neuroshard_api.documents.topology import Topology
+from neuroshard_api.documents.topology import Rack, Topology
 from neuroshard_api.documents.torchrec_plan import TorchRecParameter, TorchRecPlan
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_planner.interop.imported_plan import imported_plan
@@ -28,6 +28,24 @@ def plan_of(**fields: Any) -> Plan:
     ]
     request = builders.request(*members, topology=builders.topology(4, num_nodes=2), **fields)
     return search(request, bundle=ExactCosts(request.topology.device))
+
+
+def test_tables_by_node_are_cut_over_the_nodes_of_a_domain() -> None:
+    """The document says how many, and its shards are checked for them."""
+    plain = builders.topology(4, num_nodes=2)
+    racks = builders.topology(4, num_nodes=2, rack=Rack(num_nodes=2, link=plain.intra_node))
+    user = builders.table("user")
+    domain = TorchRecPlan.of(given_plan(builders.request(user, topology=racks), on_node(user, 0, racks)))
+    whole = TorchRecPlan.of(given_plan(builders.request(user, topology=plain), by_columns(user, (3, 64))))
+
+    assert (domain.local_world_size, domain.pod_size) == (2, 2)
+    [parameters] = domain.modules.values()
+    assert [each.placement for each in parameters["user"].shards] == [
+        f"rank:{rank}/cuda:{rank % 2}" for rank in range(4)
+    ]
+    assert whole.pod_size is None
+    with pytest.raises(DocumentError, match="pod_size: domains of 6 processes do not divide 4"):
+        TorchRecPlan.from_json(domain.to_json().replace('"pod_size": 2', '"pod_size": 3'))
 
 
 def test_every_shard_has_its_rank_and_its_local_device() -> None:

@@ -1,17 +1,20 @@
 """For which devices the drop-in plans: of TorchRec's topology, of the process group, of this process."""
 
 import logging
+import os
 
 import pytest
 import torch
 from neuroshard_api.documents.presets import preset
+from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.placement_rules import POD_SIZE_VARIABLE
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_torchrec import DropInError, TorchRecCosts
 from neuroshard_torchrec.devices import planned_devices, require_devices_of
 from support.dropin.dropin_models import TwoTowers
 from support.dropin.dropin_planners import planned, planner
-from torchrec.distributed.planner.types import BasicCommsBandwidths, Topology
+from torchrec.distributed.planner.types import BasicCommsBandwidths, ParameterConstraints, Topology
 
 
 class Uneven(BasicCommsBandwidths):  # type: ignore[misc] # torchrec has no types
@@ -28,6 +31,26 @@ def test_processes_and_memory_are_those_of_torchrecs_topology() -> None:
     assert (request.topology.num_nodes, request.topology.devices_per_node) == (2, 4)
     assert request.topology.intra_node == preset("h100-80gb").intra_node
     assert request.constraints.max_memory_bytes_per_device == 20 * 2**30
+
+
+def test_pods_of_torchrecs_topology_are_domains(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their links are those of a node, tables are cut by their rows, and TorchRec deals them out so."""
+    monkeypatch.delenv(POD_SIZE_VARIABLE, raising=False)
+    given = {"world_size": 8, "compute_device": "cuda", "local_world_size": 2}
+    by_node = {"tags": ParameterConstraints(sharding_types=["table_row_wise"])}
+    made = planner(topology=Topology(**given, pod_size=2), constraints=by_node)
+    made.plan(TwoTowers())
+    plan = planned(made)
+
+    assert (plan.request.topology.num_domains, plan.request.topology.devices_per_domain) == (2, 4)
+    table = next(each for each in plan.tables if each.name == "tags")
+    assert (table.sharding_type, len(table.shards)) == (ShardingType.TABLE_ROW_WISE, 4)
+    assert os.environ[POD_SIZE_VARIABLE] == "2"
+    with pytest.raises(DropInError, match=f"on domains of 1 nodes, {POD_SIZE_VARIABLE} is 2; hint: set it to 1"):
+        planner(topology=Topology(**given), constraints=by_node).plan(TwoTowers())
+    with pytest.raises(DropInError, match=r"pod_size must divide the number of nodes \(found 3 and 4\)"):
+        planner(topology=Topology(**given, pod_size=3)).plan(TwoTowers())
+    monkeypatch.delenv(POD_SIZE_VARIABLE)
 
 
 def test_a_topology_of_ours_is_taken_as_it_is() -> None:

@@ -12,7 +12,7 @@ from neuroshard_api.documents.request import (
     TableConstraints,
 )
 from neuroshard_api.documents.tables import REUSE_BINS, DataType, IdRule, Optimizer, Table, TableSet
-from neuroshard_api.documents.topology import Link, Topology
+from neuroshard_api.documents.topology import Link, Rack, Topology, equal_racks
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 from support import builders
 
@@ -75,6 +75,11 @@ topologies = st.builds(
     device=st.builds(builders.device_type, memory_bytes=st.integers(1, 2**50), cache_bytes=st.integers(0, 2**40)),
     intra_node=links,
     inter_node=links,
+)
+topologies = st.builds(
+    lambda topology, rack: topology.model_copy(update={"rack": equal_racks(rack, topology.num_nodes)}),
+    topologies,
+    st.none() | st.builds(Rack, num_nodes=st.integers(2, 4), link=links),
 )
 device_lists = st.lists(st.integers(0, 1024), min_size=1, max_size=4).map(tuple)
 constraints = st.builds(

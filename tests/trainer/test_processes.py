@@ -21,6 +21,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import IdRule, Optimizer
+from neuroshard_api.documents.topology import Rack
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind
@@ -35,7 +36,7 @@ from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
 from neuroshard_trainer.state.checkpoint import CheckpointManifest
 from support import builders
 from support.planner.exact_costs import ExactCosts
-from support.planner.placements import by_columns, by_rows, everywhere, given_plan, on_node
+from support.planner.placements import by_columns, by_rows, everywhere, given_plan, grid, on_node
 from support.trainer.rank_server import RankServer
 from support.trainer.trainer_builders import ALONE, TABLES, Cuts, job_data, plan_of, write_job, write_plan
 
@@ -265,15 +266,16 @@ def test_a_training_continues_on_other_numbers_of_ranks(tmp_path: Path, ranks: R
 
 @pytest.mark.slow
 def test_equal_jobs_with_equal_seeds_have_equal_losses(tmp_path: Path, ranks: RankServer) -> None:
-    """The first ten losses agree to four digits on 1, 2, and 4 processes, by columns, rows, and copies."""
+    """The first ten losses agree to four digits on 1, 2, and 4 processes, by columns, rows, copies, and domains."""
 
-    def losses(plan: GivenPlan, count: int, **training: Any) -> list[str]:
+    def losses(plan: GivenPlan, count: int, *, per_node: int | None = None, **training: Any) -> list[str]:
         sizes = {"embeddingOptimizer": "SGD", "batchSizePerDevice": 16 // count}
         steps = {"maxSteps": 10, "logEverySteps": 1, "seed": 5, "denseOptimizer": "SGD", **training}
-        job = write_job(tmp_path, job_data(world_size=count, model=sizes, training=steps))
+        nodes = {"numNodes": count // (per_node or count), "numProcPerNode": per_node or count}
+        job = write_job(tmp_path, job_data(model=sizes, training=steps, trainer=nodes))
         folder = tmp_path / f"run-{len(list(tmp_path.iterdir()))}"
         arguments = [str(job), "--plan", str(write_plan(tmp_path, plan)), "--run-dir", str(folder)]
-        printed = ranks.succeed(TRAINER, arguments, folder=tmp_path, count=count)
+        printed = ranks.succeed(TRAINER, arguments, folder=tmp_path, count=count, per_node=per_node)
         return re.findall(r"of 10: loss ([0-9.]+)", printed)
 
     request = PlanRequest(tables=builders.table_set(*TABLES), topology=builders.topology(4), optimizer=Optimizer.SGD)
@@ -284,12 +286,20 @@ def test_equal_jobs_with_equal_seeds_have_equal_losses(tmp_path: Path, ranks: Ra
         by_rows(item, request.topology),
         everywhere(country, request.topology),
     )
+    domains = builders.topology(4, num_nodes=4, rack=Rack(num_nodes=2, link=request.topology.intra_node))
+    on_domains = given_plan(
+        request.model_copy(update={"topology": domains}),
+        grid(user, domains, (1, 12), (0, 20)),
+        on_node(item, 1, domains),
+        by_columns(country, (3, 16)),
+    )
     alone = losses(plan_of(), 1)
 
     assert len(alone) == 10
     assert losses(plan_of(world_size=2), 2) == alone
     assert losses(plan_of(TWO_PROCESSES["column-wise"], world_size=2), 2) == alone
     assert losses(mixed, 4) == alone
+    assert losses(on_domains, 4, per_node=1) == alone
     assert losses(plan_of(), 1, seed=6) != alone
 
 

@@ -161,6 +161,8 @@ class ReductionTimes(ReductionGroup):
 
     def is_of(self, topology: Topology) -> bool:
         """Whether these are the devices of a topology: as many, over the same links."""
+        if topology.rack is not None:  # a measured collective has two links
+            return False
         return (self.num_nodes, self.devices_per_node) == (topology.num_nodes, topology.devices_per_node) and all(
             getattr(self, level) == getattr(topology, level) for level in self.spanned_levels
         )

@@ -7,7 +7,7 @@ from pydantic import Field
 from neuroshard_api.documents.bundle import Source
 from neuroshard_api.documents.document import Document, DocumentError
 from neuroshard_api.documents.presets import load_presets
-from neuroshard_api.documents.topology import DeviceType, Link, Topology
+from neuroshard_api.documents.topology import DeviceType, Link, Topology, equal_racks
 
 
 class Hardware(Document):
@@ -38,8 +38,9 @@ class Hardware(Document):
     def topology(self, *, num_nodes: int, devices_per_node: int) -> Topology:
         """Return equal nodes of this hardware.
 
-        A level that was not measured gets the usual link of ``network_of``. Where none is known, a level over which
-        nothing passes gets the other level's numbers.
+        A level that was not measured gets the usual link of ``network_of``, whose racks these are too: where they are
+        domains, with the measured link of a node. Two nodes that were measured with more than the usual link between
+        racks are of one rack. Where no link is known, a level over which nothing passes gets the other level's numbers.
 
         Raises:
             DocumentError: a link is needed and neither measured nor known.
@@ -47,6 +48,12 @@ class Hardware(Document):
         usual = load_presets().get(self.network_of or self.device.name)
         intra = self.intra_node or (usual.intra_node if usual else None)
         inter = self.inter_node or (usual.inter_node if usual else None)
+        rack = None if usual is None else equal_racks(usual.rack, num_nodes)
+        if usual is not None and rack is not None:
+            if usual.is_rack_a_domain and intra is not None:
+                rack = rack.model_copy(update={"link": intra})
+            if inter is not None and inter.bandwidth_bytes_per_second > usual.inter_node.bandwidth_bytes_per_second:
+                inter = usual.inter_node  # the two nodes that were measured are in one rack
         missing = [
             (field, where)
             for field, link, is_spanned, where in (
@@ -71,4 +78,5 @@ class Hardware(Document):
             device=self.device,
             intra_node=intra or inter or nothing_passes,
             inter_node=inter or intra or nothing_passes,
+            rack=rack,
         )

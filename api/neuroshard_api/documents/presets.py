@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 
 from neuroshard_api.documents.counts import PositiveCount
 from neuroshard_api.documents.document import Value, parse_data
-from neuroshard_api.documents.topology import DeviceType, HostLink, HostMemory, Link, Topology
+from neuroshard_api.documents.topology import DeviceType, HostLink, HostMemory, Link, Rack, Topology, equal_racks
 
 
 class DevicePreset(Value):
@@ -22,6 +22,13 @@ class DevicePreset(Value):
     devices_per_node: PositiveCount
     host_link: HostLink
     """The usual link to the memory of the node."""
+    rack: Rack | None = None
+    """Nodes of the usual rack, where their link is faster than the network between racks. If unset: there is none."""
+
+    @property
+    def is_rack_a_domain(self) -> bool:
+        """Whether the usual rack's link is as fast as that inside a node."""
+        return self.rack is not None and self.topology(num_nodes=self.rack.num_nodes).nodes_per_domain > 1
 
     def topology(
         self, *, num_nodes: int = 1, devices_per_node: int | None = None, host_memory_bytes: int | None = None
@@ -39,6 +46,7 @@ class DevicePreset(Value):
             device=self.device,
             intra_node=self.intra_node,
             inter_node=self.inter_node,
+            rack=equal_racks(self.rack, num_nodes),
             host_memory=None
             if host_memory_bytes is None
             else HostMemory(bytes_per_node=host_memory_bytes, link=self.host_link),

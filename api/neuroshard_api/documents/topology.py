@@ -98,10 +98,21 @@ class HostMemory(Value):
     link: HostLink
 
 
-class Topology(Document):
-    """Equal nodes of equal devices: a fast link inside a node, a slower one between nodes.
+class Rack(Value):
+    """Nodes whose link to one another is faster than that between racks: an NVLink domain, or one switch's nodes."""
 
-    Devices are numbered node by node: device ``d`` sits in node ``d // devices_per_node``.
+    num_nodes: Annotated[int, Field(ge=2, le=4096)]
+    """Nodes of each rack."""
+    link: Link
+    """Between nodes of one rack, per device."""
+
+
+class Topology(Document):
+    """Equal nodes of equal devices: a fast link inside a node, a slower one between nodes, and racks in between.
+
+    Devices are numbered node by node, nodes rack by rack: device ``d`` is in node ``d // devices_per_node``, node ``n``
+    in rack ``n // rack.num_nodes``. A *domain* is what a link as fast as that inside a node joins: a rack whose link is
+    (GB200 NVL72), else a node. Tables that are cut by the rows of a node, and groups of devices, are cut by domain.
     """
 
     schema_name: ClassVar[str] = "topology/v1"
@@ -112,10 +123,68 @@ class Topology(Document):
     device: DeviceType
     intra_node: Link
     inter_node: Link
+    """Between nodes; between racks, where there are racks."""
+    rack: Rack | None = None
+    """If unset: all nodes have one link to one another."""
     host_memory: HostMemory | None = None
     """If unset: no table may be stored in host memory."""
+
+    @model_validator(mode="after")
+    def _equal_racks(self) -> Self:
+        if self.rack is not None and self.num_nodes % self.rack.num_nodes:
+            raise ValueError(
+                f"rack.num_nodes: must divide num_nodes, for racks have equally many (found {self.rack.num_nodes} and "
+                f"{self.num_nodes})"
+            )
+        return self
 
     @property
     def num_devices(self) -> int:
         """Devices in all nodes."""
         return self.num_nodes * self.devices_per_node
+
+    @property
+    def nodes_per_domain(self) -> int:
+        """Nodes that a link as fast as that inside a node joins; 1: none does."""
+        rack = self.rack
+        if rack is None or rack.link.bandwidth_bytes_per_second < self.intra_node.bandwidth_bytes_per_second:
+            return 1
+        return rack.num_nodes
+
+    @property
+    def num_domains(self) -> int:
+        """Domains of all nodes."""
+        return self.num_nodes // self.nodes_per_domain
+
+    @property
+    def devices_per_domain(self) -> int:
+        """Devices of each domain."""
+        return self.devices_per_node * self.nodes_per_domain
+
+    @property
+    def slower_rack(self) -> Rack | None:
+        """The racks whose link is slower than that inside a node. None: there are two levels."""
+        return self.rack if self.nodes_per_domain == 1 else None
+
+    def by_domains(self) -> "Topology":
+        """Return the same devices with each domain as one node, without host memory."""
+        return self.model_copy(
+            update={
+                "num_nodes": self.num_domains,
+                "devices_per_node": self.devices_per_domain,
+                "rack": self.slower_rack,
+                "host_memory": None,
+            }
+        )
+
+    def with_nodes(self, num_nodes: int) -> "Topology":
+        """Return another number of these nodes, in racks as large as those here that have equally many."""
+        return self.model_copy(update={"num_nodes": num_nodes, "rack": equal_racks(self.rack, num_nodes)})
+
+
+def equal_racks(rack: Rack | None, num_nodes: int) -> Rack | None:
+    """Return the largest racks, of at most as many nodes, that all have equally many of these nodes. None: of one."""
+    if rack is None:
+        return None
+    size = next(size for size in range(min(rack.num_nodes, num_nodes), 0, -1) if num_nodes % size == 0)
+    return rack.model_copy(update={"num_nodes": size}) if size > 1 else None

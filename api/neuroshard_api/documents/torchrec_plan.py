@@ -114,6 +114,9 @@ class TorchRecPlan(Document):
     """Processes to start, one per device."""
     local_world_size: PositiveCount
     """Processes per node, as LOCAL_WORLD_SIZE must say."""
+    pod_size: PositiveCount | None = None
+    """Nodes of a domain, which a link as fast as that inside a node joins, as TORCHREC_RESOLVED_POD_SIZE must say. If
+    unset: 1."""
     groups: TorchRecGroups | None = None
     """Groups of ranks that each hold all tables. If unset: none, for DistributedModelParallel."""
     codecs: TorchRecCodecs | None = None
@@ -127,12 +130,14 @@ class TorchRecPlan(Document):
     def _runnable(self) -> Self:
         if self.world_size % self.local_world_size:
             raise ValueError(f"local_world_size: {self.local_world_size} does not divide {self.world_size} processes")
-        size, per_node = self.world_size, self.local_world_size
+        size, per_domain = self.world_size, self.local_world_size * (self.pod_size or 1)
+        if size % per_domain:
+            raise ValueError(f"pod_size: domains of {per_domain} processes do not divide {size} processes")
         if self.groups is not None:
-            size, per_node = self.groups.sharding_group_size, self.groups.node_group_size
-            if self.world_size % size or size % per_node:
+            size, per_domain = self.groups.sharding_group_size, self.groups.node_group_size
+            if self.world_size % size or size % per_domain:
                 raise ValueError(
-                    f"groups: nodes of {per_node} ranks in groups of {size} do not divide {self.world_size} processes"
+                    f"groups: nodes of {per_domain} ranks in groups of {size} do not divide {self.world_size} processes"
                 )
         for path, tables in self.modules.items():
             kinds = {parameter.sharding_type for parameter in tables.values()}
@@ -141,7 +146,7 @@ class TorchRecPlan(Document):
                     f"modules.{path}: has table_row_wise and grid_shard tables; hint: write all as grid_shard"
                 )
             for name, parameter in tables.items():
-                problem = _problem(name, parameter, size, per_node)
+                problem = _problem(name, parameter, size, per_domain)
                 if problem is not None:
                     raise ValueError(f"modules.{path}.{name}{problem[0]}: {problem[1]}")
         return self
@@ -200,6 +205,7 @@ class TorchRecPlan(Document):
             predicted_ms=None if plan.predicted is None else plan.predicted.total_ms,
             world_size=plan.num_devices,
             local_world_size=plan.devices_per_node,
+            pod_size=pods if (pods := plan.request.topology.nodes_per_domain) > 1 else None,
             groups=_groups(plan),
             codecs=_codecs(request.wire),
             deduplication=plan.deduplication,
@@ -239,7 +245,7 @@ def _groups(plan: GivenPlan) -> TorchRecGroups | None:
     group = plan.resolved.topology
     return TorchRecGroups(
         sharding_group_size=group.num_devices,
-        node_group_size=group.devices_per_node,
+        node_group_size=group.devices_per_domain,
         use_inter_host_allreduce=plan.replication.layout is GroupLayout.CONTIGUOUS,
         sync_every_steps=plan.replication.sync_every_steps,
     )
@@ -314,7 +320,7 @@ def _torchrec_shards(
             (shard.device, (shard.row_offset, shard.column_offset), (shard.num_rows, shard.num_columns))
             for shard in sorted(table.shards, key=lambda shard: (shard.column_offset, shard.device))
         ]
-    size = devices.devices_per_node if kind.is_by_node else devices.num_devices
+    size = devices.devices_per_domain if kind.is_by_node else devices.num_devices
     firsts = {shard.column_offset: shard for shard in table.shards}
     return [
         (firsts[column].device // size * size + part, (row, column), (rows, firsts[column].num_columns))
@@ -326,10 +332,10 @@ def _torchrec_shards(
 @dataclass(frozen=True, slots=True)
 class _World:
     num_devices: int
-    devices_per_node: int
+    devices_per_domain: int
 
 
-def _problem(name: str, parameter: TorchRecParameter, world_size: int, local_world_size: int) -> Problem | None:
+def _problem(name: str, parameter: TorchRecParameter, world_size: int, domain_size: int) -> Problem | None:
     """Return the problem of a table that TorchRec cannot run, or would compute wrong values of. None: there is none."""
     kind = parameter.sharding_type
     if kind is ShardingType.DATA_PARALLEL:
@@ -351,7 +357,7 @@ def _problem(name: str, parameter: TorchRecParameter, world_size: int, local_wor
         return ".shards", "have no row; hint: give the blocks that have any"
     whole = len(shards) == 1 and kind is ShardingType.COLUMN_WISE
     placement = TablePlacement(name=name, sharding_type=ShardingType.TABLE_WISE if whole else kind, shards=shards)
-    devices = _World(world_size, local_world_size)
+    devices = _World(world_size, domain_size)
     on: ComputeDevice = "cpu" if parameter.shards[0].placement.endswith("/cpu") else "cuda"
     problem = shard_problem(placement, rows=rows, columns=columns, devices=devices, kind=on)
     if problem is not None:

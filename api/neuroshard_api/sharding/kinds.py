@@ -68,9 +68,9 @@ def trivial_case(kind: ShardingType, topology: Topology) -> ShardingType:
     is_own = kind in {ShardingType.COLUMN_WISE, ShardingType.DATA_PARALLEL}  # blocks may be narrower than a table
     if topology.num_devices == 1 and not is_own:
         return ShardingType.TABLE_WISE
-    if kind.is_by_node and topology.devices_per_node == 1:
+    if kind.is_by_node and topology.devices_per_domain == 1:
         return ShardingType.COLUMN_WISE if kind is ShardingType.GRID else ShardingType.TABLE_WISE
-    return ShardingType.ROW_WISE if kind.is_by_node and topology.num_nodes == 1 else kind
+    return ShardingType.ROW_WISE if kind.is_by_node and topology.num_domains == 1 else kind
 
 
 def placed_types(asked: Iterable[ShardingType], topology: Topology) -> tuple[ShardingType, ...]:
@@ -126,7 +126,7 @@ def num_row_parts(family: Family, topology: Topology) -> int:
         case Family.ROWS:
             return topology.num_devices
         case Family.NODE_ROWS:
-            return topology.devices_per_node
+            return topology.devices_per_domain
         case Family.COLUMNS | Family.REPLICATED:
             return 1
 

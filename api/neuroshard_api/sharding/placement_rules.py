@@ -20,6 +20,9 @@ REPLICATED_OPTIMIZERS = (Optimizer.SGD, Optimizer.ROWWISE_ADAGRAD, Optimizer.ADA
 BY_ROWS = (ShardingType.ROW_WISE, ShardingType.TABLE_ROW_WISE)
 """Of which TorchRec computes means rightly, where all tables of a collection have mean pooling and one of these."""
 
+POD_SIZE_VARIABLE = "TORCHREC_RESOLVED_POD_SIZE"
+"""Environment variable by which TorchRec knows how many nodes a domain has."""
+
 CUT_BY_COLUMNS = (ShardingType.COLUMN_WISE, ShardingType.GRID)
 """Types whose shards may be narrower than the table."""
 
@@ -28,15 +31,15 @@ Problem = tuple[str, str]
 
 
 class Devices(Protocol):
-    """How many devices there are, numbered node by node."""
+    """How many devices there are, numbered domain by domain."""
 
     @property
     def num_devices(self) -> int:
-        """Devices of all nodes."""
+        """Devices of all domains."""
 
     @property
-    def devices_per_node(self) -> int:
-        """Devices of each node."""
+    def devices_per_domain(self) -> int:
+        """Devices of each domain: of a node, or of the nodes that a link as fast as inside a node joins."""
 
 
 def placement_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
@@ -101,6 +104,27 @@ def local_size_problem(tables: Sequence[TablePlacement], topology: Topology, loc
     )
 
 
+def pod_size_problem(tables: Sequence[TablePlacement], topology: Topology, found: str | None) -> str | None:
+    """Return the reason that ranks with this pod size cannot run a plan. None: they can.
+
+    TorchRec deals the rows of a node out to the ranks of that many nodes. Source: get_topology_group_world_size of
+    TorchRec 1.9.
+
+    Args:
+        tables: of the plan.
+        topology: of the plan.
+        found: the variable POD_SIZE_VARIABLE. None: it is not set, which is 1.
+    """
+    table = next((table for table in tables if table.sharding_type.is_by_node), None)
+    planned = topology.nodes_per_domain
+    if table is None or (found or "1") == str(planned):
+        return None
+    return (
+        f"table {table.name!r} is {table.sharding_type.value} on domains of {planned} nodes, {POD_SIZE_VARIABLE} is "
+        f"{found or 'not set, which is 1'}; hint: set it to {planned} for all ranks, or plan again for such domains"
+    )
+
+
 def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
     """Return the problem of a data_parallel table under an optimizer. None: it can be trained."""
     if optimizer in REPLICATED_OPTIMIZERS:
@@ -134,7 +158,7 @@ def _has_empty_block(kind: ShardingType, num_rows: int, devices: Devices) -> boo
     """Return whether blocks of rows leave a device without one, for which FBGEMM has no kernel."""
     if kind is not ShardingType.ROW_WISE and not kind.is_by_node:
         return False
-    num_parts = devices.devices_per_node if kind.is_by_node else devices.num_devices
+    num_parts = devices.devices_per_domain if kind.is_by_node else devices.num_devices
     return -(-num_rows // num_parts) * (num_parts - 1) >= num_rows
 
 
@@ -236,8 +260,8 @@ def _grid_problem(shards: Sequence[Shard], rows: int, columns: int, devices: Dev
 
 
 def _node_problem(kind: ShardingType, shards: Sequence[Shard], rows: int, devices: Devices) -> Problem | None:
-    first = min(_nodes(shards, devices)) * devices.devices_per_node
-    return _rows_problem(kind, shards, rows, first_device=first, num_devices=devices.devices_per_node)
+    first = min(_nodes(shards, devices)) * devices.devices_per_domain
+    return _rows_problem(kind, shards, rows, first_device=first, num_devices=devices.devices_per_domain)
 
 
 def _rows_problem(
@@ -455,12 +479,12 @@ def placement_devices(placement: TablePlacement, devices: Devices) -> set[int]:
     holding = {shard.device for shard in placement.shards}
     if not placement.sharding_type.is_by_node:
         return holding
-    size = devices.devices_per_node
+    size = devices.devices_per_domain
     return {device // size * size + local for device in holding for local in range(size)}
 
 
 def _nodes(shards: Sequence[Shard], devices: Devices) -> set[int]:
-    return {shard.device // devices.devices_per_node for shard in shards}
+    return {shard.device // devices.devices_per_domain for shard in shards}
 
 
 def _rows(block: tuple[int, int] | None) -> str:

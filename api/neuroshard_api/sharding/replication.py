@@ -94,7 +94,7 @@ class Grouping:
 
 def grouping(topology: Topology, group_size: int, layout: GroupLayout) -> Grouping | None:
     """Return groups of that size. None: they are not nodes of equally many devices each."""
-    num_nodes, per_node = topology.num_nodes, topology.devices_per_node
+    num_nodes, per_node = topology.num_domains, topology.devices_per_domain
     num_groups, rest = divmod(topology.num_devices, group_size)
     if rest or group_size < LEAST_GROUP or num_groups == 1:
         return None
@@ -108,9 +108,8 @@ def grouping(topology: Topology, group_size: int, layout: GroupLayout) -> Groupi
         group, copies = (1, group_size), (num_nodes, per_node // group_size)
     else:
         return None
-    return Grouping(
-        layout=layout, num_groups=num_groups, group=_part(topology, *group), copies=_part(topology, *copies)
-    )
+    spread = topology.model_copy(update={"rack": None})  # copies are as far apart as a group is large
+    return Grouping(layout=layout, num_groups=num_groups, group=_part(topology, *group), copies=_part(spread, *copies))
 
 
 def groupings(topology: Topology, choices: ReplicationChoices) -> Iterator[Grouping]:
@@ -164,19 +163,20 @@ def replication_problem(replication: Replication, topology: Topology, optimizers
     if rest or grouping(topology, size, replication.layout) is None:
         return (
             f"layout: {replication.num_groups} {replication.layout} groups are not equal parts of "
-            f"{topology.num_nodes} nodes of {topology.devices_per_node} devices; hint: give other groups or nodes"
+            f"{topology.num_domains} nodes of {topology.devices_per_domain} devices; hint: give other groups or nodes"
         )
     return None
 
 
 def _part(topology: Topology, num_nodes: int, devices_per_node: int) -> Topology:
-    return topology.model_copy(
-        update={"num_nodes": num_nodes, "devices_per_node": devices_per_node, "host_memory": None}
-    )
+    whole, rack = topology.by_domains(), topology.slower_rack
+    if rack is not None and num_nodes % rack.num_nodes and rack.num_nodes % num_nodes:
+        whole = whole.model_copy(update={"rack": None})  # groups begin in the middle of racks
+    return whole.with_nodes(num_nodes).model_copy(update={"devices_per_node": devices_per_node})
 
 
 def _size_problem(topology: Topology, size: int, layouts: Sequence[GroupLayout]) -> str:
-    shape = f"{topology.num_nodes} nodes of {topology.devices_per_node} devices"
+    shape = f"{topology.num_domains} nodes of {topology.devices_per_domain} devices"
     if size < LEAST_GROUP:
         return f"is {size}, groups have {LEAST_GROUP} devices or more"
     if topology.num_devices % size or size == topology.num_devices:

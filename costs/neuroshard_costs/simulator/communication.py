@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal, Self
 
 import numpy as np
-from neuroshard_api.documents.topology import DeviceType, Topology
+from neuroshard_api.documents.topology import DeviceType, Link, Topology
 
 from neuroshard_costs.arithmetic import power_norm
+from neuroshard_costs.levels import exchange_link
 from neuroshard_costs.shards import FloatArray
 from neuroshard_costs.simulator import constants as c
 
@@ -32,15 +33,21 @@ class NetworkColumns:
     inter_latency_seconds: FloatArray
 
     @classmethod
-    def of(cls, topology: Topology) -> Self:
-        """Return the network of one topology."""
+    def of(cls, topology: Topology, *, upper: Link | None = None) -> Self:
+        """Return the network of one topology, whose domains are its nodes.
+
+        Args:
+            topology: of two or three levels.
+            upper: the one link between domains. None: that of an all-to-all (see levels.exchange_link).
+        """
+        inter = upper or exchange_link(topology)
         return cls(
-            num_nodes=np.array(float(topology.num_nodes)),
-            devices_per_node=np.array(float(topology.devices_per_node)),
+            num_nodes=np.array(float(topology.num_domains)),
+            devices_per_node=np.array(float(topology.devices_per_domain)),
             intra_bandwidth_bytes_per_second=np.array(float(topology.intra_node.bandwidth_bytes_per_second)),
             intra_latency_seconds=np.array(float(topology.intra_node.latency_seconds)),
-            inter_bandwidth_bytes_per_second=np.array(float(topology.inter_node.bandwidth_bytes_per_second)),
-            inter_latency_seconds=np.array(float(topology.inter_node.latency_seconds)),
+            inter_bandwidth_bytes_per_second=np.array(float(inter.bandwidth_bytes_per_second)),
+            inter_latency_seconds=np.array(float(inter.latency_seconds)),
         )
 
 

@@ -10,11 +10,13 @@ from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.topology import DeviceType
+from neuroshard_api.sharding.kinds import Family
 
 from neuroshard_costs.codec_passes import codec_ms
 from neuroshard_costs.exchanges import Exchange, Reduction
 from neuroshard_costs.expansion import expansion_ms
 from neuroshard_costs.host import HostTimes, HostWork, host_times
+from neuroshard_costs.levels import exchange_link, ring_link
 from neuroshard_costs.shards import FloatArray, IndexArray, ShardArrays
 from neuroshard_costs.simulator.communication import DIRECTIONS, Direction, NetworkColumns, Numbers, all_to_all_seconds
 from neuroshard_costs.simulator.compute import set_seconds
@@ -113,7 +115,9 @@ class DeviceSimulator:
 
     def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
         """Return [..., 2] forward and backward milliseconds (see TransferModel)."""
-        network = NetworkColumns.of(reduction.topology)
+        is_staged = reduction.family is Family.NODE_ROWS  # a ring inside the domain, then an all-to-all
+        upper = exchange_link(reduction.topology) if is_staged else ring_link(reduction.topology)
+        network = NetworkColumns.of(reduction.topology, upper=upper)
         times = [
             reduction_seconds(self.device, network, num_bytes=num_bytes, family=reduction.family, direction=direction)
             for direction in DIRECTIONS

@@ -101,7 +101,7 @@ def _is_trained(request: PlanRequest, table: Table, unit: Unit, kind: ShardingTy
         return False
     if sharding_problem(kind, table, request) is not None:
         return False
-    if kind.is_by_node and topology.num_nodes == 1:  # there it is row_wise
+    if kind.is_by_node and topology.num_domains == 1:  # there it is row_wise
         return False
     if kind is ShardingType.GRID and len(tables) > MOST_GRID_TABLES:
         return False
@@ -178,7 +178,11 @@ def _topology(request: PlanRequest, shard_capacity_bytes: int) -> "Topology":
 
     topology = request.topology
     return TopologyFactory.create_topology(
-        TrainerConfig(world_size=topology.num_devices, local_world_size=topology.devices_per_node),
+        TrainerConfig(
+            world_size=topology.num_devices,
+            local_world_size=topology.devices_per_node,
+            **({"pod_size": topology.nodes_per_domain} if topology.nodes_per_domain > 1 else {}),  # 1.8 has none
+        ),
         HardwareConfig(
             hbm_cap_bytes=shard_capacity_bytes,
             hbm_mem_bw=topology.device.memory_bandwidth_bytes_per_second / MS_PER_SECOND,

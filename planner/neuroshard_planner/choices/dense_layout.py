@@ -246,7 +246,7 @@ def _planned(request: PlanRequest, layouts: Layouts, chosen: LayoutCandidate, *,
     if chosen.is_plain:
         return plan.model_copy(update={"warnings": tuple(warnings)})
     layout = layouts.layout(chosen, source=f"simulated:{request.topology.device.name}")
-    if any(unit.group is DenseGroup.WORLD for unit in layout.units) and request.topology.num_nodes > 1:
+    if any(unit.group is DenseGroup.WORLD for unit in layout.units) and request.topology.num_domains > 1:
         warnings.append(
             f"dense: some units are shared by the devices of all nodes; {layout.exposed_ms:.3f} ms of collectives of "
             f"the dense part are not hidden at {request.batch_size_per_device:,} samples per device"

@@ -142,7 +142,7 @@ class UnitOptions:
         groups: Sequence[DenseGroup],
     ) -> None:
         self._profile = profile
-        self._topology = topology
+        self._topology = topology.by_domains()
         self._costs = costs
         self._choices = choices
         self._groups = [group for group in groups if group_size(group, topology) > 1]
@@ -266,7 +266,7 @@ class UnitOptions:
         """Return the collectives of a module in the forward and in the backward pass."""
         if strategy is DenseStrategy.REPLICATE or group is None:
             return 0.0, self._reduction_ms(own.gradients, self._topology, Family.REPLICATED)[1]
-        node = self._topology.model_copy(update={"num_nodes": 1})
+        node = self._topology.with_nodes(1)
         inside = node if group is DenseGroup.NODE else self._topology
         # As of tables by rows: what is added up forward is a reduce-scatter, its gradient an all-gather.
         gather = self._reduction_ms(own.weights, inside, Family.ROWS)[1]
@@ -277,7 +277,7 @@ class UnitOptions:
         return gather, scatter + (gather if strategy is DenseStrategy.ZERO3 else 0.0)
 
     def _reduction_ms(self, num_bytes: float, topology: Topology, family: Family) -> tuple[float, float]:
-        key = num_bytes, topology.num_nodes, topology.devices_per_node, family
+        key = num_bytes, topology.num_domains, topology.devices_per_domain, family
         if key not in self._reductions:
             forward, backward = self._costs.reduction_ms(
                 np.array(float(num_bytes)), Reduction(topology=topology, family=family)
@@ -332,12 +332,12 @@ def may_shard(choices: DenseChoices, profile: DenseProfile) -> bool:
 
 def group_size(group: DenseGroup, topology: Topology) -> int:
     """Return the devices of a group."""
-    return topology.devices_per_node if group is DenseGroup.NODE else topology.num_devices
+    return topology.devices_per_domain if group is DenseGroup.NODE else topology.num_devices
 
 
 def groups_of(choice: GroupChoice, topology: Topology) -> tuple[tuple[DenseGroup, ...], ...]:
     """Return the groups that are tried one after the other: those of nodes before all devices."""
-    if topology.num_nodes == 1:
+    if topology.num_domains == 1:
         return ((DenseGroup.NODE,),)
     match choice:
         case GroupChoice.NODE:

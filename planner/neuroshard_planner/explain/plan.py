@@ -263,7 +263,7 @@ def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float)
 
 def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float, *, kind: str) -> Iterator[str]:
     """Yield the best possible effect of twice the nodes on the same global batch."""
-    topology = request.topology.model_copy(update={"num_nodes": 2 * request.topology.num_nodes})
+    topology = request.topology.with_nodes(2 * request.topology.num_nodes)
     batch_size = request.batch_size_per_device // 2
     if not batch_size:
         return

@@ -31,7 +31,7 @@ def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlace
         pieces.setdefault(owner, []).append((device, size.num_columns, FAMILIES[size.family]))
         if size.kernel != ON_DEVICE:
             hosts[owner] = _Kernel(KERNELS[size.kernel], size.cache_load_factor or None)
-    types = {index: _sharding_type(own, topology.devices_per_node) for index, own in pieces.items()}
+    types = {index: _sharding_type(own, topology.devices_per_domain) for index, own in pieces.items()}
     if ShardingType.GRID in types.values():
         types = {
             index: ShardingType.GRID if kind is ShardingType.TABLE_ROW_WISE else kind for index, kind in types.items()
@@ -44,7 +44,7 @@ def table_placements(problem: Problem, placement: Placement) -> tuple[TablePlace
             if len(definition.tables) > 1:
                 own = [(device, columns, family) for device, _, family in own]
             blocks = row_blocks(rows, num_row_parts(Family.of(types[index]), topology))
-            shards = tuple(_shards(own, blocks, topology.devices_per_node))
+            shards = tuple(_shards(own, blocks, topology.devices_per_domain))
             kernel = hosts.get(index, _ON_DEVICE)
             placed[table] = TablePlacement(
                 name=name,

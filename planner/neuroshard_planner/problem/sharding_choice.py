@@ -135,7 +135,7 @@ def _with_one_node_type(
 
 def whole_nodes(request: PlanRequest, allowed: BoolArray) -> IndexArray:
     """Return the nodes of which every device is allowed ([devices])."""
-    nodes: IndexArray = np.flatnonzero(allowed.reshape(request.topology.num_nodes, -1).all(axis=1))
+    nodes: IndexArray = np.flatnonzero(allowed.reshape(request.topology.num_domains, -1).all(axis=1))
     return nodes
 
 

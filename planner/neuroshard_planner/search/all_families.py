@@ -384,7 +384,7 @@ def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Pl
     kinds, topology = problem.kinds, problem.request.topology
     is_block = kinds.family[fixed.kinds] == NODE_ROWS
     others = Placement(kinds=fixed.kinds[~is_block], devices=fixed.devices[~is_block])
-    blocks, nodes = fixed.kinds[is_block], fixed.devices[is_block] // topology.devices_per_node
+    blocks, nodes = fixed.kinds[is_block], fixed.devices[is_block] // topology.devices_per_domain
     room = np.full(problem.num_devices, problem.memory.shard_capacity_bytes)
     np.subtract.at(room, others.devices, kinds.memory_bytes[others.kinds])
     load = np.zeros(problem.num_devices)
@@ -399,8 +399,8 @@ def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Pl
         usable = DevicePlaces(problem, unit, load, room).nodes(int(kinds.memory_bytes[pieces].max()))
         if len(usable) < len(pieces):
             return None
-        chosen = usable[: len(pieces), None] * topology.devices_per_node + np.arange(topology.devices_per_node)
-        placed = Placement(kinds=np.repeat(pieces, topology.devices_per_node), devices=chosen.ravel())
+        chosen = usable[: len(pieces), None] * topology.devices_per_domain + np.arange(topology.devices_per_domain)
+        placed = Placement(kinds=np.repeat(pieces, topology.devices_per_domain), devices=chosen.ravel())
         load[placed.devices] += loads[placed.kinds]
         room[placed.devices] -= kinds.memory_bytes[placed.kinds]
         found = joined(found, placed)

@@ -217,7 +217,7 @@ def _least_nodes(request: PlanRequest, packing: Packing) -> int | None:
     least = -(-sum(packing.whole_bytes) // of_node) - 1 if of_node > 0 else 0  # a split never needs less
 
     def fits(num_nodes: int) -> bool:
-        larger = request.model_copy(update={"topology": topology.model_copy(update={"num_nodes": num_nodes})})
+        larger = request.model_copy(update={"topology": topology.with_nodes(num_nodes)})
         units = resolve_units(larger)
         try:
             packing = Packing(larger, units, allowed_devices(larger, units))

@@ -158,7 +158,7 @@ class DevicePlaces:
         """``load`` [devices] are milliseconds and ``room`` [devices] bytes, both without the unit."""
         topology = problem.request.topology
         self._request = problem.request
-        self._shape = topology.num_nodes, topology.devices_per_node
+        self._shape = topology.num_domains, topology.devices_per_domain
         self._load, self._room = load, room
         self._allowed = None if problem.allowed is None else problem.allowed[unit]
         self.least_room_bytes = room.min()
@@ -198,7 +198,7 @@ class Forms:
         """``units`` are those whose forms are asked for. None: all."""
         self._problem = problem
         topology = problem.request.topology
-        self._shape = topology.num_nodes, topology.devices_per_node
+        self._shape = topology.num_domains, topology.devices_per_domain
         self._every: IndexArray = np.arange(problem.num_devices)
         sizes: list[tuple[int, ShardingType, list[ShardSize]]] = [
             (unit, kind, pieces)
@@ -212,7 +212,7 @@ class Forms:
         num_placed = {
             Family.COLUMNS: 1,
             Family.ROWS: problem.num_devices,
-            Family.NODE_ROWS: topology.devices_per_node,
+            Family.NODE_ROWS: topology.devices_per_domain,
             Family.REPLICATED: problem.num_devices,
         }
         none = kinds[:0]

@@ -70,10 +70,11 @@ def render_devices(presets: Mapping[str, DevicePreset], *, with_bundle: Collecti
             f"{preset.intra_node.bandwidth_bytes_per_second / 1e9:,.0f}",
             f"{preset.inter_node.bandwidth_bytes_per_second / 1e9:,.0f}",
             str(preset.devices_per_node),
+            "" if preset.rack is None else str(preset.devices_per_node * preset.rack.num_nodes),
             "yes" if name in with_bundle else "no",
             preset.device.product,
         )
         for name, preset in presets.items()
     )
-    columns = ("device", "memory", "GB/s", "in node", "between", "per node", "bundled", "product")
-    return TextTable(columns=columns, rows=rows, text_columns=(0, 7))
+    columns = ("device", "memory", "GB/s", "in node", "between", "per node", "per rack", "bundled", "product")
+    return TextTable(columns=columns, rows=rows, text_columns=(0, 8))

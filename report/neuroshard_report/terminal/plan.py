@@ -200,6 +200,8 @@ def _headline(summary: PlanSummary) -> RenderableType:
     topology = request.topology
     num_nodes = plan.num_devices // plan.devices_per_node
     nodes = f" in {num_nodes} nodes" if num_nodes > 1 else ""
+    if topology.rack is not None:
+        nodes += f", {num_nodes // topology.rack.num_nodes} racks of {topology.rack.num_nodes}"
     fullest, types = summary.fullest, stored_types_text(plan)
     used = f"{format_bytes(fullest.memory_bytes)} ({format_percent(fullest.memory_share)})"
     lines = [

@@ -38,14 +38,14 @@ def by_rows(table: Table, topology: Topology) -> TablePlacement:
 
 def on_node(table: Table, node: int, topology: Topology) -> TablePlacement:
     """Return a table by rows on a node's devices."""
-    size = topology.devices_per_node
+    size = topology.devices_per_domain
     shards = _rows(table, node * size, size, 0, table.embedding_dim)
     return TablePlacement(name=table.name, sharding_type=ShardingType.TABLE_ROW_WISE, shards=tuple(shards))
 
 
 def grid(table: Table, topology: Topology, *blocks: tuple[int, int]) -> TablePlacement:
     """Return a table in blocks of columns (node, columns), each by rows on the node's devices."""
-    size, offset = topology.devices_per_node, 0
+    size, offset = topology.devices_per_domain, 0
     shards: list[Shard] = []
     for node, width in blocks:
         shards += _rows(table, node * size, size, offset, width)
@@ -84,7 +84,7 @@ def random_placement(
 def _random_placement(
     rng: random.Random, table: Table, topology: Topology, families: Sequence[ShardingType]
 ) -> TablePlacement:
-    devices, nodes = range(topology.num_devices), range(topology.num_nodes)
+    devices, nodes = range(topology.num_devices), range(topology.num_domains)
     match rng.choice(families):
         case ShardingType.TABLE_WISE:
             return by_columns(table, (rng.choice(devices), table.embedding_dim))

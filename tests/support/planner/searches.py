@@ -17,6 +17,7 @@ from neuroshard_api.documents.request import (
     TableConstraints,
 )
 from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.documents.topology import Rack
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.problem.problem import Placement, Problem
@@ -191,13 +192,17 @@ def search_requests(draw: st.DrawFn, *, types: tuple[ShardingType, ...] | None =
     """Draw a small request that contradicts nothing; it may be infeasible. None: it names no types."""
     names = [f"t{index}" for index in range(draw(st.integers(1, 9)))]
     optimizer = draw(st.sampled_from(Optimizer))
-    num_nodes, per_node = draw(st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (2, 4)]))
+    num_nodes, per_node = draw(st.sampled_from([(1, 1), (1, 2), (1, 3), (1, 4), (2, 2), (2, 4), (4, 2)]))
+    near = builders.topology()
+    links = [None, near.intra_node, near.inter_node] if num_nodes > 2 else [None]  # two racks of two
+    link = draw(st.sampled_from(links))
     limits = draw(search_constraints(names, num_nodes * per_node)) if draw(st.booleans()) else Constraints()
     return builders.request(
         *(draw(search_tables(name, optimizer)) for name in names),
         topology=builders.topology(
             num_nodes * per_node,
             num_nodes=num_nodes,
+            rack=None if link is None else Rack(num_nodes=2, link=link),
             memory_bytes=draw(st.sampled_from([200 * MIB, 1500 * MIB, 6 * builders.GIB, 80 * builders.GIB])),
         ),
         batch_size_per_device=draw(st.sampled_from([1, 512])),

@@ -70,7 +70,7 @@ class DenseParallelWrapper(DataParallelWrapper):  # type: ignore[misc] # torchre
 
     def _meshes(self, device: torch.device, groups: set[DenseGroup | None]) -> Mapping[DenseGroup, DeviceMesh]:
         """Return the ranks that share units of each group, in the same order on all ranks."""
-        num_nodes, per_node = self._topology.num_nodes, self._topology.devices_per_node
+        num_nodes, per_node = self._topology.num_domains, self._topology.devices_per_domain
         found = {}
         for group in (each for each in DenseGroup if each in groups):
             if group is DenseGroup.NODE and num_nodes > 1:
@@ -130,7 +130,7 @@ def prove_dense(
     layout = plan.dense
     if layout is None:
         return None
-    devices = plan.request.topology.devices_per_node
+    devices = plan.request.topology.devices_per_domain
     everyone = agreed(lambda: tuple(_live_units(get_unwrapped_module(model), layout, devices)), group)
     for rank, found in enumerate(everyone):
         for planned, live in zip(layout.units, found, strict=True):

@@ -62,7 +62,7 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
             module=None,
             plan=plan,
             sharding_group_size=group.num_devices,
-            node_group_size=group.devices_per_node,
+            node_group_size=group.devices_per_domain,
             use_inter_host_allreduce=is_contiguous,
         )
         self._default_ctx = context
@@ -90,7 +90,7 @@ class AveragedModel(DMPCollection):  # type: ignore[misc] # torchrec, untyped
             sharding_pg=context.sharding_pg,
             replica_pg=context.replica_pg,
             device_mesh=context.device_mesh,
-            node_group_size=group.devices_per_node,
+            node_group_size=group.devices_per_domain,
             use_inter_host_allreduce=is_contiguous,
         )
         environment.output_dtensor = False

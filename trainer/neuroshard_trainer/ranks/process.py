@@ -14,6 +14,7 @@ from neuroshard_api.job.stage_commands import RUN_ID_VARIABLE
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.host_memory import keep_freed_memory
+from neuroshard_api.sharding.placement_rules import POD_SIZE_VARIABLE
 
 from neuroshard_trainer.ranks.devices import (
     Cuda,
@@ -94,6 +95,7 @@ def start_process(
     device = torch.device("cpu")
     if cuda is not None:
         device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
+    os.environ[POD_SIZE_VARIABLE] = str(plan.request.topology.nodes_per_domain)
     warnings = [require_planned_nodes(plan, local_world_size=launched.local_world_size, device=device)]
     timeout_seconds = job.spec.experimental.rendezvous.timeout_seconds
     if cuda is None or device.type == "cpu":

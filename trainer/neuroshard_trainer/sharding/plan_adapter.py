@@ -8,6 +8,7 @@ prove_sharding(model, plan)
 optimizer = replicated_optimizer(model, ..., learning_rate=0.02)  # of data_parallel tables; None where there are none
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,12 @@ from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecParame
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kernels import release_of
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_api.sharding.placement_rules import placement_problems, release_problem
+from neuroshard_api.sharding.placement_rules import (
+    POD_SIZE_VARIABLE,
+    placement_problems,
+    pod_size_problem,
+    release_problem,
+)
 from torchrec.distributed.types import (
     CacheParams,
     EmbeddingModuleShardingPlan,
@@ -104,6 +110,10 @@ def sharding_plan(
     problem = request.kernel_problem(compute_device)
     if problem is not None:
         raise InputError(f"the plan cannot be run on these devices: {problem}, and plan again")
+    if plan.replication is None:  # groups know their domains themselves
+        problem = pod_size_problem(plan.tables, request.topology, os.environ.get(POD_SIZE_VARIABLE))
+        if problem is not None:
+            raise InputError(f"the plan cannot be run here: {problem}")
     release = release_of(fbgemm_gpu.__version__)
     if compute_device == "cuda" and release is not None:
         problem = release_problem(plan.tables, request, release)
