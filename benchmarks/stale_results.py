@@ -60,7 +60,6 @@ _GUARD = ("trainer/neuroshard_trainer/communication",)
 _OPERATOR = ("operator/neuroshard_operator", "decisions/neuroshard_decisions")
 MEASURED: Mapping[str, Sequence[str]] = {
     "command-times": ("planner/neuroshard_planner", "cli/neuroshard_cli/commands/plan.py", "costs/neuroshard_costs"),
-    "control-plane-scale": ("tests/cluster",),
     "copied-tables": _SEARCH,
     "device-counts": (*_SEARCH, "python/neuroshard_dlrm/device_counts.py"),
     "deduplication": (*_LOOP, *_READING, *_CLUSTERING),
