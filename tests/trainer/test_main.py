@@ -152,6 +152,17 @@ def test_a_node_is_ready_when_its_first_process_trains(
     assert ready.exists()
 
 
+def test_a_worker_is_told_that_its_checkpoints_die_with_its_pod(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the variable; elsewhere they are kept."""
+    kept: list[bool] = []
+    monkeypatch.setattr("neuroshard_trainer.run.train", lambda _, places, **__: kept.append(places.keeps_checkpoints))
+    assert run() == ExitCode.OK
+    monkeypatch.setenv("NEUROSHARD_CHECKPOINTS_LOST", "1")
+    assert run() == ExitCode.OK
+
+    assert kept == [True, False]
+
+
 def test_a_plan_with_narrow_types_is_guarded(run: Run, tmp_path: Path) -> None:
     """Progress, checkpoints, live sharding, and step reports tell of it; a restart goes on with the guard's record."""
     wire = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
