@@ -1,6 +1,5 @@
 """The data of a training on one rank: how many samples there are, and the batches of each pass over them."""
 
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import DataError
+from neuroshard_api.process.processors import usable_processors
 
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker, Make
@@ -115,7 +115,7 @@ def readers_of(job: DLRMTrainingJob, process: Process) -> int:
         job.spec.experimental.data.reader_processes,
         on_cpu=process.device.type == "cpu",
         num_ranks=process.num_neighbors,
-        num_cores=len(os.sched_getaffinity(0)),
+        num_cores=usable_processors(),
     )
 
 
