@@ -3,8 +3,12 @@
 A demand is a product of a shard's features, such as lookups x sectors per row, so that a sum of demands with
 coefficients that are not negative is exactly what a compute network without hidden layers says; likewise an all-to-all
 is a sum of latencies, transfers and copies. A few dozen coefficients take a few dozen records, where a trained network
-takes thousands; what no such sum can say, it never learns. Errors are relative and outliers count little (Huber's
-weights), as in calibration.
+takes thousands; what no such sum can say, it never learns. Outliers count little (Huber's weights), as in calibration.
+
+Errors of compute are differences of logarithms, so that half of the times are above what is predicted. A relative error
+is 1 at most for a prediction that is too low, and has no limit for one that is too high: times that spread by a third,
+as those of a core whose physical core others share, would be predicted a tenth too low. Errors of exchanges are
+relative, since the spread of these is upwards alone: now and then a rank is late.
 """
 
 import math
@@ -60,6 +64,7 @@ NUM_FOLDS = 5
 _HUBER_LIMIT = 1.345  # of the scaled residual; 95 % efficiency for normal errors
 _NORMAL_MAD = 1.4826
 _ROUNDS = 8
+_LEAST_SHARE = 0.2  # of the prediction of the round before, to which a round may fall
 _LOG_RANGE = 64.0  # no feature is above 2^64
 _CLOSED = -4.0 * MAX_LOG / math.log(2.0)  # takes the logarithm of another optimizer's demand below any that counts
 
@@ -76,9 +81,12 @@ def regress_compute(samples: ComputeSamples, validity: dict[str, Range], *, seed
     by_optimizer = np.concatenate([sums * (optimizer == code)[:, None] for code in used], axis=1)
     designs = (_with_constant(sums), _with_constant(by_optimizer))
     predicted = np.stack(
-        [_cross_predicted(design, samples.times_ms[:, out], seed) for out, design in enumerate(designs)], axis=1
+        [_cross_predicted(design, samples.times_ms[:, out], seed, is_even=True) for out, design in enumerate(designs)],
+        axis=1,
     )
-    forward, backward = (_non_negative(design, samples.times_ms[:, out]) for out, design in enumerate(designs))
+    forward, backward = (
+        _non_negative(design, samples.times_ms[:, out], is_even=True) for out, design in enumerate(designs)
+    )
     kept = [(index, None, 0, forward[index]) for index in range(len(_DEMANDS))]
     kept += [
         (index, code, 1, backward[position * len(_DEMANDS) + index])
@@ -122,8 +130,8 @@ def regress_transfers(measured: Transfers, validity: dict[str, Range], *, seed: 
     terms = np.stack((np.ones_like(load), *load_terms(load)), axis=1)
     logs = _logs(features, COMMUNICATION_FEATURES, [names for _, names in _EXCHANGES])
     design = np.exp2(logs) * terms[:, [term for term, _ in _EXCHANGES]]
-    predicted = _cross_predicted(design, measured.times_ms, seed)
-    coefficients = _non_negative(design, measured.times_ms)
+    predicted = _cross_predicted(design, measured.times_ms, seed, is_even=False)
+    coefficients = _non_negative(design, measured.times_ms, is_even=False)
     by_term = [
         [
             (names, value)
@@ -164,29 +172,40 @@ def _with_constant(sums: FloatArray) -> FloatArray:
     return np.concatenate((sums, np.ones((len(sums), 1))), axis=1)
 
 
-def _non_negative(design: FloatArray, times_ms: FloatArray) -> FloatArray:
-    """Return coefficients >= 0 of the columns that keep the relative errors small."""
-    relative = design / times_ms[:, None]
-    scale = np.maximum(relative.max(axis=0), 1e-300)
-    scaled = relative / scale
-    weights = np.ones(len(times_ms))
-    coefficients = np.zeros(design.shape[1])
+def _non_negative(design: FloatArray, times_ms: FloatArray, *, is_even: bool) -> FloatArray:
+    """Return coefficients >= 0 of the columns that keep errors small.
+
+    Args:
+        design: [n, columns]
+        times_ms: [n]
+        is_even: whether errors are differences of logarithms, about the prediction of the round before (Gauss-Newton).
+            If not, they are relative to the times.
+    """
+    reference, weights = times_ms, np.ones(len(times_ms))
+    result: FloatArray = np.zeros(design.shape[1])
     for _ in range(_ROUNDS):
-        coefficients, _ = nnls(scaled * weights[:, None], weights)
-        residuals = np.abs(scaled @ coefficients - 1.0)
+        relative = design / reference[:, None]
+        scale = np.maximum(relative.max(axis=0), 1e-300)
+        scaled = relative / scale
+        wanted = 1.0 + np.log(times_ms / reference)
+        coefficients, _ = nnls(scaled * weights[:, None], wanted * weights)
+        result = coefficients / scale
+        predicted = np.maximum(scaled @ coefficients, _LEAST_SHARE) * reference
+        residuals = np.abs(np.log(predicted / times_ms)) if is_even else np.abs(predicted / times_ms - 1.0)
         limit = _HUBER_LIMIT * _NORMAL_MAD * float(np.median(residuals)) + 1e-9
         weights = np.sqrt(np.minimum(1.0, limit / np.maximum(residuals, limit)))
-    result: FloatArray = coefficients / scale
+        if is_even:
+            reference = predicted
     return result
 
 
-def _cross_predicted(design: FloatArray, times_ms: FloatArray, seed: int) -> FloatArray:
-    """Return each time as predicted by the fit to the folds that it is not in."""
+def _cross_predicted(design: FloatArray, times_ms: FloatArray, seed: int, *, is_even: bool) -> FloatArray:
+    """Return each time as predicted by the fit to the folds that it is not in (see _non_negative)."""
     fold = np.random.default_rng([seed, 3]).permutation(len(times_ms)) % NUM_FOLDS
     predicted = np.empty(len(times_ms))
     for each in range(NUM_FOLDS):
         held_out = fold == each
-        predicted[held_out] = design[held_out] @ _non_negative(design[~held_out], times_ms[~held_out])
+        predicted[held_out] = design[held_out] @ _non_negative(design[~held_out], times_ms[~held_out], is_even=is_even)
     return predicted
 
 

@@ -54,6 +54,16 @@ def test_the_stated_error_is_that_of_sets_not_fitted_to() -> None:
     assert 0.15 < fitted.error.mape < 0.6
 
 
+def test_times_that_spread_are_predicted_in_their_middle() -> None:
+    """Half of them are above: a fit of least relative errors would be a tenth too low."""
+    samples = linear_times(compute_samples(DEVICE, num_samples=300, seed=0))
+    noise = np.exp(np.random.default_rng(0).normal(0.0, 0.3, samples.times_ms.shape))
+    fitted = regress_compute(replace(samples, times_ms=samples.times_ms * noise), {})
+
+    shares = predicted(ComputeNetwork.from_weights(fitted.weights), samples) / samples.times_ms
+    assert np.median(shares / noise) == pytest.approx(1.0, abs=0.04)
+
+
 def test_an_outlier_counts_little() -> None:
     """One call that was disturbed must not bend the fit."""
     samples = linear_times(compute_samples(DEVICE, num_samples=100, seed=0))
