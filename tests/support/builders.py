@@ -383,6 +383,7 @@ def status(**fields: Any) -> Status:
         "restartsCountTowardsMax": 1,
         "nextStartTime": time,
         "replans": 1,
+        "replansInputsHash": "a" * 64,
         "tableChanges": 1,
         "conditions": [running],
         "warnings": [{"reason": "OtherDevice", "message": "the workers run on another device", "time": time}],
