@@ -145,6 +145,8 @@ class WorkersRun:
     """Where they publish their reports."""
     host_bytes: int
     """Tables in host memory, on the node with most."""
+    nodes_per_rack: int | None
+    """Consecutive nodes that the plan has in one rack. None: it has no racks."""
     node_labels: Mapping[str, str]
     """Of the nodes that the plan was made for; empty: any."""
     avoided_nodes: tuple[str, ...]

@@ -56,6 +56,9 @@ class Settings(Value):
         "node.kubernetes.io/instance-type",
     )
     """Node labels that name the kind of GPU, separated by commas; the first that a node has counts."""
+    rack_label: Annotated[str, Field(pattern=r"^[^\s,]+$", max_length=317)] | None = None
+    """Node label of the level of Kueue's Topology that plans have as racks, such as nvidia.com/gpu.clique.
+    Workers of queued jobs ask for it. If unset: they ask for no place, as clusters without a Topology need."""
     workers: Annotated[int, Field(ge=1, le=256)] = 32
     """Number of jobs reconciled concurrently."""
     resync_seconds: Seconds = 300.0

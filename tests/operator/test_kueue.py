@@ -1,11 +1,18 @@
 """Kueue where the job itself asks for no queue: default queues, and Jobs that Kueue suspends without any label."""
 
 import asyncio
+from typing import Any
 
 import pytest
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.topology import Rack
 from neuroshard_decisions import names
+from neuroshard_operator.children.workers import place_of
 from neuroshard_operator.pace import COUNTS_EVERY_S
-from support.operator.operator_process import JOB, OperatorProcess, Story
+from neuroshard_operator.settings import Settings
+from support import builders
+from support.operator.operator_process import JOB, SETTINGS, OperatorProcess, Story
 from support.operator.operator_world import World
 
 
@@ -84,6 +91,62 @@ def test_workers_that_somebody_keeps_suspending_get_the_queue_that_the_job_is_gi
     story.start_workers()
 
     assert story.seen == ("Running", "AllWorkersReady")
+
+
+RACK, BLOCK = "example.com/rack", "example.com/block"
+PREFIX = "kueue.x-k8s.io/podset-"
+
+
+@pytest.mark.parametrize(
+    ("num_nodes", "of_rack", "expected"),
+    [
+        (1, None, {}),
+        (4, None, {"preferred-topology": RACK}),
+        (4, 4, {"required-topology": RACK}),
+        (36, 18, {"preferred-topology": RACK, "slice-required-topology": RACK, "slice-size": "18"}),
+    ],
+    ids=["one node", "no racks", "one rack", "two racks"],
+)
+def test_workers_ask_kueue_for_the_racks_of_their_plan(
+    num_nodes: int, of_rack: int | None, expected: dict[str, str]
+) -> None:
+    """All in one rack, or as many consecutive pods as the plan's racks have nodes; else near each other if possible."""
+    assert place_of(RACK, num_nodes, of_rack) == {f"{PREFIX}{name}": value for name, value in expected.items()}
+
+
+def test_a_queued_jobs_workers_get_the_place_of_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the operator knows the racks' label; a job outside queues, and one that asks itself, get none of it."""
+
+    def in_one_rack(asked: PlanRequest) -> Plan:
+        found = builders_plan(asked)
+        topology = found.request.topology
+        racks = Rack(num_nodes=topology.num_nodes, link=topology.intra_node)
+        request = found.request.model_copy(update={"topology": topology.model_copy(update={"rack": racks})})
+        return found.model_copy(update={"request": request})
+
+    def annotations(settings: Settings, *, is_queued: bool = True, **spec: Any) -> dict[str, str]:
+        story = Story(settings, suspend=True, **spec)
+        if is_queued:
+            story.world.label(JOB, {names.QUEUE_LABEL: "queue"})
+        story.world.change_spec(JOB, suspend=False)
+        story.settle()
+        for role in (names.PROFILER, names.PLANNER):
+            story.world.admit()
+            story.settle()
+            story.do(role)
+        [workers] = story.world.of_kind("Job", names.WORKER)
+        found = workers["spec"]["template"]["metadata"].get("annotations", {})
+        return {key: value for key, value in found.items() if key.startswith(PREFIX)}
+
+    builders_plan = builders.plan
+    monkeypatch.setattr(builders, "plan", in_one_rack)
+    racks = SETTINGS.model_copy(update={"rack_label": RACK})
+    own = {f"{PREFIX}preferred-topology": BLOCK}
+
+    assert annotations(racks) == {f"{PREFIX}required-topology": RACK}
+    assert annotations(racks, is_queued=False) == {}
+    assert annotations(SETTINGS) == {}
+    assert annotations(racks, podTemplate={"metadata": {"annotations": own}}) == own
 
 
 def test_a_profiler_that_kueue_holds_keeps_no_other_job_from_profiling() -> None:

@@ -60,6 +60,8 @@ class PlanResult:
     """What would save time. None: the plan names nothing."""
     host_bytes_per_node: int
     """Tables in host memory, of the node with most; 0 for a plan without a price, which has no ledger."""
+    nodes_per_rack: int | None = None
+    """Nodes that the plan has in each rack. None: it has no racks."""
     incumbent_hash: str | None = None
     """sha256 of the plan in force that it was made near to. None: it was made without one."""
     incumbent_ms: float | None = None
@@ -185,6 +187,7 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanResult:
         baseline=baseline_cost(plan),
         levers=levers_of(plan),
         host_bytes_per_node=0 if price is None else host_bytes_per_node(price),
+        nodes_per_rack=None if (rack := plan.request.topology.rack) is None else rack.num_nodes,
         incumbent_hash=None if plan.incumbent is None else plan.incumbent.plan_sha256,
         incumbent_ms=None if plan.incumbent is None else plan.incumbent.total_ms,
         total_ms=None if price is None else price.predicted.total_ms,

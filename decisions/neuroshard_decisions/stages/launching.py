@@ -117,6 +117,7 @@ def _start(context: Context, planned: Planned, inputs: str) -> StageResult:
         files=job_files(context),
         result=names.report(context.name),
         host_bytes=planned.summary.host_bytes_per_node,
+        nodes_per_rack=planned.summary.nodes_per_rack,
         node_labels=product_selector(context.status.hardware),
         avoided_nodes=tuple(dict.fromkeys([*_failed_node(context), *slow_nodes(context)])),
     )

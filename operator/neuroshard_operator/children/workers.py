@@ -93,6 +93,9 @@ def worker_job(context: Context, settings: Settings, run: WorkersRun) -> Manifes
             each["resources"] = with_host_tables(each.get("resources") or {}, run.host_bytes)
     template["spec"] = _away_from(run.avoided_nodes, template["spec"])
     template = with_metadata(template, context.spec.pod_template.metadata)
+    if context.is_queued and settings.rack_label is not None:
+        place = place_of(settings.rack_label, trainer.num_nodes, run.nodes_per_rack)
+        template["metadata"] = with_place(template["metadata"], place)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -108,6 +111,38 @@ def worker_job(context: Context, settings: Settings, run: WorkersRun) -> Manifes
             "template": template,
         },
     }
+
+
+def place_of(rack_label: str, num_nodes: int, nodes_per_rack: int | None) -> dict[str, str]:
+    """Return the annotations by which Kueue's topology-aware scheduling places workers as their plan has them.
+
+    Pods of one slice are consecutive, as the plan's nodes of a rack are: Kueue orders pods of an Indexed Job by index.
+    Without racks in the plan no place is needed, and the workers' exchanges gain by being near.
+
+    Args:
+        rack_label: node label of the topology's level.
+        num_nodes: workers.
+        nodes_per_rack: of the plan. None: it has no racks.
+    """
+    if num_nodes == 1:
+        return {}
+    if nodes_per_rack == num_nodes:
+        return {f"{names.KUEUE_LABEL_PREFIX}podset-required-topology": rack_label}
+    near = {f"{names.KUEUE_LABEL_PREFIX}podset-preferred-topology": rack_label}
+    if nodes_per_rack is None:
+        return near
+    return {
+        **near,
+        f"{names.KUEUE_LABEL_PREFIX}podset-slice-required-topology": rack_label,
+        f"{names.KUEUE_LABEL_PREFIX}podset-slice-size": str(nodes_per_rack),
+    }
+
+
+def with_place(metadata: Mapping[str, Any], place: Mapping[str, str]) -> dict[str, Any]:
+    """Return the metadata of pods that ask for a place; a job whose pod template asks for one itself has that alone."""
+    annotations: Mapping[str, str] = metadata.get("annotations", {})
+    asks = any(key.startswith(f"{names.KUEUE_LABEL_PREFIX}podset-") for key in annotations)
+    return dict(metadata) if asks or not place else {**metadata, "annotations": {**annotations, **place}}
 
 
 def with_host_tables(resources: Mapping[str, Any], host_bytes: int) -> dict[str, Any]:
