@@ -43,7 +43,7 @@ def all_reduce_seconds(network: NetworkColumns, num_bytes: FloatArray, *, has_sw
     sent = 2 * (num_devices - 1) / num_devices * num_bytes
     times = [*_rings(network, sent, passes=2), *_trees(network, num_bytes)]
     if has_switches:
-        times.append(_switches(network, num_bytes, sent))
+        times.append(_switches(network, num_bytes))
     return _fastest(iter(times))
 
 
@@ -92,18 +92,22 @@ def _trees(network: NetworkColumns, num_bytes: FloatArray) -> Iterator[FloatArra
         yield _piped(c.TREE_BASE_SECONDS[protocol] + 2 * (node_hops + network_hops), 2 * num_bytes / rate)
 
 
-def _switches(network: NetworkColumns, num_bytes: FloatArray, ring_bytes: FloatArray) -> FloatArray:
-    """Return the time in which the switches of a node add up, and a tree the sums of nodes.
+def _switches(network: NetworkColumns, num_bytes: FloatArray) -> FloatArray:
+    """Return the time in which the switches of a node add up, and trees the sums of nodes (NVLSTree).
 
-    Inside a node every device sends its bytes once and receives the sum once, however many devices there are.
+    Inside a node every device sends its bytes once and receives the sum once, however many devices there are. Between
+    nodes the card of each device has an equal share of the bytes: of two nodes it passes the share on once, of more the
+    two trees, in which each node has two children once, pass it on twice. Both go on at the same time.
     """
     _, network_hop = _hop_scales(network)
     levels = np.floor(log2(network.num_nodes))
     latency = c.SWITCH_SECONDS + 2 * levels * c.SWITCH_NETWORK_HOP_SECONDS * network_hop
     inside = num_bytes / (network.intra_bandwidth_bytes_per_second * c.SHARP_EFFICIENCY)
-    transfer = np.where(network.num_nodes == 1, inside, ring_bytes / ring_rate(network))
+    passes = np.minimum(network.num_nodes - 1, 2)
+    card_rate = network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY
+    between = passes * num_bytes / network.devices_per_node / card_rate
     seconds: FloatArray = np.where(
-        network.devices_per_node >= _LEAST_SWITCHED_DEVICES, _piped(latency, transfer), np.inf
+        network.devices_per_node >= _LEAST_SWITCHED_DEVICES, _piped(latency, np.maximum(inside, between)), np.inf
     )
     return seconds
 

@@ -51,6 +51,15 @@ def test_large_messages_reach_the_rate_of_switches_or_rings() -> None:
     assert all_reduce_us(1, large, has_switches=False) == pytest.approx(sent / (0.8 * 450e9) / US, rel=0.05)
 
 
+def test_sums_of_nodes_go_over_two_trees_of_the_cards() -> None:
+    """Two nodes wait for their switches; of more each card passes its share on twice, as both trees need."""
+    large = 2.0**34
+
+    assert all_reduce_us(2, large) == pytest.approx(all_reduce_us(1, large), rel=0.02)
+    for num_nodes in (4, 16):
+        assert all_reduce_us(num_nodes, large) == pytest.approx(2 * large / 8 / (0.94 * 50e9) / US, rel=0.06)
+
+
 def test_messages_of_a_mebibyte_take_longer_than_latency_and_bytes() -> None:
     """The pipeline fills first: published all-reduces of 16 MiB took a quarter longer."""
     num_bytes = 2.0**24
