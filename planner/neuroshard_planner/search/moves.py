@@ -4,8 +4,7 @@ Generates candidates that constraints allow; judges neither memory nor cost.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import numpy as np
 from neuroshard_api.documents.tables import DIM_MULTIPLE
@@ -29,8 +28,7 @@ class PlacedShards(Protocol):
     keys: IndexArray
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CandidateMoves:
+class CandidateMoves(NamedTuple):
     """c candidate moves from one source device: each replaces up to one shard on the source and on the target."""
 
     target: IndexArray
@@ -46,24 +44,12 @@ class CandidateMoves:
 
     def take(self, index: IndexArray | NDArray[np.bool_]) -> Self:
         """Return the moves at these positions."""
-        return type(self)(
-            target=self.target[index],
-            source_shard=self.source_shard[index],
-            source_kind=self.source_kind[index],
-            target_shard=self.target_shard[index],
-            target_kind=self.target_kind[index],
-        )
+        return type(self)(*(column[index] for column in self))
 
     @classmethod
     def concatenated(cls, parts: Sequence[Self]) -> Self:
         """Return all moves of all parts."""
-        return cls(
-            target=np.concatenate([part.target for part in parts]),
-            source_shard=np.concatenate([part.source_shard for part in parts]),
-            source_kind=np.concatenate([part.source_kind for part in parts]),
-            target_shard=np.concatenate([part.target_shard for part in parts]),
-            target_kind=np.concatenate([part.target_kind for part in parts]),
-        )
+        return cls(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def relocations(problem: Problem, state: PlacedShards, shards: IndexArray, targets: IndexArray) -> CandidateMoves:
