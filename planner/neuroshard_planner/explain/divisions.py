@@ -11,9 +11,10 @@ early and the mean variant earlier.
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+_ROUNDING = 1e-9
 PartTimes = Sequence[float | None]
 """Time of one variant on a part of each size. None: it does not fit there."""
 
@@ -87,24 +88,25 @@ class FreeDevices:
     def take(self, size: int) -> tuple[int, ...] | None:
         """Take a part: of the fullest node that has it, or whole nodes. None: no such part is free."""
         if size < self._per_node:
-            fitting = [free for free in self._free if len(free) >= size]
-            if not fitting:
+            free = min((each for each in self._free if len(each) >= size), key=len, default=None)
+            if free is None:
                 return None
-            chosen = [min(fitting, key=len)]
-        else:
-            chosen = [free for free in self._free if len(free) == self._per_node][: size // self._per_node]
-            if len(chosen) * self._per_node < size:
-                return None
-        taken = [device for free in chosen for device in free][:size]
-        for free in chosen:
-            free[:] = [device for device in free if device not in taken]
-        return tuple(taken)
+            taken = tuple(free[:size])
+            del free[:size]
+            return taken
+        count = size // self._per_node
+        whole = [each for each in self._free if len(each) == self._per_node][:count]
+        if len(whole) < count:
+            return None
+        taken = tuple(device for each in whole for device in each)
+        for each in whole:
+            each.clear()
+        return taken
 
     def give_back(self, devices: Sequence[int]) -> None:
         """Return a part."""
         for device in devices:
-            node = device // self._per_node
-            self._free[node] = sorted([*self._free[node], device])
+            self._free[device // self._per_node].append(device)
 
 
 def in_turns(sizes: Sequence[int], times: Sequence[float], room: Room) -> Division:
@@ -169,31 +171,27 @@ def _smallest_from(times: PartTimes, place: int) -> int:
 
 
 def _improved(places: list[int], times: Sequence[PartTimes], room: Room) -> Division:
-    best = _division(places, times, room)
-    is_better = True
-    while is_better:
-        is_better = False
-        for changed in _changes(places, times):
+    """Return the division after changes of one variant's size at a time, until no change is better."""
+    best, unchanged, variant = _division(places, times, room), 0, 0
+    while unchanged < len(places):
+        before = places[variant]
+        for place, time in enumerate(times[variant]):
+            if time is None or place == places[variant]:
+                continue
+            changed = [*places[:variant], place, *places[variant + 1 :]]
             found = _division(changed, times, room)
-            if (found.total, found.mean_end) < (best.total * (1 - 1e-9), best.mean_end) or (
-                found.total <= best.total and found.mean_end < best.mean_end * (1 - 1e-9)
-            ):
-                best, places, is_better = found, changed, True
-                break
+            if _is_better(found, best):
+                best, places = found, changed
+        unchanged = unchanged + 1 if places[variant] == before else 0
+        variant = (variant + 1) % len(places)
     return best
 
 
-def _changes(places: Sequence[int], times: Sequence[PartTimes]) -> Iterator[list[int]]:
-    """Yield the sizes with another one of one variant; of variants with equal times and sizes, of the first alone."""
-    seen = set()
-    for variant, place in enumerate(places):
-        kind = (tuple(times[variant]), place)
-        if kind in seen:
-            continue
-        seen.add(kind)
-        for other, time in enumerate(times[variant]):
-            if time is not None and other != place:
-                yield [*places[:variant], other, *places[variant + 1 :]]
+def _is_better(found: Division, best: Division) -> bool:
+    """Return whether all end earlier, or equally early and the mean variant earlier; by more than rounding."""
+    if found.total < best.total * (1 - _ROUNDING):
+        return True
+    return found.total <= best.total and found.mean_end < best.mean_end * (1 - _ROUNDING)
 
 
 def _division(places: Sequence[int], times: Sequence[PartTimes], room: Room) -> Division:
