@@ -4,7 +4,6 @@ Published heuristics (RecShard, ASPLOS 2022; DreamShard, NeurIPS 2022; NeuroShar
 Tables that constraints let be by rows or copies alone are not theirs to place: they are so before the others come.
 """
 
-from functools import reduce
 from typing import Protocol
 
 import numpy as np
@@ -15,7 +14,6 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.assignments import bound_to_convert
-from neuroshard_planner.search.local_search import joined
 from neuroshard_planner.search.options import Forms
 from neuroshard_planner.search.partitioner import GreedyPass, place
 
@@ -52,9 +50,9 @@ def bound_placement(problem: Problem) -> Placement | None:
             raise InfeasibleError(
                 f"table {name!r} may be {' or '.join(sorted(problem.sharding_types[unit]))} alone, which finds no room"
             )
-        np.add.at(used, option.devices, kinds.memory_bytes[option.kinds])
-        found.append(Placement(kinds=option.kinds, devices=option.devices))
-    return reduce(joined, found)
+        used += problem.used_bytes(option.placement)
+        found.append(option.placement)
+    return Placement.joined(*found)
 
 
 def dim_greedy(problem: Problem, fixed: Placement | None = None) -> Placement:
@@ -87,7 +85,7 @@ def random(problem: Problem, fixed: Placement | None = None) -> Placement:
     generator = np.random.default_rng(problem.request.search.seed)
     room = np.full(problem.num_devices, problem.memory.shard_capacity_bytes)
     if fixed is not None:
-        np.subtract.at(room, fixed.devices, problem.kinds.memory_bytes[fixed.kinds])
+        room -= problem.used_bytes(fixed)
     free = _free_units(problem, fixed)
     devices = np.empty(len(problem.whole), dtype=np.int64)
     for unit in generator.permutation(free):
@@ -100,7 +98,7 @@ def random(problem: Problem, fixed: Placement | None = None) -> Placement:
         devices[unit] = generator.choice(np.flatnonzero(fits))
         room[devices[unit]] -= needed
     placed = Placement(kinds=problem.whole[free], devices=devices[free])
-    return placed if fixed is None else joined(fixed, placed)
+    return placed if fixed is None else Placement.joined(fixed, placed)
 
 
 BASELINES: dict[Algorithm, Baseline] = {
@@ -132,7 +130,7 @@ def _greedy(problem: Problem, table_sizes: FloatArray, name: str, fixed: Placeme
     placement = place(problem, [GreedyPass(kinds=kinds, dim_limit=np.inf, memory_price=0.0)], loads, fixed=fixed)[0]
     if placement is None:
         raise _no_room(name)
-    return placement if fixed is None else joined(fixed, placement)
+    return placement if fixed is None else Placement.joined(fixed, placement)
 
 
 def _free_units(problem: Problem, fixed: Placement | None) -> IndexArray:

@@ -20,14 +20,10 @@ class PlacementWithoutUnit:
         self._problem = problem
         self.unit = unit
         """Position in the problem."""
-        kinds = problem.kinds
-        others = kinds.unit[placement.kinds] != unit
-        self._sums: FloatArray = problem.device_sums(placement.kinds[others], placement.devices[others])
-        self._memory: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
-        np.add.at(self._memory, placement.devices[others], kinds.memory_bytes[placement.kinds[others]])
-        self._levels: FloatArray = problem.device_levels(
-            [Placement(kinds=placement.kinds[others], devices=placement.devices[others])]
-        )[0]
+        others = placement.at(problem.kinds.unit[placement.kinds] != unit)
+        self._sums: FloatArray = problem.device_sums(others.kinds, others.devices)
+        self._memory: IndexArray = problem.used_bytes(others)
+        self._levels: FloatArray = problem.device_levels([others])[0]
         self.allowed: BoolArray = (
             np.ones(problem.num_devices, dtype=np.bool_) if problem.allowed is None else problem.allowed[unit]
         )

@@ -69,10 +69,7 @@ def best_moves(plan: Plan, *, bundle: Bundle, count: int = NUM_MOVES) -> tuple[M
             )
         )
         types[name] = ShardingType.TABLE_WISE if len(devices) == 1 else ShardingType.COLUMN_WISE
-        placement = Placement(
-            kinds=np.concatenate((placement.kinds[~own], kinds)),
-            devices=np.concatenate((placement.devices[~own], devices)),
-        )
+        placement = Placement.joined(placement.at(~own), Placement(kinds=kinds, devices=devices))
         total_ms = after_ms
     return tuple(moves)
 

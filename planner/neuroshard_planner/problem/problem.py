@@ -41,6 +41,16 @@ class Placement:
     kinds: IndexArray
     devices: IndexArray
 
+    def at(self, rows: IndexArray | BoolArray) -> "Placement":
+        """Return the shards at these positions, or for which ``rows`` [n] is true."""
+        return Placement(kinds=self.kinds[rows], devices=self.devices[rows])
+
+    @classmethod
+    def joined(cls, *parts: "Placement") -> "Placement":
+        """Return the shards of all parts, one at least, in their order."""
+        kinds, devices = zip(*((each.kinds, each.devices) for each in parts), strict=True)
+        return cls(kinds=np.concatenate(kinds), devices=np.concatenate(devices))
+
 
 class Problem:
     """Everything that decides a placement's cost and whether it fits."""
@@ -118,20 +128,21 @@ class Problem:
 
         Such shards choose their devices one by one; those in host memory stay where they were put.
         """
-        return self.is_movable(placement.kinds)
-
-    def is_movable(self, kinds: IndexArray) -> BoolArray:
-        """Return [n] whether shards of these kinds choose their devices one by one (see is_cut_by_columns)."""
-        movable: BoolArray = (self.kinds.family[kinds] == COLUMNS) & (self.kinds.kernel[kinds] == ON_DEVICE)
+        kinds, known = placement.kinds, self.kinds
+        movable: BoolArray = (known.family[kinds] == COLUMNS) & (known.kernel[kinds] == ON_DEVICE)
         return movable
+
+    def used_bytes(self, placement: Placement) -> IndexArray:
+        """Return [devices] the memory that a placement takes."""
+        used = np.zeros(self.num_devices, dtype=np.int64)
+        np.add.at(used, placement.devices, self.kinds.memory_bytes[placement.kinds])
+        return used
 
     def fits(self, placement: Placement) -> bool:
         """Return whether every device, and every node's host, has memory for its shards."""
-        used = np.zeros(self.num_devices, dtype=np.int64)
-        np.add.at(used, placement.devices, self.kinds.memory_bytes[placement.kinds])
         if self.host_tables is not None and self.host_bytes(placement).max() > self.memory.host_capacity_bytes:
             return False
-        return bool(used.max() <= self.memory.shard_capacity_bytes)
+        return bool(self.used_bytes(placement).max() <= self.memory.shard_capacity_bytes)
 
     def host_bytes(self, placement: Placement) -> IndexArray:
         """Return [nodes] what a placement has in host memory."""
@@ -224,9 +235,7 @@ class Problem:
 
     def host_ms(self, sums: FloatArray) -> FloatArray:
         """Return [..., 2] what tables in host memory add to the times of devices with these [..., r] sums."""
-        if self.host_tables is None:
-            return np.zeros((*sums.shape[:-1], 2))
-        return sums[..., self._num_networks :]
+        return np.zeros((*sums.shape[:-1], 2)) if self.host_tables is None else sums[..., self._num_networks :]
 
     def lanes(self, kinds: IndexArray) -> FloatArray:
         """Return [n] lanes that a shard of each kind gives all others on its device (see CostModel)."""

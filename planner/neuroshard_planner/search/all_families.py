@@ -36,7 +36,7 @@ from neuroshard_planner.search.by_columns import (
 )
 from neuroshard_planner.search.conversions import Conversions
 from neuroshard_planner.search.estimator import additive_traits, promised_ms, reference_prices, tangent
-from neuroshard_planner.search.local_search import LocalSearch, joined
+from neuroshard_planner.search.local_search import LocalSearch
 from neuroshard_planner.search.options import DevicePlaces, Forms, OptionTable
 from neuroshard_planner.search.proposers import Perturbation, SplitSearch
 
@@ -332,7 +332,7 @@ class Dealing:
         problem, kinds = self._problem, self._problem.kinds
         loads = self._loads(placement)
         stays = ~problem.is_cut_by_columns(placement)
-        fixed = Placement(kinds=placement.kinds[stays], devices=placement.devices[stays])
+        fixed = placement.at(stays)
         fixed = nodes_dealt_out(problem, fixed, loads) or fixed
         by_columns = np.flatnonzero(np.bincount(kinds.unit[fixed.kinds], minlength=len(problem.units)) == 0)
         if not len(by_columns):
@@ -383,10 +383,9 @@ def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Pl
     """
     kinds, topology = problem.kinds, problem.request.topology
     is_block = kinds.family[fixed.kinds] == NODE_ROWS
-    others = Placement(kinds=fixed.kinds[~is_block], devices=fixed.devices[~is_block])
+    others = fixed.at(~is_block)
     blocks, nodes = fixed.kinds[is_block], fixed.devices[is_block] // topology.devices_per_domain
-    room = np.full(problem.num_devices, problem.memory.shard_capacity_bytes)
-    np.subtract.at(room, others.devices, kinds.memory_bytes[others.kinds])
+    room: IndexArray = problem.memory.shard_capacity_bytes - problem.used_bytes(others)
     load = np.zeros(problem.num_devices)
     unit_of = kinds.unit[blocks]
     totals = np.bincount(unit_of, weights=loads[blocks], minlength=len(problem.units))
@@ -403,5 +402,5 @@ def nodes_dealt_out(problem: Problem, fixed: Placement, loads: FloatArray) -> Pl
         placed = Placement(kinds=np.repeat(pieces, topology.devices_per_domain), devices=chosen.ravel())
         load[placed.devices] += loads[placed.kinds]
         room[placed.devices] -= kinds.memory_bytes[placed.kinds]
-        found = joined(found, placed)
+        found = Placement.joined(found, placed)
     return found

@@ -378,10 +378,7 @@ def packed_proposal(problem: Problem, forms: Forms, traits: FloatArray, chosen: 
             return None
         levels[option.devices] += traits[option.kinds]
         options.append(option)
-    return Placement(
-        kinds=np.concatenate([each.kinds for each in options]),
-        devices=np.concatenate([each.devices for each in options]),
-    )
+    return Placement.joined(*(each.placement for each in options))
 
 
 def packings(

@@ -303,5 +303,4 @@ def _after(problem: Problem, placement: Placement, leaves: int, grows: int) -> P
     rows, columns = (values[kinds[grows]] for values in (problem.kinds.num_rows, problem.kinds.num_columns))
     size = ShardSize(int(rows), int(columns + problem.kinds.num_columns[kinds[leaves]]))
     kinds[grows] = problem.kinds_of([int(problem.kinds.unit[kinds[grows]])], [size])[0]
-    stay = np.arange(len(kinds)) != leaves
-    return Placement(kinds=kinds[stay], devices=placement.devices[stay])
+    return Placement(kinds=kinds, devices=placement.devices).at(np.arange(len(kinds)) != leaves)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES
-from neuroshard_planner.search.estimator import MEMORY, additive_traits
+from neuroshard_planner.search.estimator import MEMORY, Traits
 from neuroshard_planner.search.local_search import State, bounding_devices, peak_prices
 from neuroshard_planner.search.options import Forms, PlacedOption, with_options
 
@@ -27,8 +27,7 @@ class Conversions:
         """``slopes`` [r, 2] make loads additive; ``work_budget`` is the ``problem.work`` at which descents end."""
         self._problem = problem
         self._forms = forms
-        self._slopes = slopes
-        self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
+        self._traits = Traits(problem, slopes)
         self._work_budget = work_budget
         self.improvements = 0
         """Conversions made so far, over all placements."""
@@ -93,12 +92,6 @@ class Conversions:
             return None
         best = likely[np.lexsort((smooth, totals, ~better))[0]]
         return with_options(problem, placement, [candidates.options[best]])
-
-    def _traits(self) -> FloatArray:
-        """Return [kinds, levels + 1] additive times, traffic, and memory of all kinds."""
-        if len(self._known_traits) < len(self._problem.kinds):
-            self._known_traits = additive_traits(self._problem, self._slopes)
-        return self._known_traits
 
     def _units(self, state: State, placement: Placement, cost: FloatArray) -> Sequence[int]:
         """Return the units to try: on each device that bounds the plan, those that cost most."""

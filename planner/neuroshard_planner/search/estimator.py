@@ -59,6 +59,23 @@ def tangent(problem: Problem, sums: FloatArray) -> FloatArray:
     return np.maximum(slopes, _LEAST_SLOPE)
 
 
+class Traits:
+    """What the kinds of a problem add to their devices to first order, also those that are made later."""
+
+    def __init__(self, problem: Problem, slopes: FloatArray) -> None:
+        """``slopes`` [r, 2] make loads additive."""
+        self._problem, self._slopes = problem, slopes
+        self._known: FloatArray = np.empty((0, NUM_LEVELS + 1))
+
+    def __call__(self) -> FloatArray:
+        """Return [kinds, levels + 1] additive times, traffic, and memory of all kinds."""
+        known = len(self._known)
+        if known < len(self._problem.kinds):
+            new = additive_traits(self._problem, self._slopes, first=known)
+            self._known = np.concatenate([self._known, new])
+        return self._known
+
+
 def additive_traits(problem: Problem, slopes: FloatArray, *, first: int = 0) -> FloatArray:
     """Return [kinds, levels + 1] what kinds from ``first`` on add: times to first order, traffic, and memory."""
     kinds = problem.kinds

@@ -27,11 +27,11 @@ from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
-from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
+from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES
 from neuroshard_planner.search.by_columns import Found
-from neuroshard_planner.search.estimator import MEMORY, additive_traits, tangent
+from neuroshard_planner.search.estimator import MEMORY, Traits, reference_prices, tangent
 from neuroshard_planner.search.local_search import LocalSearch
-from neuroshard_planner.search.options import Form, Forms, PlacedOption
+from neuroshard_planner.search.options import Form, Forms, PlacedOption, without_units
 
 Solve = Callable[[Problem], Found | None]
 """Searches plans of a problem in device memory alone."""
@@ -97,8 +97,8 @@ class _HostSearch:
         self._nodes: IndexArray = np.arange(problem.num_devices) // topology.devices_per_node
         self._forms = Forms(problem)
         self.slopes: FloatArray = tangent(problem, self._forms.mean_sums())
-        self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
-        self._prices = self._reference_prices()
+        self._traits = Traits(problem, self.slopes)
+        self._prices = reference_prices(problem, self._forms, self._traits(), None)
 
     def assignments(self) -> Iterator[HostAssignment]:
         """Yield assignments that fit in the mean, the cheapest first."""
@@ -149,7 +149,7 @@ class _HostSearch:
         free = sorted(set(on_host.tolist()) - set(bound), key=lambda unit: (self._host_bytes(unit, placement), unit))
         for unit in free[: self._problem.tuning.most_tried // 2]:
             stays = np.isin(kinds.unit[placement.kinds], [each for each in on_host if each != unit])
-            again = self._completed(Placement(kinds=placement.kinds[stays], devices=placement.devices[stays]))
+            again = self._completed(placement.at(stays))
             if again is not None:
                 yield again
 
@@ -263,17 +263,13 @@ class _HostSearch:
     def _with_forms(self, placement: Placement, forms: dict[int, Form]) -> Iterator[Placement]:
         """Yield the placement with some units in other forms, on the least loaded devices that have room."""
         problem = self._problem
-        stays = ~np.isin(problem.kinds.unit[placement.kinds], list(forms))
-        kinds, devices = placement.kinds[stays], placement.devices[stays]
+        rest = without_units(problem, placement, list(forms))
         levels = np.zeros((problem.num_devices, NUM_LEVELS + 1))
-        np.add.at(levels, devices, self._traits(kinds))
-        host_room = np.full(problem.request.topology.num_nodes, problem.memory.host_capacity_bytes)
-        np.subtract.at(host_room, self._nodes[devices], problem.kinds.host_bytes[kinds])
+        np.add.at(levels, rest.devices, self._traits()[rest.kinds])
+        host_room = problem.memory.host_capacity_bytes - problem.host_bytes(rest)
         placed = self._placed(forms, levels, host_room)
         if placed is not None:
-            yield Placement(
-                kinds=np.concatenate((kinds, placed.kinds)), devices=np.concatenate((devices, placed.devices))
-            )
+            yield Placement.joined(rest, placed)
 
     def _priced(self, variants: Sequence[Sequence[Variant]]) -> Iterator[HostAssignment]:
         """Yield the units' choices at each price of memory and each limit on a shard, where they fit in the mean."""
@@ -352,7 +348,7 @@ class _HostSearch:
 
     def _variant(self, form: Form, *, is_on_host: bool) -> Variant:
         kinds = form.kinds
-        traits = self._traits(kinds)
+        traits = self._traits()[kinds]
         return Variant(
             form=form,
             is_on_host=is_on_host,
@@ -361,26 +357,6 @@ class _HostSearch:
             memory_bytes=int(self._problem.kinds.memory_bytes[kinds].sum()),
             host_bytes=int(self._problem.kinds.host_bytes[kinds].sum()),
         )
-
-    def _traits(self, kinds: IndexArray) -> FloatArray:
-        """Return [n, levels + 1] what shards of these kinds add to their devices, to first order."""
-        if len(self._known_traits) < len(self._problem.kinds):
-            self._known_traits = additive_traits(self._problem, self.slopes)
-        return self._known_traits[kinds]
-
-    def _reference_prices(self) -> FloatArray:
-        """Return [levels + 1] milliseconds of one unit more of each peak, where half of all traffic is in each family.
-
-        Memory costs nothing here: its price is what the search varies.
-        """
-        problem = self._problem
-        peaks = self._traits(problem.whole).sum(axis=0)[:NUM_LEVELS] / problem.num_devices
-        most = np.zeros(len(Collective))
-        for unit in range(len(problem.units)):
-            traffic = [problem.kinds.traffic[form.kinds].sum(axis=0) for form in self._forms.of(unit)]
-            most += np.max(traffic, axis=0) / problem.num_devices
-        peaks[TRAFFIC] = np.where(peaks[TRAFFIC] > 0, peaks[TRAFFIC], most / 2)
-        return np.append(problem.step_cost.prices(peaks), 0.0)
 
     def _placed(self, forms: dict[int, Form], levels: FloatArray, host_room: IndexArray) -> Placement | None:
         """Return units on the least loaded devices that have room, those with most in host memory first. None: no room.
@@ -398,13 +374,10 @@ class _HostSearch:
             option = next((each for each in self._options(unit, form, levels, host_room)), None)
             if option is None:
                 return None
-            np.add.at(levels, option.devices, self._traits(option.kinds))
+            np.add.at(levels, option.devices, self._traits()[option.kinds])
             np.subtract.at(host_room, self._nodes[option.devices], problem.kinds.host_bytes[option.kinds])
             chosen.append(option)
-        return Placement(
-            kinds=np.concatenate([each.kinds for each in chosen]),
-            devices=np.concatenate([each.devices for each in chosen]),
-        )
+        return Placement.joined(*(each.placement for each in chosen))
 
     def _options(self, unit: int, form: Form, levels: FloatArray, host_room: IndexArray) -> Iterator[PlacedOption]:
         """Yield placements of a form on devices and nodes that have room for it."""
@@ -423,91 +396,43 @@ class _HostSearch:
     def _completed(self, fixed: Placement) -> Found | None:
         """Return the fixed shards and a searched placement of all other units. None: nothing was found that fits."""
         problem = self._problem
-        found = completed(
-            problem, fixed, request_of=lambda units: _in_device_memory(problem, units), search=self._solve
-        )
-        return found if found is not None and problem.fits(found.placement) else None
+        left = np.setdiff1d(np.arange(len(problem.units)), problem.kinds.unit[fixed.kinds])
+        if not len(left):
+            return Found(placement=fixed) if problem.fits(fixed) else None
+        room_bytes = problem.memory.shard_capacity_bytes - int(problem.used_bytes(fixed).max())
+        if room_bytes <= 0:
+            return None
+        request = _with_room(_in_device_memory(problem, left.tolist()), room_bytes)
+        part = Problem(request, problem.costs, tuning=problem.tuning)
+        before = part.work
+        found = self._solve(part)
+        problem.evaluations += part.work - before
+        if found is None:
+            return None
+        placed = found.placement
+        kinds = problem.kinds_of(left[part.kinds.unit[placed.kinds]].tolist(), part.sizes_of(placed.kinds))
+        whole = Placement.joined(fixed, Placement(kinds=kinds, devices=placed.devices))
+        return replace(found, placement=whole) if problem.fits(whole) else None
 
 
 def _in_device_memory(problem: Problem, units: Sequence[int]) -> PlanRequest:
     """Return the request for some units alone, without host memory."""
-    constraints = problem.request.constraints
-
-    def restricted(own: TableConstraints, name: str, _unit: int) -> TableConstraints:
-        kernels = constraints.compute_kernels_of(name)
-        left = None if kernels is None else tuple(kernel for kernel in kernels if not kernel.is_on_host)
-        return own.model_copy(update={"compute_kernels": left})
-
-    part = units_alone(problem, units, restricted)
-    return part.model_copy(
-        update={
-            "topology": part.topology.model_copy(update={"host_memory": None}),
-            "constraints": part.constraints.model_copy(update={"compute_kernels": None}),
-        }
-    )
-
-
-def completed(
-    problem: Problem,
-    fixed: Placement,
-    *,
-    request_of: Callable[[Sequence[int]], PlanRequest],
-    search: Callable[[Problem], Found | None],
-) -> Found | None:
-    """Return the fixed shards and a searched placement of all units that have none. None: nothing was found.
-
-    Args:
-        problem: of all units; the evaluations of the search are counted as its own.
-        fixed: all shards of some units.
-        request_of: request for some units alone (see units_alone).
-        search: finds a placement of that request's problem, in the memory that is left.
-    """
-    is_left = np.ones(len(problem.units), dtype=bool)
-    is_left[problem.kinds.unit[fixed.kinds]] = False
-    left = np.flatnonzero(is_left)
-    if not len(left):
-        return Found(placement=fixed)
-    used: IndexArray = np.zeros(problem.num_devices, dtype=np.int64)
-    np.add.at(used, fixed.devices, problem.kinds.memory_bytes[fixed.kinds])
-    room_bytes = problem.memory.shard_capacity_bytes - int(used.max(initial=0))
-    if room_bytes <= 0:
-        return None
-    part = Problem(_with_room(request_of(left.tolist()), room_bytes), problem.costs, tuning=problem.tuning)
-    before = part.work
-    found = search(part)
-    problem.evaluations += part.work - before
-    if found is None:
-        return None
-    placed = found.placement
-    kinds = problem.kinds_of(left[part.kinds.unit[placed.kinds]].tolist(), part.sizes_of(placed.kinds))
-    whole = Placement(
-        kinds=np.concatenate((fixed.kinds, kinds)), devices=np.concatenate((fixed.devices, placed.devices))
-    )
-    return replace(found, placement=whole)
-
-
-def units_alone(
-    problem: Problem, units: Sequence[int], restricted: Callable[[TableConstraints, str, int], TableConstraints]
-) -> PlanRequest:
-    """Return the request for some units alone.
-
-    Args:
-        problem: of all units.
-        units: that remain.
-        restricted: constraints of a table of this name and unit, made of those that it has.
-    """
-    request = problem.request
-    all_tables, constraints = request.tables.tables, request.constraints
+    request, constraints = problem.request, problem.request.constraints
     owner = {table: unit for unit in units for table in problem.units[unit].tables}
-    own = {
-        name: _by_columns_still(restricted(constraints.tables.get(name, TableConstraints()), name, unit), problem, unit)
-        for name, unit in ((all_tables[table].name, unit) for table, unit in owner.items())
-    }
+    tables = {table: request.tables.tables[table] for table in sorted(owner)}
+    own: dict[str, TableConstraints] = {}
+    for index, table in tables.items():
+        kernels = constraints.compute_kernels_of(table.name)
+        left = None if kernels is None else tuple(kernel for kernel in kernels if not kernel.is_on_host)
+        restricted = constraints.tables.get(table.name, TableConstraints()).model_copy(update={"compute_kernels": left})
+        own[table.name] = _by_columns_still(restricted, problem, owner[index])
     colocate = tuple(group for group in constraints.colocate if own.keys() >= set(group))
+    limits = {"tables": own, "colocate": colocate, "compute_kernels": None}
     return request.model_copy(
         update={
-            "tables": request.tables.model_copy(update={"tables": tuple(all_tables[table] for table in sorted(owner))}),
-            "constraints": constraints.model_copy(update={"tables": own, "colocate": colocate}),
+            "tables": request.tables.model_copy(update={"tables": tuple(tables.values())}),
+            "topology": request.topology.model_copy(update={"host_memory": None}),
+            "constraints": constraints.model_copy(update=limits),
         }
     )
 

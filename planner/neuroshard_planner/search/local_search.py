@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC
-from neuroshard_planner.search.estimator import MEMORY, additive_traits
+from neuroshard_planner.search.estimator import MEMORY, Traits
 from neuroshard_planner.search.moves import NONE, CandidateMoves, relocations, splits, swaps
 
 EVENNESS_SQUARINGS = 4  # to the power 16: high enough that the potential follows the most loaded devices
@@ -34,7 +34,7 @@ class State:
         self.kinds = placement.kinds[by_columns]
         """[n] shards that may move: those cut by columns. Blocks of rows and copies have devices of their own."""
         self.devices = placement.devices[by_columns]
-        self.fixed = _fixed(problem, placement)
+        self.fixed = placement.at(~by_columns)
         """All other shards."""
         self._fixed_sums = problem.device_sums(self.fixed.kinds, self.fixed.devices)
         self._fixed_levels = _additive_levels(problem, self.fixed)
@@ -52,7 +52,7 @@ class State:
     @property
     def placement(self) -> Placement:
         """All shards."""
-        return joined(self.fixed, self.movable) if len(self.fixed.kinds) else self.movable
+        return Placement.joined(self.fixed, self.movable)
 
     @property
     def content(self) -> bytes:
@@ -130,9 +130,8 @@ class LocalSearch:
 
     def __init__(self, problem: Problem, *, slopes: FloatArray, work_budget: int) -> None:
         self._problem = problem
-        self._slopes = slopes
+        self._traits = Traits(problem, slopes)
         self._work_budget = work_budget
-        self._known_traits: FloatArray = np.empty((0, NUM_LEVELS + 1))
         self.improvements = 0
         """Moves made so far, over all placements."""
 
@@ -239,15 +238,6 @@ class LocalSearch:
         after: FloatArray = of_source + of_target
         return total, after - view.loads.unevenness[view.source] - view.loads.unevenness[moves.target]
 
-    def _traits(self) -> FloatArray:
-        """Return [k, levels + 1] additive times, traffic and memory of all kinds."""
-        kinds = self._problem.kinds
-        known = len(self._known_traits)
-        if known < len(kinds):
-            new = additive_traits(self._problem, self._slopes, first=known)
-            self._known_traits = np.concatenate([self._known_traits, new])
-        return self._known_traits
-
 
 def peak_prices(problem: Problem, state: State) -> FloatArray:
     """Return [levels + 1] the milliseconds that one unit more of each peak costs; memory costs nothing."""
@@ -260,14 +250,14 @@ def _additive_levels(problem: Problem, placement: Placement) -> FloatArray:
     if not len(placement.kinds):
         return levels
     levels[:, TRAFFIC] = problem.traffic(placement.kinds, placement.devices, problem.num_devices)
-    np.add.at(levels[:, MEMORY], placement.devices, problem.kinds.memory_bytes[placement.kinds])
+    levels[:, MEMORY] = problem.used_bytes(placement)
     return levels
 
 
 def merged(problem: Problem, placement: Placement) -> Placement:
     """Return the placement with the shards by columns of one unit on one device made one shard."""
     kinds = problem.kinds
-    by_columns = np.flatnonzero(problem.is_cut_by_columns(placement))
+    by_columns = problem.is_cut_by_columns(placement)
     own, devices = placement.kinds[by_columns], placement.devices[by_columns]
     unit = kinds.unit[own]
     _, first, inverse, count = np.unique(
@@ -282,20 +272,7 @@ def merged(problem: Problem, placement: Placement) -> Placement:
         for size, width in zip(problem.sizes_of(own[first]), columns.tolist(), strict=True)
     ]
     found = Placement(kinds=problem.kinds_of(unit[first].tolist(), sizes), devices=devices[first])
-    return found if len(own) == len(placement.kinds) else joined(_fixed(problem, placement), found)
-
-
-def joined(first: Placement, second: Placement) -> Placement:
-    """Return the shards of both."""
-    return Placement(
-        kinds=np.concatenate((first.kinds, second.kinds)), devices=np.concatenate((first.devices, second.devices))
-    )
-
-
-def _fixed(problem: Problem, placement: Placement) -> Placement:
-    """Return the shards that are not cut by columns."""
-    stays = ~problem.is_cut_by_columns(placement)
-    return Placement(kinds=placement.kinds[stays], devices=placement.devices[stays])
+    return Placement.joined(placement.at(~by_columns), found)
 
 
 def bounding_devices(state: State) -> Iterator[int]:

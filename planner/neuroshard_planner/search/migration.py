@@ -137,10 +137,7 @@ class Migration:
         """Return the placement with one unit as the incumbent has it."""
         unit_of = self._problem.kinds.unit
         stays, comes = unit_of[placement.kinds] != unit, unit_of[self._before.kinds] == unit
-        return Placement(
-            kinds=np.concatenate((placement.kinds[stays], self._before.kinds[comes])),
-            devices=np.concatenate((placement.devices[stays], self._before.devices[comes])),
-        )
+        return Placement.joined(placement.at(stays), self._before.at(comes))
 
     def _priced(self, placement: Placement, num_bytes: float) -> float:
         (total_ms,) = self._problem.total_ms([placement])

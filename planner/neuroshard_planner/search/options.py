@@ -129,6 +129,11 @@ class PlacedOption(NamedTuple):
     devices: IndexArray
     """[n]"""
 
+    @property
+    def placement(self) -> Placement:
+        """The unit's shards alone."""
+        return Placement(kinds=self.kinds, devices=self.devices)
+
 
 class Form(NamedTuple):
     """A way to cut a unit, before its devices are chosen."""
@@ -315,14 +320,10 @@ class Forms:
 
 def without_units(problem: Problem, placement: Placement, units: Sequence[int]) -> Placement:
     """Return the placement without the shards of these units."""
-    stays = ~np.isin(problem.kinds.unit[placement.kinds], units)
-    return Placement(kinds=placement.kinds[stays], devices=placement.devices[stays])
+    return placement.at(~np.isin(problem.kinds.unit[placement.kinds], units))
 
 
 def with_options(problem: Problem, placement: Placement, options: Sequence[PlacedOption]) -> Placement:
     """Return the placement with these options in the place of their units' shards."""
     rest = without_units(problem, placement, [option.unit for option in options])
-    return Placement(
-        kinds=np.concatenate([rest.kinds, *(option.kinds for option in options)]),
-        devices=np.concatenate([rest.devices, *(option.devices for option in options)]),
-    )
+    return Placement.joined(rest, *(option.placement for option in options))

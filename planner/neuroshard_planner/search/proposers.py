@@ -21,7 +21,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.problem.step_cost import Collective
 from neuroshard_planner.search.estimator import most_promising
-from neuroshard_planner.search.local_search import LocalSearch, State, bounding_devices, joined
+from neuroshard_planner.search.local_search import LocalSearch, State, bounding_devices
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.partitioner import GreedyPass, place
 
@@ -205,7 +205,7 @@ class SplitSearch:
         placements = place(self._problem, [lane for _, lane in lanes], self._loads, fixed=self._fixed)
         self.placements += len(lanes)
         fitting = [
-            (state, lane, placement if self._fixed is None else joined(self._fixed, placement))
+            (state, lane, placement if self._fixed is None else Placement.joined(self._fixed, placement))
             for (state, lane), placement in zip(lanes, placements, strict=True)
             if placement is not None
         ]
@@ -361,10 +361,9 @@ class Perturbation:
         load = weighted_sum(kinds.representation[held], self._slopes)
         unit = int(kinds.unit[self._generator.choice(held, p=load / load.sum())])
         option = int(self._generator.integers(options.first[unit], options.last[unit] + 1))
-        rest = kinds.unit[placement.kinds] != unit
-        recut = Placement(kinds=placement.kinds[rest], devices=placement.devices[rest])
-        for kind in options.kinds[options.start[option] : options.start[option] + options.count[option]]:
-            free = self._free_devices(recut, int(kind))
+        recut = placement.at(kinds.unit[placement.kinds] != unit)
+        for kind in options.shards_of(option).tolist():
+            free = self._free_devices(recut, kind)
             if not len(free):
                 return placement
             of_shards = weighted_sum(kinds.representation[recut.kinds], self._slopes)
@@ -378,9 +377,7 @@ class Perturbation:
         """Return the devices that may and can take one more shard of a kind, and hold none of its unit."""
         problem, kinds = self._problem, self._problem.kinds
         unit = kinds.unit[kind]
-        memory = np.zeros(problem.num_devices, dtype=np.int64)
-        np.add.at(memory, placement.devices, kinds.memory_bytes[placement.kinds])
-        free = memory + kinds.memory_bytes[kind] <= problem.memory.shard_capacity_bytes
+        free = problem.used_bytes(placement) + kinds.memory_bytes[kind] <= problem.memory.shard_capacity_bytes
         free[placement.devices[kinds.unit[placement.kinds] == unit]] = False
         if problem.allowed is not None:
             free &= problem.allowed[unit]
