@@ -16,7 +16,7 @@ from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.placement_rules import POD_SIZE_VARIABLE, pod_size_problem
 from neuroshard_costs.bundle import CostBundle, bundle_at, bundled_bundle
 from neuroshard_costs.errors import CostModelError
-from neuroshard_planner.own_costs import OwnCosts
+from neuroshard_costs.own_costs import OwnCosts
 from torchrec.distributed.planner.constants import HBM_CAP
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 

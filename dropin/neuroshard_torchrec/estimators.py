@@ -117,7 +117,7 @@ class NeuroShardEstimator(ShardEstimator):  # type: ignore[misc] # torchrec has 
 
 
 class TorchRecCosts:
-    """TorchRec's EmbeddingPerfEstimator as the three methods of `neuroshard_planner.own_costs.EmbeddingCosts`.
+    """TorchRec's EmbeddingPerfEstimator as the three methods of `neuroshard_costs.own_costs.EmbeddingCosts`.
 
     A shard's demands are the forward and backward milliseconds that TorchRec gives a table of its rows, columns, bags,
     and lookups; those of a device are their sum. Exchanges cost what TorchRec gives the fullest device's columns: they

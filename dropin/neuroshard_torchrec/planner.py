@@ -14,9 +14,9 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_costs.own_costs import OwnCosts
 from neuroshard_planner import pipeline
 from neuroshard_planner.errors import PlannerError
-from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_trainer.sharding.live_sharding import Collections, prove_sharding
 from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
 from torch import nn

@@ -14,7 +14,7 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.allocator import has_expandable_segments
-from neuroshard_planner.own_costs import OwnCosts
+from neuroshard_costs.own_costs import OwnCosts
 from torch import nn
 from torchrec.distributed.planner.types import Enumerator, StorageReservation
 from torchrec.distributed.planner.types import Topology as TorchRecTopology

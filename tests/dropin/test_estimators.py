@@ -7,8 +7,8 @@ import pytest
 from neuroshard_api.documents.topology import Topology as OwnTopology
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import pooled_exchange
+from neuroshard_costs.own_costs import OwnCosts
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
-from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_torchrec import DropInError, NeuroShardPlanner, TorchRecCosts
 from neuroshard_torchrec.estimators import NeuroShardEstimator

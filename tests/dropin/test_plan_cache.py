@@ -9,9 +9,9 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.own_costs import OwnCosts
 from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_planner import pipeline
-from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_planner.planning import Bundle
 from support.dropin.dropin_models import META, TwoTowers, config
 from support.dropin.dropin_planners import planned, planner

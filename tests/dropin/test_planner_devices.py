@@ -9,7 +9,7 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.placement_rules import POD_SIZE_VARIABLE
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_planner.own_costs import OwnCosts
+from neuroshard_costs.own_costs import OwnCosts
 from neuroshard_torchrec import DropInError, TorchRecCosts
 from neuroshard_torchrec.devices import planned_devices, require_devices_of
 from support.dropin.dropin_models import TwoTowers

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_costs.exchanges import Exchange
+from neuroshard_costs.own_costs import OwnCosts
 from neuroshard_costs.shards import FloatArray, ShardArrays
-from neuroshard_planner.own_costs import OwnCosts
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems
 from support.builders import request, table

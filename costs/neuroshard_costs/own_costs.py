@@ -4,14 +4,10 @@ import hashlib
 from typing import Protocol
 
 import numpy as np
-from neuroshard_api.documents.bundle import BundleManifest, CollectionParts
-from neuroshard_api.documents.communication import WireType
-from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.request import Pipeline, PlanRequest
-from neuroshard_api.documents.topology import DeviceType
+
 from neuroshard_costs.bundle import CostBundle
-from neuroshard_costs.exchanges import Exchange, Reduction
-from neuroshard_costs.host import HostTimes, HostWork
+from neuroshard_costs.exchanges import Exchange
 from neuroshard_costs.shards import FloatArray, ShardArrays
 
 
@@ -34,10 +30,8 @@ class EmbeddingCosts(Protocol):
         """
 
 
-class OwnCosts:
-    """A cost model that plans like a bundle, for `pipeline.plan` and for the drop-in planner's ``bundle``.
-
-    Collectives of tables that are cut by rows or copied are those of the base.
+class OwnCosts(CostBundle):
+    """A bundle whose lookups and all-to-alls are priced by three methods; all else costs what it does in the base.
 
     Args:
         costs: the three methods.
@@ -48,8 +42,6 @@ class OwnCosts:
         communication_mape: the same of exchanges.
         source: where the costs come from, as ``measured:NVIDIA-H100-80GB-HBM3``. None: the base's.
     """
-
-    is_convex = True
 
     def __init__(
         self,
@@ -62,32 +54,40 @@ class OwnCosts:
         communication_mape: float,
         source: str | None = None,
     ) -> None:
-        self._costs = costs
-        self._base = base
+        errors = {"compute": compute_mape}
         networks = tuple(
             network.model_copy(
                 update={
                     "hold_out": network.hold_out.model_copy(
-                        update={"mape": compute_mape if network.name == "compute" else communication_mape}
+                        update={"mape": errors.get(network.name, communication_mape)}
                     )
                 }
             )
             for network in base.manifest.networks
         )
-        self.manifest: BundleManifest = base.manifest.model_copy(
+        named = f"{name}\n{version}\n{base.manifest.weights_sha256}"
+        manifest = base.manifest.model_copy(
             update={
                 "name": name,
                 "source": source or base.manifest.source,
                 "networks": networks,
-                "weights_sha256": hashlib.sha256(
-                    f"{name}\n{version}\n{base.manifest.weights_sha256}".encode()
-                ).hexdigest(),
+                "weights_sha256": hashlib.sha256(named.encode()).hexdigest(),
             }
         )
+        super().__init__(
+            manifest=manifest,
+            compute=base.compute,
+            forward_communication=base.forward_communication,
+            backward_communication=base.backward_communication,
+        )
+        object.__setattr__(self, "_costs", costs)  # of a frozen class
 
-    def device_problem(self, device: DeviceType) -> str | None:
-        """Return the reason that the costs are not those of a device. None: they are."""
-        return self._base.device_problem(device)
+    _costs: EmbeddingCosts
+
+    @property
+    def is_convex(self) -> bool:
+        """True: the methods promise it."""
+        return True
 
     def represent(self, shards: ShardArrays) -> FloatArray:
         """Return [n, r] the demands of shards."""
@@ -118,48 +118,6 @@ class OwnCosts:
         if exchange.topology.num_devices == 1:
             return np.zeros((*np.shape(max_dim_sums), 2))
         return self._costs.transfer_ms(max_dim_sums, exchange)
-
-    def reduction_ms(self, num_bytes: FloatArray, reduction: Reduction) -> FloatArray:
-        """Return the base's times (see TransferModel)."""
-        return self._base.reduction_ms(num_bytes, reduction)
-
-    @property
-    def waits_for_shards(self) -> bool:
-        """Return the base's answer (see TransferModel)."""
-        return self._base.waits_for_shards
-
-    def dense_update_ms(self, gradient_bytes: FloatArray) -> FloatArray:
-        """Return the base's times (see TransferModel)."""
-        return self._base.dense_update_ms(gradient_bytes)
-
-    @property
-    def added_collection(self) -> CollectionParts | None:
-        """Return the base's times (see TransferModel)."""
-        return self._base.added_collection
-
-    def expansion_ms(self, num_features: int, num_rows: float, num_bytes: float) -> float:
-        """Return the base's times (see TransferModel)."""
-        return self._base.expansion_ms(num_features, num_rows, num_bytes)
-
-    def codec_ms(self, kind: WireType, encoded: FloatArray, decoded: FloatArray) -> FloatArray:
-        """Return the base's times (see TransferModel)."""
-        return self._base.codec_ms(kind, encoded, decoded)
-
-    def matrices_ms(self, forward_flops: float, backward_flops: float) -> tuple[float, float]:
-        """Return the base's times (see TransferModel)."""
-        return self._base.matrices_ms(forward_flops, backward_flops)
-
-    def dense_other_ms(self, passes: DensePasses) -> float:
-        """Return the base's times (see TransferModel)."""
-        return self._base.dense_other_ms(passes)
-
-    def dense_optimizer_ms(self, update: DensePass) -> float:
-        """Return the base's times (see TransferModel)."""
-        return self._base.dense_optimizer_ms(update)
-
-    def host_times(self, work: HostWork) -> HostTimes:
-        """Return the base's times (see TransferModel)."""
-        return self._base.host_times(work)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return that nothing is known of the model's range."""
