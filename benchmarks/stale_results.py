@@ -4,8 +4,9 @@
     python -m benchmarks.stale_results own-data   # those of a topic, with each changed file
 
 A result is of the code at the commit in which one of its numbers changed last. A Python file has changed since then if
-it has a function, a class, or another statement that no file had. Comments, docstrings, imports, annotations of
-arguments, and messages do not count, nor does the file that a definition is in. Other files have changed with any byte.
+a function, class, or other statement of it is another one than all of its name. Comments, docstrings, imports,
+annotations of arguments, and messages do not count, nor does the file that a definition is in, nor a new name: what
+calls it has changed too, or did not run. Other files have changed with any byte.
 """
 
 import argparse
@@ -53,6 +54,21 @@ _STEP = (
 )
 _LOOP = ("trainer/neuroshard_trainer/training.py", "trainer/neuroshard_trainer/pipeline.py", *_STEP)
 _READING = ("trainer/neuroshard_trainer/data",)
+_READ_FROM = (
+    *(
+        "arrays",
+        "collation",
+        "criteo",
+        "criteo_binary",
+        "criteo_lines",
+        "csv_lines",
+        "csv_source",
+        "files",
+        "id_columns",
+    ),
+    *("id_rules", "line_index", "missing", "npz", "order", "parquet", "parquet_statistics", "preprocessing", "samples"),
+    *("source", "text_hashes", "unpack"),
+)
 _DRIFT = ("trainer/neuroshard_trainer/drift",)
 _CLUSTERING = ("profiler/neuroshard_profiler/sessions",)
 _LEDGER = ("planner/neuroshard_planner/problem/memory_ledger.py", "planner/neuroshard_planner/dense")
@@ -100,7 +116,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "promises": (*_SEARCH, "planner/neuroshard_planner/levers.py"),
     "public-examples": (*_SEARCH, "dropin"),
     "published-memory": _LEDGER,
-    "reader-rates": _READING,
+    "reader-rates": tuple(f"{_READING[0]}/{name}.py" for name in _READ_FROM),
     "recovery-time": ("trainer/neuroshard_trainer/state", "trainer/neuroshard_trainer/ranks", *_LOOP),
     "replanned-run": (*_DRIFT, *_SEARCH, "cli/neuroshard_cli/local"),
     "replanning-cluster": (*_DRIFT, *_SEARCH, *_OPERATOR),
@@ -176,12 +192,21 @@ def staleness(name: str, measured: Sequence[str], history: "History") -> Stalene
 
 
 def definitions(text: str) -> Mapping[str, str]:
-    """Return the functions, classes, and other statements of a Python file as programs, each with a name that is in it.
+    """Return the name of each definition of a Python file, by its program. Other statements have the name "".
 
-    A program is without comments, docstrings, imports, annotations of arguments, and messages.
+    A program is without comments, docstrings, imports, annotations of arguments, and messages. Methods of a class
+    without bases are definitions of their own; those of others may override what is defined elsewhere.
     """
     tree: ast.Module = _Program().visit(ast.parse(text))
-    return {ast.dump(each): _name_in(each) for each in tree.body if not isinstance(each, ast.Pass)}
+    found: dict[str, str] = {}
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and not node.bases:
+            methods = [each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)]
+            found |= {f"{node.name}.{ast.dump(each)}": f"{node.name}.{each.name}" for each in methods}
+            node.body = [each for each in node.body if each not in methods]
+        if not isinstance(node, ast.Pass):
+            found[ast.dump(node)] = _name(node)
+    return found
 
 
 class _Program(ast.NodeTransformer):
@@ -210,10 +235,13 @@ def _says_nothing(node: ast.stmt) -> bool:
     return is_text or isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def _name_in(statement: ast.stmt) -> str:
-    """Return a name that is in the text of a statement: of what it defines, where it does."""
-    names = (getattr(each, "name", None) or getattr(each, "id", None) for each in ast.walk(statement))
-    return next((name for name in names if isinstance(name, str)), "")
+def _name(node: ast.stmt) -> str:
+    match node:
+        case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return name
+        case ast.Assign(targets=[ast.Name(id=name)]) | ast.AnnAssign(target=ast.Name(id=name)):
+            return name
+    return ""
 
 
 class History:
@@ -254,14 +282,16 @@ class History:
             return True
         earlier = self._definitions(before[path]) if path in before else {}
         return any(
-            not self._was_elsewhere(program, name, commit)
+            self._is_other_definition(program, name, commit)
             for program, name in self._definitions(blob).items()
             if program not in earlier
         )
 
-    def _was_elsewhere(self, program: str, name: str, commit: str) -> bool:
-        """Whether a definition of today was in any file of a commit that is another one today."""
-        return any(name in self._text(blob) and program in self._definitions(blob) for blob in self._gone(commit))
+    def _is_other_definition(self, program: str, name: str, commit: str) -> bool:
+        """Whether a definition of today is another one than all of its name at a commit."""
+        own_name = name.rpartition(".")[2]
+        found = [self._definitions(blob) for blob in self._gone(commit) if name and own_name in self._text(blob)]
+        return not any(program in each for each in found) and (not name or any(name in each.values() for each in found))
 
     @cache  # noqa: B019 - lives as long as the process
     def files(self, commit: str) -> Mapping[str, str]:

@@ -75,7 +75,7 @@ class Checkout:
         subprocess.run(command, cwd=self._root, check=True)
 
 
-def test_a_definition_may_move_and_a_new_one_may_not_come(tmp_path: Path) -> None:
+def test_a_definition_may_move_and_may_not_become_another(tmp_path: Path) -> None:
     """Splitting a file changes nothing that is measured; another body of a function does, wherever it is."""
     checkout = Checkout(tmp_path)
     double, query = BEFORE.split("def query")
@@ -86,6 +86,21 @@ def test_a_definition_may_move_and_a_new_one_may_not_come(tmp_path: Path) -> Non
 
     checkout.commit({"code/two.py": "def query():\n    return 1\n", "code/widths.yaml": "- 8"})
     assert checkout.changed() == ["code/two.py", "code/widths.yaml"]
+
+
+def test_a_new_name_changes_a_result_only_where_it_is_called_or_may_override(tmp_path: Path) -> None:
+    """What was there before does not run a further function or method, unless it has changed, or inherits."""
+    checkout = Checkout(tmp_path)
+    first = "class Free:\n    def one(self):\n        return 1\n\nclass Heir(dict):\n    pass\n"
+    checkout.commit({"code/free.py": first, f"{RESULTS}/speed_any.md": "3.6 ms"})
+    method = "    def two(self):\n        return 2\n"
+    checkout.commit(
+        {"code/free.py": first.replace("\nclass", f"{method}\nclass"), "code/new.py": first.replace("Free", "Third")}
+    )
+    assert checkout.changed() == []
+
+    checkout.commit({"code/free.py": first.replace("    pass\n", method)})
+    assert checkout.changed() == ["code/free.py"]
 
 
 def test_a_result_is_as_old_as_its_numbers(tmp_path: Path) -> None:
