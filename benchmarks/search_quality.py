@@ -17,9 +17,9 @@ import numpy as np
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.explain.comparison import AlgorithmResult, Comparison, compare
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.workload_store import read_workload, workload_names
+from neuroshard_report.explain.comparison import AlgorithmResult, Comparison, compare
 
 from benchmarks.results_file import write_result
 from benchmarks.tasks import (

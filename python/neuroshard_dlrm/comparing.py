@@ -12,7 +12,7 @@ from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_planner.baselines.torchrec import require_torchrec
-from neuroshard_planner.explain.comparison import Comparison, compare
+from neuroshard_report.explain.comparison import Comparison, compare
 from neuroshard_report.terminal.comparison import Timed
 
 from neuroshard_dlrm.time_limit import TimeLimitError, time_limit

@@ -16,8 +16,8 @@ from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import CostBundle, bundle_at, bundled_bundle, bundled_names
 from neuroshard_costs.errors import BundleDeviceError, BundleNotFoundError
-from neuroshard_planner.explain.device_counts import DeviceCount, at_device_count
 from neuroshard_planner.pipeline import plan
+from neuroshard_report.explain.device_counts import DeviceCount, at_device_count
 
 from neuroshard_dlrm.devices import find_preset
 from neuroshard_dlrm.options import RequestOptions

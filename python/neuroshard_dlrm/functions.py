@@ -10,13 +10,13 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.process.errors import InputError
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_planner import pipeline
-from neuroshard_planner.explain.difference import plan_difference
-from neuroshard_planner.explain.estimate import estimate_request
-from neuroshard_planner.explain.plan import explain_plan
-from neuroshard_planner.explain.table import explain_table
 from neuroshard_planner.incumbent_file import incumbent_of, read_incumbent
 from neuroshard_planner.levers import with_levers
 from neuroshard_planner.search.migration import Incumbent
+from neuroshard_report.explain.difference import plan_difference
+from neuroshard_report.explain.estimate import estimate_request
+from neuroshard_report.explain.plan import explain_plan
+from neuroshard_report.explain.table import explain_table
 
 from neuroshard_dlrm.arguments import PathLike, PlanArguments, asks, in_python, name_of, options_of, source_from
 from neuroshard_dlrm.choices import AlgorithmChoice

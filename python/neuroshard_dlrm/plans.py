@@ -100,7 +100,7 @@ class Plan(Tabular, Plannable):
 
     def report(self, path: Path | str) -> None:
         """Write the HTML report, whole or not at all: what ``neuroshard plan --report`` writes."""
-        from neuroshard_planner.explain.robustness import traffic_costs
+        from neuroshard_report.explain.robustness import traffic_costs
         from neuroshard_report.html.page import render_html
 
         traffic = traffic_costs(self._document, bundle=self.costs())

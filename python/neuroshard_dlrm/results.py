@@ -9,11 +9,11 @@ from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.process.sizes import format_bytes
-from neuroshard_planner.explain.comparison import regrets_of
-from neuroshard_planner.explain.difference import PlanDifference
-from neuroshard_planner.explain.estimate import RequestEstimate
-from neuroshard_planner.explain.plan import PlanExplanation
-from neuroshard_planner.explain.table import TableExplanation
+from neuroshard_report.explain.comparison import regrets_of
+from neuroshard_report.explain.difference import PlanDifference
+from neuroshard_report.explain.estimate import RequestEstimate
+from neuroshard_report.explain.plan import PlanExplanation
+from neuroshard_report.explain.table import TableExplanation
 from neuroshard_report.quantities import format_ms
 from neuroshard_report.terminal.comparison import Timed, render_comparison
 from neuroshard_report.terminal.difference import render_difference

@@ -12,9 +12,9 @@ from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_planner.baselines.torchrec import require_torchrec
-from neuroshard_planner.explain.moves import Move, best_moves
-from neuroshard_planner.explain.plan import PlanExplanation, explain_plan
 from neuroshard_planner.interop.imported_plan import imported_plan
+from neuroshard_report.explain.moves import Move, best_moves
+from neuroshard_report.explain.plan import PlanExplanation, explain_plan
 
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import require_no_options

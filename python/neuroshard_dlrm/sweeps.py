@@ -20,8 +20,8 @@ from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import without_hint
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.explain.device_counts import DeviceCount
-from neuroshard_planner.explain.divisions import Division, PartTimes, Room, best_division, equal_division
+from neuroshard_report.explain.device_counts import DeviceCount
+from neuroshard_report.explain.divisions import Division, PartTimes, Room, best_division, equal_division
 
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import request_of

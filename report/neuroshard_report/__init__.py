@@ -1,1 +1,1 @@
-"""Plans, bundles and jobs as people read them: text for a terminal, and one self-contained HTML file."""
+"""Plans, bundles, and jobs as people read them: explanations, text for a terminal, and one self-contained HTML file."""

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 
-from neuroshard_planner.explain.device_counts import DeviceCount, Knee, knees, least_count
-
+from neuroshard_report.explain.device_counts import DeviceCount, Knee, knees, least_count
 from neuroshard_report.quantities import format_count, format_ms, format_percent
 
 _NUMBER = re.compile(r"[\d.,]+|\b(?:[\w]+-)+simulated\b")

@@ -1,8 +1,8 @@
 """What changes from one plan to another, in the words that text and HTML share. Computes no cost."""
 
 from neuroshard_api.process.sizes import format_bytes
-from neuroshard_planner.explain.difference import FieldChange, PlanDifference, PlanPrice
 
+from neuroshard_report.explain.difference import FieldChange, PlanDifference, PlanPrice
 from neuroshard_report.quantities import format_ms, format_percent
 from neuroshard_report.summary import COST_TERMS, EXPANSION_TERM
 

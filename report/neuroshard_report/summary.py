@@ -9,10 +9,10 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
-from neuroshard_planner.explain.step import step_gain, step_text
-from neuroshard_planner.explain.trust import trust_of
 
+from neuroshard_report.explain.collections import PlacedCollection, placed_collections
+from neuroshard_report.explain.step import step_gain, step_text
+from neuroshard_report.explain.trust import trust_of
 from neuroshard_report.quantities import format_count, format_ms, format_percent
 
 _DENSE_UPDATE, _HOST_MEMORY = "dense update", "host memory"

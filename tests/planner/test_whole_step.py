@@ -10,10 +10,10 @@ from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
 from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_planner.explain.comparison import compare
-from neuroshard_planner.explain.step import step_gain, step_text
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.whole_step import host_work
+from neuroshard_report.explain.comparison import compare
+from neuroshard_report.explain.step import step_gain, step_text
 from support.builders import dense_profile, device_type, request, table, tables, topology
 from support.planner.exact_costs import ExactCosts
 

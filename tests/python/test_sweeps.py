@@ -8,7 +8,7 @@ from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.sweeps import moved_to, on_part, require_sweepable
-from neuroshard_planner.explain.divisions import Room
+from neuroshard_report.explain.divisions import Room
 from support.builders import job_data
 
 ROOM = Room(num_nodes=2, devices_per_node=8)

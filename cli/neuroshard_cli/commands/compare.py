@@ -11,8 +11,8 @@ from neuroshard_cli.shared.output import print_document, print_text
 from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, takes_request_options
 
 if TYPE_CHECKING:
-    from neuroshard_planner.explain.comparison import Comparison
-    from neuroshard_planner.explain.robustness import Regret
+    from neuroshard_report.explain.comparison import Comparison
+    from neuroshard_report.explain.robustness import Regret
 
 
 @takes_request_options
@@ -40,7 +40,7 @@ def compare(
     from neuroshard_dlrm.comparing import chosen_algorithms, timed_comparison
     from neuroshard_dlrm.devices import find_bundle
     from neuroshard_dlrm.requests import build_request
-    from neuroshard_planner.explain.comparison import regrets_of
+    from neuroshard_report.explain.comparison import regrets_of
     from neuroshard_report.terminal.comparison import Timed, render_comparison
     from neuroshard_report.terminal.progress import activity
 

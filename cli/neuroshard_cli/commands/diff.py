@@ -23,7 +23,7 @@ def diff(
     Plans of other requests are compared too, tables by their names; what the requests differ in is listed.
     """
     from neuroshard_dlrm.plan_file import read_placement
-    from neuroshard_planner.explain.difference import plan_difference
+    from neuroshard_report.explain.difference import plan_difference
     from neuroshard_report.terminal.difference import render_difference
 
     if report is not None:

@@ -13,7 +13,7 @@ from neuroshard_cli.shared.output import check_writable, print_document, print_t
 from neuroshard_cli.shared.request_options import COSTS, MOST_USED, WHAT
 
 if TYPE_CHECKING:
-    from neuroshard_planner.explain.device_counts import DeviceCount
+    from neuroshard_report.explain.device_counts import DeviceCount
 
 
 def estimate(  # noqa: PLR0917 - typer passes by name

@@ -28,8 +28,8 @@ def explain(
     what it would cost elsewhere.
     """
     from neuroshard_dlrm.devices import bundle_of_plan, find_bundle
-    from neuroshard_planner.explain.plan import explain_plan
-    from neuroshard_planner.explain.table import explain_table
+    from neuroshard_report.explain.plan import explain_plan
+    from neuroshard_report.explain.table import explain_table
     from neuroshard_report.terminal.explanation import render_plan_explanation, render_table_explanation
 
     document = read_plan(plan, must_fit=False)

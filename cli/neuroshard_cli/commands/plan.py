@@ -18,9 +18,9 @@ from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, WHAT, takes
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.documents.request import PlanRequest
-    from neuroshard_planner.explain.batch_sizes import BatchSize
-    from neuroshard_planner.explain.robustness import TrafficCost
     from neuroshard_planner.search_state import SearchState
+    from neuroshard_report.explain.batch_sizes import BatchSize
+    from neuroshard_report.explain.robustness import TrafficCost
 
 
 @takes_request_options
@@ -75,12 +75,12 @@ def plan(
     from neuroshard_dlrm.devices import find_bundle
     from neuroshard_dlrm.requests import build_request
     from neuroshard_planner.errors import InfeasibleError
-    from neuroshard_planner.explain.batch_sizes import at_batch_size
-    from neuroshard_planner.explain.robustness import traffic_costs
     from neuroshard_planner.incumbent_file import read_incumbent
     from neuroshard_planner.levers import with_levers
     from neuroshard_planner.pipeline import plan as search
     from neuroshard_planner.searches import remembered
+    from neuroshard_report.explain.batch_sizes import at_batch_size
+    from neuroshard_report.explain.robustness import traffic_costs
     from neuroshard_report.terminal.plan import render_plan
     from neuroshard_report.terminal.progress import activity
 

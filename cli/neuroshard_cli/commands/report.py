@@ -97,7 +97,7 @@ def _run_page(folder: Path) -> str:
 def _plan_page(plan: Path, *, bundle: Path | None, steps: Path | None) -> str:
     from neuroshard_costs.bundle import bundle_at
     from neuroshard_dlrm.comparing import torchrec_cost
-    from neuroshard_planner.explain.robustness import traffic_costs
+    from neuroshard_report.explain.robustness import traffic_costs
     from neuroshard_report.html.page import render_html
 
     document = read_plan(plan)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from neuroshard_api.job.job_file import JobFile
     from neuroshard_dlrm.sweeps import SweepChoice
     from neuroshard_dlrm.variants import Variant
-    from neuroshard_planner.explain.device_counts import DeviceCount
+    from neuroshard_report.explain.device_counts import DeviceCount
 
     from neuroshard_cli.local.sweep_folder import SweepFolder
     from neuroshard_cli.local.sweep_results import SweepResults
@@ -137,7 +137,7 @@ def _require_runnable(file: "JobFile", variants: "Sequence[Variant]", *, root: P
     """Do nothing for variants that can train here, as far as files and the driver show. Raises CommandError."""
     from neuroshard_api.job.training_job import LaunchPolicy
     from neuroshard_dlrm.sweeps import on_part
-    from neuroshard_planner.explain.divisions import Room
+    from neuroshard_report.explain.divisions import Room
 
     policy = file.job.spec.launch_policy
     if policy is not LaunchPolicy.AUTO:
@@ -182,7 +182,7 @@ def _chosen(
     from neuroshard_dlrm.devices import find_bundle
     from neuroshard_dlrm.requests import request_of
     from neuroshard_dlrm.sweeps import chosen_division, part_requests
-    from neuroshard_planner.explain.divisions import Room
+    from neuroshard_report.explain.divisions import Room
     from neuroshard_report.terminal.progress import activity
 
     from neuroshard_cli.local.sweep_models import measured_models, with_counted_dense

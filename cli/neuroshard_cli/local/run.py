@@ -310,7 +310,7 @@ class LocalRun:
     def _report(self, plan: "Plan", bundle_dir: Path | None) -> None:
         """Write the plan's page; without its cost models, as of a given plan, nothing about other traffic."""
         from neuroshard_costs.bundle import load_bundle
-        from neuroshard_planner.explain.robustness import traffic_costs
+        from neuroshard_report.explain.robustness import traffic_costs
         from neuroshard_report.html.page import render_html
 
         traffic = () if bundle_dir is None else traffic_costs(plan, bundle=load_bundle(bundle_dir))

@@ -39,7 +39,7 @@ def measured_models(
         BundleError: the bundle that was given cannot be used.
     """
     from neuroshard_dlrm.sweeps import on_part
-    from neuroshard_planner.explain.divisions import Room
+    from neuroshard_report.explain.divisions import Room
 
     from neuroshard_cli.local.run import LocalRun
 

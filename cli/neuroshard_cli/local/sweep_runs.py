@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.hints import last_message
-from neuroshard_planner.explain.divisions import FreeDevices, Room
+from neuroshard_report.explain.divisions import FreeDevices, Room
 
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.measured import measured_in

@@ -13,7 +13,7 @@ from neuroshard_cli.shared.output import print_document, print_text
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.documents.request import PlanRequest
-    from neuroshard_planner.explain.batch_sizes import BatchSize
+    from neuroshard_report.explain.batch_sizes import BatchSize
 
 MOST_SIZES = 16
 _MOST_SAMPLES = 2**24

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import log2
 
 from markupsafe import Markup
-from neuroshard_planner.explain.device_counts import DeviceCount
 
 from neuroshard_report.device_counts import DeviceCounts, cost_of
+from neuroshard_report.explain.device_counts import DeviceCount
 from neuroshard_report.html.page import environment, page_style
 from neuroshard_report.quantities import format_count
 

@@ -1,8 +1,7 @@
 """What changes from one plan to another as one HTML file, in the styles of the report."""
 
-from neuroshard_planner.explain.difference import PlanDifference
-
 from neuroshard_report.difference import PART_NAMES, change_text, difference_facts, field_text
+from neuroshard_report.explain.difference import PlanDifference
 from neuroshard_report.html.page import environment, page_style
 from neuroshard_report.summary import shards_text
 

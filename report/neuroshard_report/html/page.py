@@ -13,11 +13,11 @@ from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.shards import weights_bytes
-from neuroshard_planner.explain.robustness import TrafficCost
-from neuroshard_planner.explain.stored_types import stored_types_text
-from neuroshard_planner.explain.trust import trust_text
 
 from neuroshard_report.communication import communication_line, gradients_line
+from neuroshard_report.explain.robustness import TrafficCost
+from neuroshard_report.explain.stored_types import stored_types_text
+from neuroshard_report.explain.trust import trust_text
 from neuroshard_report.html.dense_frontier import frontier_steps
 from neuroshard_report.html.dense_times import dense_times
 from neuroshard_report.html.device_map import (

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 
 from neuroshard_api.process.sizes import format_bytes
-from neuroshard_planner.explain.batch_sizes import BatchSize, SizedPlan
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from neuroshard_report.explain.batch_sizes import BatchSize, SizedPlan
 from neuroshard_report.quantities import format_count, format_ms
 from neuroshard_report.terminal.tables import TextTable
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from neuroshard_api.process.sizes import format_bytes
-from neuroshard_planner.explain.collections import PlacedCollection
 
+from neuroshard_report.explain.collections import PlacedCollection
 from neuroshard_report.quantities import format_count
 from neuroshard_report.summary import index_ranges
 from neuroshard_report.terminal.tables import TextTable

@@ -6,11 +6,11 @@ from statistics import median
 
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.sizes import format_bytes
-from neuroshard_planner.explain.comparison import Comparison, regrets_of
-from neuroshard_planner.explain.robustness import NUM_DRAWS, Regret
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from neuroshard_report.explain.comparison import Comparison, regrets_of
+from neuroshard_report.explain.robustness import NUM_DRAWS, Regret
 from neuroshard_report.quantities import format_count, format_ms
 from neuroshard_report.terminal.tables import TextTable, fact_grid
 

@@ -1,11 +1,11 @@
 """What changes from one plan to another, for the terminal."""
 
 from neuroshard_api.process.sizes import format_bytes
-from neuroshard_planner.explain.difference import DeviceChange, PlanDifference
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from neuroshard_report.difference import PART_NAMES, change_text, difference_facts
+from neuroshard_report.explain.difference import DeviceChange, PlanDifference
 from neuroshard_report.quantities import format_ms
 from neuroshard_report.summary import shards_text
 from neuroshard_report.terminal.tables import TextTable, fact_grid

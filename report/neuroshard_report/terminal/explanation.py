@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 
 from neuroshard_api.process.sizes import format_bytes
-from neuroshard_planner.explain.dense import ExplainedUnit
-from neuroshard_planner.explain.memory import OverfullDevice
-from neuroshard_planner.explain.moves import Move
-from neuroshard_planner.explain.plan import PlanExplanation, PlanMoves
-from neuroshard_planner.explain.table import AddedPart, HostShare, OtherPlacement, TableExplanation
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from neuroshard_report.explain.dense import ExplainedUnit
+from neuroshard_report.explain.memory import OverfullDevice
+from neuroshard_report.explain.moves import Move
+from neuroshard_report.explain.plan import PlanExplanation, PlanMoves
+from neuroshard_report.explain.table import AddedPart, HostShare, OtherPlacement, TableExplanation
 from neuroshard_report.levers import lever_line
 from neuroshard_report.quantities import format_ms, format_percent
 from neuroshard_report.summary import index_ranges

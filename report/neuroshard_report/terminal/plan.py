@@ -7,9 +7,6 @@ from itertools import groupby
 from neuroshard_api.documents.plan import DeduplicatedGroup, IncumbentPlan, Plan
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_planner.explain.robustness import TrafficCost
-from neuroshard_planner.explain.stored_types import stored_types_text
-from neuroshard_planner.explain.trust import trust_text
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.segment import Segment
@@ -17,6 +14,9 @@ from rich.style import Style
 from rich.text import Text
 
 from neuroshard_report.communication import communication_line, gradients_line
+from neuroshard_report.explain.robustness import TrafficCost
+from neuroshard_report.explain.stored_types import stored_types_text
+from neuroshard_report.explain.trust import trust_text
 from neuroshard_report.levers import lever_line
 from neuroshard_report.quantities import format_count, format_ms, format_percent
 from neuroshard_report.summary import (

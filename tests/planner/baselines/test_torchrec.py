@@ -12,10 +12,10 @@ from neuroshard_api.process.generations import kernels_hint
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.baselines.torchrec import torchrec_placement
 from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.explain.comparison import compare
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_report.explain.comparison import compare
 from support import builders
 from support.planner.exact_costs import ExactCosts
 

@@ -24,9 +24,9 @@ from neuroshard_planner.choices.dense_layout import joint_plan
 from neuroshard_planner.dense.layouts import MOST_POINTS, LayoutCandidate, Layouts
 from neuroshard_planner.dense.options import UnitOptions
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.explain.dense import explained_units
 from neuroshard_planner.pipeline import plan
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_report.explain.dense import explained_units
 from support.builders import GIB, dense_profile, request, table, tables, topology
 from support.depth import depth
 from support.planner.exact_costs import ExactCosts

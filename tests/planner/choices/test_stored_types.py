@@ -10,10 +10,10 @@ from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSet
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.explain.stored_types import stored_type_of, stored_types_text
 from neuroshard_planner.pipeline import plan as plan_of
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.search.migration import Incumbent
+from neuroshard_report.explain.stored_types import stored_type_of, stored_types_text
 from support import builders
 from support.planner.exact_costs import ExactCosts
 from support.planner.searches import planned

@@ -1,6 +1,6 @@
 """The forms that a plan was compared with, as `neuroshard explain` shows them."""
 
-from neuroshard_planner.explain.plan import explain_plan
+from neuroshard_report.explain.plan import explain_plan
 from neuroshard_report.terminal.explanation import render_plan_explanation
 from rich.console import Console
 from support import builders

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from neuroshard_api.documents.plan import GivenPlan, Plan
-from neuroshard_planner.explain.difference import PlanDifference, plan_difference
+from neuroshard_report.explain.difference import PlanDifference, plan_difference
 from neuroshard_report.html.difference import render_difference_html
 from neuroshard_report.terminal.difference import render_difference
 from rich.console import Console

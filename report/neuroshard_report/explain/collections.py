@@ -1,4 +1,4 @@
-"""The embedding collections of a plan's model, each with its tables. Prints nothing."""
+"""The embedding collections of a plan's model, each with its tables."""
 
 from collections import Counter
 from collections.abc import Sequence

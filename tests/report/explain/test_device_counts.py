@@ -3,8 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_planner.explain.batch_sizes import SizedPlan
-from neuroshard_planner.explain.device_counts import KNEE_SHARE, DeviceCount, knees, least_count
+from neuroshard_report.explain.batch_sizes import SizedPlan
+from neuroshard_report.explain.device_counts import KNEE_SHARE, DeviceCount, knees, least_count
 
 
 def counted(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from neuroshard_api.documents.request import Algorithm, PlanRequest, SearchSettings
-from neuroshard_planner.explain.comparison import compare
 from neuroshard_planner.pipeline import plan as search
+from neuroshard_report.explain.comparison import compare
 from support import builders
 from support.planner.exact_costs import ExactCosts
 

@@ -1,4 +1,4 @@
-"""The whole step of a plan in sentences: what bounds it, and what share of it the plan decides. Prints nothing."""
+"""The whole step of a plan in sentences: what bounds it, and what share of it the plan decides."""
 
 from neuroshard_api.documents.plan import BaselineCost, Plan
 from neuroshard_api.documents.whole_step import WholeStep

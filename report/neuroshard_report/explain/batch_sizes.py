@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
-
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.searches import Search
 

@@ -1,4 +1,4 @@
-"""The parts of a step under a plan, which sum to its price, each with the device that decides it. Prints nothing."""
+"""The parts of a step under a plan, which sum to its price, each with the device that decides it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,6 @@ from itertools import starmap
 import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import ComputePeak
-
 from neuroshard_planner.choices.device_groups import average_ms, of_group
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import BACKWARD, FORWARD

@@ -5,7 +5,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_planner.explain.divisions import (
+from neuroshard_report.explain.divisions import (
     Division,
     PartTimes,
     Room,

@@ -1,4 +1,4 @@
-"""Why a table is where it is, under the cost models that placed it. Prints nothing; explain_plan.py does the plan."""
+"""Why a table is where it is, under the cost models that placed it."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +12,17 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.shards import COLUMNS, IndexArray
-
 from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.errors import PlanError, RequestError
-from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
-from neuroshard_planner.explain.stored_types import stored_type_of
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.checks import require_sound
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import Unit
 from neuroshard_planner.search.options import even_widths
+
+from neuroshard_report.explain.alternatives import PlacementWithoutUnit
+from neuroshard_report.explain.stored_types import stored_type_of
 
 NEGLIGIBLE = 5e-4  # of a step; smaller differences are not told apart
 

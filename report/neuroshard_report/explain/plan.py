@@ -1,4 +1,4 @@
-"""What bounds a plan, how far it is from the best possible, and what could help. Prints nothing."""
+"""What bounds a plan, how far it is from the best possible, and what could help."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,17 +10,8 @@ from neuroshard_api.documents.levers import Lever
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import PlanRequest
-
 from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.errors import PlannerError
-from neuroshard_planner.explain.collections import PlacedCollection, placed_collections
-from neuroshard_planner.explain.dense import ExplainedUnit, explained_units
-from neuroshard_planner.explain.memory import OverfullDevice, overfull_devices
-from neuroshard_planner.explain.step import step_text
-from neuroshard_planner.explain.stored_types import stored_types_text
-from neuroshard_planner.explain.table import rebuilt
-from neuroshard_planner.explain.terms import Term, step_terms
-from neuroshard_planner.explain.trust import basis_of, trust_of
 from neuroshard_planner.levers import with_levers
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.plans.tables import is_searched
@@ -28,6 +19,15 @@ from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.bounds import FamilyBounds
+
+from neuroshard_report.explain.collections import PlacedCollection, placed_collections
+from neuroshard_report.explain.dense import ExplainedUnit, explained_units
+from neuroshard_report.explain.memory import OverfullDevice, overfull_devices
+from neuroshard_report.explain.step import step_text
+from neuroshard_report.explain.stored_types import stored_types_text
+from neuroshard_report.explain.table import rebuilt
+from neuroshard_report.explain.terms import Term, step_terms
+from neuroshard_report.explain.trust import basis_of, trust_of
 
 NUM_DOMINANT = 5  # tables named as dominating a device
 SMALL_GAP = 0.02  # below it the search is as good as done

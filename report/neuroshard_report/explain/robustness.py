@@ -13,11 +13,11 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_costs.reuse.shard_arrays import zipf_exponent
 from neuroshard_costs.shards import FloatArray
-
-from neuroshard_planner.explain.table import rebuilt
 from neuroshard_planner.planning import Bundle, attempts
 from neuroshard_planner.problem.cost_model import CostModel
 from neuroshard_planner.problem.problem import Placement, Problem
+
+from neuroshard_report.explain.table import rebuilt
 
 DEVIATION = 0.3
 NUM_DRAWS = 8

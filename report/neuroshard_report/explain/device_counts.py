@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import PlanRequest
-
 from neuroshard_planner.errors import InfeasibleError, RequestError
-from neuroshard_planner.explain.batch_sizes import SizedPlan, sized_plan
 from neuroshard_planner.searches import Search
+
+from neuroshard_report.explain.batch_sizes import SizedPlan, sized_plan
 
 KNEE_SHARE = 0.8
 """The knee is the largest number of devices whose samples still cost at most the least cost over this share."""

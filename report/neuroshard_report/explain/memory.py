@@ -1,11 +1,10 @@
-"""Devices that a plan needs more memory of than they have: by how much, and for what. Prints nothing."""
+"""Devices that a plan needs more memory of than they have: by how much, and for what."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from neuroshard_api.documents.plan import DeviceMemory, Plan
-
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 
 NUM_TABLES = 3  # named of each device

@@ -9,11 +9,11 @@ from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSet
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_costs.shards import REPLICATED
 from neuroshard_planner.errors import PlanError, RequestError
-from neuroshard_planner.explain.table import explain_table
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_report.explain.table import explain_table
 from support import builders
 from support.planner.exact_costs import ExactCosts
 

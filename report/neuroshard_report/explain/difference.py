@@ -1,4 +1,4 @@
-"""What changes from one plan to another: tables that move, bytes that move, and the parts of the step. Prints nothing.
+"""What changes from one plan to another: tables that move, bytes that move, and the parts of the step.
 
 Groups of devices are written out, so that every shard is on a device of the cluster: plans with other groups, or with
 other numbers of devices, can be compared.
@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import DeviceCost, GivenPlan, Plan, TablePlacement
 from neuroshard_api.documents.tables import Table
-
 from neuroshard_planner.plans.moved_bytes import received_bytes
 
 COST_FIELDS = tuple(name for name in DeviceCost.model_fields if name.endswith("_ms"))

@@ -15,12 +15,12 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_api.sharding.replication import GroupLayout, ReplicationChoices
 from neuroshard_planner.choices.device_groups import DeviceGroups, average_ms
 from neuroshard_planner.choices.trials import Trials
-from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
-from neuroshard_planner.explain.terms import step_terms
 from neuroshard_planner.planning import document
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.by_columns import Found
+from neuroshard_report.explain.alternatives import PlacementWithoutUnit
+from neuroshard_report.explain.terms import step_terms
 from support.builders import host_memory, request, table, tables, topology
 from support.depth import generated
 from support.planner.exact_costs import ExactCosts

@@ -7,13 +7,13 @@ import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import IndexArray
-
 from neuroshard_planner.choices.device_groups import of_group
-from neuroshard_planner.explain.alternatives import PlacementWithoutUnit
-from neuroshard_planner.explain.table import NEGLIGIBLE, is_too_wide, rebuilt, split_obstacle
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.options import even_widths
+
+from neuroshard_report.explain.alternatives import PlacementWithoutUnit
+from neuroshard_report.explain.table import NEGLIGIBLE, is_too_wide, rebuilt, split_obstacle
 
 NUM_MOVES = 3
 SPLITS = (2, 4, 8)

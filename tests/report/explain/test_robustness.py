@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_planner.baselines.greedy import BASELINES
-from neuroshard_planner.explain.robustness import (
+from neuroshard_report.explain.robustness import (
     costs_under_other_traffic,
     other_traffic,
     regrets,

@@ -1,7 +1,7 @@
 """How far predicted times can be trusted, and against what."""
 
 import pytest
-from neuroshard_planner.explain.trust import trust_text
+from neuroshard_report.explain.trust import trust_text
 from support.builders import plan
 
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.shards import FloatArray, IndexArray
-
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.shard_kinds import ShardSize
 from neuroshard_planner.problem.step_cost import TIMES, TRAFFIC

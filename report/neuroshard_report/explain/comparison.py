@@ -8,9 +8,7 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
-
 from neuroshard_planner.errors import InfeasibleError, in_its_names
-from neuroshard_planner.explain.robustness import Regret, costs_under_other_traffic, regrets
 from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
@@ -21,6 +19,8 @@ from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.search.infeasible import require_room
 from neuroshard_planner.whole_step import whole_step
 from neuroshard_planner.wide_tables import column_blocks
+
+from neuroshard_report.explain.robustness import Regret, costs_under_other_traffic, regrets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
