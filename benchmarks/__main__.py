@@ -22,6 +22,7 @@ WRITING = (
     "mixed_placements",
     "held_out_placements",
     "optimality",
+    "long_searches",
     "command_times",
     "plan_times",
     "shard_tolerance",

@@ -95,6 +95,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "host-operations": ("benchmarks/host_operations.py",),
     "kernel-calibration": _SIMULATOR,
     "kind": ("operator", "charts"),
+    "long-searches": _SEARCH,
     "memory-error": ("planner/neuroshard_planner/problem/memory_ledger.py",),
     "mixed-placements": _SEARCH,
     "narrow-choices": _SEARCH,
