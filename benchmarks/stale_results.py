@@ -55,19 +55,9 @@ _STEP = (
 _LOOP = ("trainer/neuroshard_trainer/training.py", "trainer/neuroshard_trainer/pipeline.py", *_STEP)
 _READING = ("trainer/neuroshard_trainer/data",)
 _READ_FROM = (
-    *(
-        "arrays",
-        "collation",
-        "criteo",
-        "criteo_binary",
-        "criteo_lines",
-        "csv_lines",
-        "csv_source",
-        "files",
-        "id_columns",
-    ),
-    *("id_rules", "line_index", "missing", "npz", "order", "parquet", "parquet_statistics", "preprocessing", "samples"),
-    *("source", "text_hashes", "unpack"),
+    *("arrays", "collation", "criteo", "criteo_binary", "criteo_lines", "csv_lines", "csv_source", "files"),
+    *("id_columns", "id_rules", "line_index", "missing", "npz", "order", "parquet", "parquet_statistics"),
+    *("preprocessing", "samples", "source", "text_hashes", "unpack"),
 )
 _DRIFT = ("trainer/neuroshard_trainer/drift",)
 _CLUSTERING = ("profiler/neuroshard_profiler/sessions",)
