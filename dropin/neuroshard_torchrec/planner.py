@@ -88,7 +88,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         debug: bool = True,  # noqa: FBT001, FBT002 - by position, as TorchRec has it
         callbacks: Any = None,  # noqa: ANN401 - refused
         timeout_seconds: int | None = None,
-        plan_loader: Any = None,  # noqa: ANN401 - TorchRec 1.8 has no such type
+        plan_loader: Any = None,  # noqa: ANN401 - of TorchRec's types, or like them
         *,
         device_type: str | None = None,
         bundle: Path | str | OwnCosts | None = None,

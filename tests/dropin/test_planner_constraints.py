@@ -177,10 +177,6 @@ def test_options_of_torchrecs_search_are_refused_by_name() -> None:
         made.get_selected_options()
 
 
-@pytest.mark.skipif(
-    "plan_loader" not in inspect.signature(EmbeddingShardingPlanner.__init__).parameters,
-    reason="TorchRec 1.8 stores no plans",
-)
 def test_a_stored_plan_is_checked_and_returned() -> None:
     """One of another context is TorchRec's error, and without one a plan is searched."""
     limits = {"tags": ParameterConstraints(sharding_types=["row_wise"])}
