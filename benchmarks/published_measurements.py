@@ -18,8 +18,7 @@ from neuroshard_api.documents.tables import DataType, Optimizer, Pooling, Table,
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.bundle import bundled_bundle
-from neuroshard_costs.reuse.cached_rows import CachedRows
-from neuroshard_costs.reuse.shard_arrays import shard_arrays, unique_rows
+from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import FloatArray, ShardArrays
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.communication import NetworkColumns, all_to_all_seconds, copy_seconds
@@ -33,7 +32,6 @@ from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.workload_store import read_workload
 
 DATA = Path(__file__).parent / "data" / "published_measurements.json"
-BATCHES_OF_A_RUN = 100  # that NVIDIA's benchmark of FBGEMM's kernels draws, and sizes caches by
 SECONDS = {"us": 1e6, "ms": 1e3}
 BYTES_PER_SECOND = {"GB/s": 1e-9, "TB/s": 1e-12}
 
@@ -158,23 +156,24 @@ def _host_memory(what: What, unit: str) -> float:
     seconds = (both - _index_check_seconds(usual.device, shards))[_pass(what)]
     if what["memory"] == "fused_uvm":
         added = direct_seconds(usual.host_link, shards, devices_per_node=1)
-    else:
-        added = cached_seconds(usual.host_link, shards, missed_rows=_missed_rows(what), devices_per_node=1)
-    return float(seconds + added[:, _pass(what)].sum()) * SECONDS[unit]
+        return float(seconds + added[:, _pass(what)].sum()) * SECONDS[unit]
+    missed = np.full(len(shards), what["missed_rows"] / len(shards))
+    added = cached_seconds(usual.device, usual.host_link, shards, missed_rows=missed, devices_per_node=1)
+    seconds += added[:, _pass(what)].sum()
+    if what.get("counts_misses", False):
+        seconds += _counted_seconds(usual.device, shards)
+    return float(seconds) * SECONDS[unit]
 
 
-def _missed_rows(what: What) -> np.ndarray:
-    """Return the rows of each table that a batch misses in a cache of some of its rows, or of those of all batches."""
-    tables = _tables(what)
-    touched = unique_rows(tables, BATCHES_OF_A_RUN * what["batch"])
-    if what.get("cached_share_of_all_batches") == 1:
-        return np.zeros(what["tables"])
-    share = what.get("cached_share_of_all_batches")
-    factors = np.full(what["tables"], what["cache_load_factor"]) if share is None else share * touched / what["rows"]
-    if share is None and (factors * what["rows"] >= touched).all():
-        return np.zeros(what["tables"])  # the batches of the run were looked up before
-    caches = CachedRows.of(tables, global_batch_size=what["batch"])
-    return caches.missed_rows(np.arange(what["tables"]), factors)
+def _counted_seconds(device: DeviceType, shards: ShardArrays) -> float:
+    """Return the seconds in which a benchmark counts the rows that its cache misses (record_cache_miss_counter).
+
+    FBGEMM seeks all lookups once more before it fills the cache, and torch.unique sorts as many 64-bit numbers.
+    """
+    lookups = shards.lookups.sum()
+    sought = c.CACHE_SEARCH_CYCLES * lookups / (device.num_multiprocessors * device.clock_hz)
+    sorted_bytes = c.CACHED_KEY_PASS_BYTES * 64 / c.SORT_BITS_PER_PASS * lookups
+    return float(sought + sorted_bytes / (device.memory_bandwidth_bytes_per_second * c.SORT_EFFICIENCY))
 
 
 def _pass(what: What) -> int:

@@ -30,10 +30,10 @@ def test_a_number_that_is_not_compared_says_why() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [("kernel", 1.2), ("host memory", 1.25), ("collective below 1 MiB", 1.25), ("collective from 1 MiB", 1.1)],
+    [("kernel", 1.15), ("host memory", 1.15), ("collective below 1 MiB", 1.25), ("collective from 1 MiB", 1.12)],
 )
 def test_held_out_numbers_stay_near_the_simulated_ones(found: list[Compared], kind: str, most: float) -> None:
-    """In the geometric mean: kernels miss their aim of 15 % by a point, all others keep theirs."""
+    """In the geometric mean: large collectives miss their aim of 10 % by a point, all others keep theirs."""
     part = [each for each in found if kind_of(each.measurement) == kind and each.measurement.basis == "held out"]
 
     assert kind in AIMS
@@ -42,7 +42,7 @@ def test_held_out_numbers_stay_near_the_simulated_ones(found: list[Compared], ki
 
 
 def test_no_number_is_off_by_more_than_is_known(found: list[Compared]) -> None:
-    """Small cached calls take the host longer than the device; all others are within a factor of two."""
+    """Small cached calls wait for the host, one pass began with an empty cache; others are within a factor of two."""
     known = {"recsys_h100_host"}
 
     assert max(each.factor for each in found if each.measurement.source not in known) < 2.05

@@ -269,11 +269,15 @@ HOST_NODE_RATE = Constant(
     ConstantTrust.ASSUMED,
     "read and written by all devices of a node: two sockets with eight channels of DDR4-3200 have 410 GB/s",
 )
-CACHE_LOOKUP_SECONDS = Constant(
-    0.7e-9, "s per lookup", ConstantTrust.CALIBRATED, f"{_HOST}: indices linearized and sorted, slots looked up"
+CACHED_KEY_PASS_BYTES = Constant(
+    16, "bytes per lookup", ConstantTrust.DOCUMENTED, "FBGEMM get_unique_indices: 8-byte keys read and written"
 )
-CACHE_ROW_SECONDS = Constant(
-    5.3e-9, "s per distinct row", ConstantTrust.CALIBRATED, f"{_HOST}: its set of 32 tags searched and renewed"
+CACHE_WAYS = Constant(32, "rows", ConstantTrust.DOCUMENTED, "FBGEMM: rows of a set of the cache, a warp's lanes")
+CACHE_SEARCH_CYCLES = Constant(
+    149,
+    "cycles",
+    ConstantTrust.CALIBRATED,
+    "a million cached lookups on one H100 (recsys_h100_host): a warp hashes a row and compares the tags of its set",
 )
 
 MATRIX_OPERATIONS_PER_CYCLE = Constant(

@@ -5,10 +5,16 @@ kernel            forward                                               backward
 ================  ====================================================  ==============================================
 fused_uvm         every looked-up row over the link, but repeats of     every touched row, and its state, there and
                   the hottest rows                                      back
-fused_uvm_caching each lookup and each distinct row in the cache;       the state of every touched row, there and back
-                  every missed row over the link, and the one that it
+fused_uvm_caching lookups made distinct, and sought in the cache; every the state of every touched row, there and back
+                  missed row over the link, and the one that it
                   replaces back
 ================  ====================================================  ==============================================
+
+A cache has sets of 32 rows. Its kernels (split_embeddings_cache of FBGEMM) sort all lookups and keep the distinct rows;
+seek those by a warp each, which hashes a row to its set and compares the set's 32 tags; sort as many numbers of sets
+as there are lookups; bring in what was not found; and seek every lookup again, now for its place. That is two sorts,
+and a search for each lookup and each distinct row. What the host needs to launch some 20 kernels more is not counted:
+calls of less than some 100,000 lookups wait for it.
 
 Optimizer state of one number per row is in device memory (split_table_batched_embeddings_ops_training.py of FBGEMM,
 construct_split_state); that of one number per column is in host memory, and not cached. All is counted one after the
@@ -22,8 +28,9 @@ reads and writes is counted for each, as if all were busy at once. Numbers: cons
 
 import numpy as np
 from neuroshard_api.documents.tables import Optimizer
-from neuroshard_api.documents.topology import HostLink
+from neuroshard_api.documents.topology import DeviceType, HostLink
 
+from neuroshard_costs.arithmetic import log2
 from neuroshard_costs.shards import OPTIMIZERS, FloatArray, ShardArrays
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.cache import missed_rows
@@ -48,14 +55,32 @@ def direct_seconds(link: HostLink, shards: ShardArrays, *, devices_per_node: int
 
 
 def cached_seconds(
-    link: HostLink, shards: ShardArrays, *, missed_rows: FloatArray, devices_per_node: int
+    device: DeviceType, link: HostLink, shards: ShardArrays, *, missed_rows: FloatArray, devices_per_node: int
 ) -> FloatArray:
-    """Return [n, 2] forward and backward seconds of fused_uvm_caching shards, of which a batch misses [n] rows."""
-    searched = c.CACHE_LOOKUP_SECONDS * shards.lookups + c.CACHE_ROW_SECONDS * shards.unique_rows
+    """Return [n, 2] forward and backward seconds of fused_uvm_caching shards.
+
+    Args:
+        device: searches the cache.
+        link: between the node's memory and one device.
+        shards: in host memory.
+        missed_rows: [n] rows that a batch misses.
+        devices_per_node: that share the memory.
+    """
     replaced_bytes = missed_rows * shards.row_bytes
     state_bytes = shards.unique_rows * host_state_row_bytes(shards)
     rate = _update_rate(link, devices_per_node)
-    return np.stack([searched + replaced_bytes / rate, state_bytes / rate], axis=1)
+    return np.stack([searched_seconds(device, shards) + replaced_bytes / rate, state_bytes / rate], axis=1)
+
+
+def searched_seconds(device: DeviceType, shards: ShardArrays) -> FloatArray:
+    """Return [n] seconds in which lookups are made distinct and sought in a cache with the sets of one of all rows."""
+    row_bits = log2(shards.num_rows) + c.SORT_KEY_BITS
+    set_bits = np.maximum(row_bits - log2(c.CACHE_WAYS), 0.0)
+    sorted_bytes = (c.CACHED_KEY_PASS_BYTES * row_bits + c.SORT_PASS_BYTES * set_bits) / c.SORT_BITS_PER_PASS
+    sort_seconds = shards.lookups * sorted_bytes / (device.memory_bandwidth_bytes_per_second * c.SORT_EFFICIENCY)
+    cycles = c.CACHE_SEARCH_CYCLES * (shards.lookups + shards.unique_rows)
+    seconds: FloatArray = sort_seconds + cycles / (device.num_multiprocessors * device.clock_hz)
+    return seconds
 
 
 def host_state_row_bytes(shards: ShardArrays) -> FloatArray:

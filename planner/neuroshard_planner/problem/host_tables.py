@@ -84,6 +84,10 @@ class HostTables:
             share = shards.unique_rows[cached] / np.maximum(self._unique_rows[own], 1.0)
             missed = self.caches.missed_rows(own, factors) * np.minimum(share, 1.0)
             added[cached] = cached_seconds(
-                self._link, shards.take(cached), missed_rows=missed, devices_per_node=self._sharing
+                self._request.topology.device,
+                self._link,
+                shards.take(cached),
+                missed_rows=missed,
+                devices_per_node=self._sharing,
             )
         return added * _MS_PER_SECOND

@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_costs.reuse.shard_arrays import shard_arrays
 from neuroshard_costs.shards import ShardArrays
 from neuroshard_costs.simulator import constants as c
-from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds
+from neuroshard_costs.simulator.host_memory import cached_seconds, direct_seconds, searched_seconds
 from support.builders import host_memory, table, table_set
 
+DEVICE = preset("h100-80gb").device
 LINK = host_memory(gb_per_second=50).link
 READ, UPDATE = 50e9 * c.HOST_LINK_EFFICIENCY, 50e9 * c.HOST_UPDATE_EFFICIENCY
 
@@ -29,7 +31,7 @@ def direct(found: ShardArrays, *, devices: int = 1) -> tuple[float, float]:
 
 def cached(found: ShardArrays, missed: float = 0.0, *, devices: int = 1) -> tuple[float, float]:
     """Return forward and backward seconds with a cache that a batch misses these rows in."""
-    times = cached_seconds(LINK, found, missed_rows=np.array([missed]), devices_per_node=devices)
+    times = cached_seconds(DEVICE, LINK, found, missed_rows=np.array([missed]), devices_per_node=devices)
     forward, backward = times[0].tolist()
     return forward, backward
 
@@ -60,12 +62,25 @@ def test_a_cache_leaves_the_missed_rows_to_the_link() -> None:
     assert none[1] == some[1] == 0
 
 
-def test_a_cache_works_for_each_lookup_and_each_distinct_row() -> None:
-    """Also where it misses none: a million lookups took an H100 two to three milliseconds."""
+def test_a_cache_is_searched_for_each_lookup_and_each_distinct_row() -> None:
+    """Also where it misses none: lookups and numbers of sets are sorted, and a warp compares the tags of a set."""
     found = shards(exponent=1.05)
-    searched = 65_536 * c.CACHE_LOOKUP_SECONDS + found.unique_rows[0] * c.CACHE_ROW_SECONDS
+    row_bits = np.log2(1_000_000) + c.SORT_KEY_BITS
+    sorted_bytes = 65_536 * (16 * row_bits + 24 * (row_bits - 5)) / 8
+    cycles = c.CACHE_SEARCH_CYCLES * (65_536 + found.unique_rows[0])
+    sort_seconds = sorted_bytes / (DEVICE.memory_bandwidth_bytes_per_second * c.SORT_EFFICIENCY)
 
-    assert cached(found)[0] == pytest.approx(searched)
+    assert cached(found)[0] == pytest.approx(
+        sort_seconds + cycles / (DEVICE.num_multiprocessors * DEVICE.clock_hz), rel=1e-6
+    )
+
+
+def test_a_faster_device_searches_its_cache_faster() -> None:
+    """An A100 has fewer multiprocessors than an H100, at a lower clock, and less memory bandwidth."""
+    found = shards(exponent=1.05)
+    ampere, hopper = (searched_seconds(preset(name).device, found)[0] for name in ("a100-80gb", "h100-80gb"))
+
+    assert 1.5 * hopper < ampere < 2 * hopper
 
 
 @pytest.mark.parametrize(("optimizer", "numbers"), [(Optimizer.ADAGRAD, 1), (Optimizer.ADAM, 2), (Optimizer.SGD, 0)])

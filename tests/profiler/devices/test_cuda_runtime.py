@@ -8,11 +8,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
-class Queued(TorchDispatchMode):
+class Queued(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch, untyped
     """Notes the operations that are queued, with the bytes of their first argument."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.found: list[tuple[Any, int]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
