@@ -234,10 +234,11 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
 def test_a_training_continues_on_other_numbers_of_ranks(tmp_path: Path, ranks: RankServer) -> None:
     """On 4, 2, and 4 ranks with one global batch: the losses of a run on one, and each sample of the epoch once."""
     count = 240
-    arrays = {f"{table.name}.lengths": np.ones(count, dtype=np.int32) for table in RECORDED}
-    ids = {f"{table.name}.values": np.arange(count) % table.num_embeddings for table in RECORDED}
-    labels = np.random.default_rng(0).integers(0, 2, count)
-    np.savez(tmp_path / "samples.npz", label=labels, **arrays, **ids)
+    arrays: dict[str, Any] = {"label": np.random.default_rng(0).integers(0, 2, count)}
+    for table in RECORDED:
+        arrays[f"{table.name}.lengths"] = np.ones(count, dtype=np.int32)
+        arrays[f"{table.name}.values"] = np.arange(count) % table.num_embeddings
+    np.savez(tmp_path / "samples.npz", **arrays)
     recorded = tmp_path / "recorded"
     recorded.mkdir()
 

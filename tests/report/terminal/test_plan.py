@@ -2,7 +2,9 @@ import re
 
 import pytest
 from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.topology import Link, Rack
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_report.html.page import render_html
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
 from support.planner.plan_builders import in_collections, plan_of, random_tables, without_repeats
@@ -22,6 +24,18 @@ def test_the_summary_says_what_a_plan_is_worth() -> None:
     assert "source     simulated:Test Device 80GB; nothing was measured on a device" in text
     assert "15.3 % faster than lookup_greedy" in text
     assert "7.5 % above the lower bound" in text
+
+
+def test_racks_are_named_with_their_links() -> None:
+    """On a terminal their number, on the page the links of all levels."""
+    plan = plan_of(num_nodes=4)
+    link = Link(bandwidth_bytes_per_second=200e9, latency_seconds=1e-5)
+    topology = plan.request.topology.model_copy(update={"rack": Rack(num_nodes=2, link=link)})
+    racks = plan.model_copy(update={"request": plan.request.model_copy(update={"topology": topology})})
+
+    assert "in 4 nodes, 2 racks of 2" in _shown(racks)
+    assert "200.0 GB/s between the 2 nodes of a rack, 50.0 GB/s between racks" in render_html(racks)
+    assert "rack" not in _shown(plan)
 
 
 def test_a_pipe_sees_no_box_art_and_no_colour() -> None:
