@@ -318,6 +318,21 @@ def test_a_checkpoint_of_another_job_is_refused(
     assert "resumePolicy: None" in message
 
 
+def test_a_training_continues_with_other_samples_of_a_step(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """From the same position, with a warning that has both numbers; none where they are the same."""
+    run(training={"maxSteps": 4})
+    run(training={"maxSteps": 5})
+    assert "samples of all ranks from here on" not in caplog.text + capsys.readouterr().out
+
+    assert run(training={"maxSteps": 7}, model={"batchSizePerDevice": 8}) == ExitCode.OK
+
+    assert "a step has 8 samples of all ranks from here on, before it had 16" in caplog.text + capsys.readouterr().out
+    manifest = CheckpointManifest.read(tmp_path / "run" / "checkpoints" / "step-00000007" / "checkpoint.json")
+    assert (manifest.position, manifest.global_batch_size) == (5 * 16 + 2 * 8, 8)
+
+
 def test_a_diverged_model_is_named_before_a_checkpoint_that_failed(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
