@@ -12,7 +12,8 @@ from pathlib import Path
 
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.progress_view import RunView
-from neuroshard_cli.local.sweep_runs import VariantRun, failure_text, train_variants
+from neuroshard_cli.local.sweep_results import failure_text
+from neuroshard_cli.local.sweep_runs import VariantRun, train_variants
 from neuroshard_report.explain.divisions import Room
 from rich.console import Console
 from support.processes import has_ended

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_api.process.hints import last_message
 
-from neuroshard_cli.local.sweep_runs import failure_text, progress_of, samples_per_second, training_seconds
+from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.measured import measured_in
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.progress import TrainingProgress
@@ -108,6 +110,44 @@ class SweepResults:
             if directory.run_report.exists()
             else None,
         )
+
+
+def failure_text(base: RunDirectory, name: str) -> str:
+    """Return the last message of a variant's run."""
+    text = base.log(name).read_text(encoding="utf-8", errors="replace")
+    return last_message(text.splitlines()).removeprefix("error: ")
+
+
+def progress_of(directory: RunDirectory) -> "TrainingProgress | None":
+    """Return the progress of a run's training. None: nothing that can be read yet."""
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.documents.progress import TrainingProgress
+    from neuroshard_api.job.stage_commands import PROGRESS_FILE
+
+    try:
+        return TrainingProgress.read(directory.train_dir / PROGRESS_FILE)
+    except (DocumentError, OSError):
+        return None
+
+
+def samples_per_second(directory: RunDirectory) -> float | None:
+    """Return the speed of a run's training, by its median step. None: it is not known."""
+    from neuroshard_api.documents.document import DocumentError
+
+    try:
+        steps = measured_in(directory).steps
+    except DocumentError:
+        return None
+    return None if steps is None else steps.samples_per_second
+
+
+def training_seconds(directory: RunDirectory) -> float | None:
+    """Return the time that a run's training stage took, over all its starts. None: it was never begun."""
+    from datetime import datetime
+
+    spans = [each for each in directory.course if each["stage"] == "train" and each["end"]]
+    times = [datetime.fromisoformat(each["end"]) - datetime.fromisoformat(each["begin"]) for each in spans]
+    return sum(each.total_seconds() for each in times) if times else None
 
 
 def _metric(progress: "TrainingProgress | None", name: str) -> float | None:

@@ -11,22 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING
 
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_api.process.hints import last_message
 from neuroshard_report.explain.divisions import FreeDevices, Room
 
 from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.local.measured import measured_in
 from neuroshard_cli.local.progress_view import RunView, State
 from neuroshard_cli.local.stage_process import MARK_VARIABLE, end_marked
 from neuroshard_cli.local.stage_runner import last_line, progress_line
-
-if TYPE_CHECKING:
-    from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_cli.local.sweep_results import failure_text, progress_of
 
 LOOK_EVERY_S = 0.2
 NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
@@ -94,52 +88,9 @@ def train_variants(
             _stop(training)
 
 
-def variant_log(base: RunDirectory, name: str) -> Path:
-    """Return the file of what a variant's run printed."""
-    return base.log(name)
-
-
-def failure_text(base: RunDirectory, name: str) -> str:
-    """Return the last message of a variant's run."""
-    text = variant_log(base, name).read_text(encoding="utf-8", errors="replace")
-    return last_message(text.splitlines()).removeprefix("error: ")
-
-
-def progress_of(directory: RunDirectory) -> "TrainingProgress | None":
-    """Return the progress of a run's training. None: nothing that can be read yet."""
-    from neuroshard_api.documents.document import DocumentError
-    from neuroshard_api.documents.progress import TrainingProgress
-    from neuroshard_api.job.stage_commands import PROGRESS_FILE
-
-    try:
-        return TrainingProgress.read(directory.train_dir / PROGRESS_FILE)
-    except (DocumentError, OSError):
-        return None
-
-
-def samples_per_second(directory: RunDirectory) -> float | None:
-    """Return the speed of a run's training, by its median step. None: it is not known."""
-    from neuroshard_api.documents.document import DocumentError
-
-    try:
-        steps = measured_in(directory).steps
-    except DocumentError:
-        return None
-    return None if steps is None else steps.samples_per_second
-
-
-def training_seconds(directory: RunDirectory) -> float | None:
-    """Return the time that a run's training stage took, over all its starts. None: it was never begun."""
-    from datetime import datetime
-
-    spans = [each for each in directory.course if each["stage"] == "train" and each["end"]]
-    times = [datetime.fromisoformat(each["end"]) - datetime.fromisoformat(each["begin"]) for each in spans]
-    return sum(each.total_seconds() for each in times) if times else None
-
-
 def _started(run: VariantRun, devices: tuple[int, ...], *, base: RunDirectory, gpus: Sequence[str]) -> _Training:
     visible: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each] for each in devices)} if gpus else {}
-    with variant_log(base, run.name).open("wb") as log:
+    with base.log(run.name).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - this command
             run.command,
             env={**os.environ, **visible, MARK_VARIABLE: str(base.path)},
@@ -160,7 +111,7 @@ def _show_end(training: _Training, view: RunView, base: RunDirectory) -> None:
 
 def _newest(run: VariantRun, base: RunDirectory) -> str:
     progress = progress_of(run.directory)
-    return last_line(variant_log(base, run.name)) if progress is None else progress_line(progress)
+    return last_line(base.log(run.name)) if progress is None else progress_line(progress)
 
 
 def _stop(training: Sequence[_Training]) -> None:
