@@ -21,7 +21,7 @@ from neuroshard_trainer.sharding.live_sharding import Collections, prove_shardin
 from neuroshard_trainer.sharding.plan_adapter import load_sharding_plan
 from torch import nn
 from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
-from torchrec.distributed.planner.types import Enumerator, StorageReservation
+from torchrec.distributed.planner.types import Enumerator, ShardingOption, StorageReservation
 from torchrec.distributed.planner.types import PlannerError as TorchRecPlannerError
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from torchrec.distributed.sharding_plan import get_default_sharders
@@ -235,8 +235,9 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         """Return TorchRec's hash of the same in words, which a plan_loader's plan is checked by."""
         return cast(str, self._context().hash_planner_context_inputs_str())
 
-    def get_search_space(self) -> None:
+    def get_search_space(self) -> list[ShardingOption] | None:
         """Return None, which in TorchRec means that no options were enumerated."""
+        return None
 
     def get_selected_options(self) -> NoReturn:
         """Refuse: this planner has a plan, and no options of TorchRec's search. Raises DropInError."""
