@@ -1,6 +1,7 @@
 """A cost model of the user's own in the place of a bundle's networks: three methods. Fits and checks nothing."""
 
 import hashlib
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import numpy as np
@@ -30,6 +31,7 @@ class EmbeddingCosts(Protocol):
         """
 
 
+@dataclass(init=False, eq=False, frozen=True, slots=True)
 class OwnCosts(CostBundle):
     """A bundle whose lookups and all-to-alls are priced by three methods; all else costs what it does in the base.
 
@@ -42,6 +44,10 @@ class OwnCosts(CostBundle):
         communication_mape: the same of exchanges.
         source: where the costs come from, as ``measured:NVIDIA-H100-80GB-HBM3``. None: the base's.
     """
+
+    costs: EmbeddingCosts
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
 
     def __init__(
         self,
@@ -74,15 +80,9 @@ class OwnCosts(CostBundle):
                 "weights_sha256": hashlib.sha256(named.encode()).hexdigest(),
             }
         )
-        super().__init__(
-            manifest=manifest,
-            compute=base.compute,
-            forward_communication=base.forward_communication,
-            backward_communication=base.backward_communication,
-        )
-        object.__setattr__(self, "_costs", costs)  # of a frozen class
-
-    _costs: EmbeddingCosts
+        kept = {each.name: getattr(base, each.name) for each in fields(CostBundle)}
+        for attribute, value in {**kept, "manifest": manifest, "costs": costs}.items():
+            object.__setattr__(self, attribute, value)  # of a frozen class
 
     @property
     def is_convex(self) -> bool:
@@ -91,11 +91,11 @@ class OwnCosts(CostBundle):
 
     def represent(self, shards: ShardArrays) -> FloatArray:
         """Return [n, r] the demands of shards."""
-        return np.asarray(self._costs.demands(shards))
+        return np.asarray(self.costs.demands(shards))
 
     def compute_ms(self, sums: FloatArray, *, pipeline: Pipeline) -> FloatArray:  # noqa: ARG002 - a bundle's signature
         """Return [..., 2] forward and backward times; 0 for devices without demands."""
-        times = np.asarray(self._costs.compute_ms(sums))
+        times = np.asarray(self.costs.compute_ms(sums))
         return times * (sums > 0).any(axis=-1, keepdims=True)
 
     def lanes(self, representations: FloatArray) -> FloatArray:
@@ -117,7 +117,7 @@ class OwnCosts(CostBundle):
         """Return [..., 2] forward and backward milliseconds (see TransferModel); 0 on a single device."""
         if exchange.topology.num_devices == 1:
             return np.zeros((*np.shape(max_dim_sums), 2))
-        return self._costs.transfer_ms(max_dim_sums, exchange)
+        return self.costs.transfer_ms(max_dim_sums, exchange)
 
     def validity_warnings(self, request: PlanRequest) -> tuple[str, ...]:  # noqa: ARG002 - a bundle's signature
         """Return that nothing is known of the model's range."""

@@ -1,5 +1,7 @@
 """A cost model of the user's own in three methods."""
 
+import pickle
+
 import numpy as np
 import pytest
 from neuroshard_costs.bundle import bundled_bundle
@@ -62,3 +64,13 @@ def test_versions_of_a_model_are_told_apart() -> None:
     """By the hash that caches and explanations look at; its base prices collectives, so that it counts too."""
     models = own_costs("1"), own_costs("2"), own_costs("1", base="a100-80gb")
     assert len({each.manifest.weights_sha256 for each in models}) == 3
+
+
+def test_a_model_goes_to_another_process_whole() -> None:
+    """Its methods and its base are in the pickle, and it is equal to itself alone."""
+    model = own_costs()
+    sent = pickle.loads(pickle.dumps(model))  # noqa: S301 - of this test
+
+    assert isinstance(sent.costs, Lookups)
+    assert sent.manifest == model.manifest
+    assert len({model, sent}) == 2
