@@ -92,7 +92,7 @@ class SweepResults:
         values = {path: value_text(value) for path, value in variant.settings.items()}
         directory, status = folder.run_directory(variant.name), self._statuses.get(variant.name)
         progress = progress_of(directory)
-        states = {None: "waiting", ExitCode.OK: "done", ExitCode.INTERRUPTED: "interrupted"}
+        states: dict[int | None, str] = {None: "waiting", ExitCode.OK: "done", ExitCode.INTERRUPTED: "interrupted"}
         state = states.get(status, "failed")
         return VariantResult(
             job=variant.name,
