@@ -67,6 +67,12 @@ _OPERATOR = ("operator/neuroshard_operator", "decisions/neuroshard_decisions")
 MEASURED: Mapping[str, Sequence[str]] = {
     "command-times": ("planner/neuroshard_planner", "cli/neuroshard_cli/commands/plan.py", "costs/neuroshard_costs"),
     "copied-tables": _SEARCH,
+    "sweep-choice": (
+        "planner/neuroshard_planner/explain/divisions.py",
+        "python/neuroshard_dlrm/sweeps.py",
+        *_SEARCH,
+        *_LOOP,
+    ),
     "device-counts": (*_SEARCH, "python/neuroshard_dlrm/device_counts.py"),
     "deduplication": (*_LOOP, *_READING, *_CLUSTERING),
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),
