@@ -135,7 +135,10 @@ def requests_on(
     options = replace(options, set={path: value for path, value in options.set.items() if path != _BATCH_SIZE})
     return [
         request_of(
-            source, replace(options, devices=count, device_type=name, batch_size=batch.on(count)), algorithm=None
+            source,
+            replace(options, devices=count, device_type=name, batch_size=batch.on(count)),
+            algorithm=None,
+            with_dense_of_jobs=True,
         )
         for name in device_types
         for count in counts

@@ -4,10 +4,12 @@ A job file is planned as the operator plans it, with its dense part where that i
 becomes a job of defaults, whose trainer is not known, so that ``--set`` has the same paths for each of them.
 """
 
+import json
 import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +24,7 @@ from neuroshard_api.documents.table_files import SUFFIXES, read_table_set
 from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_api.job.job_file import JobFile, is_job_file, read_job_file
 from neuroshard_api.job.model import EmbeddingOptimizer
-from neuroshard_api.job.plan_request import counts_dense, plan_request, spec_request
+from neuroshard_api.job.plan_request import counts_dense, dense_signature, plan_request, spec_request
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
 from neuroshard_api.process.failures import CommandError
@@ -248,21 +250,38 @@ def _with_dense(request: PlanRequest, job: DLRMTrainingJob) -> PlanRequest:
     if not counts_dense(job.spec):
         return request
     if find_spec("torchrec") is None:
-        say(
-            f"the dense part is not counted, which takes TorchRec (not installed); hint: {install_hint('run')}, or "
-            "count it elsewhere by `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, for --dense"
-        )
+        _say_not_counted()
         return request
+    # Jobs that differ in nothing else have one count: variants of a sweep, and devices of an estimate.
+    equal = {**dense_signature(job), "tables": request.tables.to_json(), "batch": str(request.batch_size_per_device)}
+    key = (json.dumps(equal), request.topology.device.is_cpu)
+    if key not in _COUNTED:
+        _COUNTED[key] = _counted(job, request.tables, on_cpu=request.topology.device.is_cpu)
+    return request.with_dense(_COUNTED[key], where="the counted dense part")
+
+
+_COUNTED: dict[tuple[str, bool], DenseProfile] = {}
+
+
+def _counted(job: DLRMTrainingJob, tables: TableSet, *, on_cpu: bool) -> DenseProfile:
     from neuroshard_trainer.dense_profile import dense_profile
 
     torch_logger = logging.getLogger("torch")
     level = torch_logger.level
     torch_logger.setLevel(logging.ERROR)  # it warns of fake tensors
     try:
-        counted = dense_profile(job, request.tables, multi_tensor=not request.topology.device.is_cpu)
+        return dense_profile(job, tables, multi_tensor=not on_cpu)
     finally:
         torch_logger.setLevel(level)
-    return request.with_dense(counted, where="the counted dense part")
+
+
+@cache
+def _say_not_counted() -> None:
+    """Say so once, however many requests are made."""
+    say(
+        f"the dense part is not counted, which takes TorchRec (not installed); hint: {install_hint('run')}, or "
+        "count it elsewhere by `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, for --dense"
+    )
 
 
 def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:

@@ -126,7 +126,7 @@ def require_one_dense_part(variants: Sequence[Variant]) -> None:
     if field is not None:
         raise CommandError(
             f"--dense: was counted for one dense part, and variants differ in {field}"
-            "; hint: leave it out, which prices the embedding part and the host; --run counts each"
+            "; hint: leave it out, so that each is counted"
         )
 
 
@@ -182,7 +182,8 @@ def part_requests(
         part = topology.model_copy(update={"num_nodes": nodes, "devices_per_node": size // nodes})
         try:
             file = on_part(variant.file, size, room)
-            request = request_of(file, replace(options, topology=part, device_type=None), algorithm=None)
+            on = replace(options, topology=part, device_type=None)
+            request = request_of(file, on, algorithm=None, with_dense_of_jobs=True)
         except (CommandError, DocumentError) as error:
             return str(error)
         # Variants of equal tables are planned once.

@@ -67,8 +67,8 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     dense: Annotated[
         Path | None,
         typer.Option(
-            help="The counted dense part of all variants; {batch} in the path is the samples per device. With --run "
-            "it is counted.",
+            help="The dense part of all variants, counted elsewhere; {batch} in the path is the samples per device. "
+            "Default: each is counted.",
             rich_help_panel=WHAT,
         ),
     ] = None,
@@ -185,7 +185,7 @@ def _chosen(
     from neuroshard_report.explain.divisions import Room
     from neuroshard_report.terminal.progress import activity
 
-    from neuroshard_cli.local.sweep_models import measured_models, with_counted_dense
+    from neuroshard_cli.local.sweep_models import measured_models
 
     models = options.bundle
     if is_run and options.device_type is None and (models is None or models.is_dir()) and _names_no_device(file):
@@ -203,12 +203,8 @@ def _chosen(
             f"--devices: {devices} {topology.device.name} are {room.num_nodes} nodes, and --run trains on this machine"
             f"; hint: give at most {room.devices_per_node}, or apply the jobs to a cluster"
         )
-    requests = part_requests(variants, options, topology, room)
     with activity("planning", is_silent=quiet) as shown:
-        if is_run and options.dense is None:
-            shown.show("counting dense parts", None)
-            requests = with_counted_dense(variants, requests, folder.runs)
-            shown.show("planning", None)
+        requests = part_requests(variants, options, topology, room)
 
         def planned(distinct: "list[PlanRequest]") -> "Mapping[int, DeviceCount]":
             ready = planned_counts(distinct, bundle=None if options.bundle is None else models, prices={})
