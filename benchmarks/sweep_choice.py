@@ -23,7 +23,7 @@ from neuroshard_dlrm.devices import find_preset
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import read_source, request_of
 from neuroshard_dlrm.sweeps import on_part
-from neuroshard_planner.explain.divisions import PartTimes, Room, best_division, in_turns
+from neuroshard_report.explain.divisions import PartTimes, Room, best_division, in_turns
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 from benchmarks.timed_command import run_timed
