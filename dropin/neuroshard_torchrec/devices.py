@@ -279,6 +279,10 @@ def _pod_size(given: TorchRecTopology | None) -> int | None:
     return getattr(given, "_pod_size", None)
 
 
+_POD_SIZES_OF_PLANS: set[str] = set()
+"""Values that this process has given POD_SIZE_VARIABLE."""
+
+
 def require_pods_of(plan: GivenPlan) -> None:
     """Let TorchRec deal the rows of a node out to the ranks of a planned domain.
 
@@ -286,8 +290,11 @@ def require_pods_of(plan: GivenPlan) -> None:
         DropInError: the script's environment has domains of another size.
     """
     topology = plan.request.topology
+    if os.environ.get(POD_SIZE_VARIABLE) in _POD_SIZES_OF_PLANS:  # of an earlier plan, and not the script's
+        del os.environ[POD_SIZE_VARIABLE]
     if topology.nodes_per_domain > 1 and POD_SIZE_VARIABLE not in os.environ:
         os.environ[POD_SIZE_VARIABLE] = str(topology.nodes_per_domain)
+        _POD_SIZES_OF_PLANS.add(str(topology.nodes_per_domain))
         logger.info("%s is set to %d, for tables that are cut by node", POD_SIZE_VARIABLE, topology.nodes_per_domain)
     problem = pod_size_problem(plan.tables, topology, os.environ.get(POD_SIZE_VARIABLE))
     if problem is not None:

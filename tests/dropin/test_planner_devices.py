@@ -35,7 +35,8 @@ def test_processes_and_memory_are_those_of_torchrecs_topology() -> None:
 
 def test_pods_of_torchrecs_topology_are_domains(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their links are those of a node, tables are cut by their rows, and TorchRec deals them out so."""
-    monkeypatch.delenv(POD_SIZE_VARIABLE, raising=False)
+    monkeypatch.setenv(POD_SIZE_VARIABLE, "")
+    monkeypatch.delenv(POD_SIZE_VARIABLE)
     given = {"world_size": 8, "compute_device": "cuda", "local_world_size": 2}
     by_node = {"tags": ParameterConstraints(sharding_types=["table_row_wise"])}
     made = planner(topology=Topology(**given, pod_size=2), constraints=by_node)
@@ -46,11 +47,13 @@ def test_pods_of_torchrecs_topology_are_domains(monkeypatch: pytest.MonkeyPatch)
     table = next(each for each in plan.tables if each.name == "tags")
     assert (table.sharding_type, len(table.shards)) == (ShardingType.TABLE_ROW_WISE, 4)
     assert os.environ[POD_SIZE_VARIABLE] == "2"
-    with pytest.raises(DropInError, match=f"on domains of 1 nodes, {POD_SIZE_VARIABLE} is 2; hint: set it to 1"):
+    planner(topology=Topology(**given), constraints=by_node).plan(TwoTowers())
+    assert POD_SIZE_VARIABLE not in os.environ
+    monkeypatch.setenv(POD_SIZE_VARIABLE, "4")
+    with pytest.raises(DropInError, match=f"on domains of 1 nodes, {POD_SIZE_VARIABLE} is 4; hint: set it to 1"):
         planner(topology=Topology(**given), constraints=by_node).plan(TwoTowers())
     with pytest.raises(DropInError, match=r"pod_size must divide the number of nodes \(found 3 and 4\)"):
         planner(topology=Topology(**given, pod_size=3)).plan(TwoTowers())
-    monkeypatch.delenv(POD_SIZE_VARIABLE)
 
 
 def test_a_topology_of_ours_is_taken_as_it_is() -> None:
