@@ -69,7 +69,7 @@ def test_the_table_and_the_page_show_gain_and_memory(job_file: Path, tmp_path: P
     assert "shop: 3 variants on 2 h100-80gb" in first.out
     assert "one after the other on 2" in first.out
     assert first.out.count("chosen") == 1
-    assert "without a dense part, predicted (simulated:" in first.out
+    assert "of whole steps, predicted (simulated:" in first.out
     assert "shop-00.yaml to shop-02.yaml; `kubectl apply -f" in first.err
     page = (tmp_path / "sweep" / "sweep.html").read_text()
     for text in ("shop-02", "0.004", "one after the other on 2", "simulated"):
@@ -98,7 +98,7 @@ def test_parts_that_a_setting_does_not_go_with_are_told(tmp_path: Path, neurosha
     result = neuroshard(*command)
 
     assert result.code == 0
-    assert "not possible  2 at a time on 2 devices each: replication.group_sizes[0]: " in result.out
+    assert "not possible  2 at a time on 2 devices each: spec.planner.shardingGroups.sizes[0]: " in result.out
     assert "one after the other on 4" in result.out
     assert result.out.count("not possible") == 4
 
