@@ -68,7 +68,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "command-times": ("planner/neuroshard_planner", "cli/neuroshard_cli/commands/plan.py", "costs/neuroshard_costs"),
     "copied-tables": _SEARCH,
     "sweep-choice": (
-        "planner/neuroshard_planner/explain/divisions.py",
+        "report/neuroshard_report/explain/divisions.py",
         "python/neuroshard_dlrm/sweeps.py",
         *_SEARCH,
         *_LOOP,
