@@ -60,7 +60,7 @@ test-units: $(DEV)
 	$(PYTEST) --junitxml build/times/test.xml -m "not processes and not api_server"
 
 .PHONY: test-processes
-test-processes: $(DEV) $(MOVIELENS) ## Run the tests that start several processes which profile or train, tens of seconds each
+test-processes: $(DEV) $(MOVIELENS) ## Run the tests that start processes which plan, profile, or train, seconds to a minute each
 	@mkdir -p build/times
 	$(PYTEST) --junitxml build/times/test-processes.xml -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
 

@@ -362,6 +362,7 @@ def test_a_port_in_use_is_named(runs: Runs) -> None:
     assert len(runs.starts) == 1
 
 
+@pytest.mark.processes
 def test_ctrl_c_ends_everything_and_the_next_run_goes_on(runs: Runs) -> None:
     """No process is left, and the folder is as it should be."""
     waits = "import os, signal, subprocess, sys; child = subprocess.Popen([sys.executable, '-c', 'input()'], "

@@ -20,9 +20,10 @@ def job_file(tmp_path: Path) -> Path:
     return written(tmp_path / "shop.yaml")
 
 
-def written(path: Path, **spec: Any) -> Path:
+def written(path: Path, *, counts_dense: bool = False, **spec: Any) -> Path:
     """Write a job with these parts of its spec, and a ConfigMap that it does not need."""
-    own = {"trainer": {"numProcPerNode": 2}, "experimental": {"planner": {"workBudget": QUICK_WORK}}}
+    quick = {"workBudget": QUICK_WORK} | ({} if counts_dense else {"denseMemoryPerDevice": "1Mi"})
+    own = {"trainer": {"numProcPerNode": 2}, "experimental": {"planner": quick}}
     config_map = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "other"}, "data": {"a": "b"}}
     path.write_text(yaml.safe_dump_all([job_data("shop", **own | spec), config_map]))
     return path
@@ -59,9 +60,16 @@ def test_each_way_has_the_price_of_the_plans_of_its_parts(job_file: Path, tmp_pa
         assert set(job.config_maps) == {"other"}
 
 
-def test_the_table_and_the_page_show_gain_and_memory(job_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+def test_the_table_and_the_page_show_gain_and_memory(tmp_path: Path, neuroshard: Any) -> None:
     """The same command again finds the folder as it left it."""
-    command = ("sweep", job_file, *ON_TWO, *RATES, "--out", tmp_path / "sweep")
+    command = (
+        "sweep",
+        written(tmp_path / "shop.yaml", counts_dense=True),
+        *ON_TWO,
+        *RATES,
+        "--out",
+        tmp_path / "sweep",
+    )
     first, second = neuroshard(*command), neuroshard(*command)
 
     assert (first.code, second.code) == (0, 0)

@@ -109,6 +109,7 @@ def test_exact_products_are_as_good_as_single_precision(seed: int, inner: int) -
 
 
 @pytest.mark.deep
+@pytest.mark.processes
 def test_processors_change_no_bit() -> None:
     """Demands, times, and exchanges of a bundle, and a simulated device, are the same on all kinds of processors."""
     code = """

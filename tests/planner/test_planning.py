@@ -100,6 +100,7 @@ plans.append(plan(request(*many, topology=topology(32, num_nodes=4, device=devic
 
 @pytest.mark.slow
 @pytest.mark.deep
+@pytest.mark.processes
 def test_other_processes_and_processors_write_plans_of_the_same_bytes() -> None:
     """Nothing depends on the order of sets, on BLAS's kernels and threads, on NumPy's loops, or on fused operations."""
     code = (

@@ -54,6 +54,7 @@ def test_a_simulated_profile_is_whole(tmp_path: Path, tables_file: Path) -> None
     assert manifest.calibration is not None
 
 
+@pytest.mark.processes
 def test_a_simulated_profile_needs_neither_torch_nor_scipy(tmp_path: Path) -> None:
     """The image of a mocked profiler is small."""
     command = ["profile", *SIMULATED, "--out", str(tmp_path / "profile"), "--max-records", "20"]
@@ -67,6 +68,7 @@ def test_a_simulated_profile_needs_neither_torch_nor_scipy(tmp_path: Path) -> No
     assert result.stdout.splitlines()[-1] == ""
 
 
+@pytest.mark.processes
 def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
     """After kill -9 the file holds whole records, and the rest is measured as if nothing had happened."""
     path, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"

@@ -45,6 +45,7 @@ def outputs(kernel: BlockingKernelClient, cell: str) -> dict[str, str]:
 
 
 @pytest.mark.slow
+@pytest.mark.processes
 def test_the_page_runs_in_a_notebook(kernel: BlockingKernelClient) -> None:
     """Each block is a cell: results show, and nothing writes to stderr or needs torch."""
     cells = [*BLOCK.findall(PAGE.read_text(encoding="utf-8")), "import sys\n'torch' in sys.modules"]

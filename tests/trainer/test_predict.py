@@ -212,6 +212,7 @@ def test_raw_rows_have_the_trainers_logits(
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.processes
 def test_lines_of_json_have_logits_by_the_command(run: Run, tmp_path: Path) -> None:
     """The file is run as a program next to the export; the quantized model needs no package of ours."""
     raw = criteo_text(tmp_path, np.random.default_rng(1))

@@ -6,6 +6,8 @@
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,11 @@ def custom_resource_definition() -> Schema:
 
 def job_schema() -> Schema:
     """Return the resource's structural schema, as Kubernetes wants it: no references, one type per field."""
+    return deepcopy(_job_schema())
+
+
+@cache
+def _job_schema() -> Schema:
     source = DLRMTrainingJob.model_json_schema(by_alias=True)
     parts = {name: _structural(source["properties"][name], source["$defs"]) for name in ("spec", "status")}
     return {
