@@ -213,12 +213,14 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         self._last_module = (module, sharders)
         group = _group(pg, asked="collective_plan", otherwise="initialize it, or call plan()")
         with first_of(group):
-            if self.plan_loader is not None:
+            given = gathered((Caps.of(self._settings.topology), self.plan_loader is not None), group)
+            _, is_stored = given[0]  # a script may read the stored plan on rank 0 alone, which TorchRec's planner asks
+            if is_stored:
                 stored = from_rank_0(lambda: self._stored_plan(module, sharders), group)
                 if stored is not None:
                     return stored
             ranks = dist.get_process_group_ranks(group)
-            caps = Caps.least(gathered(Caps.of(self._settings.topology), group))
+            caps = Caps.least([each for each, _ in given])
             question = agreed_question(
                 lambda: question_of(module, sharders, self._settings, ranks=ranks, caps=caps), group
             )

@@ -76,6 +76,7 @@ def main() -> None:
             compare(case)
         require_least_caps()
         require_named_setting()
+        require_stored_plan_of_rank_0()
         require_plan_of_a_group()
         require_counted_managed_collision()
         require_refused_proofs()
@@ -97,6 +98,24 @@ def require_named_setting() -> None:
     planner = NeuroShardPlanner(topology, 64 + dist.get_rank(), device_type="h100-80gb")
     with pytest.raises(DropInError, match="rank 1 and rank 0 differ in batch_size, which is 65 there and 64 on rank 0"):
         planner.collective_plan(TwoTowers())
+
+
+class NothingStored:
+    """A plan loader without a plan."""
+
+    def load(self) -> None:
+        """Return no options."""
+
+    def plan_context_hash(self) -> None:
+        """Return no context."""
+
+
+def require_stored_plan_of_rank_0() -> None:
+    """A plan loader that rank 0 alone has is asked, as by TorchRec's planner; the others do not wait elsewhere."""
+    topology = Topology(world_size=dist.get_world_size(), compute_device="cpu")
+    loader = NothingStored() if dist.get_rank() == 0 else None
+    planner = NeuroShardPlanner(topology, 64, device_type="h100-80gb", plan_loader=loader)
+    assert planner.collective_plan(TwoTowers()).plan.keys() == {"users", "items"}
 
 
 def require_plan_of_a_group() -> None:
