@@ -1,8 +1,9 @@
 """The one error of this package, which handlers of TorchRec's planner errors catch too."""
 
+import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.errors import ExpectedError
-from neuroshard_costs.shards import BYTES_PER_ELEMENT
+from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
@@ -15,6 +16,11 @@ _WORDS = (
     ("batch_size_per_device", "batch_size"),
     ("constraints.sharding_types", "sharding_types of its ParameterConstraints"),
     ("constraints.min_shard_width", "min_partition of its ParameterConstraints"),
+    ("lower min_shard_width", "lower min_partition"),
+    ("constraints.max_shard_width", "as FBGEMM's kernels take"),
+    ("constraints.data_types", "data_type"),
+    ("memory.output_data_type", "output_dtype"),
+    ("memory.dense_bytes", "dense_memory_bytes"),
 )
 """Fields of a plan's request, and what a TorchRec script has in their place."""
 
@@ -39,16 +45,27 @@ def of_planner(error: Exception, request: PlanRequest) -> DropInError:
     What all devices together have no room for is INSUFFICIENT_STORAGE; what fits there but not as the types let it is
     STRICT_CONSTRAINTS.
     """
-    sentence = str(error)
-    for field, word in _WORDS:
-        sentence = sentence.replace(field, word)
+    sentence = in_words_of_script(str(error))
     if not isinstance(error, InfeasibleError):
         return DropInError(sentence, PlannerErrorType.STRICT_CONSTRAINTS)
-    ledger = MemoryLedger(request)
-    needed = sum(
-        table.num_embeddings * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
-        for table in request.tables.tables
-    )
-    has_room = needed <= request.topology.num_devices * ledger.shard_capacity_bytes
+    has_room = _needed_bytes(request) <= request.topology.num_devices * MemoryLedger(request).shard_capacity_bytes
     kind = PlannerErrorType.STRICT_CONSTRAINTS if has_room else PlannerErrorType.INSUFFICIENT_STORAGE
     return DropInError(sentence, kind)
+
+
+def in_words_of_script(sentence: str) -> str:
+    """Return a sentence about a request with the words that a TorchRec script has for its fields."""
+    for field, word in _WORDS:
+        sentence = sentence.replace(field, word)
+    return sentence
+
+
+def _needed_bytes(request: PlanRequest) -> int:
+    """Return the weights and optimizer states of all tables, of each copy of those that may be data_parallel alone."""
+    tables, ledger = request.tables.tables, MemoryLedger(request)
+    rows = np.array([table.num_embeddings for table in tables])
+    columns = np.array([table.embedding_dim for table in tables])
+    index = np.arange(len(tables))
+    once = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
+    alone = [{*(request.placed_types_of(table.name) or ())} == {ShardingType.DATA_PARALLEL} for table in tables]
+    return int((once * np.where(alone, request.topology.num_devices, 1)).sum())

@@ -24,7 +24,7 @@ from neuroshard_torchrec.codecs import wire_of
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.dense_part import dense_bytes
 from neuroshard_torchrec.devices import Caps, PlannedDevices, planned_devices, require_devices_of
-from neuroshard_torchrec.errors import DropInError
+from neuroshard_torchrec.errors import DropInError, in_words_of_script
 from neuroshard_torchrec.first_rank import logger_of
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.managed_collision import managed_collision_bytes
@@ -206,7 +206,7 @@ def question_of(
     try:
         request = validated(PlanRequest, raw, where="request")
     except DocumentError as error:
-        raise DropInError(str(error)) from error
+        raise DropInError(in_words_of_script(str(error))) from error
     return Question(
         tables=tables,
         devices=devices,

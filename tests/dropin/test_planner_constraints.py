@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.tables import DataType, Optimizer
@@ -385,6 +386,60 @@ def test_a_reservation_of_all_memory_is_torchrecs_error() -> None:
         ).plan(TwoTowers())
 
     assert caught.value.error_type is PlannerErrorType.INSUFFICIENT_STORAGE
+
+
+ADAM = EmbeddingBagCollectionSharder(fused_params={"optimizer": EmbOptimType.ADAM})
+
+
+@pytest.mark.parametrize(
+    ("rows", "limit", "sharder", "found"),
+    [
+        (130_000_000, ParameterConstraints(sharding_types=["table_wise"]), None, PlannerErrorType.STRICT_CONSTRAINTS),
+        (600_000_000, ParameterConstraints(), None, PlannerErrorType.INSUFFICIENT_STORAGE),
+        (150_000_000, ParameterConstraints(), ADAM, PlannerErrorType.INSUFFICIENT_STORAGE),
+        (
+            130_000_000,
+            ParameterConstraints(sharding_types=["data_parallel"]),
+            None,
+            PlannerErrorType.INSUFFICIENT_STORAGE,
+        ),
+    ],
+    ids=["one device", "all devices", "with optimizer state", "in copies"],
+)
+def test_the_type_of_an_error_says_what_to_change(
+    rows: int,
+    limit: ParameterConstraints,
+    sharder: EmbeddingBagCollectionSharder | None,
+    found: PlannerErrorType,
+) -> None:
+    """More devices where all together lack room, for copies and optimizer states too; else the constraints."""
+    module = EmbeddingBagCollection(tables=[config("a", rows=rows, columns=192)], device=META)
+    with pytest.raises(DropInError) as caught:
+        planner(topology=Topology(2, "cuda", hbm_cap=80 * 2**30), constraints={"a": limit}).plan(
+            module, [sharder or EmbeddingBagCollectionSharder()]
+        )
+
+    assert caught.value.error_type is found
+
+
+@pytest.mark.parametrize(
+    ("limit", "given", "message"),
+    [
+        (ParameterConstraints(sharding_types=["column_wise"], min_partition=4096), {}, "hint: lower min_partition$"),
+        (ParameterConstraints(sharding_types=["row_wise"]), {}, r"2,048 \(as FBGEMM's kernels take\)"),
+        (ParameterConstraints(output_dtype=TorchRecType.INT8), {}, "^request: output_dtype: "),
+        (ParameterConstraints(), {"batch_size": 10**9}, "^request: batch_size: "),
+        (ParameterConstraints(), {"dense_memory_bytes": -1}, "^request: dense_memory_bytes: "),
+    ],
+    ids=["width", "widest", "output", "batch", "dense"],
+)
+def test_what_is_refused_is_named_in_the_words_of_a_script(
+    limit: ParameterConstraints, given: dict[str, Any], message: str
+) -> None:
+    """A request's fields are not arguments of a script."""
+    module = EmbeddingBagCollection(tables=[config("a", columns=4096)], device=META)
+    with pytest.raises(DropInError, match=message):
+        planner(constraints={"a": limit}, **given).plan(module)
 
 
 def test_a_table_without_an_option_of_the_enumerator_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
