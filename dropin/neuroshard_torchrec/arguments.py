@@ -44,7 +44,9 @@ ARGUMENTS: Mapping[str, Covered] = {
         "effect, as `performance_model`",
     ),
     "storage_reservation": Covered(
-        Treatment.KEPT, "the memory that it reserves is kept free; what it counts as dense replaces our count"
+        Treatment.KEPT,
+        "the memory that it reserves is kept free; what it counts as dense replaces our count, and where it counts "
+        "none the dense part is in it",
     ),
     "proposer": Covered(Treatment.IGNORED, "tunes TorchRec's search"),
     "partitioner": Covered(Treatment.IGNORED, "tunes TorchRec's search"),

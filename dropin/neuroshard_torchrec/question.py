@@ -183,6 +183,8 @@ def question_of(
         logger.warning("%s", unpriced)
     table_set = _with_trained_optimizers(tables, settings)
     kept_free = _reserved(settings, devices, module, sharders, asked.by_name)
+    dense = _first(settings.dense_memory_bytes, kept_free.dense_bytes if kept_free else None)
+    dense = dense_bytes(module, tables) if dense is None else dense
     raw = {
         "schema_version": PlanRequest.schema_name,
         "tables": table_set.model_dump(mode="json", exclude_none=True),
@@ -190,10 +192,8 @@ def question_of(
         "batch_size_per_device": settings.batch_size,
         "optimizer": settings.optimizer or table_set.optimizer,
         "memory": {
-            "dense_bytes": _first(
-                settings.dense_memory_bytes, kept_free.dense_bytes if kept_free else None, dense_bytes(module, tables)
-            ),
-            **({"reserve_fraction": 0.0, "reserve_bytes": kept_free.reserve_bytes} if kept_free else {}),
+            "dense_bytes": dense,
+            **({"reserve_fraction": 0.0, "reserve_bytes": kept_free.beside(dense)} if kept_free else {}),
             **({"output_data_type": limits.output_type} if limits.output_type else {}),
             "managed_collision_bytes": managed_collision_bytes(
                 tables, num_devices=devices.topology.num_devices, batch_size=settings.batch_size

@@ -18,9 +18,13 @@ class Reserved:
     """What a reservation keeps free of each device."""
 
     reserve_bytes: int
-    """In addition to the dense part and the inputs, which a plan's ledger counts."""
+    """In addition to the inputs, which a plan's ledger counts, and to a dense part that the reservation counts."""
     dense_bytes: int | None
-    """Of the dense part as the reservation counts it. None: it does not."""
+    """Of the dense part as the reservation counts it. None: it does not, and keeps memory free for that part too."""
+
+    def beside(self, dense_bytes: int) -> int:
+        """Return what is kept free next to a dense part that is counted elsewhere."""
+        return self.reserve_bytes if self.dense_bytes is not None else max(0, self.reserve_bytes - dense_bytes)
 
 
 def reserved(

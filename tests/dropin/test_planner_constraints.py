@@ -373,7 +373,18 @@ def test_a_storage_reservation_is_kept_free(reservation: Callable[[float], Stora
 
     memory = planned(made).request.memory
     assert memory.reserve_fraction == 0.0
-    assert abs(memory.reserve_bytes - 0.4 * 2**36) <= 1
+    dense = memory.dense_bytes if reservation is FixedPercentageStorageReservation else 0
+    assert abs(memory.reserve_bytes + dense - 0.4 * 2**36) <= 1
+
+
+def test_the_dense_part_is_in_a_reservation_that_counts_none() -> None:
+    """It is for all that is not sharded."""
+    module = nn.Sequential(BAGS, nn.Linear(1000, 1000, bias=False, device=META))
+    for kept, reserve in ((2**30, 2**30 - 16_000_000), (2**20, 0)):
+        made = planner(topology=TOPOLOGY, storage_reservation=FixedPercentageStorageReservation(kept / 2**36))
+        made.plan(module)
+        memory = planned(made).request.memory
+        assert (memory.dense_bytes, memory.reserve_bytes) == (16_000_000, reserve)
 
 
 @pytest.mark.filterwarnings("ignore:HeuristicalStorageReservation:FutureWarning")
