@@ -166,11 +166,13 @@ def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> t
         return ()
     own = ignored_of(given)
     found = []
-    sizes = sorted({each.storage.hbm for each in given.devices})
-    if len(sizes) > 1:
-        found.append(
-            f"topology: its devices have {sizes[0]:,} to {sizes[-1]:,} bytes of hbm; all are planned with the least"
-        )
+    for kind in ("hbm", "ddr"):
+        sizes = sorted({getattr(each.storage, kind) for each in given.devices})
+        if len(sizes) > 1:
+            found.append(
+                f"topology: its devices have {format_bytes(sizes[0])} to {format_bytes(sizes[-1])} of {kind}; all are "
+                "planned with the least"
+            )
     if not own:
         return tuple(found)
     found.append(

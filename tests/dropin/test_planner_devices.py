@@ -14,7 +14,12 @@ from neuroshard_torchrec import DropInError, TorchRecCosts
 from neuroshard_torchrec.devices import planned_devices, require_devices_of
 from support.dropin.dropin_models import TwoTowers
 from support.dropin.dropin_planners import planned, planner
-from torchrec.distributed.planner.types import BasicCommsBandwidths, ParameterConstraints, Topology
+from torchrec.distributed.planner.types import (
+    BasicCommsBandwidths,
+    CustomTopologyData,
+    ParameterConstraints,
+    Topology,
+)
 
 
 class Uneven(BasicCommsBandwidths):  # type: ignore[misc] # torchrec has no types
@@ -151,6 +156,17 @@ def test_a_cap_may_be_a_decimal_number(caplog: pytest.LogCaptureFixture) -> None
     with caplog.at_level(logging.WARNING):
         planner(topology=Topology(world_size=2, compute_device="cuda", hbm_cap=2**38)).plan(TwoTowers())
     assert "has an hbm_cap of 256 GiB; a h100-80gb has 79 GiB, which count" in caplog.text
+
+
+def test_unequal_memory_of_devices_and_hosts_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+    """The least counts, since a table that is cut by rows is on all."""
+    data = {"hbm_cap": [2**34, 2**35], "ddr_cap": [2**36, 2**30]}
+    unequal = Topology(2, "cuda", custom_topology_data=CustomTopologyData(data, 2))
+    with caplog.at_level(logging.WARNING):
+        planner(topology=unequal).plan(TwoTowers())
+
+    assert "its devices have 16 GiB to 32 GiB of hbm; all are planned with the least" in caplog.text
+    assert "its devices have 1 GiB to 64 GiB of ddr" in caplog.text
 
 
 def test_what_a_topology_says_of_links_and_speed_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
