@@ -192,6 +192,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         try:
             question = question_of(module, sharders, self._settings)
         except NoTablesError:
+            self._last_plan, self._last_places = None, {}
             return ShardingPlan({})
         return self._answer(question, self._planned(question))
 
@@ -225,6 +226,7 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
                 lambda: question_of(module, sharders, self._settings, ranks=ranks, caps=caps), group
             )
             if question is None:
+                self._last_plan, self._last_places = None, {}
                 return ShardingPlan({})
             found = from_rank_0(lambda: self._planned(question).to_json(), group)
             return self._answer(question, Plan.from_json(found, where="the plan of rank 0"))

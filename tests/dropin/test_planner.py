@@ -115,6 +115,15 @@ def test_parameters_without_a_shape_take_no_memory(caplog: pytest.LogCaptureFixt
     assert "2 dense parameters have no shape yet" in caplog.text
 
 
+def test_a_module_without_tables_leaves_no_plan_of_an_earlier_one() -> None:
+    """Reports would show another model's."""
+    made = planner()
+    made.plan(TwoTowers())
+
+    assert made.plan(nn.Linear(1, 1)).plan == {}
+    assert made.last_plan is None
+
+
 def test_an_argument_of_neither_planner_is_a_type_error() -> None:
     """As of any function."""
     with pytest.raises(TypeError, match="'bacth_size'"):
