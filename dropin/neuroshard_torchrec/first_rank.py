@@ -1,6 +1,7 @@
 """Messages on the first rank alone, for ranks that all have the same to report."""
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -32,4 +33,6 @@ def _is_told(_: logging.LogRecord) -> bool:
     own = _tells.get()
     if own is not None:
         return own
-    return not (dist.is_initialized() and dist.get_rank())
+    if dist.is_initialized():
+        return dist.get_rank() == 0
+    return os.environ.get("RANK", "0") == "0"  # of a launcher, before the script has a group

@@ -115,6 +115,17 @@ def test_parameters_without_a_shape_take_no_memory(caplog: pytest.LogCaptureFixt
     assert "2 dense parameters have no shape yet" in caplog.text
 
 
+def test_a_launchers_rank_tells_before_there_is_a_group(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may make its planner first."""
+    for rank in ("1", "0"):
+        monkeypatch.setenv("RANK", rank)
+        with caplog.at_level(logging.WARNING):
+            planner(stats=[])
+        assert ("stats: without effect" in caplog.text) == (rank == "0")
+
+
 def test_a_module_without_tables_leaves_no_plan_of_an_earlier_one() -> None:
     """Reports would show another model's."""
     made = planner()
