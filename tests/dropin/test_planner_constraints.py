@@ -533,6 +533,19 @@ def test_a_table_cut_by_columns_within_a_node_is_on_one_node() -> None:
     assert sorted({rank // 2 for rank in each.ranks} for each in tables) == [{0}, {1}]
 
 
+@pytest.mark.parametrize(("columns", "least"), [(4, None), (64, 64)])
+def test_a_grid_of_one_block_is_on_one_node(columns: int, least: int | None) -> None:
+    """TorchRec does not cut a narrow table, and calls it grid_shard all the same."""
+    topology = Topology(world_size=4, local_world_size=2, compute_device="cuda", hbm_cap=2**36)
+    module = EmbeddingBagCollection(tables=[config("a", columns=columns)], device=META)
+    limits = {"a": ParameterConstraints(sharding_types=["grid_shard"], min_partition=least)}
+    found = planner(topology=topology, constraints=limits).plan(module).plan[""]["a"]
+
+    assert found.sharding_type == "grid_shard"
+    assert [each.shard_sizes for each in found.sharding_spec.shards] == [[500, columns]] * 2
+    assert len({rank // 2 for rank in found.ranks}) == 1
+
+
 def test_a_minimum_that_does_not_divide_becomes_the_next_width_that_does() -> None:
     """As in TorchRec: 6 of 16 columns are 8."""
     made = planner(constraints={"tags": ParameterConstraints(min_partition=6)})

@@ -84,6 +84,8 @@ def asked_type(placed: ShardingType, asked: Sequence[ShardingType], topology: To
     """Return the type that constraints name for a table of a placed type: itself, or one that comes to it."""
     if placed in asked:
         return placed
+    if placed is ShardingType.TABLE_ROW_WISE and ShardingType.GRID in asked:
+        return ShardingType.GRID  # of one block of columns
     return next((kind for kind in asked if placed in placed_types((kind,), topology)), placed)
 
 

@@ -175,8 +175,6 @@ class _TableChoice:
         if kernels is not None and not {*self._kernels(kind)} & {*kernels}:
             yield f"needs the kernel {ComputeKernel.of(kind)}, allowed are {', '.join(kernels)}"
         is_grid_alone = kind is ShardingType.GRID and ShardingType.TABLE_ROW_WISE not in asked
-        if is_grid_alone and self.unit.max_blocks == 1:
-            yield "needs two blocks of columns; one is table_row_wise"
         if not kind.is_by_columns:
             yield from self._further_obstacles(kind)
         if is_grid_alone and len(whole_nodes(request, self.allowed)) == 1:

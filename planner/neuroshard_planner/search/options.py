@@ -294,6 +294,8 @@ class Forms:
                 counts, most = problem.tuning.column_shards, min(definition.max_shards, problem.num_devices)
             case ShardingType.GRID:
                 counts, most = problem.tuning.grid_blocks, min(definition.max_blocks, num_nodes)
+                if most == 1 and ShardingType.TABLE_ROW_WISE not in types:
+                    counts = (1,)  # what TorchRec makes of a table that it does not cut
             case _:
                 counts, most = (1,), 1
         gradient_bytes = GRADIENT_BYTES * definition.num_rows * definition.num_columns
