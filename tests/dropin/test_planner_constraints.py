@@ -373,7 +373,7 @@ def test_a_storage_reservation_is_kept_free(reservation: Callable[[float], Stora
 
     memory = planned(made).request.memory
     assert memory.reserve_fraction == 0.0
-    dense = memory.dense_bytes if reservation is FixedPercentageStorageReservation else 0
+    dense = memory.dense_bytes or 0 if reservation is FixedPercentageStorageReservation else 0
     assert abs(memory.reserve_bytes + dense - 0.4 * 2**36) <= 1
 
 
