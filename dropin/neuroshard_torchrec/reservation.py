@@ -23,7 +23,7 @@ class Reserved:
     """Of the dense part as the reservation counts it. None: it does not, and keeps memory free for that part too."""
 
     def beside(self, dense_bytes: int) -> int:
-        """Return what is kept free next to a dense part that is counted elsewhere."""
+        """Return the memory that is kept free next to a dense part that is counted elsewhere."""
         return self.reserve_bytes if self.dense_bytes is not None else max(0, self.reserve_bytes - dense_bytes)
 
 
