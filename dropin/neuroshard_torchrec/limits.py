@@ -151,7 +151,9 @@ def _nodes_of(
     tables: ModelTables, asked: Mapping[str, Sequence[str]], topology: Topology | None
 ) -> Mapping[str, tuple[int, ...]]:
     """Return the devices of the domain of each table that may be table_column_wise alone: the largest tables first."""
-    alone = [name for name, types in asked.items() if tuple(types) == (TABLE_COLUMN_WISE,)]
+    alone = [
+        name for name, types in asked.items() if {*types} - {ShardingType.DATA_PARALLEL.value} == {TABLE_COLUMN_WISE}
+    ]
     nodes, per_node = (1, 0) if topology is None else (topology.num_domains, topology.devices_per_domain)
     cells = {table.name: table.num_embeddings * table.embedding_dim for table in tables.table_set.tables}
     held = [0] * nodes
