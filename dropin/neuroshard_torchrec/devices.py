@@ -17,7 +17,7 @@ from neuroshard_api.sharding.placement_rules import POD_SIZE_VARIABLE, pod_size_
 from neuroshard_costs.bundle import CostBundle, bundle_at, bundled_bundle
 from neuroshard_costs.errors import CostModelError
 from neuroshard_costs.own_costs import OwnCosts
-from torchrec.distributed.planner.constants import HBM_CAP
+from torchrec.distributed.planner.constants import DDR_CAP, HBM_CAP
 from torchrec.distributed.planner.types import Topology as TorchRecTopology
 
 from neuroshard_torchrec.arguments import ignored_of
@@ -128,10 +128,11 @@ def planned_devices(
                 "hint: plan with TorchRec's planner"
             )
         agreed = caps or Caps.of(given)
-        memory = agreed.hbm_bytes
-        if given is not None and (memory < 0 or (memory == 0 and compute_device == "cuda")):
+        memory = agreed.ddr_bytes if compute_device == "cpu" else agreed.hbm_bytes
+        if given is not None and memory <= 0:
             raise DropInError(
-                f"topology: hbm_cap must be at least 1 byte (found {memory}); hint: give a device's memory, or none"
+                f"topology: {cap_of(compute_device)} must be at least 1 byte (found {memory})"
+                "; hint: give a device's memory, or none"
             )
         host_bytes = min(agreed.ddr_bytes * per_node, MAX_MEMORY_BYTES) or None
     problem = models.device_problem(topology.device)
@@ -139,16 +140,17 @@ def planned_devices(
         where = models.manifest.name if isinstance(bundle, OwnCosts) else bundle or "device_type"
         raise DropInError(f"{where}: {problem}; hint: give the cost models of the device")
     warnings = [] if isinstance(bundle, OwnCosts) else list(_warnings(given, topology))
-    if memory == HBM_CAP < topology.device.memory_bytes:
+    cap, default = cap_of(compute_device), DDR_CAP if compute_device == "cpu" else HBM_CAP
+    if memory == default < topology.device.memory_bytes:
         warnings.append(
-            f"topology: has TorchRec's default hbm_cap of {format_bytes(HBM_CAP)}; all of a {topology.device.name}, "
-            f"{format_bytes(topology.device.memory_bytes)}, counts; hint: give another hbm_cap to plan for less"
+            f"topology: has TorchRec's default {cap} of {format_bytes(default)}; all of a {topology.device.name}, "
+            f"{format_bytes(topology.device.memory_bytes)}, counts; hint: give another {cap} to plan for less"
         )
         memory = topology.device.memory_bytes
-    if memory and memory > _EQUAL_MEMORY * topology.device.memory_bytes:
+    if memory and memory != default and memory > _EQUAL_MEMORY * topology.device.memory_bytes:
         warnings.append(
-            f"topology: has an hbm_cap of {memory >> 30} GiB; a {topology.device.name} has "
-            f"{topology.device.memory_bytes >> 30} GiB, which count"
+            f"topology: its {cap} is {format_bytes(memory)}; a {topology.device.name} has "
+            f"{format_bytes(topology.device.memory_bytes)}, which count"
         )
     return PlannedDevices(
         topology=topology,
@@ -158,6 +160,11 @@ def planned_devices(
         max_memory_bytes=min(memory, topology.device.memory_bytes) if memory else None,
         warnings=tuple(warnings),
     )
+
+
+def cap_of(compute_device: str) -> str:
+    """Return the argument of TorchRec's topology that limits a device's memory."""
+    return "ddr_cap" if compute_device == "cpu" else "hbm_cap"
 
 
 def _warnings(given: TorchRecTopology | Topology | None, planned: Topology) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """The one error of this package, which handlers of TorchRec's planner errors catch too."""
 
+import re
+
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.errors import ExpectedError
@@ -23,6 +25,7 @@ _WORDS = (
     ("memory.dense_bytes", "dense_memory_bytes"),
 )
 """Fields of a plan's request, and what a TorchRec script has in their place."""
+_CAP = re.compile(r"an? (hbm_cap|ddr_cap) of [\d.]+ [KMGT]?i?B would do")
 
 
 class DropInError(PlannerError, ExpectedError):  # type: ignore[misc] # torchrec has no types
@@ -39,13 +42,21 @@ class NoTablesError(DropInError):
     """The module has no tables that are to be planned."""
 
 
-def of_planner(error: Exception, request: PlanRequest) -> DropInError:
+def of_planner(error: Exception, request: PlanRequest, *, compute_device: str, is_reserved: bool) -> DropInError:
     """Return an error of the planner in the words of a TorchRec script, typed as TorchRec's planner types it.
 
     What all devices together have no room for is INSUFFICIENT_STORAGE; what fits there but not as the types let it is
     STRICT_CONSTRAINTS.
+
+    Args:
+        error: of the planner.
+        request: that it is of.
+        compute_device: of the topology.
+        is_reserved: whether the script has a storage_reservation, which may take a share of what a cap adds.
     """
-    sentence = in_words_of_script(str(error))
+    sentence = in_words_of_script(str(error), compute_device=compute_device)
+    if is_reserved:
+        sentence = _CAP.sub(r"a larger \1 or a lower storage_reservation would do", sentence)
     if not isinstance(error, InfeasibleError):
         return DropInError(sentence, PlannerErrorType.STRICT_CONSTRAINTS)
     has_room = _needed_bytes(request) <= request.topology.num_devices * MemoryLedger(request).shard_capacity_bytes
@@ -53,11 +64,11 @@ def of_planner(error: Exception, request: PlanRequest) -> DropInError:
     return DropInError(sentence, kind)
 
 
-def in_words_of_script(sentence: str) -> str:
+def in_words_of_script(sentence: str, *, compute_device: str) -> str:
     """Return a sentence about a request with the words that a TorchRec script has for its fields."""
     for field, word in _WORDS:
         sentence = sentence.replace(field, word)
-    return sentence
+    return sentence.replace("an hbm_cap", "a ddr_cap") if compute_device == "cpu" else sentence
 
 
 def _needed_bytes(request: PlanRequest) -> int:

@@ -325,7 +325,12 @@ class NeuroShardPlanner(ShardingPlanner):  # type: ignore[misc] # torchrec has n
         try:
             plan = pipeline.plan(question.request, bundle=question.devices.bundle)
         except PlannerError as error:
-            raise of_planner(error, question.request) from error
+            raise of_planner(
+                error,
+                question.request,
+                compute_device=question.devices.compute_device,
+                is_reserved=self._settings.storage_reservation is not None,
+            ) from error
         self._cache.put(question, plan)
         return plan
 

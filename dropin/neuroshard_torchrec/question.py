@@ -206,7 +206,7 @@ def question_of(
     try:
         request = validated(PlanRequest, raw, where="request")
     except DocumentError as error:
-        raise DropInError(in_words_of_script(str(error))) from error
+        raise DropInError(in_words_of_script(str(error), compute_device=devices.compute_device)) from error
     return Question(
         tables=tables,
         devices=devices,

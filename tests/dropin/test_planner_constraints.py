@@ -377,6 +377,13 @@ def test_a_storage_reservation_is_kept_free(reservation: Callable[[float], Stora
     assert abs(memory.reserve_bytes + dense - 0.4 * 2**36) <= 1
 
 
+def test_a_remedy_names_the_reservation_that_takes_a_share_of_a_larger_cap() -> None:
+    """A cap that would do without it would not do."""
+    topology = Topology(world_size=1, compute_device="cuda", hbm_cap=2**20)
+    with pytest.raises(DropInError, match="hint: a larger hbm_cap or a lower storage_reservation would do; "):
+        planner(topology=topology, storage_reservation=FixedPercentageStorageReservation(0.5)).plan(TwoTowers())
+
+
 def test_the_dense_part_is_in_a_reservation_that_counts_none() -> None:
     """It is for all that is not sharded."""
     module = nn.Sequential(BAGS, nn.Linear(1000, 1000, bias=False, device=META))
@@ -522,10 +529,11 @@ def test_copies_are_made_where_kernels_leave_no_other_type() -> None:
     assert (tags.sharding_type, tags.compute_kernel) == ("data_parallel", "dense")
 
 
-def test_a_table_cut_by_columns_within_a_node_is_on_one_node() -> None:
+@pytest.mark.parametrize("types", [["table_column_wise"], ["table_column_wise", "data_parallel"]])
+def test_a_table_cut_by_columns_within_a_node_is_on_one_node(types: list[str]) -> None:
     """TorchRec calls it table_column_wise."""
     topology = Topology(world_size=4, local_world_size=2, compute_device="cuda", hbm_cap=2**36)
-    limits = {name: ParameterConstraints(sharding_types=["table_column_wise"]) for name in ("tags", "country")}
+    limits = {name: ParameterConstraints(sharding_types=types) for name in ("tags", "country")}
     found = planner(topology=topology, constraints=limits).plan(TwoTowers())
 
     tables = [found.plan["items"]["tags"], found.plan["users"]["country"]]

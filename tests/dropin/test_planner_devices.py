@@ -140,11 +140,27 @@ def test_a_topology_has_the_nodes_of_the_group(
         require_devices_of(topology, ranks)
 
 
-@pytest.mark.parametrize("cap", [0, -5])
-def test_a_cap_of_nothing_is_refused(cap: int) -> None:
+@pytest.mark.parametrize(
+    ("device", "name", "cap"), [("cuda", "hbm_cap", 0), ("cuda", "hbm_cap", -5), ("cpu", "ddr_cap", 0)]
+)
+def test_a_cap_of_nothing_is_refused(device: str, name: str, cap: int) -> None:
     """It is not the same as none."""
-    with pytest.raises(DropInError, match=rf"topology: hbm_cap must be at least 1 byte \(found {cap}\); hint: "):
-        planner(topology=Topology(world_size=2, compute_device="cuda", hbm_cap=cap)).plan(TwoTowers())
+    with pytest.raises(DropInError, match=rf"topology: {name} must be at least 1 byte \(found {cap}\); hint: "):
+        planner(topology=Topology(world_size=2, compute_device=device, **{name: cap})).plan(TwoTowers())
+
+
+def test_memory_of_ranks_on_cpus_is_their_ddr_cap(caplog: pytest.LogCaptureFixture) -> None:
+    """TorchRec's default of it limits nothing, as that of hbm_cap; messages name it."""
+    made = planner(topology=Topology(world_size=2, compute_device="cpu", ddr_cap=2**34))
+    made.plan(TwoTowers())
+    assert planned(made).request.constraints.max_memory_bytes_per_device == 2**34
+
+    with caplog.at_level(logging.WARNING):
+        planner(topology=Topology(world_size=2, compute_device="cpu")).plan(TwoTowers())
+    assert "ddr_cap" not in caplog.text
+    with pytest.raises(DropInError, match="ddr_cap") as refused:
+        planner(topology=Topology(world_size=2, compute_device="cpu", ddr_cap=2**10)).plan(TwoTowers())
+    assert "hbm_cap" not in str(refused.value)
 
 
 def test_a_cap_may_be_a_decimal_number(caplog: pytest.LogCaptureFixture) -> None:
@@ -155,7 +171,7 @@ def test_a_cap_may_be_a_decimal_number(caplog: pytest.LogCaptureFixture) -> None
 
     with caplog.at_level(logging.WARNING):
         planner(topology=Topology(world_size=2, compute_device="cuda", hbm_cap=2**38)).plan(TwoTowers())
-    assert "has an hbm_cap of 256 GiB; a h100-80gb has 79 GiB, which count" in caplog.text
+    assert "its hbm_cap is 256 GiB; a h100-80gb has " in caplog.text
 
 
 def test_unequal_memory_of_devices_and_hosts_is_reported(caplog: pytest.LogCaptureFixture) -> None:
