@@ -102,9 +102,10 @@ UNEVEN = (
     "columns (table 'a')"
 )
 WRONG_MEANS = (
-    ", for which TorchRec computes wrong values without an error; hint: shard all tables table_wise or column_wise"
+    " next to others, for which TorchRec computes wrong values without an error; hint: shard it table_wise, "
+    "column_wise, or data_parallel"
 )
-ALL_BY_ROWS = ", or all of them row_wise or table_row_wise"
+ALL_BY_ROWS = ", or all tables of the collection row_wise or table_row_wise"
 
 BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
     "uneven rows": (
@@ -217,7 +218,7 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
     ),
     "means under grid": (
         lambda: problems(grid(A, TOPOLOGY, (0, 32)), of=(MEAN_A,)),
-        "tables[0].sharding_type: 'a' is grid_shard and 'a' has mean pooling" + WRONG_MEANS + ALL_BY_ROWS,
+        "tables[0].sharding_type: 'a' has mean pooling and is grid_shard" + WRONG_MEANS + ALL_BY_ROWS,
     ),
     "sequences of two widths": (
         lambda: problems(
@@ -231,17 +232,13 @@ BROKEN: dict[str, tuple[Callable[[], list[str]], str]] = {
         lambda: problems(on_node(A, 0, TOPOLOGY), of=(A.model_copy(update={"pooling": Pooling.NONE}),)),
         "tables[0].sharding_type: TorchRec shards no sequence table_row_wise; hint: shard it table_wise, column_wise",
     ),
-    "copied means": (
-        lambda: problems(everywhere(A, TOPOLOGY), of=(MEAN_A,)),
-        "tables[0].sharding_type: 'a' is data_parallel and 'a' has mean pooling",
-    ),
     "means by rows and by columns": (
         lambda: problems(by_columns(B, (0, 16)), by_rows(A, TOPOLOGY), of=(MEAN_B, MEAN_A)),
-        "tables[1].sharding_type: 'a' is row_wise and 'b' has mean pooling",
+        "tables[1].sharding_type: 'a' has mean pooling and is row_wise" + WRONG_MEANS + ALL_BY_ROWS,
     ),
     "means and sums by rows": (
         lambda: problems(by_rows(A, TOPOLOGY), on_node(B, 0, TOPOLOGY), of=(A, MEAN_B)),
-        "tables[0].sharding_type: 'a' is row_wise and 'b' has mean pooling" + WRONG_MEANS,
+        "tables[1].sharding_type: 'b' has mean pooling and is table_row_wise" + WRONG_MEANS,
     ),
 }
 
@@ -256,8 +253,9 @@ def test_each_broken_rule_is_one_sentence(case: str) -> None:
     assert "'a'" in problem or "'b'" in problem
 
 
-def test_means_run_by_columns_and_all_by_rows() -> None:
-    """These are the placements of means that TorchRec computes rightly; sums may be next to them by columns."""
+def test_means_run_uncut_by_rows_and_all_by_rows() -> None:
+    """These are the placements of means that TorchRec computes rightly; sums may be placed in any way next to them."""
+    assert problems(by_rows(A, TOPOLOGY), everywhere(B, TOPOLOGY), of=(A, MEAN_B)) == []
     assert problems(by_columns(A, (0, 16), (1, 16)), by_columns(B, (3, 16)), of=(A, MEAN_B)) == []
     assert problems(by_rows(A, TOPOLOGY), on_node(B, 1, TOPOLOGY), of=(MEAN_A, MEAN_B)) == []
 
@@ -265,15 +263,11 @@ def test_means_run_by_columns_and_all_by_rows() -> None:
 def test_means_and_widths_are_judged_within_a_collection() -> None:
     """Means of one leave rows to the tables of others, and sequences of two have widths of their own."""
     means, sums = (each.model_copy(update={"collection": path}) for each, path in ((MEAN_A, "users"), (B, "items")))
-    assert problems(by_columns(A, (0, 16), (1, 16)), on_node(B, 0, TOPOLOGY), of=(means, sums)) == []
+    assert problems(by_rows(A, TOPOLOGY), by_columns(B, (0, 16)), of=(means, sums)) == []
     (problem,) = problems(
-        by_columns(A, (0, 32)),
-        on_node(B, 0, TOPOLOGY),
-        by_columns(WIDE_B.model_copy(update={"name": "c"}), (0, 32)),
-        of=(means, sums.model_copy(update={"collection": "users"}), WIDE_B.model_copy(update={"name": "c"})),
+        by_rows(A, TOPOLOGY), by_columns(B, (0, 16)), of=(means, sums.model_copy(update={"collection": "users"}))
     )
-    assert "'b' is table_row_wise and 'a' has mean pooling" in problem
-    assert "shard all tables of this collection table_wise" in problem
+    assert "'a' has mean pooling and is row_wise next to others" in problem
 
     rows = [each.model_copy(update={"pooling": Pooling.NONE}) for each in (A, WIDE_B)]
     apart = tuple(each.model_copy(update={"collection": each.name}) for each in rows)

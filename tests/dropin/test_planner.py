@@ -145,8 +145,8 @@ def test_an_argument_of_neither_planner_is_a_type_error() -> None:
     ("given", "message"),
     [
         (
-            {"constraints": {"id": ParameterConstraints(sharding_types=["row_wise"])}},
-            "'users/id': row_wise is not searched next to tables of mean pooling",
+            {"constraints": {"country": ParameterConstraints(sharding_types=["row_wise"])}},
+            "'country': row_wise cuts bags that are averaged",
         ),
         (
             {"constraints": {"tags": ParameterConstraints(sharding_types=["elsewhere"])}},

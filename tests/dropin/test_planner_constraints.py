@@ -687,14 +687,14 @@ def test_buckets_of_managed_collision_that_are_uneven_are_refused() -> None:
         planner(topology=topology).plan(Remapped(length=3))
 
 
-def test_means_hold_back_the_tables_of_their_collection_alone() -> None:
-    """Rows of a table next to a table of means would be averaged; those of another collection are not."""
-    rows = ParameterConstraints(sharding_types=["row_wise"])
-    found = kinds(planner(constraints={"tags": rows}).plan(TwoTowers()))
+def test_rows_of_means_stay_together_and_their_neighbours_have_all_types() -> None:
+    """TorchRec divides sums too as soon as a table of means next to them is cut by rows."""
+    rows, copies = (ParameterConstraints(sharding_types=[kind]) for kind in ("row_wise", "data_parallel"))
+    found = kinds(planner(constraints={"id": rows, "country": copies}).plan(TwoTowers()))
 
-    assert found["items"]["tags"] == "row_wise"
-    with pytest.raises(DropInError, match="'users/id': row_wise is not searched next to tables of mean pooling"):
-        planner(constraints={"id": rows}).plan(TwoTowers())
+    assert (found["users"]["id"], found["users"]["country"]) == ("row_wise", "data_parallel")
+    with pytest.raises(DropInError, match="'country': row_wise cuts bags that are averaged"):
+        planner(constraints={"country": rows}).plan(TwoTowers())
 
 
 def test_tables_without_limits_have_all_types_but_data_parallel() -> None:

@@ -136,9 +136,13 @@ def replicated_optimizer_problem(name: str, optimizer: Optimizer) -> str | None:
     )
 
 
-def has_means_next_to(table: Table, tables: Sequence[Table]) -> bool:
-    """Return whether this table or another one of its collection has mean pooling."""
-    return any(each.is_mean and each.collection_key == table.collection_key for each in tables)
+def cuts_means(kind: ShardingType, table: Table) -> bool:
+    """Return whether rows of a table of mean pooling would be on several devices, which add up parts of its bags.
+
+    TorchRec then divides the joined output of the collection by bag lengths (`_has_mean_pooling_callback` of its
+    ShardedEmbeddingBagCollection): rightly where all its tables are means and `BY_ROWS`, and never under grid_shard.
+    """
+    return table.is_mean and (kind in BY_ROWS or kind is ShardingType.GRID)
 
 
 def sharding_problem(kind: ShardingType, table: Table, request: PlanRequest) -> str | None:
@@ -431,25 +435,18 @@ def collections_of(definitions: Sequence[Table]) -> Sequence[Sequence[int]]:
 def _pooling_problems(
     tables: Sequence[TablePlacement], definitions: Sequence[Table], positions: Sequence[int]
 ) -> Iterator[str]:
-    """Yield the first table of a collection whose bags TorchRec would average wrongly, or divide though they are sums.
-
-    TorchRec divides the joined output of a collection by bag lengths as soon as one table of means is cut by rows.
-    """
-    mean = next((definitions[index] for index in positions if definitions[index].is_mean), None)
+    """Yield the first table of a collection whose bags TorchRec would average wrongly (see `cuts_means`)."""
     types = [tables[index].sharding_type for index in positions]
-    if mean is None or all(kind.is_by_columns for kind in types):
-        return
+    cut = next((at for at, kind in zip(positions, types, strict=True) if cuts_means(kind, definitions[at])), None)
     has_means_alone = all(definitions[index].is_mean for index in positions)
-    if has_means_alone and all(kind in BY_ROWS for kind in types):
+    if cut is None or (has_means_alone and all(kind in BY_ROWS for kind in types)):
         return
-    index = next(index for index in positions if not tables[index].sharding_type.is_by_columns)
-    placement = tables[index]
-    every = "all tables" if len(positions) == len(tables) else "all tables of this collection"
-    by_rows = ", or all of them row_wise or table_row_wise" if has_means_alone else ""
+    placement = tables[cut]
+    by_rows = ", or all tables of the collection row_wise or table_row_wise" if has_means_alone else ""
     yield (
-        f"tables[{index}].sharding_type: {placement.name!r} is {placement.sharding_type.value} and {mean.name!r} has "
-        f"mean pooling, for which TorchRec computes wrong values without an error; hint: shard {every} table_wise or "
-        f"column_wise{by_rows}"
+        f"tables[{cut}].sharding_type: {placement.name!r} has mean pooling and is {placement.sharding_type.value} next "
+        "to others, for which TorchRec computes wrong values without an error; hint: shard it table_wise, "
+        f"column_wise, or data_parallel{by_rows}"
     )
 
 

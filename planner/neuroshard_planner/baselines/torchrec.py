@@ -18,7 +18,7 @@ from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.process.generations import kernels_hint
 from neuroshard_api.process.missing_package import install_hint
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
-from neuroshard_api.sharding.placement_rules import has_means_next_to, sharding_problem
+from neuroshard_api.sharding.placement_rules import cuts_means, sharding_problem
 from neuroshard_costs.shards import FAMILIES
 
 from neuroshard_planner.errors import InfeasibleError
@@ -97,7 +97,7 @@ def _needs_row_blocks(request: PlanRequest) -> bool:
 def _is_trained(request: PlanRequest, table: Table, unit: Unit, kind: ShardingType) -> bool:
     """Return whether TorchRec trains tables so, and its planner is asked for it."""
     tables, topology = request.tables.tables, request.topology
-    if not kind.is_by_columns and has_means_next_to(table, tables):
+    if cuts_means(kind, table):
         return False
     if sharding_problem(kind, table, request) is not None:
         return False

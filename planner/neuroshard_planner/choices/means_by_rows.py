@@ -1,10 +1,10 @@
 """Which collections of tables of means alone are sharded by rows: decided by planning each way.
 
-    all by columns  ->  all by rows  ->  the cheaper, with one collection at a time the other way while that is cheaper
+    no rows cut  ->  all by rows  ->  the cheaper, with one collection at a time the other way while that is cheaper
 
-TorchRec computes means rightly where all tables of a collection are whole or cut by columns, and where all have mean
-pooling and are row_wise or table_row_wise. No step of the search leads from one to the other, so that each way is a
-request of its own: a choice of the collections that are by rows. Results are the same: any gain counts.
+TorchRec computes means rightly where they are whole, cut by columns, or copied, and where all tables of a collection
+have mean pooling and are row_wise or table_row_wise. No step of the search leads from one to the other, so that each
+way is a request of its own: a choice of the collections that are by rows. Results are the same: any gain counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -7,7 +7,13 @@ import numpy as np
 from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType, kernels_of, trivial_case
-from neuroshard_api.sharding.placement_rules import BY_ROWS, collections_of, kernel_obstacle, sharding_problem
+from neuroshard_api.sharding.placement_rules import (
+    BY_ROWS,
+    collections_of,
+    cuts_means,
+    kernel_obstacle,
+    sharding_problem,
+)
 from neuroshard_costs.shards import IndexArray
 
 from neuroshard_planner.errors import RequestError
@@ -51,7 +57,7 @@ def sharding_types(
 
 
 def _collections_with_means(request: PlanRequest, default: tuple[ShardingType, ...]) -> frozenset[object]:
-    """Return the keys of the collections whose tables stay by columns, since some have mean pooling.
+    """Return the keys of the collections whose tables of mean pooling are not cut by rows.
 
     Those of means alone in which the constraints let every table be by rows alone are not among them.
     """
@@ -148,7 +154,7 @@ class _TableChoice:
     unit: Unit
     allowed: BoolArray
     with_means: frozenset[object]
-    """Collections whose tables stay by columns."""
+    """Collections whose tables of mean pooling are not cut by rows."""
     default: tuple[ShardingType, ...]
 
     def types(self) -> frozenset[ShardingType]:
@@ -194,8 +200,11 @@ class _TableChoice:
         table = request.tables.tables[self.index]
         if self.unit.is_group:
             yield "would cut or copy a co-located table, which stays whole on one device"
-        if table.collection_key in self.with_means:
-            yield "is not searched next to tables of mean pooling, of which TorchRec runs few placements rightly"
+        if table.collection_key in self.with_means and cuts_means(kind, table):
+            yield (
+                "cuts bags that are averaged, which TorchRec computes rightly only where all tables of the collection "
+                "have mean pooling and may be row_wise or table_row_wise alone"
+            )
         if is_grouped(table, request) and kind is not ShardingType.DATA_PARALLEL:
             yield "adds up parts of equally many lists on every device, which a group's own collection has not"
         if kind.is_by_node and not len(whole_nodes(request, self.allowed)):

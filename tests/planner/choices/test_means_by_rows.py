@@ -8,6 +8,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.documents.tables import Optimizer, Pooling
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_api.sharding.placement_rules import cuts_means
 from neuroshard_planner.choices.means_by_rows import MOST_CHOSEN, means_by_rows, with_rows
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.plans.checks import plan_problems
@@ -142,12 +143,13 @@ def test_constraints_that_leave_no_choice_are_kept(limits: Constraints) -> None:
     assert means_by_rows(request(HOT, other, constraints=limits), EVERY_TYPE) == ()
 
 
-def test_sums_in_the_collection_keep_means_by_columns() -> None:
+def test_rows_of_means_stay_together_next_to_sums() -> None:
     """TorchRec divides the sums by the lengths of the means' bags."""
     asked = request(HOT, table("sum"), constraints=EVERY)
 
     assert means_by_rows(asked, EVERY_TYPE) == ()
-    assert all(kind.is_by_columns for kind in types_of(planned(asked)))
+    of_means = next(each for each in planned(asked).tables if each.name == HOT.name)
+    assert not cuts_means(of_means.sharding_type, HOT)
 
 
 def test_a_table_of_means_that_is_pinned_stays_by_columns() -> None:

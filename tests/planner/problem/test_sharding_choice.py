@@ -83,7 +83,7 @@ def test_request_wide_settings_exclude_types(fields: dict[str, Any], left: set[S
         pytest.param(table("a", data_type=DataType.FP16), {TW, CW, RW, TWRW, GRID}, id="FP16 copies round otherwise"),
         pytest.param(table("a", num_embeddings=3), {TW, CW, TWRW, GRID, DP}, id="fewer rows than devices"),
         pytest.param(table("a", colocation_group="g"), {TW, CW}, id="co-located"),
-        pytest.param(table("a", pooling=Pooling.MEAN), {TW, CW}, id="means"),
+        pytest.param(table("a", pooling=Pooling.MEAN), {TW, CW, DP}, id="means"),
         pytest.param(table("a", pooling=Pooling.NONE), {TW, CW, RW, DP}, id="a sequence by node"),
     ],
 )
@@ -94,27 +94,26 @@ def test_a_table_excludes_types(member: Table, left: set[ShardingType]) -> None:
     assert types_of(asked) == [left]
 
 
-def test_one_table_of_means_keeps_all_tables_by_columns() -> None:
-    """TorchRec divides the sums of other tables by their bags' lengths."""
+def test_rows_of_means_are_not_cut_next_to_sums() -> None:
+    """TorchRec would divide the sums by their bags' lengths too; the sums themselves may be cut."""
     asked = request(
         table("a"), table("b", pooling=Pooling.MEAN), topology=TWO_NODES, constraints=Constraints(sharding_types=ALL)
     )
 
-    assert types_of(asked) == [{TW, CW}, {TW, CW}]
+    assert types_of(asked) == [set(ALL), {TW, CW, DP}]
 
 
 def test_means_leave_the_tables_of_other_collections_all_types() -> None:
     """TorchRec runs each collection for itself, and sequences are never in one with bags."""
     asked = request(
         table("a", pooling=Pooling.MEAN, collection="users"),
-        table("b", collection="users"),
-        table("c", collection="items"),
-        table("d", pooling=Pooling.NONE, collection="users"),
+        table("b", collection="items"),
+        table("c", pooling=Pooling.NONE, collection="users"),
         topology=TWO_NODES,
         constraints=Constraints(sharding_types=ALL),
     )
 
-    assert types_of(asked) == [{TW, CW}, {TW, CW}, set(ALL), {TW, CW, RW, DP}]
+    assert types_of(asked) == [{TW, CW, DP}, set(ALL), {TW, CW, RW, DP}]
 
 
 def test_devices_leave_the_types_that_fit_them() -> None:

@@ -95,14 +95,14 @@ def random_plan(rng: random.Random) -> tuple[GivenPlan, Optimizer]:
 
 def _random_plan(rng: random.Random) -> tuple[GivenPlan, Optimizer]:
     families = rng.choice((tuple(ShardingType), tuple(ShardingType), BY_ROWS, EXACT))
-    pooling = Pooling.MEAN if families == BY_ROWS and rng.random() < 0.5 else None
+    mean_share = rng.choice((0.0, 1.0)) if families == BY_ROWS else rng.choice((0.0, 0.3))
     tables = tuple(
         builders.table(
             f"t{index}",
             num_embeddings=rng.choice((1, 3, 5, 8, 30, 101)),
             embedding_dim=rng.choice((4, 8, 16, 20, 64)),
             feature_names=rng.choice(((), (f"f{index}", f"g{index}"))),
-            pooling=pooling,
+            pooling=Pooling.MEAN if rng.random() < mean_share else None,
         )
         for index in range(rng.randint(2, 6))
     )
