@@ -189,8 +189,8 @@ def test_470_billion_parameters_fit_on_16_devices_with_host_memory() -> None:
         planned(permitted.model_copy(update={"constraints": Constraints(sharding_types=limits.sharding_types)}))
 
 
-def test_tables_next_to_means_in_host_memory_stay_by_columns() -> None:
-    """The table of means keeps those of its collection by columns, wherever its own rows are."""
+def test_rows_of_means_in_host_memory_stay_together() -> None:
+    """A table of means is not cut by rows next to sums, wherever its own rows are."""
     mean = table("mean", num_embeddings=300_000_000, pooling=Pooling.MEAN)
     hot = table("hot", num_embeddings=3_000_000, embedding_dim=4, pooling_factor=200.0)
 
@@ -198,7 +198,7 @@ def test_tables_next_to_means_in_host_memory_stay_by_columns() -> None:
 
     on_host = {each.name for each in plan.tables if each.compute_kernel in HOST_KERNELS}
     assert on_host == {"mean"}
-    assert all(each.sharding_type in BY_COLUMNS for each in plan.tables)
+    assert next(each for each in plan.tables if each.name == "mean").sharding_type in BY_COLUMNS
     assert not plan_problems(plan)
 
 
