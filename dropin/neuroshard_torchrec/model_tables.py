@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from neuroshard_api.documents.document import DocumentError, validated
-from neuroshard_api.documents.tables import Pooling, TableSet, allowed_name
+from neuroshard_api.documents.tables import Pooling, TableSet, allowed_name, distinct_names
 from neuroshard_profiler.data.statistics import DataStatistics
 from torch import nn
 from torchrec.distributed.planner.types import ParameterConstraints
@@ -101,7 +101,9 @@ def model_tables(
         )
     counts = Counter(config.name for each in collections for config in each.configs)
     members = [(each, config) for each in collections for config in each.configs]
-    names = _names([_name(each.path, config.name, is_unique=counts[config.name] == 1) for each, config in members])
+    names = distinct_names(
+        [_name(each.path, config.name, is_unique=counts[config.name] == 1) for each, config in members]
+    )
     named = [(name, each, config) for name, (each, config) in zip(names, members, strict=True)]
     batches = batches_of(sample_batches)
     statistics = statistics_of(named, batches)
@@ -171,18 +173,6 @@ def model_tables(
 
 def _name(path: str, name: str, *, is_unique: bool) -> str:
     return allowed_name(name if is_unique or not path else f"{path}/{name}")
-
-
-def _names(wanted: Sequence[str]) -> list[str]:
-    """Return these names with numbers after those that occur again, as two of other scripts may: `__`, `__.2`."""
-    found: dict[str, None] = {}
-    for name in wanted:
-        count, own = 1, name
-        while own in found:
-            count += 1
-            own = f"{name}.{count}"
-        found[own] = None
-    return list(found)
 
 
 def _with_names(sentence: str, names: Sequence[str]) -> str:

@@ -45,6 +45,18 @@ def test_a_list_of_configurations_is_a_table_set(tmp_path: Path) -> None:
     assert (found.data_type, found.pooling, found.pooling_factor) == (DataType.FP16, Pooling.MEAN, 2.0)
 
 
+def test_names_that_table_sets_do_not_allow_are_written_as_for_a_model(tmp_path: Path) -> None:
+    """With underscores, and numbers where these make names equal."""
+    wanted = ["user id", "商品", "地区"]
+    raw = [{**CONFIG, "name": name, "feature_names": [f"{name} seen"]} for name in wanted]
+    found = read(raw, tmp_path).tables
+
+    assert [each.name for each in found] == ["user_id", "__", "__.2"]
+    assert [each.feature_names for each in found] == [("user_id_seen",), ("___seen",), ("___seen",)]
+    with pytest.raises(DocumentError, match="'user_id'"):
+        read([raw[0], raw[0]], tmp_path)
+
+
 @pytest.mark.parametrize(
     ("rows", "lookups"), [([400, 39, 17], [3, 2, 1]), ("400,39,17", "3,2,1"), ("400, 39.0, 17", None)]
 )

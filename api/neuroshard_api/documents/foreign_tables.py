@@ -5,10 +5,10 @@ DLRM's scripts and MLPerf's benchmark take: ``num_embeddings_per_feature``, ``mu
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.tables import TableSet, allowed_name, distinct_names
 
 ROWS, LOOKUPS, COLUMNS = "num_embeddings_per_feature", "multi_hot_sizes", "embedding_dim"
 """Of DLRM's scripts: rows and lookups of each table, and columns of all. Lists, or words with commas between."""
@@ -47,7 +47,8 @@ def table_set_of_data(raw: object, *, where: str, name: str) -> TableSet:
         DocumentError: it is none, or one of its tables cannot be planned.
     """
     if isinstance(raw, list):
-        return _whole([_of_config(each, f"[{index}]", where) for index, each in enumerate(raw)], where, name)
+        tables = [_of_config(each, f"[{index}]", where) for index, each in enumerate(raw)]
+        return _whole(_with_allowed_names(tables), where, name)
     if isinstance(raw, dict) and ROWS in raw:
         return _whole(_of_lists(raw, where), where, name)
     return TableSet.from_data(raw, where=where)
@@ -71,6 +72,27 @@ def _of_config(raw: object, position: str, where: str) -> Mapping[str, Any]:
     features = fields.get("feature_names")
     lookups = float(len(features)) if isinstance(features, list) and features else 1.0
     return {"pooling_factor": lookups, **fields}
+
+
+def _with_allowed_names(tables: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return tables under the names that a TorchRec model's tables are planned under.
+
+    Names that are equal as they are stay so, which is an error of the list.
+    """
+    names = [each.get("name") for each in tables]
+    if not _are_texts(names) or not all(names):
+        return tables
+    own = list(dict.fromkeys(names))
+    allowed = dict(zip(own, distinct_names([allowed_name(name) for name in own]), strict=True))
+    return [
+        {**each, "name": allowed[name]}
+        | ({"feature_names": list(map(allowed_name, of))} if _are_texts(of := each.get("feature_names")) else {})
+        for each, name in zip(tables, names, strict=True)
+    ]
+
+
+def _are_texts(value: object) -> TypeGuard[list[str]]:
+    return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
 def _of_lists(raw: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
@@ -94,6 +94,18 @@ def is_table_name(name: str) -> bool:
 def allowed_name(name: str) -> str:
     """Return a table's or a feature's name with underscores for the characters that table sets do not allow."""
     return re.sub(r"[^A-Za-z0-9_.:/-]", "_", name)
+
+
+def distinct_names(wanted: Sequence[str]) -> list[str]:
+    """Return these names with numbers after those that occur again, as two of other scripts may: `__`, `__.2`."""
+    found: dict[str, None] = {}
+    for name in wanted:
+        count, own = 1, name
+        while own in found:
+            count += 1
+            own = f"{name}.{count}"
+        found[own] = None
+    return list(found)
 
 
 class Pooling(StrEnum):
