@@ -108,8 +108,14 @@ class Question:
             "device_type": request.topology.device.name,
             "batch_size": str(request.batch_size_per_device),
             "optimizer": request.optimizer.value,
-            **{f"memory ({name})": str(value) for name, value in request.memory},
-            **{f"constraints ({name})": str(value) for name, value in request.constraints},
+            **{_MEMORY_WORDS.get(name, f"memory ({name})"): _plain(value) for name, value in request.memory},
+            **{f"constraints ({name})": _plain(value) for name, value in request.constraints if name != "tables"},
+            **{
+                f"{field} of table {table!r}": _plain(value)
+                for table, limits in sorted((request.constraints.tables or {}).items())
+                for field, value in limits
+                if value is not None
+            },
             **{f"constraints of table {name!r}": str(each) for name, each in sorted(self.carried.items())},
         }
 
@@ -122,6 +128,19 @@ class Question:
             )
             for table in self.request.tables.tables
         }
+
+
+_MEMORY_WORDS = {
+    "reserve_bytes": "the bytes that storage_reservation keeps free",
+    "dense_bytes": "the bytes of the dense part (dense_memory_bytes)",
+    "output_data_type": "output_dtype",
+}
+"""Fields of a request's memory, and what a script has in their place."""
+
+
+def _plain(value: object) -> str:
+    """Return a value in words, without the names of our classes."""
+    return ", ".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)
 
 
 def question_of(

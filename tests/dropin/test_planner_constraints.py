@@ -16,6 +16,7 @@ from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_torchrec import DropInError, NeuroShardPlanner
 from neuroshard_torchrec.arguments import ARGUMENTS, COPIED, FIELDS, TOPOLOGY_ARGUMENTS, guide_table
+from neuroshard_torchrec.question import question_of
 from support.dropin.dropin_models import META, Remapped, TwoTowers, config
 from support.dropin.dropin_planners import kinds, planned, planner
 from torch import nn
@@ -695,6 +696,15 @@ def test_rows_of_means_stay_together_and_their_neighbours_have_all_types() -> No
     assert (found["users"]["id"], found["users"]["country"]) == ("row_wise", "data_parallel")
     with pytest.raises(DropInError, match="'country': row_wise cuts bags that are averaged"):
         planner(constraints={"country": rows}).plan(TwoTowers())
+
+
+def test_ranks_that_differ_read_the_words_of_a_script() -> None:
+    """A message shows both values of a setting, by table and field, and no names of our classes."""
+    limits = {"tags": ParameterConstraints(sharding_types=["row_wise", "table_wise"])}
+    settings = question_of(TwoTowers(), None, planner(constraints=limits)._settings).settings
+
+    assert settings["sharding_types of table 'tags'"] == "table_wise, row_wise"
+    assert not any("=" in value or "<" in value for value in settings.values())
 
 
 def test_tables_without_limits_have_all_types_but_data_parallel() -> None:
