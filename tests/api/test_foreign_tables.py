@@ -45,6 +45,14 @@ def test_a_list_of_configurations_is_a_table_set(tmp_path: Path) -> None:
     assert (found.data_type, found.pooling, found.pooling_factor) == (DataType.FP16, Pooling.MEAN, 2.0)
 
 
+def test_configurations_without_pooling_are_sequences(tmp_path: Path) -> None:
+    """As `asdict` gives those of an EmbeddingCollection; a list by hand that leaves pooling out has sums."""
+    whole = {field: value for field, value in CONFIG.items() if field != "pooling"}
+    by_hand = {"name": "shop", "num_embeddings": 1000, "embedding_dim": 64}
+
+    assert [read([each], tmp_path).tables[0].pooling for each in (whole, by_hand)] == [Pooling.NONE, None]
+
+
 def test_names_that_table_sets_do_not_allow_are_written_as_for_a_model(tmp_path: Path) -> None:
     """With underscores, and numbers where these make names equal."""
     wanted = ["user id", "商品", "地区"]

@@ -1,14 +1,15 @@
 """Tables as TorchRec's scripts have them, turned into a table set's plain data.
 
-A list of the fields of ``EmbeddingBagConfig``, as `dataclasses.asdict` and a JSON encoder give them; or the lists that
-DLRM's scripts and MLPerf's benchmark take: ``num_embeddings_per_feature``, ``multi_hot_sizes``, ``embedding_dim``.
+A list of the fields of ``EmbeddingBagConfig`` or ``EmbeddingConfig``, as `dataclasses.asdict` and a JSON encoder give
+them; or the lists that DLRM's scripts and MLPerf's benchmark take: ``num_embeddings_per_feature``,
+``multi_hot_sizes``, ``embedding_dim``.
 """
 
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.documents.tables import TableSet, allowed_name, distinct_names
+from neuroshard_api.documents.tables import Pooling, TableSet, allowed_name, distinct_names
 
 ROWS, LOOKUPS, COLUMNS = "num_embeddings_per_feature", "multi_hot_sizes", "embedding_dim"
 """Of DLRM's scripts: rows and lookups of each table, and columns of all. Lists, or words with commas between."""
@@ -28,6 +29,10 @@ _WITHOUT_EFFECT = frozenset(
     }
 )
 """Fields of EmbeddingBagConfig that say nothing of where a table is placed."""
+
+
+_IN_EVERY_CONFIG = frozenset({"init_fn", "need_pos"})
+"""Fields that `asdict` gives of an EmbeddingBagConfig, which has `pooling` too, and of an EmbeddingConfig."""
 
 
 def are_foreign_tables(raw: object) -> bool:
@@ -69,6 +74,8 @@ def _of_config(raw: object, position: str, where: str) -> Mapping[str, Any]:
     fields = {field: value for field, value in raw.items() if field not in {*_WITHOUT_EFFECT, "use_virtual_table"}}
     for field in {"data_type", "pooling"} & fields.keys():  # str() of an enum has its class before it
         fields[field] = str(fields[field]).rpartition(".")[2]
+    if "pooling" not in raw and raw.keys() >= _IN_EVERY_CONFIG:  # asdict of an EmbeddingConfig: sequences
+        fields["pooling"] = Pooling.NONE.value
     features = fields.get("feature_names")
     lookups = float(len(features)) if isinstance(features, list) and features else 1.0
     return {"pooling_factor": lookups, **fields}
