@@ -1,12 +1,16 @@
 """torchrun with exit codes."""
 
+import signal
 import socket
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_trainer.launch import exit_code_of, main
 from torch.distributed import run
+from torch.distributed.elastic.metrics.api import prof
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
 
 class Failure:
@@ -41,6 +45,18 @@ class Failure:
 def test_the_exit_code_is_that_of_the_cause(failures: list[Any], expected: int) -> None:
     """Processes that end because another one did say nothing of the cause."""
     assert exit_code_of(dict(enumerate(failures))) == expected
+
+
+def test_a_signal_before_a_timer_of_torchrun_has_begun_is_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's timer then raises an error of its own, in which the signal is hidden."""
+
+    def stopped() -> None:
+        raise SignalException("stopped", sigval=signal.SIGTERM)
+
+    monkeypatch.setattr("torch.distributed.elastic.metrics.api.time", SimpleNamespace(time=stopped))
+    monkeypatch.setattr(run, "run", prof(lambda _: None))
+
+    assert main(["--standalone", "--no-python", "true"]) == ExitCode.STOPPED
 
 
 @pytest.mark.parametrize("backend", ["static", "c10d"])

@@ -57,6 +57,10 @@ def main(arguments: Sequence[str]) -> int:
         return _SIGNALLED + error.sigval
     except (DistNetworkError, DistStoreError, RendezvousError) as error:
         return _report_not_met(options.rdzv_endpoint or f"{options.master_addr}:{options.master_port}", error)
+    except UnboundLocalError as error:  # of torch's timers, where a signal comes before they have begun
+        if not isinstance(error.__context__, SignalException):
+            raise
+        return _SIGNALLED + error.__context__.sigval
     return ExitCode.OK
 
 
