@@ -125,7 +125,7 @@ def test_readers_give_way_to_their_rank_and_end_with_it(tmp_path: Path, ranks: R
     assert list(ended.codes) == [-signal.SIGKILL], output(tmp_path, 0)
     printed = re.search(r"^(\d+) (\d+)$", output(tmp_path, 0), re.MULTILINE)
     assert printed is not None, output(tmp_path, 0)
-    assert "niceness 10 10" in output(tmp_path, 0)
+    assert "give way: True True" in output(tmp_path, 0)
     pids = [int(pid) for pid in printed.groups()]
     eventually("the readers have ended", lambda: all(has_ended(pid) for pid in pids), within_s=60)
 
