@@ -253,14 +253,15 @@ def _with_dense(request: PlanRequest, job: DLRMTrainingJob) -> PlanRequest:
         _say_not_counted()
         return request
     # Jobs that differ in nothing else have one count: variants of a sweep, and devices of an estimate.
-    equal = {**dense_signature(job), "tables": request.tables.to_json(), "batch": str(request.batch_size_per_device)}
-    key = (json.dumps(equal), request.topology.device.is_cpu)
+    tables = [table.model_dump(mode="json") for table in request.tables.tables]
+    decides = [dense_signature(job), tables, request.batch_size_per_device, request.topology.device.is_cpu]
+    key = json.dumps(decides)
     if key not in _COUNTED:
         _COUNTED[key] = _counted(job, request.tables, on_cpu=request.topology.device.is_cpu)
     return request.with_dense(_COUNTED[key], where="the counted dense part")
 
 
-_COUNTED: dict[tuple[str, bool], DenseProfile] = {}
+_COUNTED: dict[str, DenseProfile] = {}
 
 
 def _counted(job: DLRMTrainingJob, tables: TableSet, *, on_cpu: bool) -> DenseProfile:

@@ -6,7 +6,12 @@ from typing import Any
 
 import pytest
 import yaml
+from neuroshard_api.documents.dense_profile import DenseProfile
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.job_file import read_job_file
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_dlrm import requests
+from neuroshard_trainer.dense_profile import dense_profile
 from support.builders import job_data
 from support.cli.searches import QUICK_WORK
 
@@ -84,6 +89,22 @@ def test_the_table_and_the_page_show_gain_and_memory(tmp_path: Path, neuroshard:
         assert text in page
 
 
+def test_equal_dense_parts_are_counted_once(tmp_path: Path, neuroshard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants differ in their names, and rates decide no size."""
+    sizes: list[int] = []
+
+    def counted(job: DLRMTrainingJob, tables: TableSet, *, on_cpu: bool) -> DenseProfile:
+        sizes.append(job.spec.model.batch_size_per_device)
+        return dense_profile(job, tables, multi_tensor=not on_cpu)
+
+    monkeypatch.setattr(requests, "_counted", counted)
+    monkeypatch.setattr(requests, "_COUNTED", {})
+    path = written(tmp_path / "shop.yaml", counts_dense=True)
+    neuroshard("sweep", path, *ON_TWO, *RATES, "--out", tmp_path / "sweep")
+
+    assert sorted(sizes) == [8192, 16384]
+
+
 def test_a_variant_that_needs_all_devices_has_them(tmp_path: Path, neuroshard: Any) -> None:
     """While the others share them; the way that is not possible has the reason."""
     tables = [{"name": "user", "numEmbeddings": 60_000_000, "embeddingDim": 64}]
@@ -117,9 +138,9 @@ def test_variants_without_room_are_told(tmp_path: Path, neuroshard: Any) -> None
     path = written(tmp_path / "shop.yaml", model={"embeddingTables": tables})
     result = neuroshard("sweep", path, *ON_TWO, *RATES, "--out", tmp_path / "sweep")
     written(path)
-    mended = neuroshard("sweep", path, *ON_TWO, "--set", "spec.training.seed=1,2", "--out", tmp_path / "sweep")
+    again = neuroshard("sweep", path, *ON_TWO, "--set", "spec.training.seed=1,2", "--out", tmp_path / "sweep")
 
-    assert (result.code, result.out, mended.code) == (3, "", 0)
+    assert (result.code, result.out, again.code) == (3, "", 0)
     assert "variant denseLearningRate=0.001: has no plan on 2 devices: " in result.err
     assert "hint: " in result.err
 
