@@ -1,7 +1,12 @@
 """Documents that the training in a run's folder wrote about itself."""
 
+from typing import TYPE_CHECKING
+
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.shared.measured import Measured, measured_of
+
+if TYPE_CHECKING:
+    from neuroshard_api.documents.progress import TrainingProgress
 
 
 def measured_in(directory: RunDirectory) -> Measured:
@@ -15,3 +20,15 @@ def measured_in(directory: RunDirectory) -> Measured:
         where=str(directory.train_dir),
         plan_sha256=file_digest(directory.plan_file),
     )
+
+
+def progress_in(directory: RunDirectory) -> "TrainingProgress | None":
+    """Return the progress of the training in a run's folder. None: nothing that can be read yet."""
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.documents.progress import TrainingProgress
+    from neuroshard_api.job.stage_commands import PROGRESS_FILE
+
+    try:
+        return TrainingProgress.read(directory.train_dir / PROGRESS_FILE)
+    except (DocumentError, OSError):
+        return None

@@ -55,7 +55,7 @@ def run_stage(
         StageSuspendedError: this process got SIGTSTP.
         KeyboardInterrupt: this process was asked to stop; so were the command's, which had their grace period.
     """
-    with _stoppable(), log.open("wb") as output:
+    with stoppable({signal.SIGTSTP: _suspend}), log.open("wb") as output:
         process = subprocess.Popen(  # noqa: S603 - the stages' commands, or the user's own trainer
             list(command),
             env={**os.environ, **environment, MARK_VARIABLE: mark},
@@ -123,18 +123,20 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
+def _suspend(_number: int, _frame: FrameType | None) -> None:
+    """Take Ctrl-Z as the wish to free the devices."""
+    signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a second one before `_stop` ignores it would skip that
+    raise StageSuspendedError
+
+
 @contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """Take SIGTERM and the end of the terminal as Ctrl-C, and Ctrl-Z as the wish to free the devices."""
+def stoppable(others: Mapping[signal.Signals, Callable[[int, FrameType | None], None]]) -> Iterator[None]:
+    """Take SIGTERM and the end of the terminal as Ctrl-C, and have handlers of other signals; afterwards as before."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    def suspend(_number: int, _frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTSTP, signal.SIG_IGN)  # a second one before `_stop` ignores it would skip that
-        raise StageSuspendedError
-
-    handlers = {signal.SIGTERM: interrupt, signal.SIGHUP: interrupt, signal.SIGTSTP: suspend}
+    handlers = {signal.SIGTERM: interrupt, signal.SIGHUP: interrupt, **others}
     before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
     try:
         yield

@@ -9,6 +9,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.measured import progress_in
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.stage_failure import failure_of, shown_lines
 from neuroshard_cli.local.stage_process import StageSuspendedError, StageTimeoutError, run_stage
@@ -127,16 +128,11 @@ class StageRunner:
 
     def _newest(self, stage: str) -> str:
         """Return the progress of a stage: from the trainer's document, or the last line of the log."""
-        from neuroshard_api.documents.document import DocumentError
-        from neuroshard_api.documents.progress import TrainingProgress
         from neuroshard_api.job.stage_commands import PROGRESS_FILE
 
-        progress = self._directory.train_dir / PROGRESS_FILE
-        if stage == "train" and progress.exists():
-            try:
-                return progress_line(TrainingProgress.read(progress))
-            except DocumentError:
-                return ""  # a trainer of the user's own may write what it likes
+        if stage == "train" and (self._directory.train_dir / PROGRESS_FILE).exists():
+            progress = progress_in(self._directory)
+            return "" if progress is None else progress_line(progress)  # a trainer of one's own may write anything
         return last_line(self._directory.log(stage))
 
 

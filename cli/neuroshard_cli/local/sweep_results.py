@@ -8,7 +8,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.hints import last_message
 
 from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.local.measured import measured_in
+from neuroshard_cli.local.measured import measured_in, progress_in
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.progress import TrainingProgress
@@ -91,7 +91,7 @@ class SweepResults:
         names = short_names(paths)
         values = {path: value_text(value) for path, value in variant.settings.items()}
         directory, status = folder.run_directory(variant.name), self._statuses.get(variant.name)
-        progress = progress_of(directory)
+        progress = progress_in(directory)
         states: dict[int | None, str] = {None: "waiting", ExitCode.OK: "done", ExitCode.INTERRUPTED: "interrupted"}
         state = states.get(status, "failed")
         return VariantResult(
@@ -116,18 +116,6 @@ def failure_text(base: RunDirectory, name: str) -> str:
     """Return the last message of a variant's run."""
     text = base.log(name).read_text(encoding="utf-8", errors="replace")
     return last_message(text.splitlines()).removeprefix("error: ")
-
-
-def progress_of(directory: RunDirectory) -> "TrainingProgress | None":
-    """Return the progress of a run's training. None: nothing that can be read yet."""
-    from neuroshard_api.documents.document import DocumentError
-    from neuroshard_api.documents.progress import TrainingProgress
-    from neuroshard_api.job.stage_commands import PROGRESS_FILE
-
-    try:
-        return TrainingProgress.read(directory.train_dir / PROGRESS_FILE)
-    except (DocumentError, OSError):
-        return None
 
 
 def samples_per_second(directory: RunDirectory) -> float | None:

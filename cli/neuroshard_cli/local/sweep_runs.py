@@ -3,24 +3,22 @@
 Each variant has a run directory, so that the same sweep resumes each where it stopped, and repeats none that is done.
 """
 
-import contextlib
 import os
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from types import FrameType
 
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_report.explain.divisions import FreeDevices, Room
 
 from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.measured import progress_in
 from neuroshard_cli.local.progress_view import RunView, State
-from neuroshard_cli.local.stage_process import MARK_VARIABLE, end_marked
+from neuroshard_cli.local.stage_process import MARK_VARIABLE, end_marked, stoppable
 from neuroshard_cli.local.stage_runner import last_line, progress_line
-from neuroshard_cli.local.sweep_results import failure_text, progress_of
+from neuroshard_cli.local.sweep_results import failure_text
 
 LOOK_EVERY_S = 0.2
 NEUROSHARD = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
@@ -69,7 +67,7 @@ def train_variants(
     """
     end_marked(str(base.path))
     free, waiting, training = FreeDevices(room), list(runs), list[_Training]()
-    with _stoppable():
+    with stoppable({}):
         try:
             while waiting or training:
                 while waiting and (devices := free.take(waiting[0].num_devices)) is not None:
@@ -110,7 +108,7 @@ def _show_end(training: _Training, view: RunView, base: RunDirectory) -> None:
 
 
 def _newest(run: VariantRun, base: RunDirectory) -> str:
-    progress = progress_of(run.directory)
+    progress = progress_in(run.directory)
     return last_line(base.log(run.name)) if progress is None else progress_line(progress)
 
 
@@ -127,18 +125,3 @@ def _stop(training: Sequence[_Training]) -> None:
                     other.process.terminate()
             else:
                 break
-
-
-@contextlib.contextmanager
-def _stoppable() -> Iterator[None]:
-    """Take SIGTERM and the end of the terminal as Ctrl-C."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
