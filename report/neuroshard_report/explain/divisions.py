@@ -10,7 +10,6 @@ early and the mean variant earlier.
 """
 
 import heapq
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -154,14 +153,6 @@ def best_division(times: Sequence[PartTimes], room: Room) -> Division | None:
     starts = {tuple(_smallest_from(each, place) for each in times) for place in range(len(room.sizes))}
     found = [_improved(list(start), times, room) for start in sorted(starts)]
     return min(found, key=lambda each: (each.total, each.mean_end))
-
-
-def least_total(times: Sequence[PartTimes], room: Room) -> float:
-    """Return a time that no division is below: devices are never more than full, and no training is cut."""
-    sizes = room.sizes
-    areas = [min(size * time for size, time in zip(sizes, each, strict=True) if time is not None) for each in times]
-    longest = max(min(time for time in each if time is not None) for each in times)
-    return max(longest, math.fsum(areas) / room.num_devices)
 
 
 def _smallest_from(times: PartTimes, place: int) -> int:

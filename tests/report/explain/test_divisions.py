@@ -1,6 +1,7 @@
 """How devices are divided among variants: a schedule that keeps to them, next to an exhaustive search."""
 
 import itertools
+import math
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,6 @@ from neuroshard_report.explain.divisions import (
     best_division,
     equal_division,
     in_turns,
-    least_total,
 )
 from support.depth import generated
 
@@ -43,6 +43,14 @@ def best_of_all_sizes(times: list[PartTimes], room: Room) -> float:
         ).total
         for places in itertools.product(*fitting)
     )
+
+
+def least_total(times: list[PartTimes], room: Room) -> float:
+    """Return a time that no division is below: devices are never more than full, and no training is cut."""
+    sizes = room.sizes
+    areas = [min(size * time for size, time in zip(sizes, each, strict=True) if time is not None) for each in times]
+    longest = max(min(time for time in each if time is not None) for each in times)
+    return max(longest, math.fsum(areas) / room.num_devices)
 
 
 @generated(60, 2000)
