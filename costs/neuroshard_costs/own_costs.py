@@ -33,7 +33,7 @@ class EmbeddingCosts(Protocol):
 
 @dataclass(init=False, eq=False, frozen=True, slots=True)
 class OwnCosts(CostBundle):
-    """A bundle whose lookups and all-to-alls are priced by three methods; all else costs what it does in the base.
+    """A bundle whose lookups and all-to-alls are priced by three methods; other costs are those of the base.
 
     Args:
         costs: the three methods.

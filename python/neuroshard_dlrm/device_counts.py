@@ -20,11 +20,10 @@ from neuroshard_planner.pipeline import plan
 from neuroshard_report.explain.device_counts import DeviceCount, at_device_count
 
 from neuroshard_dlrm.devices import find_preset
-from neuroshard_dlrm.options import RequestOptions
+from neuroshard_dlrm.options import MOST_DEVICES, RequestOptions
 from neuroshard_dlrm.requests import Source, request_of
 
 MOST_POINTS = 64
-MOST_DEVICES = 4096
 FEW = 2
 """Plans that are made in this process: the start of others takes longer."""
 DEFAULT_SAMPLES_PER_DEVICE = 8192

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 DEFAULT_BATCHES = 10
 """Maximum number of batches of a module that are read."""
+MOST_DEVICES = 4096
+"""That a plan is priced on for a user who compares numbers of devices, or divides them."""
 BATCH_PLACEHOLDER = "{batch}"
 """In the path of a counted dense part: samples per device."""
 

@@ -3,7 +3,6 @@
 A variant keeps the job's global batch, so that a part of fewer devices has more samples on each of them.
 """
 
-import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -148,7 +147,7 @@ def on_part(file: JobFile, size: int, room: Room) -> JobFile:
         "spec.trainer.numNodes": nodes,
     }
     share = (per_node, trainer.devices_per_node)
-    document: Mapping[str, Any] = copy.deepcopy(dict(file.document))
+    document = file.document
     resources = (document["spec"].get("trainer") or {}).get("resourcesPerNode") or {}
     if resources:
         settings["spec.trainer.resourcesPerNode"] = {

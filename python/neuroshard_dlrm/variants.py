@@ -103,7 +103,7 @@ def expanded(file: JobFile, choices: Mapping[str, Sequence[Any]]) -> tuple[Varia
 
     Args:
         file: the job.
-        choices: values by path. A mapping stands for the fields in it, so that one value may set several.
+        choices: values by path. A mapping sets each of the fields in it.
 
     Raises:
         CommandError: a field is unknown, is not free, or is set twice; or there are too many variants, or one alone.

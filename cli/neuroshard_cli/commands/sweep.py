@@ -10,7 +10,7 @@ import typer
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
-from neuroshard_dlrm.options import RequestOptions
+from neuroshard_dlrm.options import MOST_DEVICES, RequestOptions
 
 from neuroshard_cli.commands.run import require_local, require_trainable
 from neuroshard_cli.shared.completion import complete_device_types
@@ -27,14 +27,12 @@ if TYPE_CHECKING:
     from neuroshard_cli.local.sweep_folder import SweepFolder
     from neuroshard_cli.local.sweep_results import SweepResults
 
-MAX_DEVICES = 4096
-
 
 def sweep(  # noqa: PLR0917 - typer passes by name
     job: Annotated[Path, typer.Argument(metavar="JOB", help="A DLRMTrainingJob in YAML or JSON.")],
     devices: Annotated[
         int,
-        typer.Option(min=1, max=MAX_DEVICES, help="Devices for all variants together.", rich_help_panel=MOST_USED),
+        typer.Option(min=1, max=MOST_DEVICES, help="Devices for all variants together.", rich_help_panel=MOST_USED),
     ],
     set_: Annotated[
         list[str],
@@ -188,7 +186,12 @@ def _chosen(
     from neuroshard_cli.local.sweep_models import measured_models
 
     models = options.bundle
-    if is_run and options.device_type is None and (models is None or models.is_dir()) and _names_no_device(file):
+    if (
+        is_run
+        and options.device_type is None
+        and (models is None or models.is_dir())
+        and file.job.spec.profiler.device_type is None
+    ):
         models, topology = measured_models(file, folder.runs, given=models, devices=devices)
         options = replace(options, bundle=models)
     else:
@@ -212,10 +215,6 @@ def _chosen(
 
         choice = chosen_division(variants, requests, room, device_type=found.manifest.device.name, planned=planned)
     return choice, models
-
-
-def _names_no_device(file: "JobFile") -> bool:
-    return file.job.spec.profiler.device_type is None
 
 
 def _write_jobs(variants: "Sequence[Variant]", choice: "SweepChoice", folder: "SweepFolder") -> None:

@@ -27,7 +27,7 @@ class SweepFolder:
         runs/sweep.json              the variants that the folder is for
         runs/JOB-00/                 run directory of a variant that was trained here
         runs/logs/JOB-00.log         what its run printed
-        runs/profile/ runs/dense/    measured cost models of this machine, and counted dense parts
+        runs/profile/                measured cost models of this machine
 
     Args:
         path: is made if need be.
