@@ -16,7 +16,7 @@ from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, 
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_trainer.data.collation import Make
-from neuroshard_trainer.data.deduplication import Deduplicated
+from neuroshard_trainer.data.deduplication import WithoutRepeats
 from neuroshard_trainer.data.readers import Readers, start_server
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.measure.step_reporter import StepReporter
@@ -126,7 +126,7 @@ def waits_of(form: str, folder: Path, data: Path) -> dict[str, float]:
         own = DeduplicationForm(form)
         members = tuple(keys.index(name) for name in USER)
         apart = frozenset({0} if own is DeduplicationForm.GROUPED else ())
-        without = Deduplicated(make=maker.training, groups=(members,), apart=apart)
+        without = maker.collating(WithoutRepeats(groups=(members,), apart=apart)).training
         factor, make = BATCH_SIZE / without(0).num_distinct[0], without
         group = DeduplicatedGroup(group=USER[0], features=USER, form=own, factor=factor)
         plan = plan.model_copy(update={"deduplication": (group,)})

@@ -11,7 +11,7 @@ from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
-from neuroshard_trainer.data.deduplication import deduplicated
+from neuroshard_trainer.data.deduplication import WithoutRepeats
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.measure.step_reporter import StepReporter
 
@@ -66,14 +66,15 @@ class TimedForm:
         folder: Path,
     ) -> None:
         keys = [feature.name for feature in features_of(tables.tables)]
-        made = [maker.training(index * maker.global_batch_size) for index in range(num_batches)]
-        num_samples = sum(len(each.labels) for each in made)
         self.factor = 1.0
         """Samples over distinct ones in the batches."""
         if form is not None:
             members = tuple(keys.index(name) for name in group)
-            apart = {0} if form is DeduplicationForm.GROUPED else set()
-            made = [deduplicated(each, [members], apart=apart) for each in made]
+            apart = frozenset({0} if form is DeduplicationForm.GROUPED else ())
+            maker = maker.collating(WithoutRepeats(groups=(members,), apart=apart))
+        made = [maker.training(index * maker.global_batch_size) for index in range(num_batches)]
+        if form is not None:
+            num_samples = sum(len(each.labels) for each in made)
             self.factor = num_samples / sum(each.num_distinct[0] for each in made)
             own = DeduplicatedGroup(group=group[0], features=tuple(group), form=form, factor=self.factor)
             plan = plan.model_copy(update={"deduplication": (own,)})

@@ -64,7 +64,7 @@ def write_movielens_log(path: Path, data_set: Path) -> None:
         times = np.array([int(row["timestamp:float"]) for row in csv.DictReader(file, delimiter="\t")])
     blocks = [source.take(block, np.arange(size)) for block, size in enumerate(source.block_sizes)]
     lists: dict[str, list[Any]] = {
-        name: [each for block in blocks for each in _lists(block.lookups[name])] for name in names
+        name: [each for block in blocks for each in _lists(block.lookups[name].by_sample)] for name in names
     }
     users, items = (np.concatenate(lists[name]) for name in ("user_id", "item_id"))
     sessions, lists["history"] = sessions_of(users, items, times)

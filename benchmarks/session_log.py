@@ -1,5 +1,8 @@
 """A log of synthetic sessions as a Parquet file in the order of time, for the benchmarks of clustering and reading."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -34,9 +37,19 @@ def write_session_log(path: Path, source: SyntheticSource, features: Sequence[Fe
         **{f"dense_{column}": pa.array(ordered.dense[:, column]) for column in range(ordered.dense.shape[1])},
         **{
             feature.name: pa.ListArray.from_arrays(
-                ordered.lookups[feature.name].offsets.astype(np.int32), ordered.lookups[feature.name].values
+                ordered.lookups[feature.name].by_sample.offsets.astype(np.int32), ordered.lookups[feature.name].values
             )
             for feature in features
         },
     }
     pq.write_table(pa.table(columns), path, row_group_size=ROW_GROUP_ROWS, compression="zstd")
+
+
+def cluster(log: Path, out: Path, *, window: str, all_lists: bool = False) -> None:
+    """Cluster a log by its sessions, as a user does."""
+    program = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "cluster-sessions", str(log)]
+    options = ["--out", str(out), "--session", SESSION, "--time", TIME, "--window", window]
+    options += ["--row-group-rows", str(ROW_GROUP_ROWS), *(["--all-lists"] if all_lists else [])]
+    subprocess.run(  # noqa: S603 - the project's own
+        [*program, *options], check=True, env=dict(os.environ), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )

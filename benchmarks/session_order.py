@@ -27,10 +27,9 @@ from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_trainer.__main__ import main as trainer
 
-from benchmarks.deduplication import cluster
 from benchmarks.movielens_log import NUM_DENSE, USER, movielens_tables, write_movielens_log
 from benchmarks.results_file import write_result
-from benchmarks.session_log import LABEL, SESSION, TIME
+from benchmarks.session_log import LABEL, SESSION, TIME, cluster
 
 SEEDS = range(5)
 EPOCHS = 3

@@ -74,7 +74,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
         *_LOOP,
     ),
     "device-counts": (*_SEARCH, "python/neuroshard_dlrm/device_counts.py"),
-    "deduplication": (*_LOOP, *_READING, *_CLUSTERING),
+    "deduplication": _LOOP,
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),
     "deduplication-waits": _READING,
     "dense-memory-error": (*_LEDGER, "trainer/neuroshard_trainer/dense"),
@@ -124,6 +124,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "search-quality": (*_SEARCH, "planner/neuroshard_planner/baselines"),
     "search-time": _SEARCH,
     "session-clustering": _CLUSTERING,
+    "session-reading": (*_READING, *_CLUSTERING),
     "session-order": (
         *_READING,
         *_CLUSTERING,

@@ -1,6 +1,6 @@
 """Lists that repeat from sample to sample, left out of a batch."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -9,10 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.data.collation import HostBatch
-from neuroshard_trainer.data.deduplication import Deduplicated, deduplicated
+from neuroshard_trainer.data.collation import HostBatch, collated
+from neuroshard_trainer.data.deduplication import WithoutRepeats
 from neuroshard_trainer.data.repeats import repeated
-from neuroshard_trainer.data.samples import Jagged
+from neuroshard_trainer.data.samples import Feature, Jagged, Samples, SharedLists, features_of, joined
+from support import builders
 
 Lists = Sequence[Sequence[int]]
 
@@ -23,18 +24,19 @@ def jagged(lists: Lists) -> Jagged:
     return Jagged.of_lengths(values, np.array([len(each) for each in lists], dtype=np.int64))
 
 
-def batch(*features: Lists) -> HostBatch:
-    """Return the lists of some features."""
+def deduplicated(
+    features: Sequence[Lists], groups: Sequence[tuple[int, ...]], *, apart: Collection[int] = ()
+) -> HostBatch:
+    """Return the batch of some features' lists without the repeats of groups."""
     count = len(features[0])
-    made = [jagged(lists) for lists in features]
-    return HostBatch(
-        dense=torch.arange(count).float()[:, None],
-        values=torch.from_numpy(np.concatenate([each.values for each in made])),
-        lengths=torch.from_numpy(np.concatenate([each.lengths for each in made])),
-        values_per_feature=[len(each.values) for each in made],
-        labels=torch.zeros(count),
-        num_real=count,
+    names = [f"f{number}" for number in range(len(features))]
+    samples = Samples(
+        labels=np.zeros(count, dtype=np.float32),
+        dense=np.arange(count, dtype=np.float32)[:, None],
+        lookups={name: jagged(lists) for name, lists in zip(names, features, strict=True)},
     )
+    collate = WithoutRepeats(groups=tuple(groups), apart=frozenset(apart))
+    return collate([samples], features_of([builders.table(name) for name in names]))
 
 
 def lists_of(found: HostBatch, feature: int) -> list[list[int]]:
@@ -44,7 +46,8 @@ def lists_of(found: HostBatch, feature: int) -> list[list[int]]:
     return [each.tolist() for each in torch.split(values, lengths.tolist())]
 
 
-lists = st.lists(st.lists(st.integers(0, 1), max_size=2), min_size=1, max_size=12)
+small_list = st.lists(st.integers(0, 1), max_size=2)
+lists = st.lists(small_list, min_size=1, max_size=12)
 
 
 @given(st.data())
@@ -53,15 +56,15 @@ def test_every_sample_finds_its_lists(data: st.DataObject) -> None:
     first = data.draw(lists)
     others = [data.draw(st.lists(st.lists(st.integers(0, 1), max_size=2), min_size=len(first), max_size=len(first)))]
     others.append([[row] for row in range(len(first))])
-    made = batch(first, *others)
+    made = [first, *others]
 
     found = deduplicated(made, [(1,), (0,)])
 
     assert found.first_samples is not None
     for feature, group in ((0, 1), (1, 0)):
         sent = lists_of(found, feature)
-        assert [sent[row] for row in found.first_samples[group].tolist()] == lists_of(made, feature)
-    assert lists_of(found, 2) == lists_of(made, 2)
+        assert [sent[row] for row in found.first_samples[group].tolist()] == made[feature]
+    assert lists_of(found, 2) == made[2]
 
 
 @given(lists, st.data())
@@ -78,7 +81,7 @@ def test_a_group_repeats_where_all_of_its_lists_do(one: list[list[int]], data: s
 
 def test_repeats_are_sent_as_empty_lists() -> None:
     """The batch keeps its samples; what is sent of a group falls by its factor."""
-    made = batch([[5, 6]] * 3 + [[6, 5]] * 1, [[1], [2], [3], [4]])
+    made = [[[5, 6]] * 3 + [[6, 5]] * 1, [[1], [2], [3], [4]]]
 
     found = deduplicated(made, [(0,)])
 
@@ -88,13 +91,12 @@ def test_repeats_are_sent_as_empty_lists() -> None:
     assert found.num_distinct == (2,)
     assert found.first_samples is not None
     assert found.first_samples.tolist() == [[0, 0, 0, 3]]
-    assert found.dense is made.dense
 
 
 @pytest.mark.parametrize("every", [[], [3]], ids=["empty", "equal"])
 def test_a_batch_of_one_list_sends_it_once(every: list[int]) -> None:
     """Empty lists repeat like any other."""
-    found = deduplicated(batch([every] * 5), [(0,)])
+    found = deduplicated([[every] * 5], [(0,)])
 
     assert lists_of(found, 0) == [every, [], [], [], []]
     assert found.num_distinct == (1,)
@@ -106,12 +108,12 @@ def test_distinct_lists_of_a_group_are_apart(data: st.DataObject) -> None:
     first = data.draw(lists)
     like = st.lists(st.lists(st.integers(0, 1), max_size=2), min_size=len(first), max_size=len(first))
     second, third = data.draw(like), data.draw(like)
-    made = batch(first, second, third)
+    made = [first, second, third]
 
     found = deduplicated(made, [(2,), (0,)], apart={1})
 
     assert found.first_samples is not None
-    ((one,), (own,)) = (found.apart, [lists_of(found, 0)])
+    ((one,), own) = (found.apart, lists_of(found, 0))
     assert (one.positions, own) == ((0,), second)
     distinct = [each.tolist() for each in torch.split(one.values, one.lengths.tolist())]
     assert [distinct[row] for row in found.first_samples[1].tolist()] == first
@@ -126,7 +128,7 @@ def test_both_forms_look_up_the_same_lists(data: st.DataObject) -> None:
     """Seen by sample, the lists that are apart are those of a batch with empty lists for repeats."""
     first = data.draw(lists)
     like = st.lists(st.lists(st.integers(0, 1), max_size=2), min_size=len(first), max_size=len(first))
-    made = batch(data.draw(like), first)
+    made = [data.draw(like), first]
     groups = [(1,), (0,)]
 
     by_sample = Batch.of(deduplicated(made, groups), ["page", "user"]).lookups_by_sample
@@ -139,7 +141,7 @@ def test_both_forms_look_up_the_same_lists(data: st.DataObject) -> None:
 
 def test_a_batch_may_have_all_of_its_lists_apart() -> None:
     """Nothing is left in the batch itself."""
-    made = batch([[1], [1]], [[2], [2]])
+    made = [[[1], [1]], [[2], [2]]]
 
     found = Batch.of(deduplicated(made, [(0, 1)], apart={0}), ["user", "page"])
 
@@ -148,10 +150,46 @@ def test_a_batch_may_have_all_of_its_lists_apart() -> None:
     assert (group.keys(), group.values().tolist(), group.stride()) == (["user", "page"], [1, 2], 1)
 
 
-def test_batches_of_a_position_are_deduplicated() -> None:
-    """In the process that makes them."""
-    made = batch([[1], [1]])
+@given(st.data())
+def test_batches_of_shared_lists_are_those_of_all_lists(data: st.DataObject) -> None:
+    """Whatever samples are taken from which blocks, and whether neighbors' lists are equal without being shared."""
+    features = features_of([builders.table(name) for name in ("user", "page", "item")])
+    plain, shared = [], []
+    for _ in range(data.draw(st.integers(1, 3))):
+        count = data.draw(st.integers(1, 8))
+        rows = np.array(data.draw(st.lists(st.integers(0, count - 1), min_size=1, max_size=8)))
+        of_sample = {
+            name: np.cumsum([0, *data.draw(st.lists(st.integers(0, 1), min_size=count - 1, max_size=count - 1))])
+            for name in ("user", "page")
+        }
+        distinct = {
+            name: jagged(data.draw(st.lists(small_list, min_size=int(places[-1]) + 1, max_size=int(places[-1]) + 1)))
+            for name, places in of_sample.items()
+        }
+        item = jagged(data.draw(st.lists(small_list, min_size=count, max_size=count)))
+        every = {"labels": np.zeros(count, dtype=np.float32), "dense": np.zeros((count, 1), dtype=np.float32)}
+        whole = {name: distinct[name].take(places) for name, places in of_sample.items()}
+        kept = {name: SharedLists(lists=distinct[name], of_sample=places) for name, places in of_sample.items()}
+        plain.append(Samples(**every, lookups=whole | {"item": item}).take(rows))
+        shared.append(Samples(**every, lookups=kept | {"item": item}).take(rows))
 
-    found = Deduplicated(make=lambda position: made if position == 7 else batch([[0]]), groups=((0,),))(7)
+    expected = by_sample(collated(plain, features), features)
+    for parts in (shared, [joined(shared)]):
+        assert by_sample(collated(parts, features), features) == expected
+        for groups, apart in ((((0, 1),), ()), (((1,), (0, 2)), (1,))):
+            found = WithoutRepeats(groups=groups, apart=frozenset(apart))(parts, features)
+            assert by_sample(found, features, groups) == expected
 
-    assert lists_of(found, 0) == [[1], []]
+
+def by_sample(
+    found: HostBatch, features: Sequence[Feature], groups: Sequence[Sequence[int]] = ()
+) -> dict[str, list[list[int]]]:
+    """Return the lists of every sample by feature, wherever the batch has them."""
+    keys = [feature.name for feature in features]
+    sent = Batch.of(found, keys).lookups_by_sample.to_dict()
+    lists = {name: [each.tolist() for each in sent[name].to_dense()] for name in keys}
+    for members, places in zip(groups, () if found.first_samples is None else found.first_samples, strict=True):
+        firsts = np.flatnonzero(np.diff(places.numpy(), prepend=-1))
+        first = firsts[np.searchsorted(firsts, range(len(places)), side="right") - 1]
+        lists |= {keys[position]: [lists[keys[position]][place] for place in first] for position in members}
+    return lists

@@ -1,6 +1,8 @@
 """Parquet files, whole and broken."""
 
+import json
 import pickle
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,12 +14,13 @@ import pytest
 from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.documents.tables import IdRule
 from neuroshard_api.process.errors import DataError
+from neuroshard_trainer.data.distinct_lists import stored_schema, without_repeats
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.id_rules import rows_of_integers, rows_of_texts
 from neuroshard_trainer.data.missing import kept_means
 from neuroshard_trainer.data.parquet import ParquetSource
 from neuroshard_trainer.data.parquet_statistics import repeated_texts
-from neuroshard_trainer.data.samples import features_of
+from neuroshard_trainer.data.samples import SharedLists, features_of
 from support import builders
 
 TABLES = (builders.table("user", num_embeddings=10), builders.table("words", num_embeddings=10))
@@ -341,3 +344,48 @@ def test_features_that_are_declared_constant_may_change_between_sessions(tmp_pat
     made = source(tmp_path, row_group_size=3, session="visit", constant=["user", "words"], **columns)
 
     assert [made.read(block).lookups["user"].values.tolist() for block in range(2)] == [[4, 5, 4], [6]]
+
+
+def once(folder: Path, table: pa.Table, row_group_size: int) -> DataFile:
+    """Write rows whose lists are stored once for rows next to each other that share them."""
+    file = folder / "once.parquet"
+    schema = stored_schema(table.schema, ["words"])
+    with pq.ParquetWriter(file, schema) as writer:
+        for first in range(0, len(table), row_group_size):
+            writer.write_table(without_repeats(table.slice(first, row_group_size), ["words"]).cast(schema))
+    return DataFile(str(file))
+
+
+@pytest.mark.parametrize("num_repeats", [7, 1], ids=["many repeat", "few repeat"])
+def test_a_list_that_is_stored_once_is_every_rows(tmp_path: Path, num_repeats: int) -> None:
+    """As if each row had it, whether rows then share it or, where few do, have their own."""
+    words = [[1, 2, 3, 4, 5]] * num_repeats + [[place] for place in range(8 - num_repeats)]
+    columns = {name: [*values, *values] for name, values in COLUMNS.items() if isinstance(values, list)}
+    file = once(tmp_path, pa.table({**columns, "words": words}), 8)
+    found = ParquetSource([file], features_of(TABLES), label_column="label", dense_columns=["age"]).read(0)
+    rows = np.array([3, 0, 1, 7])
+
+    assert isinstance(found.lookups["words"], SharedLists) == (num_repeats > 1)
+    taken = found.take(rows).lookups["words"].by_sample
+    assert np.split(taken.values, np.cumsum(taken.lengths)[:-1])[0].tolist() == words[3]
+    assert taken.values.tolist() == [each for row in rows for each in words[row]]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["[2]", "[2]", "[11]", "[11]"], "row 2: 'words' looks up row 11"),
+        (["[2]", "[2]", "[2]", "null"], None),
+    ],
+    ids=["outside", "first is null"],
+)
+def test_a_broken_list_that_is_stored_once_is_named(tmp_path: Path, words: list[str], expected: str | None) -> None:
+    """By the first row that has it; a row group that begins with a repeat was cut by another program."""
+    table = pa.table({**COLUMNS, "words": [json.loads(each) for each in words]})
+    file = once(tmp_path, table, 4)
+    if expected is None:
+        expected = "row 0, column words.distinct: is null at the start of a row group"
+        pq.write_table(pq.read_table(file.place).slice(1, 3), file.place)
+
+    with pytest.raises(DataError, match=re.escape(expected)):
+        ParquetSource([file], features_of(TABLES), label_column="label", dense_columns=["age"]).read(0)

@@ -29,7 +29,7 @@ def test_joined_parts_are_the_whole() -> None:
 
     again = joined([whole.take(np.arange(7)), whole.take(np.arange(7, 20))])
 
-    assert as_lists(again.lookups["b"]) == as_lists(whole.lookups["b"])
+    assert as_lists(again.lookups["b"].by_sample) == as_lists(whole.lookups["b"].by_sample)
     np.testing.assert_array_equal(again.dense, whole.dense)
     np.testing.assert_array_equal(again.labels, whole.labels)
 

@@ -108,7 +108,7 @@ def test_lists_of_a_group_change_together_and_with_their_probability() -> None:
     block, sessions = made.read(0), made.sessions(0)
     order = np.lexsort((sessions.times, sessions.ids))
     ids = sessions.ids[order]
-    lists = {name: jagged.take(order) for name, jagged in block.lookups.items()}
+    lists = {name: jagged.take(order).by_sample for name, jagged in block.lookups.items()}
 
     def changes(name: str) -> np.ndarray[Any, Any]:
         cut = np.split(lists[name].values, lists[name].offsets[1:-1])
@@ -168,7 +168,7 @@ def test_the_factor_of_sessions_is_that_of_their_runs(run: int, chance: str, len
         sessions = made.sessions(block)
         rows = np.arange(BLOCK_SAMPLES)
         ordered = shuffled_runs(rows, sessions.ids, sessions.times, run=run, rng=np.random.default_rng(block))
-        distinct += int(np.count_nonzero(~repeated([made.read(block).lookups["user"].take(ordered)])))
+        distinct += int(np.count_nonzero(~repeated([made.read(block).lookups["user"].take(ordered).by_sample])))
 
     assert drawn.factor(drawn.groups[0], run=run) == pytest.approx(40 * BLOCK_SAMPLES / distinct, rel=0.02)
     assert SESSION_BLOCK_SAMPLES == BLOCK_SAMPLES

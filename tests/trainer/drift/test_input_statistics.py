@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from neuroshard_api.job.training import SyntheticGroup, SyntheticSessions
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
-from neuroshard_trainer.data.deduplication import deduplicated
+from neuroshard_trainer.data.deduplication import WithoutRepeats
 from neuroshard_trainer.data.order import SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.sessions import Sessions
@@ -165,8 +165,8 @@ def session_batch(seed: int, change: str, *, repeats_left_out: bool) -> dict[str
         source.block_sizes, validation_percent=0, seed=0, shuffle=True, sessions=Sessions(source=source, run=8)
     )
     maker = BatchMaker(source, order, features_of((table,)), rank=0, world_size=1, batch_size=SAMPLES)
-    whole = maker.training(0)
-    return counts_of(Batch.of(deduplicated(whole, [(0,)]) if repeats_left_out else whole, ["item"]).lookups)
+    made = maker.collating(WithoutRepeats(groups=((0,),))) if repeats_left_out else maker
+    return counts_of(Batch.of(made.training(0), ["item"]).lookups)
 
 
 @pytest.mark.parametrize("repeats_left_out", [True, False])

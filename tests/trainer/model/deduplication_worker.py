@@ -21,7 +21,7 @@ from neuroshard_api.job.training import DenseOptimizer, Training
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
-from neuroshard_trainer.data.deduplication import deduplicated
+from neuroshard_trainer.data.deduplication import WithoutRepeats
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
 from neuroshard_trainer.dense.optimizers import (
     dense_optimizer,
@@ -160,10 +160,13 @@ def batch(step: int, groups: Sequence[DeduplicatedGroup]) -> Batch:
         lookups=lookups,
     )
     keys = [feature.name for feature in features]
-    whole = collated([samples], features)
-    positions = [[keys.index(name) for name in group.features] for group in groups]
-    apart = {number for number, group in enumerate(groups) if group.form is DeduplicationForm.GROUPED}
-    return Batch.of(deduplicated(whole, positions, apart=apart) if groups else whole, keys)
+    if not groups:
+        return Batch.of(collated([samples], features), keys)
+    collate = WithoutRepeats(
+        groups=tuple(tuple(keys.index(name) for name in group.features) for group in groups),
+        apart={number for number, group in enumerate(groups) if group.form is DeduplicationForm.GROUPED},
+    )
+    return Batch.of(collate([samples], features), keys)
 
 
 def main(_folder: str) -> None:

@@ -17,7 +17,7 @@ from neuroshard_api.documents.tables import Pooling
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import collated
-from neuroshard_trainer.data.deduplication import deduplicated
+from neuroshard_trainer.data.deduplication import WithoutRepeats
 from neuroshard_trainer.data.samples import Jagged, Samples, features_of
 from neuroshard_trainer.model.expansion import Expansion
 from neuroshard_trainer.model.initial_weights import set_initial_weights
@@ -129,9 +129,9 @@ def batch(step: int, *, repeats_left_out: bool) -> Batch:
         dense=np.zeros((SAMPLES, 1), dtype=np.float32),
         lookups=lookups,
     )
-    whole = collated([samples], features)
     keys = [feature.name for feature in features]
-    return Batch.of(deduplicated(whole, [range(len(keys))]) if repeats_left_out else whole, keys)
+    collate = WithoutRepeats(groups=(tuple(range(len(keys))),)) if repeats_left_out else collated
+    return Batch.of(collate([samples], features), keys)
 
 
 def main(_folder: str) -> None:

@@ -1,13 +1,14 @@
 """Samples as the tensors of one batch, in the memory of the host. Needs torch, but nothing of TorchRec."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from neuroshard_trainer.data.order import BlockRows, SampleOrder
-from neuroshard_trainer.data.samples import Feature, IndexArray, Samples, joined
+from neuroshard_trainer.data.samples import NO_LOOKUPS, Feature, IndexArray, Jagged, Samples, joined, joined_jagged
 from neuroshard_trainer.data.source import SampleSource, require_valid
 
 
@@ -99,6 +100,13 @@ class BatchMaker:
         self._world_size = world_size
         self._batch_size = batch_size
         self.global_batch_size = world_size * batch_size
+        self._collate: Collate = collated
+
+    def collating(self, collate: "Collate") -> "BatchMaker":
+        """Return the maker of the same samples, put together in another way."""
+        made = copy(self)
+        made._collate = collate  # noqa: SLF001 - its own
+        return made
 
     def for_evaluation(self, *, num_readers: int) -> "BatchMaker":
         """Return the maker of an evaluation's batches: smaller ones where there are fewer of them than readers.
@@ -111,7 +119,7 @@ class BatchMaker:
         """
         shares = self._world_size * max(1, num_readers)
         own_share = -(-self._order.num_validation // shares)
-        return BatchMaker(
+        made = BatchMaker(
             self._source,
             self._order,
             self._features,
@@ -120,25 +128,27 @@ class BatchMaker:
             batch_size=min(self._batch_size, max(own_share, LEAST_EVALUATED)),
             drifted=self._drifted,
         )
+        return made.collating(self._collate)
 
     def training(self, position: int) -> HostBatch:
         """Return this rank's part of the global batch that begins at a training sample, counted through all epochs."""
         start = position + self._rank * self._batch_size
         source = next((each for begin, each in reversed(self._drifted) if begin <= position), self._source)
-        return collated(self._taken(self._order.training(start, self._batch_size), source), self._features)
+        return self._collate(self._taken(self._order.training(start, self._batch_size), source), self._features)
 
     def validation(self, position: int) -> HostBatch:
         """Return this rank's part of the global batch that begins at a held-out sample; there is at least one."""
         start = position + self._rank * self._batch_size
         parts = list(self._order.validation(start, self._batch_size)) or list(self._order.validation(0, 1))
         num_real = min(max(0, self._order.num_validation - start), self._batch_size)
-        return filled(self._taken(parts, self._source), self._features, batch_size=self._batch_size, num_real=num_real)
+        samples = filled(self._taken(parts, self._source), batch_size=self._batch_size)
+        return replace(self._collate([samples], self._features), num_real=num_real)
 
     def lookups_per_sample(self, count: int) -> Mapping[str, float]:
         """Return the mean lookups of each feature among the first training samples, at most that many."""
         first = self._order.training(0, min(count, self._order.num_training))
         found = joined(self._taken(first, self._source))
-        return {name: len(jagged.values) / len(found) for name, jagged in found.lookups.items()}
+        return {name: len(lists.by_sample.values) / len(found) for name, lists in found.lookups.items()}
 
     def _taken(self, parts: Iterable[BlockRows], source: SampleSource) -> list[Samples]:
         taken = []
@@ -149,26 +159,38 @@ class BatchMaker:
         return taken
 
 
-def filled(parts: Sequence[Samples], features: Sequence[Feature], *, batch_size: int, num_real: int) -> HostBatch:
-    """Return a whole batch of which the first samples count; the rest repeats those that there are."""
+def filled(parts: Sequence[Samples], *, batch_size: int) -> Samples:
+    """Return the samples of a whole batch, of which the first count; the rest repeats those that there are."""
     samples = joined(parts)
     if len(samples) < batch_size:
         repeated: IndexArray = np.arange(batch_size) % len(samples)
         samples = samples.take(repeated)
-    return replace(collated([samples], features), num_real=num_real)
+    return samples
+
+
+Collate = Callable[[Sequence[Samples], Sequence[Feature]], HostBatch]
+"""Puts samples together, the parts one behind the other."""
 
 
 def collated(parts: Sequence[Samples], features: Sequence[Feature]) -> HostBatch:
     """Return samples as tensors, the parts one behind the other."""
-    values = [part.lookups[feature.name].values for feature in features for part in parts]
-    counts = np.array([len(each) for each in values]).reshape(len(features), len(parts)).sum(axis=1)
+    return batch_of(parts, [[part.lookups[feature.name].by_sample for part in parts] for feature in features])
+
+
+def batch_of(parts: Sequence[Samples], lookups: Sequence[Sequence[Jagged]]) -> HostBatch:
+    """Return a batch with the labels and dense features of all parts.
+
+    Args:
+        parts: samples, one part behind the other; there is at least one.
+        lookups: by feature, in pieces that are one behind the other.
+    """
+    pieces = [piece for feature in lookups for piece in feature]
+    found = joined_jagged(pieces) if pieces else NO_LOOKUPS
     return HostBatch(
         dense=torch.from_numpy(np.concatenate([part.dense for part in parts])),
-        values=torch.from_numpy(np.concatenate(values)),
-        lengths=torch.from_numpy(
-            np.concatenate([part.lookups[feature.name].lengths for feature in features for part in parts])
-        ),
-        values_per_feature=counts.tolist(),
+        values=torch.from_numpy(found.values),
+        lengths=torch.from_numpy(found.lengths),
+        values_per_feature=[sum(len(piece.values) for piece in feature) for feature in lookups],
         labels=torch.from_numpy(np.concatenate([part.labels for part in parts])),
         num_real=sum(len(part) for part in parts),
     )

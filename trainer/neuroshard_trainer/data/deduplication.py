@@ -10,96 +10,99 @@ are apart from it, and their number is that of its distinct samples:
     apart           a  b  c
     first sample    0  0  0  1  1  2        positions among them
 
-Lists are compared by value: the result is
-exact whatever the order of the samples, which decides only how many repeats are next to each other.
+Lists are compared by value: the result is exact whatever the order of the samples, which decides only how many repeats
+are next to each other. Lists that a clustered log has once for several samples are not compared: two of them count as
+different, which may cost lookups and changes no result.
 """
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from neuroshard_trainer.data.collation import DistinctLists, HostBatch, Make
+from neuroshard_trainer.data.collation import DistinctLists, HostBatch, batch_of
 from neuroshard_trainer.data.repeats import repeated
-from neuroshard_trainer.data.samples import Jagged
+from neuroshard_trainer.data.samples import (
+    Feature,
+    IndexArray,
+    Jagged,
+    Lists,
+    Samples,
+    SharedLists,
+    joined_jagged,
+    joined_lists,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Deduplicated:
-    """Makes batches in which the repeats of some groups of features are left out."""
+class WithoutRepeats:
+    """Puts samples together without the lists of some groups of features that repeat."""
 
-    make: Make
     groups: tuple[tuple[int, ...], ...]
-    """Positions of each group's features among the batch's keys."""
-    apart: frozenset[int] = frozenset()
-    """Groups whose lists are apart."""
+    """Positions of each group's features among the batch's keys. A sample repeats a group where all of the group's
+    lists equal those of the sample before it."""
+    apart: Collection[int] = frozenset()
+    """Groups whose distinct lists are apart from the batch."""
 
-    def __call__(self, position: int) -> HostBatch:
-        """Return the batch of a position."""
-        return deduplicated(self.make(position), self.groups, apart=self.apart)
+    def __call__(self, parts: Sequence[Samples], features: Sequence[Feature]) -> HostBatch:
+        """Return the batch of all parts, one behind the other."""
+        num_samples = sum(map(len, parts))
+        in_groups = {position for members in self.groups for position in members}
+        lookups: list[list[Jagged]] = [
+            [] if position in in_groups else [part.lookups[feature.name].by_sample for part in parts]
+            for position, feature in enumerate(features)
+        ]
+        first_samples = np.empty((len(self.groups), num_samples), dtype=np.int64)
+        num_distinct, own_lists = [], []
+        for group, members in enumerate(self.groups):
+            lists = [joined_lists([part.lookups[features[position].name] for part in parts]) for position in members]
+            repeats = _all_repeated(lists)
+            firsts = np.flatnonzero(~repeats)
+            num_distinct.append(len(firsts))
+            distinct = [each.take(firsts).by_sample for each in lists]
+            if group in self.apart:
+                first_samples[group] = np.cumsum(~repeats) - 1
+                own_lists.append(_distinct_lists(distinct, members, group))
+            else:
+                first_samples[group] = np.maximum.accumulate(np.where(repeats, 0, np.arange(num_samples)))
+                for position, each in zip(members, distinct, strict=True):
+                    lookups[position] = [_at(each, firsts, num_samples)]
+        taken = {position for each in own_lists for position in each.positions}
+        return replace(
+            batch_of(parts, [each for position, each in enumerate(lookups) if position not in taken]),
+            first_samples=torch.from_numpy(first_samples),
+            num_distinct=tuple(num_distinct),
+            apart=tuple(own_lists),
+        )
 
 
-def deduplicated(
-    batch: HostBatch, groups: Sequence[Sequence[int]], *, apart: Collection[int] = frozenset()
-) -> HostBatch:
-    """Return the batch without the lists that repeat, and where each sample's lists are.
-
-    Args:
-        batch: with all lists.
-        groups: positions of features; a sample repeats a group where all of the group's lists equal those of the sample
-            before it.
-        apart: groups whose distinct lists are apart from the batch.
-    """
-    num_samples = len(batch.labels)
-    lengths = batch.lengths.numpy().reshape(-1, num_samples)
-    values = np.split(batch.values.numpy(), np.cumsum(batch.values_per_feature)[:-1])
-    features = [Jagged(values=own, lengths=counts) for own, counts in zip(values, lengths, strict=True)]
-    first_samples = np.empty((len(groups), num_samples), dtype=np.int64)
-    num_distinct, own_lists = [], []
-    for group, members in enumerate(groups):
-        repeats = repeated([features[position] for position in members])
-        num_distinct.append(num_samples - int(np.count_nonzero(repeats)))
-        for position in members:
-            features[position] = _without(features[position], repeats, keeps_bags=group not in apart)
-        if group in apart:
-            first_samples[group] = np.cumsum(~repeats) - 1
-            own_lists.append(_distinct_lists(features, tuple(members), group))
-        else:
-            first_samples[group] = np.maximum.accumulate(np.where(repeats, 0, np.arange(num_samples)))
-    taken = {position for each in own_lists for position in each.positions}
-    left = [each for position, each in enumerate(features) if position not in taken]
-    return replace(
-        batch,
-        values=_joined([each.values for each in left], batch.values),
-        lengths=_joined([each.lengths for each in left], batch.lengths),
-        values_per_feature=[len(each.values) for each in left],
-        first_samples=torch.from_numpy(first_samples),
-        num_distinct=tuple(num_distinct),
-        apart=tuple(own_lists),
+def _all_repeated(features: Sequence[Lists]) -> NDArray[np.bool_]:
+    """Return [samples] whether each sample's lists all equal those of the sample before it; the first one's never."""
+    compared = [each for each in features if isinstance(each, Jagged)]
+    repeats: NDArray[np.bool_] = np.logical_and.reduce(
+        [
+            *([repeated(compared)] if compared else []),
+            *(each.continues for each in features if isinstance(each, SharedLists)),
+        ]
     )
+    return repeats
 
 
-def _distinct_lists(features: Sequence[Jagged], positions: tuple[int, ...], group: int) -> DistinctLists:
-    own = [features[position] for position in positions]
+def _distinct_lists(lists: Sequence[Jagged], positions: tuple[int, ...], group: int) -> DistinctLists:
+    found = joined_jagged(lists)
     return DistinctLists(
         group=group,
         positions=positions,
-        values=torch.from_numpy(np.concatenate([each.values for each in own])),
-        lengths=torch.from_numpy(np.concatenate([each.lengths for each in own])),
-        values_per_feature=[len(each.values) for each in own],
+        values=torch.from_numpy(found.values),
+        lengths=torch.from_numpy(found.lengths),
+        values_per_feature=[len(each.values) for each in lists],
     )
 
 
-def _joined(parts: Sequence[NDArray[Any]], like: torch.Tensor) -> torch.Tensor:
-    """Return the parts one after the other; without parts an empty tensor of the type of another."""
-    return torch.from_numpy(np.concatenate(parts)) if parts else like[:0]
-
-
-def _without(feature: Jagged, repeats: NDArray[np.bool_], *, keeps_bags: bool) -> Jagged:
-    """Return the feature without its repeats: with an empty list in place of each, or with fewer lists."""
-    kept = np.repeat(~repeats, feature.lengths)
-    lengths = np.where(repeats, 0, feature.lengths) if keeps_bags else feature.lengths[~repeats]
-    return Jagged(values=feature.values[kept], lengths=lengths.astype(np.int32))
+def _at(lists: Jagged, places: IndexArray, num_samples: int) -> Jagged:
+    """Return lists at these places among the samples, and empty ones elsewhere."""
+    lengths = np.zeros(num_samples, dtype=np.int32)
+    lengths[places] = lists.lengths
+    return Jagged(values=lists.values, lengths=lengths)

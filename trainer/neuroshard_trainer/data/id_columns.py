@@ -79,7 +79,7 @@ class IdColumn:
                 return cls(values=array, lengths=np.ones(len(array), dtype=np.int64))
             present = array.is_valid().to_numpy(zero_copy_only=False)
             return cls(values=array.drop_null(), lengths=present.astype(np.int64))
-        lengths = pc.list_value_length(array).fill_null(0).to_numpy().astype(np.int64)
+        lengths = _lengths(array)
         flat = _without_views(array.flatten())  # without what nulls may hide
         if flat.null_count:
             held = flat.is_valid().to_numpy(zero_copy_only=False)
@@ -98,6 +98,17 @@ class IdColumn:
             return text_hashes(self.values).view(np.int64)
         numbers: NDArray[np.integer] = _integers(self.values)
         return numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers.astype(np.int64)
+
+
+def _lengths(lists: pa.Array) -> NDArray[np.int64]:
+    """Return the elements of each list; a null has none."""
+    if not (pa.types.is_list(lists.type) or pa.types.is_large_list(lists.type)):
+        counted: NDArray[np.int64] = pc.list_value_length(lists).fill_null(0).to_numpy().astype(np.int64)
+        return counted
+    lengths: NDArray[np.int64] = np.diff(lists.offsets.to_numpy()).astype(np.int64)
+    if lists.null_count:
+        lengths[lists.is_null().to_numpy(zero_copy_only=False)] = 0
+    return lengths
 
 
 def _without_views(values: pa.Array) -> pa.Array:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from neuroshard_api.process.errors import DataError, ExpectedError
 
-from neuroshard_trainer.data.collation import HostBatch, collated, filled
+from neuroshard_trainer.data.collation import Collate, HostBatch, collated, filled
 from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
 from neuroshard_trainer.data.source import require_valid
 
@@ -52,12 +52,17 @@ class OwnDataset:
     batch_size: int
     num_readers: int
     seed: int
+    collate: Collate = collated
 
     def __post_init__(self) -> None:
         self.__dict__["_streams"] = {}
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_streams": {}}
+
+    def collating(self, collate: Collate) -> "OwnDataset":
+        """Return the same samples, put together in another way."""
+        return replace(self, collate=collate)
 
     @property
     def global_batch_size(self) -> int:
@@ -66,12 +71,12 @@ class OwnDataset:
 
     def training(self, position: int) -> HostBatch:
         """Return a batch of the training samples; positions must come in order."""
-        return collated([self._next(position, evaluation=False)[0]], self.features)
+        return self.collate([self._next(position, evaluation=False)[0]], self.features)
 
     def validation(self, position: int) -> HostBatch:
         """Return a batch of the samples of an evaluation; positions must come in order, from 0 on."""
         samples, num_real = self._next(position, evaluation=True)
-        return filled([samples], self.features, batch_size=self.batch_size, num_real=num_real)
+        return replace(self.collate([filled([samples], batch_size=self.batch_size)], self.features), num_real=num_real)
 
     def length(self, *, evaluation: bool) -> int | None:
         """Return the samples of an epoch or an evaluation, over all shards; None: the dataset does not tell."""

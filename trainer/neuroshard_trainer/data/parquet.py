@@ -13,18 +13,24 @@ from neuroshard_api.job.training import DataFormat
 from neuroshard_api.process.errors import DataError
 from numpy.typing import NDArray
 
+from neuroshard_trainer.data.distinct_lists import SUFFIX, distinct_columns, schema_of
 from neuroshard_trainer.data.files import DataFile
 from neuroshard_trainer.data.id_columns import EXPECTED_IDS, IdColumn, holds_ids, id_type, is_text
 from neuroshard_trainer.data.missing import FilledBlocks
 from neuroshard_trainer.data.parquet_statistics import groups_outside, groups_with_nulls, leaves_of, repeated_texts
 from neuroshard_trainer.data.recent import Recent
-from neuroshard_trainer.data.samples import Feature, Jagged, Samples
+from neuroshard_trainer.data.samples import Feature, Jagged, Lists, Samples, SharedLists
 from neuroshard_trainer.data.session_columns import is_session, is_time, require_constant, session_ids, times_of
 from neuroshard_trainer.data.sessions import BlockSessions
 from neuroshard_trainer.data.source import outside
 
 _KEPT_FILES = 64
 """Files whose metadata stays in memory: reading it again for each row group costs more than decoding a small one."""
+
+
+LEAST_SAVED = 2.0
+"""Ids per sample that sharing lists must save in a row group; below it, finding each sample's list takes longer than
+copying it: ``benchmarks/session_reading.py``, whose MovieLens has five lists of one id that repeat."""
 
 
 class ParquetSource(FilledBlocks):
@@ -62,12 +68,13 @@ class ParquetSource(FilledBlocks):
         self._rules = {feature.name: id_rule_of(feature.table, DataFormat.PARQUET) for feature in features}
         self._metadata = Recent(_metadata, capacity=_KEPT_FILES)
         self._repeated = Recent(self._repeated_texts, capacity=_KEPT_FILES)
+        self._distinct = Recent(self._distinct_columns, capacity=_KEPT_FILES)
         self._blocks: list[tuple[DataFile, int, int]] = []  # file, row group, first row
         sizes: list[int] = []
         kinds: dict[str, tuple[str, DataFile]] = {}
         for file in files:
             metadata = self._checked_metadata(file)
-            schema = metadata.schema.to_arrow_schema()
+            schema = schema_of(metadata)
             self._require_same_kinds(file, schema, kinds)
             for feature in features:
                 require_rule(self._rules[feature.name], schema.field(feature.name).type, feature, where=str(file))
@@ -104,10 +111,10 @@ class ParquetSource(FilledBlocks):
         for name in self._required:
             self._require_no_null(table, name, block)
         dense = [_numbers(table[name]) for name in self._dense_columns]
-        lookups = {feature.name: self._rows(table[feature.name], feature) for feature in self._features}
+        lookups = {feature.name: self._rows(table[feature.name], feature, block) for feature in self._features}
         if self._constant and self._session_column is not None:
             require_constant(
-                {name: lookups[name] for name in self._constant},
+                {name: lookups[name].by_sample for name in self._constant},
                 table[self._session_column],
                 place=lambda row: self.place(block, row),
                 file=str(self._blocks[block][0]),
@@ -140,8 +147,11 @@ class ParquetSource(FilledBlocks):
         try:
             metadata, repeated = self._metadata(file), self._repeated(file)
             encoded = [repeated[name] for name in names if name in repeated]
+            distinct = self._distinct(file)
+            stored = {f"{name}{SUFFIX}" if name in distinct else name: name for name in names}
             with pq.ParquetFile(_readable(file), metadata=metadata, read_dictionary=encoded) as opened:
-                return opened.read_row_group(group, columns=list(names), use_threads=False)
+                table = opened.read_row_group(group, columns=list(stored), use_threads=False)
+            return table.rename_columns([stored[name] for name in table.column_names])
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: row group {group} cannot be read ({one_line(error)}); hint: write the file again"
@@ -163,8 +173,26 @@ class ParquetSource(FilledBlocks):
                 f"{self.place(block, row)}, column {name}: is null{more}; hint: fill it in or drop the row{or_fill}"
             )
 
-    def _rows(self, column: pa.ChunkedArray, feature: Feature) -> Jagged:
-        return IdColumn.of(column).rows(self._rules[feature.name], feature.table.num_embeddings)
+    def _distinct_columns(self, file: DataFile) -> tuple[str, ...]:
+        """Return the features of which a file has distinct lists."""
+        return distinct_columns(self._metadata(file).schema.to_arrow_schema())
+
+    def _rows(self, column: pa.ChunkedArray, feature: Feature, block: int) -> Lists:
+        """Return the rows that a feature looks up in a row group. Raises DataError."""
+        file, _, _ = self._blocks[block]
+        found = IdColumn.of(column).rows(self._rules[feature.name], feature.table.num_embeddings)
+        if not column.null_count or feature.name not in self._distinct(file):
+            return found
+        has_list = column.is_valid().to_numpy()
+        if not has_list[0]:
+            raise DataError(
+                f"{self.place(block, 0)}, column {feature.name}{SUFFIX}: is null at the start of a row group"
+                "; hint: cluster the log again"
+            )
+        lists = Jagged(values=found.values, lengths=found.lengths[has_list])
+        shared = SharedLists(lists=lists, of_sample=np.cumsum(has_list) - 1)
+        num_saved = len(lists.values) * (len(column) / len(lists.lengths) - 1)
+        return shared if num_saved >= LEAST_SAVED * len(column) else shared.by_sample
 
     @property
     def _required(self) -> tuple[str, ...]:
@@ -173,7 +201,7 @@ class ParquetSource(FilledBlocks):
 
     def _require_values(self, metadata: pq.FileMetaData, first_block: int) -> None:
         """Do nothing unless a footer tells of nulls or of ids outside their table. Raises DataError with the row."""
-        leaves = leaves_of(metadata.schema.to_arrow_schema())
+        leaves = leaves_of(schema_of(metadata))
         aside = [name for name in (self._session_column, self._time_column) if name is not None]
         for name in (*self._required, *aside):
             nulls = dict(groups_with_nulls(metadata, leaves[name]))
@@ -185,7 +213,7 @@ class ParquetSource(FilledBlocks):
             for group in groups_outside(metadata, leaves[feature.name], feature.table.num_embeddings):
                 block = first_block + group
                 column = self._columns(block, [feature.name])[feature.name]
-                found = outside(self._rows(column, feature), feature)
+                found = outside(self._rows(column, feature, block), feature)
                 if found is not None:
                     row, problem = found
                     raise DataError(f"{self.place(block, row)}: {problem}")
@@ -206,7 +234,7 @@ class ParquetSource(FilledBlocks):
         """Return the file's metadata. Raises DataError where a column lacks or has a type that cannot be used."""
         try:
             metadata = self._metadata(file)
-            schema = metadata.schema.to_arrow_schema()
+            schema = schema_of(metadata)
         except (OSError, pa.ArrowException) as error:
             raise DataError(
                 f"{file}: is not a Parquet file that can be read ({one_line(error)})"

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from neuroshard_trainer.data.distinct_lists import schema_of
 from neuroshard_trainer.data.id_columns import id_type, is_list, is_text
 
 DICTIONARY_SHARE = 0.45
@@ -34,7 +35,7 @@ def repeated_texts(metadata: pq.FileMetaData, names: Sequence[str]) -> Mapping[s
 
     Where most texts of a row group are distinct, a dictionary costs more than it saves.
     """
-    schema = metadata.schema.to_arrow_schema()
+    schema = schema_of(metadata)
     leaves = leaves_of(schema)
     texts = {name: leaves[name] for name in names if is_text(id_type(schema.field(name).type))}
     return {name: metadata.schema.column(leaf).path for name, leaf in texts.items() if _repeats(metadata, leaf)}

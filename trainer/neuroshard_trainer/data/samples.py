@@ -34,6 +34,11 @@ class Jagged:
         return cls(values=values, lengths=lengths.astype(np.int32, copy=False))
 
     @property
+    def by_sample(self) -> "Jagged":
+        """A list for every sample: itself."""
+        return self
+
+    @property
     def offsets(self) -> IndexArray:
         """Where each sample's values begin, and behind them the number of values."""
         return np.concatenate(([0], np.cumsum(self.lengths, dtype=np.int64)))
@@ -52,6 +57,52 @@ class Jagged:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SharedLists:
+    """Lookups of one feature of which samples next to each other share a list, as a clustered log stores them."""
+
+    lists: Jagged
+    """In the order of their samples; each has at least one."""
+    of_sample: IndexArray
+    """[samples] position of each sample's list: 0 at the first, and from sample to sample equal or one more."""
+
+    def take(self, rows: IndexArray) -> "SharedLists":
+        """Return these samples, in this order."""
+        of_sample = self.of_sample[rows]
+        opens = np.ones(len(rows), dtype=np.bool_)
+        opens[1:] = of_sample[1:] != of_sample[:-1]
+        return SharedLists(lists=self.lists.take(of_sample[opens]), of_sample=np.cumsum(opens) - 1)
+
+    @property
+    def continues(self) -> NDArray[np.bool_]:
+        """[samples] whether a sample has the list of the sample before it; the first one never."""
+        shares: NDArray[np.bool_] = np.zeros(len(self.of_sample), dtype=np.bool_)
+        shares[1:] = self.of_sample[1:] == self.of_sample[:-1]
+        return shares
+
+    @property
+    def values(self) -> IndexArray:
+        """Row ids of all samples, as in ``Jagged``."""
+        return self.by_sample.values
+
+    @property
+    def lengths(self) -> LengthArray:
+        """[samples] lookups of each."""
+        lengths: LengthArray = self.lists.lengths[self.of_sample]
+        return lengths
+
+    @property
+    def by_sample(self) -> Jagged:
+        """A list for every sample."""
+        is_alone = len(self.lists.lengths) == len(self.of_sample)
+        return self.lists if is_alone else self.lists.take(self.of_sample)
+
+
+Lists = Jagged | SharedLists
+"""Lookups of one feature and some samples."""
+NO_LOOKUPS = Jagged(values=np.zeros(0, dtype=np.int64), lengths=np.zeros(0, dtype=np.int32))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Samples:
     """Some samples."""
 
@@ -59,7 +110,7 @@ class Samples:
     """0 or 1, shape (samples,)."""
     dense: FloatArray
     """Shape (samples, dense features)."""
-    lookups: Mapping[str, Jagged]
+    lookups: Mapping[str, Lists]
     """By feature."""
 
     def __len__(self) -> int:
@@ -81,14 +132,32 @@ def joined(parts: Sequence[Samples]) -> Samples:
     return Samples(
         labels=np.concatenate([part.labels for part in parts]),
         dense=np.concatenate([part.dense for part in parts]),
-        lookups={
-            feature: Jagged(
-                values=np.concatenate([part.lookups[feature].values for part in parts]),
-                lengths=np.concatenate([part.lookups[feature].lengths for part in parts]),
-            )
-            for feature in parts[0].lookups
-        },
+        lookups={feature: joined_lists([part.lookups[feature] for part in parts]) for feature in parts[0].lookups},
     )
+
+
+def joined_lists(parts: Sequence[Lists]) -> Lists:
+    """Return the lookups of all parts, one behind the other."""
+    if not any(isinstance(part, SharedLists) for part in parts):
+        return joined_jagged([part.by_sample for part in parts])
+    shared = [part if isinstance(part, SharedLists) else _unshared(part) for part in parts]
+    firsts = np.cumsum([0, *(len(each.lists.lengths) for each in shared[:-1])])
+    return SharedLists(
+        lists=joined_jagged([each.lists for each in shared]),
+        of_sample=np.concatenate([first + each.of_sample for first, each in zip(firsts, shared, strict=True)]),
+    )
+
+
+def joined_jagged(parts: Sequence[Jagged]) -> Jagged:
+    """Return the lookups of all parts, one behind the other."""
+    return Jagged(
+        values=np.concatenate([part.values for part in parts]),
+        lengths=np.concatenate([part.lengths for part in parts]),
+    )
+
+
+def _unshared(lists: Jagged) -> SharedLists:
+    return SharedLists(lists=lists, of_sample=np.arange(len(lists.lengths)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

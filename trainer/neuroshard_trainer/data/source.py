@@ -9,7 +9,7 @@ from neuroshard_api.process.errors import DataError
 from numpy.typing import NDArray
 
 from neuroshard_trainer.data.recent import Recent
-from neuroshard_trainer.data.samples import Feature, IndexArray, Jagged, Samples
+from neuroshard_trainer.data.samples import Feature, IndexArray, Lists, Samples, SharedLists
 
 BLOCK_SAMPLES = 4096
 """Samples of a block where the format has no blocks of its own."""
@@ -93,13 +93,16 @@ def require_labels(
         raise DataError(f"{where}: the label must be 0 or 1, found {labels[wrong[0]]:g}; hint: convert the labels")
 
 
-def outside(jagged: Jagged, feature: Feature) -> tuple[int, str] | None:
+def outside(lookups: Lists, feature: Feature) -> tuple[int, str] | None:
     """Return the first sample that looks up a row outside the table, and the problem; None: there is none."""
+    jagged = lookups.lists if isinstance(lookups, SharedLists) else lookups
     num_rows = feature.table.num_embeddings
     if not jagged.values.size or (jagged.values.min() >= 0 and jagged.values.max() < num_rows):
         return None
     at = np.flatnonzero((jagged.values < 0) | (jagged.values >= num_rows))[0]
-    return int(np.searchsorted(np.cumsum(jagged.lengths), at, side="right")), (
+    place = np.searchsorted(np.cumsum(jagged.lengths), at, side="right")
+    row = np.searchsorted(lookups.of_sample, place) if isinstance(lookups, SharedLists) else place
+    return int(row), (
         f"{feature.name!r} looks up row {jagged.values[at]}, "
         f"table {feature.table.name!r} has rows 0 to {num_rows - 1}"
         "; hint: give the table more rows, set idRule: Hash or Modulo for it, or fix the data"

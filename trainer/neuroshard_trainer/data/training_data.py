@@ -14,8 +14,8 @@ from neuroshard_api.process.errors import DataError
 from neuroshard_api.process.processors import usable_processors
 
 from neuroshard_trainer.data.batches import Batch
-from neuroshard_trainer.data.collation import BatchMaker, Make
-from neuroshard_trainer.data.deduplication import Deduplicated
+from neuroshard_trainer.data.collation import BatchMaker
+from neuroshard_trainer.data.deduplication import WithoutRepeats
 from neuroshard_trainer.data.drift import drifted_sources
 from neuroshard_trainer.data.formats import open_source, require_same_ids
 from neuroshard_trainer.data.order import SampleOrder
@@ -49,10 +49,8 @@ class TrainingData:
     readers: Readers
     text_features: tuple[str, ...] = ()
     """Features whose ids are texts by the types of the data."""
-    groups: tuple[tuple[int, ...], ...] = ()
-    """Positions of the features of each group whose repeated lists are left out."""
-    apart: frozenset[int] = frozenset()
-    """Groups whose distinct lists are apart from the batch."""
+    num_groups: int = 0
+    """Groups of features whose repeated lists are left out."""
 
     @property
     def global_batch_size(self) -> int:
@@ -61,32 +59,36 @@ class TrainingData:
 
     def training(self, positions: range, device: torch.device) -> Iterator[Batch]:
         """Yield the batches that begin at these training samples, counted through all epochs, on a device."""
-        return self.readers.batches(self._made(self.train.training), positions, device)
+        return self.readers.batches(self.train.training, positions, device)
 
     def validation(self, device: torch.device) -> Iterator[Batch]:
         """Yield the batches of one evaluation on a device; each rank has equally many."""
         positions = range(0, self.num_validation, self.evaluate.global_batch_size)
-        return self.readers.batches(self._made(self.evaluate.validation), positions, device)
+        return self.readers.batches(self.evaluate.validation, positions, device)
 
     def deduplicated(self, groups: Sequence[DeduplicatedGroup]) -> "TrainingData":
         """Return the same samples in batches without the repeated lists of these groups, in their forms."""
+        if not groups:
+            return self
         keys = list(self.readers.keys)
-        return replace(
-            self,
+        collate = WithoutRepeats(
             groups=tuple(tuple(keys.index(name) for name in group.features) for group in groups),
             apart=frozenset(
                 position for position, group in enumerate(groups) if group.form is DeduplicationForm.GROUPED
             ),
         )
-
-    def _made(self, make: Make) -> Make:
-        return Deduplicated(make=make, groups=self.groups, apart=self.apart) if self.groups else make
+        return replace(
+            self,
+            train=self.train.collating(collate),
+            evaluate=self.evaluate.collating(collate),
+            num_groups=len(groups),
+        )
 
     def first_factors(self) -> Sequence[float]:
         """Return samples over distinct ones of each group in the first batch of this rank."""
-        if not self.groups:
+        if not self.num_groups:
             return ()
-        batch = self._made(self.train.training)(0)
+        batch = self.train.training(0)
         return [len(batch.labels) / count for count in batch.num_distinct]
 
     def first_repeats(self) -> dict[str, float]:
@@ -94,8 +96,8 @@ class TrainingData:
         if not isinstance(self.train, BatchMaker):
             return {}
         keys = self.readers.keys
-        alone = Deduplicated(make=self.train.training, groups=tuple((index,) for index in range(len(keys))))
-        batch = alone(0)
+        alone = WithoutRepeats(groups=tuple((index,) for index in range(len(keys))))
+        batch = self.train.collating(alone).training(0)
         return {name: len(batch.labels) / count for name, count in zip(keys, batch.num_distinct, strict=True)}
 
     def other_lookups(self, features: Sequence[Feature]) -> str | None:
