@@ -29,6 +29,8 @@ class ClusteringRequest(Value):
     """Microseconds where time is a timestamp, else units of the time column."""
     row_group_rows: Annotated[int, Field(ge=1, le=MAX_INTEGER)]
     """Maximum rows of a row group."""
+    all_lists: bool = False
+    """Whether every row has its lists, and not once those that rows next to each other share."""
 
 
 class ClusteredWindow(Value):

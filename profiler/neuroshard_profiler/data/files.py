@@ -172,7 +172,8 @@ class ParquetFile:
         dense: Sequence[str],
     ) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
-        from neuroshard_trainer.data.id_columns import holds_ids, id_type, is_text  # noqa: PLC0415 - needs pyarrow
+        from neuroshard_trainer.data.distinct_lists import distinct_columns, schema_of  # noqa: PLC0415 - needs pyarrow
+        from neuroshard_trainer.data.id_columns import holds_ids, id_type, is_text  # noqa: PLC0415 - the same
         from neuroshard_trainer.data.parquet import is_number, one_line  # noqa: PLC0415 - the same
         from neuroshard_trainer.data.parquet_statistics import repeated_texts  # noqa: PLC0415 - the same
         from neuroshard_trainer.data.session_columns import is_session  # noqa: PLC0415 - the same
@@ -181,7 +182,8 @@ class ParquetFile:
         self._path = path
         try:
             metadata = parquet.read_metadata(path.path or path.open())
-            names = metadata.schema.to_arrow_schema().names
+            stored = metadata.schema.to_arrow_schema()
+            self._distinct, names = distinct_columns(stored), schema_of(metadata).names
             encoded = repeated_texts(metadata, [name for name in names if names.count(name) == 1]).values()
             self._file = parquet.ParquetFile(path.path or path.open(), metadata=metadata, read_dictionary=list(encoded))
         except (pa.ArrowException, OSError) as error:
@@ -189,7 +191,7 @@ class ParquetFile:
                 f"{path}: is not a Parquet file that can be read ({one_line(error)})"
                 "; hint: write it again, check the path, or give --format"
             ) from error
-        schema = self._file.schema_arrow
+        schema = pa.schema([field.with_name(name) for field, name in zip(self._file.schema_arrow, names, strict=True)])
         self.columns = chosen_columns(
             {each.name: str(each.type) for each in schema},
             [each.name for each in schema if holds_ids(each.type)],
@@ -277,10 +279,17 @@ class ParquetFile:
 
     def _read(self, num_samples: int, columns: Sequence[str]) -> Iterator["pa.RecordBatch"]:
         import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
-        from neuroshard_trainer.data.parquet import one_line  # noqa: PLC0415 - needs pyarrow
+        from neuroshard_trainer.data.distinct_lists import SUFFIX, with_repeats  # noqa: PLC0415 - needs pyarrow
+        from neuroshard_trainer.data.parquet import one_line  # noqa: PLC0415 - the same
 
+        shared = [name for name in columns if name in self._distinct]
+        stored = [f"{name}{SUFFIX}" if name in shared else name for name in columns]
         try:
             for group in range(self._file.num_row_groups):  # Arrow joins no dictionaries in lists of several groups
+                if shared:
+                    rows = with_repeats(self._file.read_row_group(group, columns=stored), shared)
+                    yield from rows.to_batches(num_samples)
+                    continue
                 yield from self._file.iter_batches(num_samples, row_groups=[group], columns=list(columns))
         except (pa.ArrowException, OSError) as error:
             raise DataError(

@@ -127,7 +127,7 @@ def ordered_samples(opened: Engine, log: SessionLog, features: Sequence[str]) ->
 
     values = [
         identifier(name)
-        if not is_list(log.schema.field(name).type)
+        if name in log.distinct or not is_list(log.schema.field(name).type)
         else f"coalesce({identifier(name)}, {opened.empty_list})"
         for name in features
     ]

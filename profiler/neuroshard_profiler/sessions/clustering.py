@@ -32,6 +32,7 @@ from neuroshard_profiler.sessions.engine import FILE, ROW, Engine, EngineSetting
 from neuroshard_profiler.sessions.log import START, SessionLog
 from neuroshard_profiler.sessions.open_engine import engine
 from neuroshard_profiler.sessions.windows import Windows
+from neuroshard_profiler.sessions.writer import keep_lists_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,8 @@ class ClusteringSettings:
     """Maximum rows of a row group."""
     engine: EngineSettings
     """What sorts."""
+    all_lists: bool = False
+    """Whether every row has its lists; otherwise samples next to each other that share a list have it once."""
 
 
 def cluster_sessions(
@@ -68,6 +71,10 @@ def cluster_sessions(
         SettingsError: the folder holds something else, another run writes to it, or the memory limit is too low.
         StorageError: the disk is full.
     """
+    if log.distinct:
+        raise DataError(
+            f"{log.title}: has each list once already; hint: use it as it is, or give the log that it is made from"
+        )
     make_folder(settings.out)
     with _alone(settings.out):
         request = _request(log, windows, settings)
@@ -174,7 +181,12 @@ def _write_window(
             f"{path}: {after[0]:,} rows were written, {before[0]:,} of {window.num_samples:,} are in the log, or their "
             "values differ; hint: the log has changed while it was read; remove the folder's files and start again"
         )
-    scratch.replace(path)
+    once = path.with_name(f"{path.name}{UNFINISHED}.once")
+    if not settings.all_lists and keep_lists_once(scratch, once):
+        once.replace(path)
+        scratch.unlink()
+    else:
+        scratch.replace(path)
 
 
 def _multiset(opened: Engine, log: SessionLog, rows: str) -> tuple[int, int]:
@@ -195,13 +207,14 @@ def _columns(log: SessionLog, files: Sequence[Path]) -> tuple[ClusteredColumn, .
 
 def _column_bytes(paths: Sequence[Path]) -> dict[str, int]:
     """Return compressed bytes by column."""
+    from neuroshard_trainer.data.distinct_lists import schema_of  # noqa: PLC0415 - needs pyarrow
     from pyarrow import parquet  # noqa: PLC0415 - only where Parquet is read
 
     sizes: dict[str, int] = {}
     for path in paths:
         metadata = parquet.read_metadata(path)
         # Names may have dots, as paths of nested values have: the leaves of a column follow each other.
-        fields = metadata.schema.to_arrow_schema()
+        fields = schema_of(metadata)
         leaves = [field.name for field in fields for _ in range(_num_leaves(field.type))]
         for group in range(metadata.num_row_groups):
             for index, name in enumerate(leaves):
@@ -228,6 +241,7 @@ def _request(log: SessionLog, windows: Windows, settings: ClusteringSettings) ->
         time_column=log.time_column,
         window_width=windows.width,
         row_group_rows=settings.row_group_rows,
+        all_lists=settings.all_lists,
     )
 
 

@@ -30,6 +30,13 @@ def cluster_sessions(
         typer.Option(help="Time that is clustered together: 1d, 6h, or a number for integers. Default: 1d."),
     ] = None,
     row_group_rows: Annotated[int, typer.Option(min=1, max=2**31 - 1, help="Maximum rows of a row group.")] = 65536,
+    all_lists: Annotated[
+        bool,
+        typer.Option(
+            "--all-lists",
+            help="Keep every row's lists, for readers other than NeuroShard's. Default: one for rows that share it.",
+        ),
+    ] = False,
     engine: Engine = "duckdb",
     memory_mib: MemoryMib = None,
     json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; errors are JSON too.")] = False,
@@ -55,6 +62,7 @@ def cluster_sessions(
             out=out,
             row_group_rows=row_group_rows,
             engine=EngineSettings(kind=EngineKind(engine), memory_mib=memory_mib),
+            all_lists=all_lists,
         ),
         progress=_say,
     )

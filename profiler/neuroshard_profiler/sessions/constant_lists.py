@@ -29,6 +29,8 @@ def require_constant(log: SessionLog, features: Sequence[str], *, settings: Engi
     """
     if not features:
         return
+    if log.distinct:
+        raise DataError(f"{log.title}: has each list once; hint: give {OPTION} with the log that it was clustered from")
     for name in features:
         if name not in log.schema.names:
             raise DataError(

@@ -30,6 +30,8 @@ class SessionLog:
     """Column that is equal for the samples of one session: integers or text."""
     time: str | None
     """Column that orders the samples of a session: integers or timestamps. None: they are stored in order."""
+    distinct: tuple[str, ...] = ()
+    """Columns of lists that the files have once for rows next to each other that share them."""
 
     @property
     def title(self) -> str:
@@ -53,10 +55,14 @@ class SessionLog:
     def rows(self, engine: Engine) -> str:
         """Return the rows of all files as SQL, with the columns FILE and ROW, which break ties of time.
 
+        In place of a list of ``distinct`` a row has a text that rows with the same one in the file have too.
+
         Raises:
             DataError: rows without session or time.
         """
         rows = engine.rows_of(self.paths)
+        if self.distinct:
+            rows = self._with_shared(rows)
         names = [name for name in (self.session, self.time) if name is not None]
         counts = ", ".join(f"count(*) FILTER (WHERE {identifier(name)} IS NULL)" for name in names)
         (found,) = engine.fetch(f"SELECT {counts} FROM {rows}")  # noqa: S608 - names are quoted
@@ -67,6 +73,17 @@ class SessionLog:
                     "; hint: leave these rows out, or give them a value"
                 )
         return rows
+
+    def _with_shared(self, rows: str) -> str:
+        """Return rows of files with distinct lists as SQL in which rows that share a list have equal texts."""
+        from neuroshard_trainer.data.distinct_lists import SUFFIX  # noqa: PLC0415 - needs pyarrow
+
+        columns = [identifier(name) for name in self.schema.names if name not in self.distinct]
+        for name in self.distinct:
+            has_list = f"{identifier(name + SUFFIX)} IS NOT NULL"
+            newest = f"max(CASE WHEN {has_list} THEN {ROW} END) OVER (PARTITION BY {FILE} ORDER BY {ROW})"
+            columns.append(f"concat({FILE}, ':', {newest}) AS {identifier(name)}")
+        return f"(SELECT {', '.join(columns)}, {FILE}, {ROW} FROM {rows})"  # noqa: S608 - names are quoted
 
 
 def open_log(places: Sequence[Path], *, session: str, time: str | None) -> SessionLog:
@@ -83,13 +100,22 @@ def open_log(places: Sequence[Path], *, session: str, time: str | None) -> Sessi
         if path.resolve() in seen:
             raise DataError(f"{path}: is named twice; hint: name each file once")
         seen.add(path.resolve())
+    from neuroshard_trainer.data.distinct_lists import distinct_columns  # noqa: PLC0415 - needs pyarrow
+
     stored, schemas = zip(*map(_schemas, paths), strict=True)
     for path, schema in zip(paths, schemas, strict=True):
         _check_equal(path, schema, first=paths[0], expected=schemas[0])
     _check_columns(paths[0], schemas[0], session=session, time=time)
     for path, columns in zip(paths, stored, strict=True):
         _check_exact(path, columns)
-    return SessionLog(paths=paths, schema=schemas[0], session=session, time=time)
+    distinct = [set(distinct_columns(schema)) for schema in schemas]
+    other = next((place for place, each in enumerate(distinct) if each != distinct[0]), None)
+    if other is not None:
+        raise DataError(
+            f"{paths[other]}: has lists once that {paths[0]} has in every row, or the reverse; hint: cluster all files "
+            "in one run"
+        )
+    return SessionLog(paths=paths, schema=schemas[0], session=session, time=time, distinct=tuple(sorted(distinct[0])))
 
 
 def _files(place: Path) -> tuple[Path, ...]:
@@ -108,13 +134,14 @@ def _files(place: Path) -> tuple[Path, ...]:
 def _schemas(path: Path) -> "tuple[parquet.ParquetSchema, pa.Schema]":
     """Return the schema of a file as Parquet stores it, and as Arrow reads it."""
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is read
+    from neuroshard_trainer.data.distinct_lists import schema_of  # noqa: PLC0415 - the same
     from pyarrow import parquet  # noqa: PLC0415 - the same
 
     if not path.is_file():
         raise DataError(f"{path}: is not a file; hint: check the path")
     try:
-        stored = parquet.read_metadata(path).schema
-        return stored, stored.to_arrow_schema()
+        metadata = parquet.read_metadata(path)
+        return metadata.schema, schema_of(metadata)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: is not a Parquet file ({error}); hint: sessions need named columns; convert the log to Parquet"

@@ -1,5 +1,7 @@
 """Parquet files of clustered samples: list columns plain, so that zstd finds repeated lists. Sorts nothing.
 
+Lists of ids may then be kept once for the samples next to each other that share them.
+
 Codes of a dictionary hide repeated lists from the compressor; columns of single values keep their dictionary, which
 pyarrow leaves for plain values where it grows too large.
 """
@@ -7,10 +9,13 @@ pyarrow leaves for plain values where it grows too large.
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
+
+from neuroshard_api.process.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyarrow import parquet
 
 ROW_GROUP_BYTES = 64 * 2**20
 """Row groups of wide rows end here, so that the memory of writing has a limit."""
@@ -32,13 +37,9 @@ def write_clustered(
         OSError: it could not be written.
     """
     import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
-    from pyarrow import parquet  # noqa: PLC0415 - the same
 
-    single = [field.name for field in schema if not pa.types.is_nested(field.type)]
     with path.open("wb") as file:
-        with parquet.ParquetWriter(
-            file, schema, use_dictionary=single, compression="zstd", compression_level=ZSTD_LEVEL
-        ) as writer:
+        with _writer(file, schema) as writer:
             waiting: list[pa.RecordBatch] = []
             for batch in batches:
                 left = batch
@@ -54,3 +55,61 @@ def write_clustered(
                 writer.write_table(pa.Table.from_batches(waiting).cast(schema), row_group_size=row_group_rows)
         file.flush()
         os.fsync(file.fileno())
+
+
+def keep_lists_once(clustered: Path, path: Path) -> bool:
+    """Write a file's lists of ids once for the samples next to each other that share them, to disk before this returns.
+
+    What was written is read again and compared, row group by row group. Return False, with nothing written, where the
+    file has no lists of ids.
+
+    Args:
+        clustered: the file with all lists.
+        path: of the new file, which has its row groups.
+
+    Raises:
+        OSError: it could not be written.
+        DataError: it was read otherwise than it was written.
+    """
+    from neuroshard_trainer.data.distinct_lists import (  # noqa: PLC0415 - needs pyarrow
+        can_be_distinct,
+        stored_schema,
+        with_repeats,
+        without_repeats,
+    )
+    from pyarrow import parquet  # noqa: PLC0415 - only where Parquet is written
+
+    with parquet.ParquetFile(clustered) as source:
+        names = [field.name for field in source.schema_arrow if can_be_distinct(field.type)]
+        if not names:
+            return False
+        schema = stored_schema(source.schema_arrow, names)
+        with path.open("wb") as file:
+            with _writer(file, schema) as writer:
+                for group in range(source.num_row_groups):
+                    rows = source.read_row_group(group)
+                    writer.write_table(without_repeats(rows, names).cast(schema), row_group_size=len(rows))
+            file.flush()
+            os.fsync(file.fileno())
+        with parquet.ParquetFile(path) as written:
+            for group in range(source.num_row_groups):
+                before, after = source.read_row_group(group), written.read_row_group(group)
+                if not _are_equal(with_repeats(after, names), with_repeats(without_repeats(before, names), names)):
+                    raise DataError(f"{path}: row group {group} is not what was written; hint: check the disk")
+    return True
+
+
+def _are_equal(one: "pa.Table", other: "pa.Table") -> bool:
+    """Return whether the columns of two tables hold the same; NaN equals NaN, which Arrow does not say."""
+    return all(
+        left.equals(right) or repr(left.to_pylist()) == repr(right.to_pylist())
+        for left, right in zip(one.columns, other.columns, strict=True)
+    )
+
+
+def _writer(file: BinaryIO, schema: "pa.Schema") -> "parquet.ParquetWriter":
+    import pyarrow as pa  # noqa: PLC0415 - only where Parquet is written
+    from pyarrow import parquet  # noqa: PLC0415 - the same
+
+    single = [field.name for field in schema if not pa.types.is_nested(field.type)]
+    return parquet.ParquetWriter(file, schema, use_dictionary=single, compression="zstd", compression_level=ZSTD_LEVEL)

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from neuroshard_cli.main import run
 from pyarrow import parquet
-from support.profiler.session_logs import log_file, session_file
+from support.profiler.session_logs import clustered, log_file, session_file
 
 INVALID_INPUT = 2
 NO_SPARK = shutil.which("java") is None or find_spec("pyspark") is None
@@ -111,6 +111,18 @@ def old_timestamps(folder: Path) -> None:
     parquet.write_table(table, folder / "a.parquet", use_deprecated_int96_timestamps=True)
 
 
+def lists_once(folder: Path) -> None:
+    """Write a log that was clustered before."""
+    clustered([session_file(folder.parent / "all.parquet", [(1, time, [7]) for time in range(3)])], folder)
+
+
+def partly_once(folder: Path) -> None:
+    """Write a file in which each row has its list, next to one that was clustered."""
+    lists_once(folder)
+    once = parquet.read_table(folder / "window-000000.parquet")
+    parquet.write_table(once.replace_schema_metadata(), folder / "z.parquet")
+
+
 CLUSTER = ("cluster-sessions", "--window", "10", "--out", "out")
 STATS = ("stats", "--embedding-dim", "16", "--constant", "history")
 CASES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], str]] = {
@@ -186,6 +198,30 @@ CASES: dict[str, tuple[Callable[[Path], None], tuple[str, ...], str]] = {
         (
             r"log/a\.parquet: column 'seen': holds timestamps of 96 bits, whose nanoseconds would be lost"
             r"\nhint: write them as 64-bit timestamps"
+        ),
+    ),
+    "a log that was clustered": (
+        lists_once,
+        CLUSTER,
+        (
+            r"log/window-000000\.parquet: has each list once already"
+            r"\nhint: use it as it is, or give the log that it is made from"
+        ),
+    ),
+    "constant lists of a log that was clustered": (
+        lists_once,
+        STATS,
+        (
+            r"log/window-000000\.parquet: has each list once"
+            r"\nhint: give --constant with the log that it was clustered from"
+        ),
+    ),
+    "a log that was clustered in part": (
+        partly_once,
+        CLUSTER,
+        (
+            r"log/z\.parquet: column 'history': is missing, log/window-000000\.parquet has it"
+            r"\nhint: write both files with the same columns"
         ),
     ),
     "a list that changes": (

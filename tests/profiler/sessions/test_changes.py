@@ -14,7 +14,7 @@ from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.groups import candidate_groups
 from neuroshard_profiler.sessions.log import open_log
 from support.depth import generated
-from support.profiler.session_logs import log_file, session_file
+from support.profiler.session_logs import clustered, log_file, session_file
 
 SETTINGS = EngineSettings(memory_mib=128)
 
@@ -71,6 +71,10 @@ def test_factors_are_those_of_a_plain_count(samples: list[tuple[int, int, list[i
             Path(folder) / "a.parquet", [each[:3] for each in samples], item=[each[3] for each in samples]
         )
         found = changes(path, "history", "item", session_run=session_run)
+        clustered([path], Path(folder) / "once", window="1000", row_group_rows=len(samples))
+        files = Path(folder).glob("once/*.parquet")
+        log = open_log(sorted(files), session="session", time="time")
+        again = count_changes(log, ["history", "item"], session_run=session_run, settings=SETTINGS)
     ordered = sorted(samples, key=lambda each: each[:2])
     for features, place_of in ((["history"], slice(2, 3)), (["item"], slice(3, 4)), (["history", "item"], slice(2, 4))):
         distinct = place = 0
@@ -79,6 +83,8 @@ def test_factors_are_those_of_a_plain_count(samples: list[tuple[int, int, list[i
             starts = place == 0 or (session_run > 0 and place % session_run == 0)
             distinct += starts or each[place_of] != ordered[index - 1][place_of]
         assert found.factor(features) == pytest.approx(len(samples) / distinct)
+        if min(each[1] for each in samples) >= 0:  # one window, and one row group
+            assert again.factor(features) == found.factor(features)
 
 
 def test_features_of_equal_changes_are_a_group(tmp_path: Path) -> None:

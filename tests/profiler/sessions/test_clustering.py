@@ -19,7 +19,7 @@ from neuroshard_profiler.sessions.windows import parse_windows
 from neuroshard_profiler.sessions.writer import write_clustered
 from pyarrow import parquet
 from support.depth import generated
-from support.profiler.session_logs import StoppedError, clustered, files_of, log_file, rows_of, session_file
+from support.profiler.session_logs import StoppedError, clustered, files_of, log_file, rows_of, session_file, table_of
 
 
 def test_samples_are_ordered_by_session_within_windows(tmp_path: Path) -> None:
@@ -257,3 +257,31 @@ def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
             clustered([path], tmp_path / "out")
 
     assert len(cluster_sessions(log, parse_windows(log, "10"), asked, progress=meanwhile).windows) == 2
+
+
+def test_a_list_is_stored_once_for_rows_next_to_each_other_that_share_it(tmp_path: Path) -> None:
+    """Under a name that no other reader takes for all lists; each row group begins with one, and a null is empty."""
+    texts = pa.array([["a", "b"]] * 3 + [None] * 3 + [["b", None], ["b"]])
+    lists = [[1, 2], [1, 2], [1, 2], [], [], [1, 2], [1, 2], [1, 2]]
+    samples = [(1, time, ids) for time, ids in enumerate(lists)]
+    path = session_file(tmp_path / "a.parquet", samples, queries=texts)
+    clustered([path], tmp_path / "out", row_group_rows=3)
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    stored = parquet.read_table(file)
+
+    assert stored.schema.names == ["session", "time", "history.distinct", "queries.distinct"]
+    assert stored["history.distinct"].to_pylist() == [[1, 2], None, None, [], None, [1, 2], [1, 2], None]
+    assert stored["queries.distinct"].to_pylist() == [["a", "b"], None, None, [], None, None, ["b", None], ["b"]]
+    frame = stored.to_pandas()
+    assert [list(each) for each in frame["history.distinct"].ffill()] == lists
+    assert [each or [] for each in texts.to_pylist()] == table_of(file)["queries"].to_pylist()
+
+
+def test_all_lists_are_kept_for_other_readers(tmp_path: Path) -> None:
+    """With ``--all-lists``; a folder of the other form is not continued."""
+    path = session_file(tmp_path / "a.parquet", [(1, time, [7]) for time in range(4)])
+    clustered([path], tmp_path / "out", all_lists=True)
+
+    assert parquet.read_table(next((tmp_path / "out").glob("*.parquet")))["history"].to_pylist() == [[7]] * 4
+    with pytest.raises(SettingsError, match="with other options"):
+        clustered([path], tmp_path / "out")

@@ -10,6 +10,7 @@ from neuroshard_profiler.sessions.clustering import ClusteringSettings, cluster_
 from neuroshard_profiler.sessions.engine import EngineSettings
 from neuroshard_profiler.sessions.log import open_log
 from neuroshard_profiler.sessions.windows import parse_windows
+from neuroshard_trainer.data.distinct_lists import distinct_columns, with_repeats
 from pyarrow import parquet
 
 DUCKDB = EngineSettings(memory_mib=128)
@@ -38,7 +39,14 @@ def session_file(path: Path, samples: Sequence[tuple[int, int, Sequence[int]]], 
 
 def rows_of(*paths: Path) -> list[str]:
     """Return the rows of files as texts, sorted: equal for equal multisets."""
-    return sorted(repr(row) for path in paths for row in parquet.read_table(path).to_pylist())
+    return sorted(repr(row) for path in paths for row in table_of(path).to_pylist())
+
+
+def table_of(path: Path) -> pa.Table:
+    """Return the rows of a file, with all of their lists."""
+    with parquet.ParquetFile(path) as file:
+        groups = [file.read_row_group(group) for group in range(file.num_row_groups)]
+        return pa.concat_tables(with_repeats(each, distinct_columns(file.schema_arrow)) for each in groups)
 
 
 def clustered(
@@ -49,6 +57,7 @@ def clustered(
     row_group_rows: int = 5,
     engine: EngineSettings = DUCKDB,
     stop_after: int | None = None,
+    all_lists: bool = False,
 ) -> SessionClustering:
     """Cluster files with the columns ``session`` and ``time``; stop after a number of windows."""
     log = open_log(paths, session="session", time="time")
@@ -59,7 +68,7 @@ def clustered(
         if len(seen) == stop_after:
             raise StoppedError
 
-    settings = ClusteringSettings(out=out, row_group_rows=row_group_rows, engine=engine)
+    settings = ClusteringSettings(out=out, row_group_rows=row_group_rows, engine=engine, all_lists=all_lists)
     return cluster_sessions(log, parse_windows(log, window), settings, progress=progress)
 
 
