@@ -65,7 +65,7 @@ test-processes: $(DEV) $(MOVIELENS) ## Run the tests that start processes which 
 	$(PYTEST) --junitxml build/times/test-processes.xml -m processes $$(grep -rl --include="test_*.py" mark.processes tests)
 
 .PHONY: test-api
-test-api: $(DEV) ## Run the tests that start an API server, which `make cluster-build` compiles
+test-api: $(DEV) ## Run the tests that start an API server, which `make api-build` compiles
 	$(PYTEST) --junitxml build/times/test-api.xml -m api_server $$(grep -rl --include="test_*.py" mark.api_server tests)
 
 .PHONY: test-long

@@ -21,6 +21,10 @@ cluster-host: $(DEV) ## Check what CLUSTER=local needs of this machine: rights, 
 cluster-build: $(DEV) ## Build what CLUSTER=local needs to come up, and ADDONS="kueue kwok" if given; start nothing
 	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster build --images $(IMAGES) --addons $(ADDONS)
 
+.PHONY: api-build
+api-build: $(DEV) ## Build the API server and etcd of `make test-api`; needs Go, and no root
+	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster build-api
+
 .PHONY: cluster-packages
 cluster-packages: ## Install Debian's packages for CLUSTER=local, where they are missing (root)
 	tests/cluster/install-packages

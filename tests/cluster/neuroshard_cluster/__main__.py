@@ -4,9 +4,9 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from neuroshard_cluster import gpus
+from neuroshard_cluster import bare_api, gpus
 from neuroshard_cluster.cluster import Cluster
-from neuroshard_cluster.components import KUEUE, KWOK
+from neuroshard_cluster.components import KUEUE, KWOK, built
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.folders import Home, default_home
 from neuroshard_cluster.images import IMAGES
@@ -66,6 +66,7 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
     build = verbs.add_parser("build", help="build what `up` of the local provider needs, and start nothing")
     build.add_argument("--images", nargs="*", choices=IMAGES, default=[])
     build.add_argument("--addons", nargs="*", choices=ADDONS, default=[], help="what tests put on top of a cluster")
+    verbs.add_parser("build-api", help="build what tests of an API server alone need; needs no root")
     verbs.add_parser("down", help="remove every trace of the cluster")
     verbs.add_parser("status", help="show nodes, GPUs and memory")
     node = verbs.add_parser("node", help="change a node")
@@ -81,18 +82,22 @@ def parsed(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def prepare(arguments: argparse.Namespace, home: Home) -> None:
-    """Check this machine for the local provider, or build what its clusters need."""
-    if arguments.verb == "host":
-        check_host(home, images=arguments.images)
-    else:
-        images = [IMAGES[name] for name in arguments.images]
-        addons = [ADDONS[name] for name in arguments.addons]
-        LocalCluster(arguments.name, home).build(images=images, addons=addons, say=say)
+    """Check this machine for the local provider, or build what its clusters or an API server alone need."""
+    match arguments.verb:
+        case "host":
+            check_host(home, images=arguments.images)
+        case "build-api":
+            for component in bare_api.PROGRAMS:
+                built(component, home, say=say)
+        case "build":
+            images = [IMAGES[name] for name in arguments.images]
+            addons = [ADDONS[name] for name in arguments.addons]
+            LocalCluster(arguments.name, home).build(images=images, addons=addons, say=say)
 
 
 def act(arguments: argparse.Namespace, home: Home) -> None:
     """Run the command."""
-    if arguments.verb in ("host", "build"):
+    if arguments.verb in ("host", "build", "build-api"):
         prepare(arguments, home)
         return
     cluster = open_cluster(arguments.name, provider=arguments.provider, home=home)

@@ -1,6 +1,6 @@
 """An API server with its etcd and nothing else: objects are validated and stored, and nobody acts on them.
 
-Needs no root and starts in seconds, so that unit tests may ask a real API server. `make cluster-build`
+Needs no root and starts in seconds, so that unit tests may ask a real API server. `make api-build`
 makes its programs.
 """
 
@@ -20,6 +20,7 @@ from neuroshard_cluster.pki import Authority
 from neuroshard_cluster.ports import LOCALHOST, held_port
 from neuroshard_cluster.waiting import eventually
 
+PROGRAMS = (ETCD, KUBERNETES)
 CONTEXT = "neuroshard-local-bare"
 READY_WITHIN_S = 240.0
 """Ends a hang with what was seen last, before pytest ends it without."""
@@ -79,7 +80,7 @@ class BareApi:
         return self.kubectl.in_namespace(namespace)("create", "token", service_account).strip()
 
     def _run(self, program: str, *flags: str) -> "subprocess.Popen[bytes]":
-        environment = os.environ | {"PATH": search_path(self._home, (ETCD, KUBERNETES))}
+        environment = os.environ | {"PATH": search_path(self._home, PROGRAMS)}
         # Killed with its parent, so that an interrupted test run leaves nothing behind.
         bound = ["setpriv", "--pdeathsig", "KILL", "--"]
         with (self._folder / f"{program}.log").open("a") as log:
@@ -122,9 +123,9 @@ def bare_api(folder: Path, home: Home) -> Iterator[BareApi]:
     Raises:
         HostError: Its programs have not been built, or there is no openssl.
     """
-    missing = [component.name for component in (ETCD, KUBERNETES) if not component.target(home).exists()]
+    missing = [component.name for component in PROGRAMS if not component.target(home).exists()]
     if missing:
-        raise HostError(f"not built: {', '.join(missing)}; `make cluster-build` builds them")
+        raise HostError(f"not built: {', '.join(missing)}; hint: `make api-build`, which needs Go")
     for tool in ("openssl", "setpriv"):
         if shutil.which(tool) is None:
             raise HostError(f"there is no {tool} on PATH")

@@ -21,7 +21,7 @@ def test_what_it_stores_survives_a_restart(bare_api: BareApi) -> None:
 def test_programs_that_were_not_built_are_named(tmp_path: Path) -> None:
     """With what builds them."""
     with (
-        pytest.raises(HostError, match="etcd, kubernetes; `make cluster-build`"),
+        pytest.raises(HostError, match="etcd, kubernetes; hint: `make api-build`"),
         bare_api(tmp_path, Home(root=tmp_path)),
     ):
         pass

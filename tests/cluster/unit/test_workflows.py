@@ -64,18 +64,19 @@ def test_what_only_github_can_run_is_named(tmp_path: Path, step: Step, reason: s
     assert (ended.exit_code, ended.reason) == (None, reason)
 
 
-def test_the_end_to_end_workflow_runs_targets_of_the_makefile_alone() -> None:
-    """What GitHub runs on kind can be typed on any machine; nothing but its actions and its disk differs."""
-    commands = [
-        step.command for step in steps(yaml.safe_load((WORKFLOWS / "e2e.yaml").read_text())) if not step.obstacle
-    ]
+@pytest.mark.parametrize(
+    ("workflow", "targets"),
+    [("api", ["api-build", "test-api"]), ("e2e", ["kind-packages", "kind-check", "kind-e2e", "cluster-down"])],
+)
+def test_a_workflow_of_tests_runs_targets_of_the_makefile_alone(workflow: str, targets: list[str]) -> None:
+    """What GitHub runs can be typed on any machine; nothing but its actions and its disk differs."""
+    parsed = yaml.safe_load((WORKFLOWS / f"{workflow}.yaml").read_text())
+    commands = [step.command for step in steps(parsed) if not step.obstacle]
 
-    assert [command.split()[:2] for command in commands] == [
-        ["make", target] for target in ("kind-packages", "kind-check", "kind-e2e", "cluster-down")
-    ]
+    assert [command.split()[:2] for command in commands] == [["make", target] for target in targets]
 
 
 def test_an_unknown_workflow_lists_those_that_are_there(capsys: pytest.CaptureFixture[str]) -> None:
     """The command ends with 1 and a hint."""
     assert workflows.main(["weekly"]) == 1
-    assert "hint: use one of ci, e2e, nightly, release" in capsys.readouterr().err
+    assert "hint: use one of api, ci, e2e, nightly, release" in capsys.readouterr().err
