@@ -119,7 +119,7 @@ def test_cost_models_of_a_run_are_found_in_its_folder(neuroshard: Any, tmp_path:
     own = ["--topology", ROOT / "examples/topologies/generic-8x24gb.yaml", "--any-device"]
     own += ["--set", f"spec.experimental.planner.workBudget={QUICK_WORK}"]
     plan = folder / "plan.json"
-    planned = neuroshard("plan", "mlperf-dlrm-v1", *own, "--bundle", folder / "profile" / "bundle", "--out", plan)
+    planned = neuroshard("plan", "criteo-kaggle", *own, "--bundle", folder / "profile" / "bundle", "--out", plan)
     shutil.copy(plan, tmp_path / "elsewhere.json")
 
     found, missing = neuroshard("explain", plan), neuroshard("explain", tmp_path / "elsewhere.json")

@@ -52,7 +52,7 @@ def test_tables_of_several_modules_are_exported_by_module(neuroshard: Any, tmp_p
 def test_the_step_of_a_plan_or_a_run_becomes_a_trace(neuroshard: Any, tmp_path: Path) -> None:
     """Of a run's folder, with what was measured under its plan."""
     plan, train, file = tmp_path / "plan.json", tmp_path / "train", tmp_path / "trace.json"
-    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", plan)
+    neuroshard("plan", "criteo-kaggle", *quick(2), "--out", plan)
     train.mkdir()
     own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest())
     (train / "step-report.json").write_text(own.to_json())

@@ -18,7 +18,7 @@ from support.cli.searches import quick
 def test_a_plan_becomes_a_page(neuroshard: Any, tmp_path: Path) -> None:
     """On stdout, or in a file that stderr names for people."""
     plan, page = tmp_path / "plan.json", tmp_path / "report.html"
-    neuroshard("plan", "mlperf-dlrm-v1", *quick(4), "--out", plan)
+    neuroshard("plan", "criteo-kaggle", *quick(4), "--out", plan)
     to_stdout = neuroshard("report", plan)
     to_file = neuroshard("report", plan, "-o", page)
 
@@ -38,7 +38,7 @@ def test_a_missing_plan_is_a_sentence(neuroshard: Any, tmp_path: Path) -> None:
 def test_a_step_report_adds_the_measured_dense_part(neuroshard: Any, tmp_path: Path) -> None:
     """One of another plan is refused."""
     plan, steps = tmp_path / "plan.json", tmp_path / "step-report.json"
-    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", plan)
+    neuroshard("plan", "criteo-kaggle", *quick(2), "--out", plan)
     passes = {"dense_forward_ms": 1.0, "dense_backward_ms": 2.0, "dense_collectives_ms": 0.5}
     ranks = (rank_times(0, **passes), rank_times(1))
     own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest(), ranks=ranks)
@@ -57,7 +57,7 @@ def test_a_runs_folder_becomes_a_page_of_what_was_measured(neuroshard: Any, tmp_
     """Predicted next to measured by part and rank, metrics, and the guard; steps of another plan are left out."""
     plan, train = tmp_path / "plan.json", tmp_path / "train"
     train.mkdir()
-    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", plan)
+    neuroshard("plan", "criteo-kaggle", *quick(2), "--out", plan)
     ranks = (rank_times(0, forward_communication_ms=70.5), rank_times(1))
     facts = {"source": Plan.read(plan).predicted.source, "ranks": ranks, "samples_per_second": 1234.0}
     own = step_report(plan_sha256=hashlib.sha256(plan.read_bytes()).hexdigest(), **facts)
@@ -126,7 +126,7 @@ def test_options_of_another_source_are_refused(neuroshard: Any, arguments: tuple
 def test_the_page_of_a_run_under_way_follows_its_reports(neuroshard: Any, tmp_path: Path) -> None:
     """At most every 10 s, and only where something new was reported; it loads itself again until the stage ends."""
     directory, clock = RunDirectory(tmp_path), [0.0]
-    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", directory.plan_file)
+    neuroshard("plan", "criteo-kaggle", *quick(2), "--out", directory.plan_file)
     directory.train_dir.mkdir()
     page = LivePage(directory, clock=lambda: clock[0])
     written: list[bool] = []
@@ -163,7 +163,7 @@ def test_the_page_of_a_run_under_way_follows_its_reports(neuroshard: Any, tmp_pa
 def test_a_stage_that_was_killed_is_not_under_way(neuroshard: Any, tmp_path: Path) -> None:
     """Its page does not wait for it, and says how long its log was written."""
     directory = RunDirectory(tmp_path)
-    neuroshard("plan", "mlperf-dlrm-v1", *quick(2), "--out", directory.plan_file)
+    neuroshard("plan", "criteo-kaggle", *quick(2), "--out", directory.plan_file)
     log = directory.log("train")
     with directory.locked():
         begun = {"stage": "train", "begin": "2026-11-27T10:00:00+00:00", "end": None, "outcome": ""}
