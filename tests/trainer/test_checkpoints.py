@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -64,29 +65,30 @@ def damage_bytes(folder: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        damage_bytes,
-        lambda folder: (folder / ".metadata").unlink(),
-        lambda folder: (folder / "checkpoint.json").write_text("{"),
-    ],
-    ids=["a flipped bit", "a missing file", "a cut manifest"],
-)
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "a flipped bit": damage_bytes,
+    "a missing file": lambda folder: (folder / ".metadata").unlink(),
+    "a cut manifest": lambda folder: (folder / "checkpoint.json").write_text("{"),
+}
+
+
 def test_a_damaged_checkpoint_is_passed_over(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, damage: Any
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Training goes on from the one before, and comes to the same end."""
     run(checkpoint={"everySteps": 6, "keep": 2}, training={"maxSteps": 15})
-    folder = tmp_path / "run"
-    assert saved_steps(folder) == [12, 15]
-    before = weights_hash(folder, 15)
-    damage(folder / "checkpoints" / "step-00000015")
+    whole = tmp_path / "run"
+    assert saved_steps(whole) == [12, 15]
+    for name, damage in DAMAGES.items():
+        shutil.copytree(whole, tmp_path / name)
+        damage(tmp_path / name / "checkpoints" / "step-00000015")
+        caplog.clear()
+        capsys.readouterr()
 
-    assert run(training={"maxSteps": 15}) == ExitCode.OK
+        assert run(training={"maxSteps": 15}, run_dir=name) == ExitCode.OK
 
-    assert "step-00000015 is damaged" in caplog.text + capsys.readouterr().out
-    assert weights_hash(folder, 15) == before
+        assert "step-00000015 is damaged" in caplog.text + capsys.readouterr().out, name
+        assert weights_hash(tmp_path / name, 15) == weights_hash(whole, 15), name
 
 
 @pytest.mark.parametrize(
