@@ -115,7 +115,7 @@ def score(
         def ask(algorithm: Algorithm) -> PlanRequest:
             if source is None:
                 raise InputError("source: is missing, a plan of TorchRec's has no tables; hint: give them and devices")
-            return request_of(source_from(source, question), options, algorithm)
+            return request_of(source_from(source, question), options, algorithm, with_dense_of_jobs=True)
 
         if isinstance(plan, Plan):
             request, tables = answered(plan.document(), options, where="the plan")

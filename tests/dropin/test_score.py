@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import neuroshard_dlrm as ns
 import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_cli.main import run
@@ -21,6 +22,7 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, ParameterSha
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.types import DataType
 
+JOB = Path(__file__).parents[2] / "examples" / "02-movielens.yaml"
 DEVICES = ("--devices", "4", "--device-type", "h100-80gb", "--batch-size", "512")
 RAN = "ran.txt"
 
@@ -79,6 +81,23 @@ def test_an_exported_plan_is_scored_as_the_plan_it_was_made_from(
 
     costs = [Plan.read(folder / name).predicted.total_ms for name in ("scored.json", "plan.json")]
     assert costs[0] == pytest.approx(costs[1], rel=1e-6)  # sums of 32 bits, in another order
+
+
+def test_the_dense_part_of_a_job_is_in_the_step_of_any_plan_of_its_tables(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A plan of TorchRec's has no dense part; the job that it would be trained for has one, which `plan` counts."""
+    job = [str(JOB), "--devices", "4", "--device-type", "h100-80gb"]
+    assert run(["plan", *job, "--out", "plan.json"]) == 0
+    assert run(["export", "plan.json", "--module-path", "tables", "--out", "sharding.json"]) == 0
+    assert run(["score", "sharding.json", *job, "--out", "scored.json"]) == 0, capsys.readouterr().err
+
+    plan, scored = (Plan.read(folder / name) for name in ("plan.json", "scored.json"))
+    assert scored.request.dense == plan.request.dense
+    assert scored.replicated_dense == plan.replicated_dense is not None
+    assert "dense part" in capsys.readouterr().out
+    asked = {"devices": 4, "device": "h100-80gb"}
+    assert ns.score(folder / "sharding.json", JOB, **asked).plan.step_ms == scored.step.total_ms
 
 
 def test_a_plan_of_several_modules_is_scored_after_its_export_by_path(

@@ -40,7 +40,7 @@ def score(
 
     if out is not None:
         check_writable(out)
-    request, tables = given_plan(plan, options, ask=partial(build_request, options))
+    request, tables = given_plan(plan, options, ask=partial(build_request, options, with_dense_of_jobs=True))
     bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
     scored = scored_plan(request, tables, bundle=bundle)
     explanation, moves = scored.explanation, scored.moves
