@@ -3,6 +3,10 @@
 Tables are trained by TorchRec twice, in turns: as one collection, and as two of half the tables each, whose exchanges
 begin one after the other as in the trainer's model of grouped tables. Both exchange the same. The parts of steps are
 those that the trainer reports.
+
+On a GPU the trainer's pipeline keeps the device busy while the host launches a step, so that gaps between launches do
+not show. Here a kernel that spins does: the indices travel first, since the host waits for their sizes, and all else of
+a step is queued while the device spins.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +24,7 @@ from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers
 from neuroshard_trainer.measure.step_marks import StepMarks, TimedPart
 from neuroshard_trainer.measure.step_reporter import MarkedStep, step_times
 from neuroshard_trainer.ranks.clocks import clock_of
+from neuroshard_trainer.sharding.live_sharding import sharded_collections
 from torch import nn
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.model_parallel import DistributedModelParallel
@@ -30,6 +35,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_profiler.devices.base import TimedDevice
+from neuroshard_profiler.devices.cuda import CudaDevice
+from neuroshard_profiler.devices.cuda_runtime import CudaRuntime
 from neuroshard_profiler.records import RecordsFile
 
 BATCH_SIZES = (256, 1024, 4096)
@@ -37,6 +44,8 @@ POOLING = (1, 10)
 _TABLES, _ROWS, _COLUMNS = 8, 50_000, 64
 _WARM_STEPS, _TIMED_STEPS = 4, 20
 _LEARNING_RATE, _GRADIENT = 0.01, 1e-3
+SPIN_CYCLES = 2**26
+"""34 ms at 1.98 GHz: a slow host queues a step of two collections in 10."""
 _PARTS = (
     TimedPart.INPUT_COMMUNICATION,
     TimedPart.FORWARD_COMPUTE,
@@ -55,9 +64,17 @@ def collection_samples() -> Iterator[CollectionSample]:
             )
 
 
-def measured_collections(sample: CollectionSample, device: torch.device) -> CollectionTimes:
-    """Time the steps of one and of two collections; every rank calls this and gets the same answer."""
-    trained = [_Trained(sample, num_collections, device) for num_collections in (1, 2)]
+def measured_collections(
+    sample: CollectionSample, device: torch.device, cuda: CudaRuntime | None = None
+) -> CollectionTimes:
+    """Time the steps of one and of two collections; every rank calls this and gets the same answer.
+
+    Args:
+        sample: what is trained.
+        device: trains it.
+        cuda: the device's queue, in which it spins. None: it has none, a call returns when it is done.
+    """
+    trained = [_Trained(sample, num_collections, device, cuda) for num_collections in (1, 2)]
     for step in range(_WARM_STEPS + _TIMED_STEPS):
         for each in trained if step % 2 else reversed(trained):
             each.step()
@@ -69,7 +86,7 @@ def collect_collections(
     device: TimedDevice,
     path: Path,
     *,
-    measure: Callable[[CollectionSample, torch.device], CollectionTimes] = measured_collections,
+    measure: Callable[[CollectionSample, torch.device, CudaRuntime | None], CollectionTimes] = measured_collections,
 ) -> None:
     """Measure with all ranks each sample that the file lacks; rank 0 appends the records.
 
@@ -80,9 +97,10 @@ def collect_collections(
         file = stack.enter_context(RecordsFile(path, source=device.source)) if dist.get_rank() == 0 else None
         first = [len(file.records) if file else 0]
         dist.broadcast_object_list(first, src=0)
+        cuda = device.cuda if isinstance(device, CudaDevice) else None
         environment = device.environment(("fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec"))
         for sample in list(collection_samples())[first[0] :]:
-            times = measure(sample, device.torch)
+            times = measure(sample, device.torch, cuda)
             if file is not None:
                 file.append(
                     ProfileRecord(
@@ -122,7 +140,9 @@ class _PooledBags(nn.Module):
 class _Trained:
     """Tables in some collections, and the marks of their steps."""
 
-    def __init__(self, sample: CollectionSample, num_collections: int, device: torch.device) -> None:
+    def __init__(
+        self, sample: CollectionSample, num_collections: int, device: torch.device, cuda: CudaRuntime | None
+    ) -> None:
         world = dist.group.WORLD
         assert world is not None, "the ranks have met"
         names = [f"t{index}" for index in range(sample.num_tables)]
@@ -149,6 +169,9 @@ class _Trained:
             plan=ShardingPlan(plan=plans),
             sharders=[sharder],
         )
+        self._collections = sharded_collections(self._model)
+        self._cuda = cuda
+        self._few_bytes = torch.zeros(1, device=device)
         self._clock = clock_of(device)
         self._marks = StepMarks(self._clock)
         EmbeddingTimers(self._model, self._marks)
@@ -169,8 +192,23 @@ class _Trained:
         dist.barrier()
         self._marks.start()
         begun = self._clock.mark()
-        torch.autograd.backward(self._model(self._lookups), self._gradient)
+        pooled = self._model(self._lookups) if self._cuda is None else self._queued(self._cuda)
+        torch.autograd.backward(pooled, self._gradient)
         self._steps.append(MarkedStep(begun, self._clock.mark(), (), tuple(self._marks.stop())))
+
+    def _queued(self, cuda: CudaRuntime) -> torch.Tensor:
+        """Return the same pooled embeddings of a device that spins until the host has queued all that makes them."""
+        entered = self._marks.mark()
+        every = [(each, each.create_context()) for each in self._collections]
+        begun = [each.input_dist(context, own) for (each, context), own in zip(every, self._lookups, strict=True)]
+        arrived = [indices.wait().wait() for indices in begun]
+        self._marks.end(TimedPart.INPUT_COMMUNICATION, None, entered)
+        cuda.spin(SPIN_CYCLES)
+        dist.all_reduce(self._few_bytes)  # is queued too, so that all devices begin together
+        awaited = [
+            each.compute_and_output_dist(context, own) for (each, context), own in zip(every, arrived, strict=True)
+        ]
+        return torch.cat([each.values() for each in awaited], dim=1)
 
     def parts(self) -> CollectionParts:
         """Return the medians over the steps, but for the first, of the means over ranks."""
