@@ -11,8 +11,9 @@ from neuroshard_api.documents.plan import BaselineCost, BundleReference, Plan, S
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import IdRule, Table
 from neuroshard_api.process.errors import ExpectedError, MissingPackageError
-from neuroshard_api.sharding.kinds import Family, ShardingType
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_costs.shards import REPLICATED
+from neuroshard_costs.simulator.host_memory import HOST_BOUND_LOOKUPS
 
 from neuroshard_planner.baselines.greedy import BASELINES, bound_placement
 from neuroshard_planner.baselines.torchrec import torchrec_placement
@@ -153,6 +154,7 @@ def document(
             *_unmeasured_collectives(bundle.manifest, tables),
             *_possible_labels(request.tables.tables),
             *unrepaired_widths(tables, request),
+            *_short_cached_calls(tables, request),
             *(request.remarks or ()),
         ),
         baselines=tuple(
@@ -173,6 +175,25 @@ def document(
         ),
         request=request,
     )
+
+
+def _short_cached_calls(tables: Sequence[TablePlacement], request: PlanRequest) -> Iterator[str]:
+    """Yield a warning where a device's cached tables are looked up so seldom that their call waits for the host."""
+    by_name = {table.name: table for table in request.tables.tables}
+    lookups = dict.fromkeys(range(request.topology.num_devices), 0.0)
+    cached = [placed for placed in tables if placed.compute_kernel is ComputeKernel.FUSED_UVM_CACHING]
+    for placed in cached:
+        table = by_name[placed.name]
+        for shard in placed.shards:
+            share = shard.num_rows / table.num_embeddings
+            lookups[shard.device] += request.global_batch_size * table.pooling_factor * share
+    short = [each for each in lookups.values() if 0 < each < HOST_BOUND_LOOKUPS]
+    if short and not request.topology.device.is_cpu:
+        yield (
+            f"tables cached from host memory: a device looks up {min(short):,.0f} of their rows in a step; below some "
+            f"{HOST_BOUND_LOOKUPS:,} it waits for the host that launches the cache's kernels, which has no price "
+            "(published calls took up to 2.7 times theirs)"
+        )
 
 
 def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts: Sequence[Placement] = ()) -> Found:

@@ -15,7 +15,7 @@ from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, 
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.whole_step import HostCost, WholeStep
-from neuroshard_api.sharding.kinds import Family, ShardingType
+from neuroshard_api.sharding.kinds import ComputeKernel, Family, ShardingType
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.host import HostWork
 
@@ -94,6 +94,13 @@ def host_work(
         rows=rows,
         copies=copies,
         calls=_most_calls(collections, request),
+        cached_calls=_most_calls(
+            {
+                name: [pair for pair in members if pair[1].compute_kernel is ComputeKernel.FUSED_UVM_CACHING]
+                for name, members in collections.items()
+            },
+            request,
+        ),
         encoded=columns + rows if is_encoded else 0,
         column_tables=sum(cut),
         features=sum(table.num_features for table in request.tables.tables),

@@ -12,7 +12,9 @@ WORK = HostWork(columns=1, calls=1, features=26)
 ASSUMED = Launch(host_ms=(0.3, 0.45))
 
 
-@pytest.mark.parametrize("part", ["collections", "columns", "rows", "copies", "calls", "encoded", "column_tables"])
+@pytest.mark.parametrize(
+    "part", ["collections", "columns", "rows", "copies", "calls", "cached_calls", "encoded", "column_tables"]
+)
 def test_more_of_a_part_takes_the_host_longer(part: str) -> None:
     """The same for each that is added, whatever else there is."""
     times = [

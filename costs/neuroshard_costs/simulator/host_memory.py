@@ -13,8 +13,8 @@ fused_uvm_caching lookups made distinct, and sought in the cache; every the stat
 A cache has sets of 32 rows. Its kernels (split_embeddings_cache of FBGEMM) sort all lookups and keep the distinct rows;
 seek those by a warp each, which hashes a row to its set and compares the set's 32 tags; sort as many numbers of sets
 as there are lookups; bring in what was not found; and seek every lookup again, now for its place. That is two sorts,
-and a search for each lookup and each distinct row. What the host needs to launch some 20 kernels more is not counted:
-calls of less than some 100,000 lookups wait for it.
+and a search for each lookup and each distinct row. What the host needs to launch some 20 kernels more is not in these
+times, and short calls wait for it (HOST_BOUND_LOOKUPS).
 
 Optimizer state of one number per row is in device memory (split_table_batched_embeddings_ops_training.py of FBGEMM,
 construct_split_state); that of one number per column is in host memory, and not cached. All is counted one after the
@@ -35,6 +35,9 @@ from neuroshard_costs.shards import OPTIMIZERS, FloatArray, ShardArrays
 from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.cache import missed_rows
 
+HOST_BOUND_LOOKUPS = 180_000
+"""Of a cached call, below which the host needs longer than an H100. Published forward passes of 65,536 lookups took
+0.27 ms without a missed row (recsys_h100_host), which the device would need for this number."""
 _PER_ROW = OPTIMIZERS.index(Optimizer.ROWWISE_ADAGRAD)
 
 

@@ -17,6 +17,7 @@ from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.problem.host_tables import KERNELS as PROBLEM_KERNELS
 from neuroshard_planner.problem.problem import Placement
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_planner.whole_step import host_work
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, host_memory, request, table, tables, topology
 from support.depth import generated
@@ -117,6 +118,22 @@ def test_a_table_bound_to_the_host_is_there_though_it_would_fit() -> None:
     assert {each.problem for each in plan.baselines} == {
         f"{each.algorithm} places no table in host memory, and 'bound' may be nowhere else" for each in plan.baselines
     }
+
+
+@pytest.mark.parametrize(("batch_size", "is_short"), [(128, True), (16_384, False)])
+def test_a_plan_names_cached_calls_that_wait_for_the_host(batch_size: int, *, is_short: bool) -> None:
+    """Launching the cache's kernels takes longer than few lookups do; the host's work in a step counts the launches."""
+    own = {"bound": TableConstraints(compute_kernels=(CACHED,))}
+    nodes = topology(4, num_nodes=2, host_memory=host_memory())
+    members = (table("bound", pooling_factor=10.0), *tables(3))
+    asked_for = request(*members, topology=nodes, batch_size_per_device=batch_size, search=QUICK)
+    plan = planned(asked_for.model_copy(update={"constraints": Constraints(tables=own)}))
+
+    named = [each for each in plan.warnings if "waits for the host" in each]
+    assert bool(named) is is_short
+    work = host_work(plan.request, plan.tables)
+    assert work.cached_calls == 1
+    assert work.calls > work.cached_calls
 
 
 def test_hosts_that_are_too_small_are_named() -> None:
