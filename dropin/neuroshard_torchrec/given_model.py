@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from neuroshard_api.documents.dense_profile import DenseMatrices
 from neuroshard_api.documents.request import Constraints
 from torch import nn
 
 from neuroshard_torchrec.asked import Asked
-from neuroshard_torchrec.dense_part import dense_bytes
+from neuroshard_torchrec.dense_part import dense_bytes, dense_matrices
 from neuroshard_torchrec.errors import DropInError
 from neuroshard_torchrec.limits import translated
 from neuroshard_torchrec.model_tables import ModelTables, model_tables
@@ -38,6 +39,10 @@ class GivenModel:
     def dense_bytes(self, tables: ModelTables) -> int:
         """Return the memory of the module's other parameters, without activations."""
         return dense_bytes(self.module, tables)
+
+    def dense_matrices(self, tables: ModelTables) -> DenseMatrices | None:
+        """Return the weight matrices of the module's dense part. None: none are known."""
+        return dense_matrices(self.module, tables)
 
 
 def given_model(name: str, *, max_batches: int) -> GivenModel:

@@ -22,7 +22,7 @@ from torchrec.distributed.planner.types import Topology as TorchRecTopology
 from neuroshard_torchrec.asked import Limits, asked_of
 from neuroshard_torchrec.codecs import wire_of
 from neuroshard_torchrec.collections import Sharders
-from neuroshard_torchrec.dense_part import dense_bytes
+from neuroshard_torchrec.dense_part import dense_bytes, dense_matrices
 from neuroshard_torchrec.devices import Caps, PlannedDevices, planned_devices, require_devices_of
 from neuroshard_torchrec.errors import DropInError, in_words_of_script
 from neuroshard_torchrec.first_rank import logger_of
@@ -204,6 +204,7 @@ def question_of(
     kept_free = _reserved(settings, devices, module, sharders, asked.by_name)
     dense = _first(settings.dense_memory_bytes, kept_free.dense_bytes if kept_free else None)
     dense = dense_bytes(module, tables) if dense is None else dense
+    matrices = dense_matrices(module, tables)
     raw = {
         "schema_version": PlanRequest.schema_name,
         "tables": table_set.model_dump(mode="json", exclude_none=True),
@@ -219,6 +220,7 @@ def question_of(
             ),
             "expandable_segments": bool(has_expandable_segments(os.environ)),
         },
+        **({"dense_matrices": matrices.model_dump(mode="json")} if matrices else {}),
         **({"wire": wire} if wire else {}),
         "constraints": limits.constraints.model_dump(mode="json", exclude_none=True),
     }

@@ -62,8 +62,19 @@ def _step(
     times = costs.host_times(work)
     host = HostCost(tables_ms=times.tables_ms, dense_ms=times.dense_ms, launches=times.launches, source=times.source)
     both = sum if request.topology.device.is_cpu else max
-    total_ms = both((embedding_ms + (dense_ms or 0.0), host.total_ms))
-    return WholeStep(total_ms=total_ms, embedding_ms=embedding_ms, dense_ms=dense_ms, host=host)
+    matrices_ms = _matrices_ms(request, costs)
+    total_ms = both((embedding_ms + (dense_ms or 0.0) + (matrices_ms or 0.0), host.total_ms))
+    return WholeStep(
+        total_ms=total_ms, embedding_ms=embedding_ms, dense_ms=dense_ms, matrices_ms=matrices_ms, host=host
+    )
+
+
+def _matrices_ms(request: PlanRequest, costs: TransferModel) -> float | None:
+    """Return the time of the matrix products of a dense part that was not counted. None: none are known."""
+    if request.dense_matrices is None:
+        return None
+    forward_flops, backward_flops, products = request.dense_matrices.passes(request.batch_size_per_device)
+    return sum(costs.matrices_ms(forward_flops, backward_flops)) + costs.dense_other_ms(products)
 
 
 def host_work(

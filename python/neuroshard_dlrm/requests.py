@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from neuroshard_api.documents.dense_profile import DenseProfile
+from neuroshard_api.documents.dense_profile import DenseMatrices, DenseProfile
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, read_data, validated
 from neuroshard_api.documents.foreign_tables import table_set_of_data
 from neuroshard_api.documents.plan import GivenPlan, any_plan
@@ -49,6 +49,9 @@ class Module(Protocol):
 
     def dense_bytes(self, tables: "ModelTables") -> int:
         """Return the memory of the module's other parameters."""
+
+    def dense_matrices(self, tables: "ModelTables") -> DenseMatrices | None:
+        """Return their weight matrices. None: none are known."""
 
 
 Source = TableSet | JobFile | PlanRequest | Module
@@ -315,10 +318,11 @@ def _of_tables(source: TableSet | Module, options: RequestOptions, algorithm: Al
     limits = Constraints.read(given) if isinstance(given, Path) else given
     topology = build_topology(options)
     if isinstance(source, TableSet):
-        tables, of_module, dense_bytes = source, None, None
+        tables, of_module, dense_bytes, matrices = source, None, None, None
     else:
         of_module = source.tables()
         tables, dense_bytes = of_module.table_set, source.dense_bytes(of_module)
+        matrices = source.dense_matrices(of_module)
         limits = with_module_limits(of_module, limits)
     start = _job_of(tables, num_devices=topology.num_devices, batch_size=options.batch_size)
 
@@ -337,6 +341,8 @@ def _of_tables(source: TableSet | Module, options: RequestOptions, algorithm: Al
         )
         if of_module is not None:
             request = with_managed_collision(request, of_module)
+        if matrices is not None and options.dense is None:
+            request = request.model_copy(update={"dense_matrices": matrices})
         if (
             dense_bytes is not None
             and spec.experimental.planner.dense_memory_per_device is None

@@ -207,6 +207,8 @@ def test_a_modules_optimizer_and_dense_part_count_unless_options_say_otherwise(s
         assert run(["plan", "shop:adam", *DEVICES, *options, "--out", "plan.json"]) == 0
         request = Plan.read(shop / "plan.json").request
         assert (list(request.optimizers), request.memory.dense_bytes) == (optimizers, num_bytes)
+        assert request.dense_matrices is not None
+        assert request.dense_matrices.largest == ("dense.weight",)
     assert run(["plan", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
     assert Plan.read(shop / "plan.json").request.optimizer.value == "rowwise_adagrad"
     for function, declared in (("adam", ["adam", "adam", None, None]), ("adamax", [None] * 4), ("model", [None] * 4)):

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from neuroshard_report.explain.step import step_text
 from neuroshard_torchrec import DropInError
 from support.dropin.dropin_models import META, TwoTowers, batch, config
 from support.dropin.dropin_planners import planned, planner
@@ -197,6 +198,37 @@ def test_the_dense_part_takes_memory() -> None:
     made.plan(module)
 
     assert planned(made).request.memory.dense_bytes == 4 * 4 * sum(each.numel() for each in module.dense.parameters())
+
+
+class Wide(TwoTowers):
+    """A dense part of three layers, one of them twice, a norm, and rows that are looked up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = nn.Sequential(nn.Linear(8192, 8192, device=META), nn.LayerNorm(8192, device=META))
+        self.again = self.over[0]
+        self.words = nn.Embedding(1000, 64, device=META)
+        self.attention = nn.MultiheadAttention(64, 4, device=META)
+
+
+def test_matrix_products_of_a_dense_part_that_is_not_counted_are_in_the_step() -> None:
+    """Each matrix once for each sample, by name; neither a norm nor looked-up rows, and nothing of the search."""
+    made = planner(batch_size=8192)
+    made.plan(Wide())
+    found = planned(made)
+    matrices, step = found.request.dense_matrices, found.step
+
+    assert matrices is not None
+    assert matrices.num_matrices == 4
+    assert matrices.num_parameters == 8192 * 8192 + 24 + 64 + 4 * 64 * 64
+    assert matrices.largest == ("over.0.weight", "attention.in_proj_weight", "attention.out_proj.weight")
+    assert step is not None
+    assert step.dense_ms is None
+    operations_ms = 3 * 2 * 8192 * matrices.num_parameters / (0.72 * 2048 * 132 * 1.98e9) * 1e3
+    assert step.matrices_ms == pytest.approx(operations_ms + 4 * 3 * 0.008)
+    assert step.total_ms == pytest.approx(step.embedding_ms + operations_ms + 4 * 3 * 0.008)
+    assert "the products with its 4 weight matrices alone are counted" in (step_text(found) or "")
+    assert "(over.0.weight, attention.in_proj_weight, attention.out_proj.weight, ...)" in (step_text(found) or "")
 
 
 def test_a_collective_plan_needs_a_process_group() -> None:

@@ -96,8 +96,9 @@ def test_the_dense_part_of_a_job_is_in_the_step_of_any_plan_of_its_tables(
     assert scored.request.dense == plan.request.dense
     assert scored.replicated_dense == plan.replicated_dense is not None
     assert "dense part" in capsys.readouterr().out
-    asked = {"devices": 4, "device": "h100-80gb"}
-    assert ns.score(folder / "sharding.json", JOB, **asked).plan.step_ms == scored.step.total_ms
+    assert scored.step is not None
+    found = ns.score(folder / "sharding.json", JOB, devices=4, device="h100-80gb")
+    assert found.plan.step_ms == scored.step.total_ms
 
 
 def test_a_plan_of_several_modules_is_scored_after_its_export_by_path(

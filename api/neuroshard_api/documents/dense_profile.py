@@ -67,6 +67,35 @@ class DensePasses(Value):
         return self.forward.operations + self.backward.operations + self.optimizer.operations
 
 
+class DenseMatrices(Value):
+    """Weight matrices of a dense part that was not counted. Its time is at least that of a product with each."""
+
+    num_matrices: PositiveCount
+    num_parameters: PositiveCount
+    """Of all of them."""
+    largest: Annotated[tuple[ModulePath, ...], Field(min_length=1, max_length=3)]
+    """Names of the largest ones in the model, for messages."""
+
+    @property
+    def is_shortened(self) -> bool:
+        """Whether there are more than the named ones."""
+        return self.num_matrices > len(self.largest)
+
+    def passes(self, batch_size: int) -> tuple[float, float, DensePasses]:
+        """Return the floating-point operations of both passes over a batch, and their products.
+
+        A backward pass multiplies twice: for the gradient of the weights, and for that of the input.
+        """
+        forward_flops = 2.0 * batch_size * self.num_parameters
+        products = DensePasses(
+            forward=DensePass(operations=self.num_matrices, products=self.num_matrices, moved_bytes=0),
+            backward=DensePass(operations=2 * self.num_matrices, products=2 * self.num_matrices, moved_bytes=0),
+            optimizer=DensePass(operations=0, products=0, moved_bytes=0),
+            num_tensors=self.num_matrices,
+        )
+        return forward_flops, 2 * forward_flops, products
+
+
 class DenseUnit(Value):
     """A module of the dense part, or several equal ones that follow one another. Sizes are those of one of them."""
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, model_validator
 from neuroshard_api.documents.communication import CommunicationChoices, WireTypes
 from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.documents.dense_layout import DenseChoices, DenseMemory, DensePolicy
-from neuroshard_api.documents.dense_profile import DenseProfile
+from neuroshard_api.documents.dense_profile import DenseMatrices, DenseProfile
 from neuroshard_api.documents.document import Document, DocumentError, Value
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange
 from neuroshard_api.documents.setting_names import in_names_of_job
@@ -218,6 +218,8 @@ class PlanRequest(Document):
     """How they travel. If unset: as they are."""
     dense: DenseProfile | None = None
     """The dense part, counted. None: memory.dense_bytes alone says what it needs."""
+    dense_matrices: DenseMatrices | None = None
+    """Weight matrices of a dense part that was not counted. If unset: they are not known, or it was counted."""
     dense_choices: DenseChoices | None = None
     """How the counted dense part may be kept on the devices. If unset: as with the policy auto."""
     dense_memory: DenseMemory | None = None
@@ -300,6 +302,10 @@ class PlanRequest(Document):
                 "place; hint: leave one of them out"
             )
             raise ValueError(self.in_its_names(problem))
+        if self.dense_matrices is not None and self.dense is not None:
+            raise ValueError(
+                "dense_matrices: are of a dense part that was not counted, and dense counts it; hint: leave one out"
+            )
         if self.dense_memory is not None and self.dense is None:
             raise ValueError(
                 "dense_memory: is of a counted dense part, and there is none; hint: give dense, or leave it out"

@@ -35,17 +35,20 @@ class WholeStep(Value):
     """One step of training, in milliseconds."""
 
     total_ms: Milliseconds
-    """The longer of devices and host; on a CPU their sum. Without a counted dense part a lower limit."""
+    """The longer of devices and host; on a CPU their sum. Without a counted dense part a lower limit, which has its
+    matrix products where they are known."""
     embedding_ms: Milliseconds
     """What the plan decides: its predicted total."""
     dense_ms: Milliseconds | None = None
     """The dense part on the devices, its collectives and optimizer included. If unset: it was not counted."""
+    matrices_ms: Milliseconds | None = None
+    """Products with the weight matrices of a dense part that was not counted. If unset: none are known."""
     host: HostCost
 
     @property
     def device_ms(self) -> float:
         """What devices are busy, or wait for each other."""
-        return self.embedding_ms + (self.dense_ms or 0.0)
+        return self.embedding_ms + (self.dense_ms or 0.0) + (self.matrices_ms or 0.0)
 
     @property
     def is_host_bound(self) -> bool:

@@ -21,7 +21,7 @@ def step_text(plan: Plan) -> str | None:
             whose = f"while the host needs {host.total_ms:.2f} ms"
         return (
             f"at least {step.total_ms:.2f} ms, {whose} for TorchRec's part alone ({_basis(step)}); "
-            f"the dense part is not counted{_types(plan)}"
+            f"{_uncounted(plan, step)}{_types(plan)}"
         )
     if step.is_host_bound:
         return (
@@ -44,6 +44,18 @@ def step_gain(plan: Plan, baseline: BaselineCost) -> float | None:
     if step is None or step.dense_ms is None or not baseline.step_ms:
         return None
     return 1 - step.total_ms / baseline.step_ms
+
+
+def _uncounted(plan: Plan, step: WholeStep) -> str:
+    """Return a clause on a dense part that was not counted, with what is known of it."""
+    matrices = plan.request.dense_matrices
+    if matrices is None or step.matrices_ms is None:
+        return "the dense part is not counted"
+    names = f"{', '.join(matrices.largest)}{', ...' if matrices.is_shortened else ''}"
+    return (
+        f"of the dense part the products with its {matrices.num_matrices} weight matrices alone are counted, "
+        f"{step.matrices_ms:.2f} ms ({names})"
+    )
 
 
 def _basis(step: WholeStep) -> str:
