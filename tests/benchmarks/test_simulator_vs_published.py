@@ -30,10 +30,10 @@ def test_a_number_that_is_not_compared_says_why() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "most"),
-    [("kernel", 1.15), ("host memory", 1.15), ("collective below 1 MiB", 1.25), ("collective from 1 MiB", 1.12)],
+    [("kernel", 1.15), ("host memory", 1.15), ("collective below 1 MiB", 1.25), ("collective from 1 MiB", 1.1)],
 )
 def test_held_out_numbers_stay_near_the_simulated_ones(found: list[Compared], kind: str, most: float) -> None:
-    """In the geometric mean: large collectives miss their aim of 10 % by a point, all others keep theirs."""
+    """In the geometric mean; each keeps its aim."""
     part = [each for each in found if kind_of(each.measurement) == kind and each.measurement.basis == "held out"]
 
     assert kind in AIMS

@@ -135,7 +135,10 @@ INTRA_NODE_EFFICIENCY = Constant(
     0.82, "of the data sheet", ConstantTrust.MEASURED, "370 of 450 GB/s over NVLink (NVIDIA/nccl-tests 212)"
 )
 INTER_NODE_EFFICIENCY = Constant(
-    0.94, "of the data sheet", ConstantTrust.MEASURED, "46 to 48 of 50 GB/s over NDR InfiniBand (NVIDIA/nccl-tests 290)"
+    0.94,
+    "of the data sheet",
+    ConstantTrust.MEASURED,
+    "46 to 48 of 50 GB/s over NDR InfiniBand, by rings too (NVIDIA/nccl-tests 290)",
 )
 COLLECTIVE_LAUNCH_SECONDS = Constant(
     10e-6,
@@ -187,17 +190,14 @@ RING_INTRA_NODE_EFFICIENCY = Constant(
     ConstantTrust.MEASURED,
     "350 to 360 of 450 GB/s: rings on an H100 node (NVIDIA/nccl 1281)",
 )
-RING_INTER_NODE_EFFICIENCY = Constant(
-    0.86,
-    "of the data sheet",
-    ConstantTrust.MEASURED,
-    "86 of 100 GB/s per node: all-reduce on 2 A100 nodes (NVIDIA/nccl 1048)",
-)
 SHARP_EFFICIENCY = Constant(
     0.61,
     "of the data sheet",
     ConstantTrust.MEASURED,
     "bytes of a device over time, 275 of 450 GB/s: all-reduce on an H100 node (NVIDIA/nccl-tests 212)",
+)
+BLACKWELL_SHARP_SHARE = Constant(
+    0.74 / 0.85, "of SHARP_EFFICIENCY", ConstantTrust.DOCUMENTED, f"{_TUNING}: nvlsEfficiency of Blackwell and Hopper"
 )
 NODE_LINK_SECONDS = Constant(
     3e-6, "s", ConstantTrust.ASSUMED, "latency of the presets' links inside a node, at which hops take NCCL's times"

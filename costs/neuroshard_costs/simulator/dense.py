@@ -5,10 +5,9 @@ from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.simulator import constants as c
-from neuroshard_costs.simulator.reductions import SHARP_PRODUCTS
+from neuroshard_costs.simulator.reductions import HOPPER_PRODUCTS
 
 MS_PER_SECOND = 1e3
-HOPPER_PRODUCTS = SHARP_PRODUCTS
 
 
 def matrices_ms(

@@ -31,30 +31,47 @@ def scatter_seconds(network: NetworkColumns, num_bytes: FloatArray) -> FloatArra
     return _fastest(_rings(network, (num_devices - 1) / num_devices * num_bytes, passes=1))
 
 
-def all_reduce_seconds(network: NetworkColumns, num_bytes: FloatArray, *, has_switches: bool) -> FloatArray:
+def all_reduce_seconds(
+    network: NetworkColumns, num_bytes: FloatArray, *, switch_efficiency: float | None
+) -> FloatArray:
     """Return the seconds of an all-reduce of these bytes over all devices.
 
     Args:
         network: its links work both ways at once.
         num_bytes: of each device.
-        has_switches: whether the switches of its nodes add up (NVLink SHARP).
+        switch_efficiency: what the switches of its nodes reach of a link where they add up (NVLink SHARP). None: they
+            do not.
     """
     num_devices = network.num_nodes * network.devices_per_node
     sent = 2 * (num_devices - 1) / num_devices * num_bytes
     times = [*_rings(network, sent, passes=2), *_trees(network, num_bytes)]
-    if has_switches:
-        times.append(_switches(network, num_bytes))
+    if switch_efficiency is not None:
+        times.append(_switches(network, num_bytes, switch_efficiency))
     return _fastest(iter(times))
 
 
 def ring_rate(network: NetworkColumns) -> FloatArray:
-    """Return bytes per second of a ring over all devices: it leaves a node over the cards of all its devices."""
-    inside = network.intra_bandwidth_bytes_per_second * c.RING_INTRA_NODE_EFFICIENCY
-    between = network.devices_per_node * network.inter_bandwidth_bytes_per_second * c.RING_INTER_NODE_EFFICIENCY
-    rate: FloatArray = np.minimum(
-        np.where(network.devices_per_node > 1, inside, np.inf), np.where(network.num_nodes > 1, between, np.inf)
-    )
+    """Return bytes per second of a ring over all devices."""
+    rate: FloatArray = np.minimum(*_ring_rates(network))
     return rate
+
+
+def _ring_rates(network: NetworkColumns) -> tuple[FloatArray, FloatArray]:
+    """Return bytes per second inside nodes and between them: a ring leaves a node over the cards of all its devices."""
+    inside = network.intra_bandwidth_bytes_per_second * c.RING_INTRA_NODE_EFFICIENCY
+    between = network.devices_per_node * network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY
+    return np.where(network.devices_per_node > 1, inside, np.inf), np.where(network.num_nodes > 1, between, np.inf)
+
+
+def _node_passes(num_nodes: FloatArray) -> FloatArray:
+    """Return the times that the busiest node sends its bytes in two trees with half of them each (src/graph/trees.cc).
+
+    Of two nodes each sends up in one tree and down in the other: once, so that such an all-reduce is faster than a ring
+    over the same cards. Of three, one is in the middle of a tree, where it sends up and to a child, and at the end of
+    the other: one and a half times. Of more, a node has two children in one tree and none in the other: twice.
+    """
+    passes: FloatArray = np.where(num_nodes > 1, np.minimum(num_nodes / 2, 2), 0.0)
+    return passes
 
 
 def _rings(network: NetworkColumns, sent_bytes: FloatArray, *, passes: int) -> Iterator[FloatArray]:
@@ -80,10 +97,14 @@ def _rings(network: NetworkColumns, sent_bytes: FloatArray, *, passes: int) -> I
 
 
 def _trees(network: NetworkColumns, num_bytes: FloatArray) -> Iterator[FloatArray]:
-    """Yield the times of trees with each protocol: up and down a chain of the node and a tree of nodes."""
+    """Yield the times of trees with each protocol: up and down a chain of the node and a tree of nodes.
+
+    A device of the chain passes everything on in both directions; a node sends less (see _node_passes).
+    """
     hop, network_hop = _hop_scales(network)
     levels = np.floor(log2(network.num_nodes))
-    full = ring_rate(network) * c.TREE_SHARE
+    inside, between = _ring_rates(network)
+    full = np.minimum(inside, between * 2 / np.maximum(_node_passes(network.num_nodes), 1)) * c.TREE_SHARE
     ll128_share = np.where(network.num_nodes == 1, c.LL128_TREE_SHARES[0], c.LL128_TREE_SHARES[1])
     rates = (_ll_rate(network, full * c.LL_TREE_SHARE), full * ll128_share * c.TREE_CORRECTION, full)
     for protocol, rate in enumerate(rates):
@@ -92,20 +113,18 @@ def _trees(network: NetworkColumns, num_bytes: FloatArray) -> Iterator[FloatArra
         yield _piped(c.TREE_BASE_SECONDS[protocol] + 2 * (node_hops + network_hops), 2 * num_bytes / rate)
 
 
-def _switches(network: NetworkColumns, num_bytes: FloatArray) -> FloatArray:
+def _switches(network: NetworkColumns, num_bytes: FloatArray, switch_efficiency: float) -> FloatArray:
     """Return the time in which the switches of a node add up, and trees the sums of nodes (NVLSTree).
 
     Inside a node every device sends its bytes once and receives the sum once, however many devices there are. Between
-    nodes the card of each device has an equal share of the bytes: of two nodes it passes the share on once, of more the
-    two trees, in which each node has two children once, pass it on twice. Both go on at the same time.
+    nodes the card of each device has an equal share of the bytes. Both go on at the same time.
     """
     _, network_hop = _hop_scales(network)
     levels = np.floor(log2(network.num_nodes))
     latency = c.SWITCH_SECONDS + 2 * levels * c.SWITCH_NETWORK_HOP_SECONDS * network_hop
-    inside = num_bytes / (network.intra_bandwidth_bytes_per_second * c.SHARP_EFFICIENCY)
-    passes = np.minimum(network.num_nodes - 1, 2)
+    inside = num_bytes / (network.intra_bandwidth_bytes_per_second * switch_efficiency)
     card_rate = network.inter_bandwidth_bytes_per_second * c.INTER_NODE_EFFICIENCY
-    between = passes * num_bytes / network.devices_per_node / card_rate
+    between = _node_passes(network.num_nodes) * num_bytes / network.devices_per_node / card_rate
     seconds: FloatArray = np.where(
         network.devices_per_node >= _LEAST_SWITCHED_DEVICES, _piped(latency, np.maximum(inside, between)), np.inf
     )

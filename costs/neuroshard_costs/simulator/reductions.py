@@ -24,8 +24,9 @@ from neuroshard_costs.simulator import constants as c
 from neuroshard_costs.simulator.communication import Direction, NetworkColumns, Numbers, level_seconds
 from neuroshard_costs.simulator.nccl import all_reduce_seconds, scatter_seconds
 
-SHARP_PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H200")
-"""Products whose usual node adds up in its switches (NVLink SHARP)."""
+HOPPER_PRODUCTS = ("NVIDIA-H100-80GB-HBM3", "NVIDIA-H200")
+BLACKWELL_PRODUCTS = ("NVIDIA-B200", "NVIDIA-GB200")
+"""Products whose usual node adds up in its switches (NVLink SHARP), as that of Hopper's does."""
 
 
 def reduction_seconds(
@@ -51,7 +52,7 @@ def reduction_seconds(
         case Family.NODE_ROWS:
             transfer = 2 * c.COLLECTIVE_LAUNCH_SECONDS + _node_stages(network, num_bytes)
         case Family.REPLICATED:
-            added = all_reduce_seconds(network, num_bytes, has_switches=device.product in SHARP_PRODUCTS)
+            added = all_reduce_seconds(network, num_bytes, switch_efficiency=_switch_efficiency(device))
             transfer = (c.COLLECTIVE_LAUNCH_SECONDS + added) * (direction == "backward")
         case Family.COLUMNS:
             raise ValueError("family: is columns, which adds up nothing; hint: use all_to_all_seconds")
@@ -59,6 +60,13 @@ def reduction_seconds(
         transfer = transfer + c.GATHERED_COPY_PASSES * num_bytes / device.memory_bandwidth_bytes_per_second
     seconds: FloatArray = np.where(num_devices > 1, transfer, 0.0)
     return seconds
+
+
+def _switch_efficiency(device: DeviceType) -> float | None:
+    """Return the share of a link that the switches of a device's usual node reach. None: they do not add up."""
+    if device.product in BLACKWELL_PRODUCTS:
+        return c.SHARP_EFFICIENCY * c.BLACKWELL_SHARP_SHARE
+    return float(c.SHARP_EFFICIENCY) if device.product in HOPPER_PRODUCTS else None
 
 
 def dense_update_seconds(device: DeviceType, gradient_bytes: Numbers) -> FloatArray:

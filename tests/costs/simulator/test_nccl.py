@@ -9,6 +9,8 @@ from neuroshard_costs.simulator.communication import NetworkColumns
 from neuroshard_costs.simulator.nccl import all_reduce_seconds, ring_rate, scatter_seconds
 
 US = 1e-6
+SWITCHES = 0.61
+"""What switches reach of a link on nodes of H100."""
 
 
 def network(num_nodes: int, devices_per_node: int = 8, *, slower: float = 1.0) -> NetworkColumns:
@@ -24,7 +26,8 @@ def network(num_nodes: int, devices_per_node: int = 8, *, slower: float = 1.0) -
 def all_reduce_us(num_nodes: int, num_bytes: float, *, has_switches: bool = True, slower: float = 1.0) -> float:
     """Return the microseconds of one all-reduce."""
     shape = network(num_nodes, slower=slower)
-    return float(all_reduce_seconds(shape, np.array(num_bytes), has_switches=has_switches)) / US
+    efficiency = SWITCHES if has_switches else None
+    return float(all_reduce_seconds(shape, np.array(num_bytes), switch_efficiency=efficiency)) / US
 
 
 @pytest.mark.parametrize(
@@ -60,6 +63,21 @@ def test_sums_of_nodes_go_over_two_trees_of_the_cards() -> None:
         assert all_reduce_us(num_nodes, large) == pytest.approx(2 * large / 8 / (0.94 * 50e9) / US, rel=0.06)
 
 
+@pytest.mark.parametrize(("num_nodes", "passes"), [(2, 1.0), (3, 1.5), (4, 2.0), (6, 2.0)])
+def test_trees_of_few_nodes_send_less_than_rings(num_nodes: int, passes: float) -> None:
+    """Of two nodes each is the end of one of both trees, so that two of them exceed what a ring gets of their cards."""
+    large, cards = 2.0**34, 8 * 5e9
+    topology = preset("h100-80gb").topology(num_nodes=num_nodes)
+    slow = topology.inter_node.model_copy(update={"bandwidth_bytes_per_second": cards / 8})
+    shape = NetworkColumns.of(topology.model_copy(update={"inter_node": slow}))
+    ring = 2 * (1 - 1 / (8 * num_nodes)) * large / (0.94 * cards)
+    tree = passes * large / (0.92 * 0.94 * cards)
+
+    assert float(all_reduce_seconds(shape, np.array(large), switch_efficiency=None)) == pytest.approx(
+        min(ring, tree), rel=0.03
+    )
+
+
 def test_messages_of_a_mebibyte_take_longer_than_latency_and_bytes() -> None:
     """The pipeline fills first: published all-reduces of 16 MiB took a quarter longer."""
     num_bytes = 2.0**24
@@ -78,14 +96,15 @@ def test_slower_links_have_slower_hops() -> None:
 def test_two_devices_have_no_use_for_switches() -> None:
     """NCCL adds up in switches from three devices on."""
     pair = network(1, 2)
-    times = [float(all_reduce_seconds(pair, np.array(1e9), has_switches=each)) for each in (True, False)]
+    times = [float(all_reduce_seconds(pair, np.array(1e9), switch_efficiency=each)) for each in (SWITCHES, None)]
 
     assert times[0] == times[1]
 
 
 def test_a_ring_leaves_a_node_over_all_its_cards() -> None:
-    """Its rate is that of eight cards, or of the links inside where these are slower."""
-    assert float(ring_rate(network(2))) == pytest.approx(8 * 50e9 * 0.86)
+    """Its rate is that of all cards, or of the links inside where these are slower."""
+    assert float(ring_rate(network(2, 4))) == pytest.approx(4 * 50e9 * 0.94)
+    assert float(ring_rate(network(2))) == pytest.approx(450e9 * 0.8)
     assert float(ring_rate(network(1))) == pytest.approx(450e9 * 0.8)
 
 
@@ -102,5 +121,5 @@ def test_more_bytes_never_take_less_time(first: float, second: float, num_nodes:
     sizes = np.sort(np.array([first, second]))
     shape = network(num_nodes, per_node)
 
-    for times in (scatter_seconds(shape, sizes), all_reduce_seconds(shape, sizes, has_switches=True)):
+    for times in (scatter_seconds(shape, sizes), all_reduce_seconds(shape, sizes, switch_efficiency=SWITCHES)):
         assert 0 < times[0] <= times[1]

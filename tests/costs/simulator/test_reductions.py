@@ -38,12 +38,12 @@ def test_times_never_fall_with_the_bytes(family: Family, num_nodes: int) -> None
 
 
 def test_a_ring_leaves_a_node_over_the_cards_of_all_its_devices() -> None:
-    """Between nodes of eight, partial sums of rows take an eighth of the time that one card would need."""
+    """Eight cards of two nodes carry more than the links inside; one card is an eighth of them."""
     forward, _ = simulated_ms("h100-80gb", Family.ROWS, GIB, num_nodes=2)
     alone, _ = simulated_ms("h100-80gb", Family.ROWS, GIB, num_nodes=2, devices_per_node=1)
 
-    assert forward == pytest.approx(15 / 16 * GIB / (8 * 0.86 * 50e9) * 1e3, rel=0.15)
-    assert alone == pytest.approx(1 / 2 * GIB / (0.86 * 50e9) * 1e3, rel=0.05)
+    assert forward == pytest.approx(15 / 16 * GIB / (0.8 * 450e9) * 1e3, rel=0.15)
+    assert alone == pytest.approx(1 / 2 * GIB / (0.94 * 50e9) * 1e3, rel=0.05)
 
 
 def test_rows_of_a_node_leave_it_as_sums() -> None:
@@ -62,6 +62,13 @@ def test_switches_add_up_gradients_on_one_node_of_h100() -> None:
     assert h100 == pytest.approx(2 * 7 / 8 * GIB / (1.07 * 450e9) * 1e3, rel=0.08)
     assert a100 == pytest.approx(2 * 7 / 8 * GIB / (0.8 * 300e9) * 1e3, rel=0.08)
     assert simulated_ms("h100-80gb", Family.REPLICATED, GIB)[0] == 0.0
+
+
+def test_switches_of_blackwell_reach_less_of_a_faster_link() -> None:
+    """NCCL gives them 0.74 where those of Hopper have 0.85."""
+    b200 = simulated_ms("b200-180gb", Family.REPLICATED, 16 * GIB)[1]
+
+    assert b200 == pytest.approx(16 * GIB / (0.61 * 0.74 / 0.85 * 900e9) * 1e3, rel=0.03)
 
 
 def test_dense_updates_go_through_all_rows() -> None:
