@@ -286,6 +286,9 @@ MATRIX_OPERATIONS_PER_CYCLE = Constant(
 HOPPER_MATRIX_OPERATIONS_PER_CYCLE = Constant(
     2048, "operations per multiprocessor and cycle", ConstantTrust.DOCUMENTED, "TF32 on an H100 (data sheet)"
 )
+BLACKWELL_MATRIX_OPERATIONS_PER_CYCLE = Constant(
+    4096, "operations per multiprocessor and cycle", ConstantTrust.DOCUMENTED, "TF32 on a B200 (data sheet)"
+)
 MATRIX_EFFICIENCY = Constant(
     0.72, "of the peak", ConstantTrust.CALIBRATED, "TF32 products on an H100 (torch-performance-test-data 79)"
 )

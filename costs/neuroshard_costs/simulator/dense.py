@@ -5,7 +5,7 @@ from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.topology import DeviceType
 
 from neuroshard_costs.simulator import constants as c
-from neuroshard_costs.simulator.reductions import HOPPER_PRODUCTS
+from neuroshard_costs.simulator.reductions import BLACKWELL_PRODUCTS, HOPPER_PRODUCTS
 
 MS_PER_SECOND = 1e3
 
@@ -32,6 +32,8 @@ def matrix_rate(device: DeviceType) -> float:
     """Return operations per second of large products: in TF32 on a GPU, in FP32 on a CPU."""
     if device.is_cpu:
         per_cycle = float(c.CPU_OPERATIONS_PER_CYCLE)
+    elif device.product in BLACKWELL_PRODUCTS:
+        per_cycle = c.BLACKWELL_MATRIX_OPERATIONS_PER_CYCLE * c.MATRIX_EFFICIENCY
     elif device.product in HOPPER_PRODUCTS:
         per_cycle = c.HOPPER_MATRIX_OPERATIONS_PER_CYCLE * c.MATRIX_EFFICIENCY
     else:

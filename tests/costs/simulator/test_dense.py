@@ -15,7 +15,10 @@ def passes(forward: DensePass, backward: DensePass = NOTHING) -> DensePasses:
     return DensePasses(forward=forward, backward=backward, optimizer=NOTHING, num_tensors=2)
 
 
-@pytest.mark.parametrize(("name", "peak"), [("a100-80gb", 156e12), ("h100-80gb", 535e12), ("h200-141gb", 535e12)])
+@pytest.mark.parametrize(
+    ("name", "peak"),
+    [("a100-80gb", 156e12), ("h100-80gb", 535e12), ("h200-141gb", 535e12), ("b200-180gb", 1125e12)],
+)
 def test_products_run_below_the_peak_of_their_device(name: str, peak: float) -> None:
     """TF32 at the clock of the preset: published rates of large products are 62 to 81 % of the data sheets'."""
     assert 0.6 * peak < matrix_rate(preset(name).device) < 0.85 * peak
