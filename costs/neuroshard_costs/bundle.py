@@ -397,8 +397,8 @@ def _judged_exchanges(request: PlanRequest, ranges: Mapping[str, Range]) -> list
     judged = [_Judged("topology.num_devices", "num_devices", topology.num_devices, ranges)]
     for name, exchange in exchanges.items():
         judged += [
-            _Judged(f"{name}.mean_dim_sum", "mean_dim_sum", exchange.mean_dim_sum, ranges),
-            _Judged(f"{name}.exchange_bytes", "exchange_bytes", exchange.num_bytes, ranges),
+            _Judged(f"{name}.mean_dim_sum", "mean_dim_sum", float(exchange.mean_dim_sum), ranges),
+            _Judged(f"{name}.exchange_bytes", "exchange_bytes", float(exchange.num_bytes), ranges),
         ]
     for wire_bytes in dict.fromkeys((encoded.forward.bytes_per_element, encoded.backward.bytes_per_element)):
         judged.append(_Judged("wire_bytes_per_element", "bytes_per_element", wire_bytes, ranges))

@@ -50,13 +50,13 @@ class Exchange:
     """The devices and their links."""
     batch_size_per_device: int
     """Samples that each device keeps."""
-    mean_dim_sum: float
-    """Columns of all shards over the number of devices."""
+    mean_dim_sum: float | FloatArray
+    """Columns of all shards over the number of devices; an array for several exchanges, which broadcasts."""
     bytes_per_element: float
     """Of a column of a sample on the wire."""
 
     @property
-    def num_bytes(self) -> float:
+    def num_bytes(self) -> float | FloatArray:
         """Bytes that the mean device exchanges in one direction."""
         num_samples = self.topology.num_devices * self.batch_size_per_device
         return self.mean_dim_sum * num_samples * self.bytes_per_element
@@ -76,11 +76,11 @@ class PooledExchange:
     """Types that codecs make, forward and backward. None: values travel in the type of the kernels' output."""
 
     @property
-    def mean_dim_sum(self) -> float:
+    def mean_dim_sum(self) -> float | FloatArray:
         """Columns of all shards over the number of devices."""
         return self.forward.mean_dim_sum
 
-    def of_mean(self, mean_dim_sum: float) -> Self:
+    def of_mean(self, mean_dim_sum: float | FloatArray) -> Self:
         """Return the same all-to-alls with other columns of the mean device."""
         return replace(
             self,
@@ -91,7 +91,7 @@ class PooledExchange:
     def times_ms(self, max_dim_sums: FloatArray, costs: "TransferModel") -> FloatArray:
         """Return [..., 2] forward and backward milliseconds, what codecs add included (see TransferModel)."""
         times = costs.transfer_ms(max_dim_sums, self.forward)
-        if self.backward != self.forward:
+        if self.backward.bytes_per_element != self.forward.bytes_per_element:
             times = np.stack((times[..., 0], costs.transfer_ms(max_dim_sums, self.backward)[..., 1]), axis=-1)
         return times + self.codec_ms(max_dim_sums, costs) if any(self.codecs) else times
 
@@ -113,7 +113,8 @@ class PooledExchange:
             kind = self.codecs[index]
             if kind is not None:
                 num_samples = float(topology.num_devices * exchange.batch_size_per_device)
-                fullest, mean = num_samples * columns, np.full(columns.shape, num_samples * exchange.mean_dim_sum)
+                fullest = num_samples * columns
+                mean = np.broadcast_to(num_samples * exchange.mean_dim_sum, columns.shape)
                 passes = (fullest, mean) if direction == "forward" else (mean, fullest)
                 added[..., index] = costs.codec_ms(kind, *passes) + MS_PER_SECOND * wider_copy_seconds(
                     topology.device,
@@ -259,7 +260,7 @@ def least_index_bytes(request: PlanRequest) -> float:
     return float(index_bytes(lookups, lists, lookup_bytes(tables)).sum())
 
 
-def index_exchange(request: PlanRequest, num_bytes: float) -> Exchange:
+def index_exchange(request: PlanRequest, num_bytes: float | FloatArray) -> Exchange:
     """Return the exchange of indices in which every device has this many bytes, as columns in FP32."""
     return Exchange(
         topology=request.topology,

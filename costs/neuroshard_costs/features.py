@@ -154,14 +154,15 @@ class Collectives:
 
     @classmethod
     def of_exchange(cls, exchange: Exchange) -> "Collectives":
-        """Return the one collective of an exchange."""
+        """Return the collectives of an exchange, one for each mean of its columns."""
         topology, inter = exchange.topology, exchange_link(exchange.topology)
+        means = np.asarray(exchange.mean_dim_sum, dtype=np.float64).ravel()
 
         def one(value: float) -> FloatArray:
-            return np.array([value], dtype=np.float64)
+            return np.full(len(means), value, dtype=np.float64)
 
         return cls(
-            mean_dim_sum=one(exchange.mean_dim_sum),
+            mean_dim_sum=means,
             batch_size_per_device=one(exchange.batch_size_per_device),
             bytes_per_element=one(exchange.bytes_per_element),
             num_nodes=one(topology.num_domains),

@@ -327,6 +327,17 @@ def test_a_calibration_rescales_all_times(tmp_path: Path) -> None:
     np.testing.assert_allclose(after, np.stack((2 * before[:, 0], before[:, 1] ** 2), axis=1))
 
 
+def test_exchanges_of_several_means_cost_what_each_does_alone() -> None:
+    """To the last bit, so that how many are priced together decides nothing."""
+    bundle, means = bundled_bundle("h100-80gb"), np.array([3.0, 64.0, 1000.0])
+
+    def times_ms(mean: float | FloatArray) -> FloatArray:
+        several = Exchange(topology=topology(8), batch_size_per_device=512, mean_dim_sum=mean, bytes_per_element=4)
+        return bundle.transfer_ms(np.asarray(mean) * 1.5, several)
+
+    assert times_ms(means).tolist() == [times_ms(mean).tolist() for mean in means.tolist()]
+
+
 def test_what_was_not_trained_for_is_named(tmp_path: Path) -> None:
     """Each warning names the field; of several tables it names the one furthest outside."""
     validity = {

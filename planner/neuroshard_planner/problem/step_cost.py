@@ -20,7 +20,7 @@ are cut by columns, and elsewhere above the truth by no more than the copies of 
 The cost never falls when a peak rises. That, and that traffic adds up over shards, is all that search and bound assume.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Self
@@ -30,7 +30,6 @@ from neuroshard_api.documents.request import ComputePeak, Pipeline, PlanRequest
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.arithmetic import geometric, weighted_sum
 from neuroshard_costs.exchanges import (
-    Exchange,
     PooledExchange,
     Reduction,
     TransferModel,
@@ -153,19 +152,18 @@ class CollectiveCurve:
 
 def exchange_of_pooled(request: PlanRequest, costs: TransferModel) -> CollectiveCurve:
     """Return the cost of the two all-to-alls of pooled embeddings and gradients, by columns."""
-    even = sent_exchange(request)
-    total = even.mean_dim_sum * request.topology.num_devices
-    knots = geometric(even.mean_dim_sum, max(total, even.mean_dim_sum + 1), NUM_KNOTS)
-    balanced = [even.of_mean(share * even.mean_dim_sum) for share in _low_shares()]
-    cost = CollectiveCurve.of_times(knots, even.times_ms(knots, costs)).below(*_balanced_ms(balanced, costs))
-    return cost.plus(added_calls_ms(request, costs))
+    exchange, mean = encoded_exchange(request), _mean_sent_columns(request)
+    total = mean * request.topology.num_devices
+    knots, low = geometric(mean, max(total, mean + 1), NUM_KNOTS), mean * _low_shares()
+    times, low_times = exchange.of_mean(mean).times_ms(knots, costs), exchange.of_mean(low).times_ms(low, costs)
+    return CollectiveCurve.of_times(knots, times).below(low, low_times).plus(added_calls_ms(request, costs))
 
 
 def added_calls_ms(request: PlanRequest, costs: TransferModel) -> FloatArray:
     """Return [2] what the all-to-alls of further collections take as calls, beyond their traffic."""
-    even = sent_exchange(request)
-    _, times = _balanced_ms([even.of_mean(LOWEST_SHARE * even.mean_dim_sum)], costs)
-    return _of_added(request, times[0], None if costs.added_collection is None else costs.added_collection.exchange_ms)
+    columns = np.array([LOWEST_SHARE * _mean_sent_columns(request)])
+    (least,) = encoded_exchange(request).of_mean(columns).times_ms(columns, costs)
+    return _of_added(request, least, None if costs.added_collection is None else costs.added_collection.exchange_ms)
 
 
 def added_compute_ms(request: PlanRequest, costs: TransferModel) -> FloatArray:
@@ -184,10 +182,13 @@ def _of_added(request: PlanRequest, least: FloatArray, measured: tuple[float, fl
 
 def sent_exchange(request: PlanRequest) -> PooledExchange:
     """Return the exchange of pooled embeddings, of groups in the grouped form those of distinct lists alone."""
+    return encoded_exchange(request).of_mean(_mean_sent_columns(request))
+
+
+def _mean_sent_columns(request: PlanRequest) -> float:
     tables = request.tables.tables
     columns = np.array([table.embedding_dim * table.num_vectors for table in tables])
-    mean = float(weighted_sum(columns, sent_shares(request))) / request.topology.num_devices
-    return encoded_exchange(request).of_mean(mean)
+    return float(weighted_sum(columns, sent_shares(request))) / request.topology.num_devices
 
 
 def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> CollectiveCurve:
@@ -198,12 +199,10 @@ def exchange_of_indices(request: PlanRequest, costs: TransferModel) -> Collectiv
     """
     total = least_index_bytes(request)
     knots = geometric(total / request.topology.num_devices, total * (1 + 1e-9), NUM_INDEX_KNOTS)
-    exchanges = [index_exchange(request, num_bytes) for num_bytes in knots.tolist()]
-    _, times = _balanced_ms(exchanges, costs)
-    times[:, BACKWARD] = 0.0
-    low: FloatArray = knots[0] * np.array(_low_shares())
-    _, low_times = _balanced_ms([index_exchange(request, num_bytes) for num_bytes in low.tolist()], costs)
-    low_times[:, BACKWARD] = 0.0
+    low: FloatArray = knots[0] * _low_shares()
+    exchange = index_exchange(request, np.concatenate((low, knots)))
+    both_ways = exchange.times_ms(np.asarray(exchange.mean_dim_sum), costs)
+    low_times, times = np.split(both_ways * np.array([1.0, 0.0]), [len(low)])
     measured = None if costs.added_collection is None else (costs.added_collection.indices_ms, 0.0)
     added = _of_added(request, low_times[0], measured)
     return CollectiveCurve.of_times(knots, times).below(low, low_times).plus(added)
@@ -220,9 +219,8 @@ def exchange_of_sequence_rows(request: PlanRequest, costs: TransferModel) -> Col
         return CollectiveCurve(knots=np.ones(1), forward=np.zeros(1), backward=np.zeros(1))
     least = LOWEST_SHARE * total / request.topology.num_devices
     knots = geometric(least, total, NUM_SEQUENCE_KNOTS)
-    even = pooled_exchange(request)
-    _, times = _balanced_ms([replace(even, mean_dim_sum=columns) for columns in knots.tolist()], costs)
-    return CollectiveCurve.of_times(knots, times)
+    exchange = replace(pooled_exchange(request), mean_dim_sum=knots)
+    return CollectiveCurve.of_times(knots, exchange.times_ms(knots, costs))
 
 
 def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> CollectiveCurve:
@@ -240,17 +238,9 @@ def reduction_of(family: Family, request: PlanRequest, costs: TransferModel) -> 
     )
 
 
-def _low_shares() -> list[float]:
+def _low_shares() -> FloatArray:
     """Return ascending shares of an even load, all below 1."""
-    shares: list[float] = geometric(LOWEST_SHARE, 1.0, NUM_LOW_KNOTS + 1)[:-1].tolist()
-    return shares
-
-
-def _balanced_ms(exchanges: Sequence[Exchange | PooledExchange], costs: TransferModel) -> tuple[FloatArray, FloatArray]:
-    """Return [k] the columns of the fullest device and [k, 2] the times of exchanges in which all have as much."""
-    columns = np.array([each.mean_dim_sum for each in exchanges])
-    times = [each.times_ms(columns[[row]], costs)[0] for row, each in enumerate(exchanges)]
-    return columns, np.array(times)
+    return geometric(LOWEST_SHARE, 1.0, NUM_LOW_KNOTS + 1)[:-1]
 
 
 class StepCost:
