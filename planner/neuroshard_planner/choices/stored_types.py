@@ -9,9 +9,10 @@ A table goes back where the step costs no more than the search's tolerance allow
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+import numpy as np
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
@@ -25,8 +26,10 @@ from neuroshard_planner.choices.trials import Trial, Trials, cheaper_ms, least_g
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.plans.moved_bytes import priced_ms
 from neuroshard_planner.plans.tables import placement_of
-from neuroshard_planner.problem.plan_cost import predicted_cost
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.problem.units import BoolArray
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.searches import Search
 
@@ -152,7 +155,8 @@ class StoredTypeChoice:
 
         The reason is kept.
         """
-        first = self._trials.tried("narrowest types", _with(own.request, self._narrow), below_ms=cheaper_ms(own))
+        narrowest, below_ms = _with(own.request, self._narrow), cheaper_ms(own)
+        first = self._trials.tried("narrowest types", narrowest, below_ms=below_ms, gains_on=own)
         found, trials = first.plan, [first]
         copies = {
             table.name: self._own[table.name]
@@ -186,10 +190,10 @@ class StoredTypeChoice:
         """
         types = _types_of(narrow.request)
         narrow_ms = narrow.predicted.total_ms
-        of_own_types = self._cost_ms(narrow, self._own) if own is None else None
-        limit_ms = narrow_ms if of_own_types is None else max(of_own_types, narrow_ms)
+        back = GoingBack(narrow, self._own, costs=self._trials.costs)
+        limit_ms = narrow_ms if own is not None else max(back.own_ms, narrow_ms)
         limit_ms *= 1 + self._asked.search.shard_tolerance
-        kept = _Back(narrow, types, self._own, cost_ms=self._cost_ms, fits=self._fits, limit_ms=limit_ms).types()
+        kept = back.types(limit_ms)
         if kept == types:
             return narrow
         moves_ms = priced_ms(narrow) - narrow_ms
@@ -205,18 +209,6 @@ class StoredTypeChoice:
         costs = [self._trials.cost(each.tables, request, plan.predicted.source) for each in (plan, self._own_plan)]
         return min((each.total_ms for each in costs if each is not None), default=self._own_ms)
 
-    def _cost_ms(self, plan: Plan, types: Types) -> float | None:
-        """Return the cost of a plan's placement with tables of these types. None: it cannot be run with them."""
-        try:
-            problem = Problem(_with(plan.request, types), self._trials.costs)
-        except RequestError:
-            return None
-        return predicted_cost(problem, placement_of(plan.tables, problem), plan.predicted.source).total_ms
-
-    def _fits(self, plan: Plan, types: Types) -> bool:
-        problem = Problem(_with(plan.request, types), self._trials.costs)
-        return problem.fits(placement_of(plan.tables, problem))
-
 
 def _with(request: PlanRequest, types: Types) -> PlanRequest:
     return request.model_copy(update={"tables": with_types(request.tables, types)})
@@ -226,52 +218,84 @@ def _types_of(request: PlanRequest) -> Types:
     return {table.name: table.data_type for table in request.tables.tables}
 
 
-class _Back:
+class GoingBack:
     """Which tables of a plan go back from narrow types to their own, its shards as they are.
 
-    Sets of tables are tried whole, and halved where they may not go back together; those that gain least by their
-    narrow type come first.
+    Sets of units are tried whole, and halved where they may not go back together; those that gain least by their
+    narrow type come first. What a shard adds to its device hardly depends on the types of others, so that two problems
+    price all sets.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        narrow: Types,
-        own: Types,
-        *,
-        cost_ms: Callable[[Plan, Types], float | None],
-        fits: Callable[[Plan, Types], bool],
-        limit_ms: float,
-    ) -> None:
-        self._plan = plan
-        self._types = dict(narrow)
-        self._own = own
-        self._cost_ms = cost_ms
-        self._fits = fits
-        self._limit_ms = limit_ms
+    def __init__(self, plan: Plan, own: Types, *, costs: CostModel) -> None:
+        self._request = plan.request
+        self._types, self._own = _types_of(plan.request), own
+        self._costs = costs
+        problems = (Problem(plan.request, costs), Problem(_with(plan.request, own), costs))
+        self._problem = problems[0]
+        self._parts = [(problem, placement_of(plan.tables, problem)) for problem in problems]
+        """What is placed in narrow types, and in the tables' own; shards are in one order."""
+        placement = self._parts[0][1]
+        self._tables = plan.tables
+        self._units = problems[0].kinds.unit[placement.kinds]
+        self._traffic = device_traffic(problems[0], placement)
+        self._is_back = np.zeros(len(problems[0].units), dtype=np.bool_)
         self._left = MOST_PRICED
 
-    def types(self) -> Types:
-        """Return the types of all tables."""
-        tables = self._plan.request.tables.tables
-        gains = _gains(tables)
-        changed = [table.name for table in tables if self._types[table.name] is not self._own[table.name]]
-        self._try(sorted(changed, key=lambda name: gains[name]))
-        return self._types
+    @property
+    def found_ms(self) -> float:
+        """Cost of the placement with the types found."""
+        return self._cost_ms(self._is_back)
 
-    def _try(self, names: Sequence[str]) -> None:
-        if not names or not self._left:
+    @property
+    def own_ms(self) -> float:
+        """Cost of the placement with all tables in their own types."""
+        return self._cost_ms(np.ones_like(self._is_back))
+
+    def types(self, limit_ms: float) -> Types:
+        """Return the types of all tables with which the step costs at most the limit, and everything fits."""
+        tables, units = self._request.tables.tables, self._problem.units
+        gains = _gains(tables)
+        changed = [
+            position
+            for position, unit in enumerate(units)
+            if any(self._types[tables[table].name] is not self._own[tables[table].name] for table in unit.tables)
+        ]
+        of_unit = [sum(gains[tables[table].name] for table in unit.tables) for unit in units]
+        self._try(sorted(changed, key=lambda unit: of_unit[unit]), limit_ms)
+        return self._types_with(self._is_back)
+
+    def _try(self, units: Sequence[int], limit_ms: float) -> None:
+        if not units or not self._left:
             return
         self._left -= 1
-        tried = {**self._types, **{name: self._own[name] for name in names}}
-        cost_ms = self._cost_ms(self._plan, tried)
-        if cost_ms is not None and cost_ms <= self._limit_ms and self._fits(self._plan, tried):
-            self._types = tried
+        tried = self._is_back.copy()
+        tried[units] = True
+        if self._cost_ms(tried) <= limit_ms and self._fits(tried):
+            self._is_back = tried
             return
-        if len(names) > 1:
-            half = (len(names) + 1) // 2
-            self._try(names[:half])
-            self._try(names[half:])
+        if len(units) > 1:
+            half = (len(units) + 1) // 2
+            self._try(units[:half], limit_ms)
+            self._try(units[half:], limit_ms)
+
+    def _cost_ms(self, is_back: BoolArray) -> float:
+        """Return the cost of the placement with these units in their own types."""
+        of_shards = is_back[self._units]
+        narrow, own = (
+            problem.device_sums(placement.kinds[mine], placement.devices[mine])
+            for (problem, placement), mine in zip(self._parts, (~of_shards, of_shards), strict=True)
+        )
+        levels = np.concatenate((self._problem.pass_levels(narrow + own), self._traffic), axis=1)
+        return float(self._problem.step_cost.total_ms(levels.max(axis=0)))
+
+    def _fits(self, is_back: BoolArray) -> bool:
+        problem = Problem(_with(self._request, self._types_with(is_back)), self._costs)
+        return problem.fits(placement_of(self._tables, problem))
+
+    def _types_with(self, is_back: BoolArray) -> Types:
+        tables, back = self._request.tables.tables, np.flatnonzero(is_back).tolist()
+        names = (tables[table].name for unit in back for table in self._problem.units[unit].tables)
+        return {**self._types, **{name: self._own[name] for name in names}}
 
 
 def _gains(tables: Sequence[Table]) -> Mapping[str, float]:

@@ -7,11 +7,16 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.levers import LeverName
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings, TableConstraints
+from neuroshard_api.documents.stored_types import with_types
 from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_planner.choices.stored_types import GoingBack
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.pipeline import plan as plan_of
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.plan_cost import predicted_cost
+from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_report.explain.stored_types import stored_type_of, stored_types_text
 from support import builders
@@ -82,6 +87,24 @@ def test_only_tables_that_lower_the_step_are_narrow() -> None:
     assert plan.stored_types is not None
     assert [table.name for table in plan.stored_types.tables] == [heavy.name]
     assert stored_type_of(plan, light.name) == "its own: a narrow type would not shorten the step"
+
+
+def test_a_placement_of_several_types_is_priced_as_a_plan_of_them() -> None:
+    """Two problems, of the narrow types and of the tables' own, price every set of tables between them."""
+    members = builders.tables(6, pooling_factor=20.0, data_type=DataType.FP16)
+    plan = planned(builders.request(*members, search=SearchSettings(work_budget=400)))
+    own = dict.fromkeys([table.name for table in members], DataType.FP32)
+    costs = ExactCosts(plan.request.topology.device)
+    narrow_ms = plan.predicted.total_ms
+
+    back = GoingBack(plan, own, costs=costs)
+    types = back.types((narrow_ms + back.own_ms) / 2)
+
+    assert len(set(types.values())) == 2
+    mixed = plan.request.model_copy(update={"tables": with_types(plan.request.tables, types)})
+    problem = Problem(mixed, costs)
+    exact_ms = predicted_cost(problem, placement_of(plan.tables, problem), costs.manifest.source).total_ms
+    assert back.found_ms == pytest.approx(exact_ms, rel=1e-12)
 
 
 def test_tables_that_do_not_fit_otherwise_are_narrow() -> None:
