@@ -54,8 +54,9 @@ class RepeatsChoice:
     def _without_repeats(self, all_lists: Plan, groups: tuple[str, ...]) -> Plan | None:
         """Return the best plan without the repeats of those groups for which that pays. None: there is none."""
         request = all_lists.request.model_copy(update={"deduplicate": groups, "grouped": self._asked.grouped})
-        below_ms = cheaper_ms(all_lists) if len(groups) == 1 else float("inf")  # of fewer groups it may cost less
-        plan = self._trials.tried(f"no repeats of {', '.join(groups)}", request, below_ms=below_ms).plan
+        text, is_last = f"no repeats of {', '.join(groups)}", len(groups) == 1  # of fewer groups it may cost less
+        below_ms, gains_on = (cheaper_ms(all_lists), all_lists) if is_last else (float("inf"), None)
+        plan = self._trials.tried(text, request, below_ms=below_ms, gains_on=gains_on).plan
         if plan is None:
             return None
         saved_ms = self._savings_ms(plan)
@@ -80,7 +81,8 @@ class RepeatsChoice:
         }
         for name in sorted(columns, key=lambda each: -columns[each]):
             grouped = request.model_copy(update={"grouped": (*(plan.request.grouped or ()), name)})
-            found = self._trials.tried(f"{name} in a collection of its own", grouped, below_ms=cheaper_ms(plan)).plan
+            text, below_ms = f"{name} in a collection of its own", cheaper_ms(plan)
+            found = self._trials.tried(text, grouped, below_ms=below_ms, gains_on=plan).plan
             if found is None:  # also where its tables may be by rows alone
                 return plan
             plan = found
