@@ -85,12 +85,15 @@ class DeviceGroups:
         text = f"{way.num_groups} {way.layout} groups of {way.group.num_devices} devices"
         costs, every = self._trials.costs, self._asked.replication
         assert every is not None, "the request permits groups"
+        least_ms = least_average_ms(free, way, costs) / every.sync_every_steps
+        if least_ms >= whole.predicted.total_ms:
+            self._trials.note(text, f"averages alone take {least_ms:.3f} ms of each step")
+            return None, least_ms
         try:
             group_bound_ms = self._trials.bound_ms(request_of_group(free, way.group))
         except RequestError as error:  # a group within a node has no types of nodes
             self._trials.note(text, str(error))
             return None, math.inf
-        least_ms = least_average_ms(free, way, costs) / every.sync_every_steps
 
         def averaged(found: Plan) -> Plan:
             kept = found.model_copy(update={"lower_bound_ms": min(group_bound_ms, found.predicted.total_ms)})
