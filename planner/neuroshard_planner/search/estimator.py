@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from neuroshard_costs.arithmetic import ordered_product
-from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.step_cost import NUM_LEVELS, TIMES, TRAFFIC, Collective
@@ -38,10 +38,22 @@ def promised_ms(problem: Problem, placements: Sequence[Placement]) -> FloatArray
     ends = np.cumsum([len(each.kinds) for each in placements])
     largest = np.array([alone[own].max(axis=0) for own in np.split(row, ends[:-1])])
     even = np.empty_like(largest)
-    sums = np.array([representation[each.kinds].sum(axis=0) for each in placements])
-    even[:, TIMES] = problem.pass_levels(sums / problem.num_devices)
-    even[:, TRAFFIC] = np.array([traffic[each.kinds].sum(axis=0) for each in placements]) / problem.num_devices
+    even[:, TIMES] = problem.pass_levels(mean_sums(problem, placements))
+    even[:, TRAFFIC] = np.array([_summed(traffic, each.kinds) for each in placements]) / problem.num_devices
     return problem.step_cost.total_ms(np.maximum(even, largest))
+
+
+def mean_sums(problem: Problem, placements: Sequence[Placement]) -> FloatArray:
+    """Return [p, r] the sums of the mean device of each placement."""
+    return np.array([_summed(problem.kinds.representation, each.kinds) for each in placements]) / problem.num_devices
+
+
+def _summed(values: FloatArray, kinds: IndexArray) -> FloatArray:
+    """Return [v] the sum of ``values`` (a row per kind) over n shards; many are of one kind where rows are cut."""
+    counts = np.bincount(kinds)
+    (used,) = counts.nonzero()
+    total: FloatArray = (values[used] * counts[used, None]).sum(axis=0)
+    return total
 
 
 def tangent(problem: Problem, sums: FloatArray) -> FloatArray:

@@ -20,7 +20,7 @@ from neuroshard_costs.shards import FloatArray, IndexArray
 
 from neuroshard_planner.problem.problem import PROBES_PER_EVALUATION, Placement, Problem
 from neuroshard_planner.problem.step_cost import Collective
-from neuroshard_planner.search.estimator import most_promising
+from neuroshard_planner.search.estimator import mean_sums, most_promising
 from neuroshard_planner.search.local_search import LocalSearch, State, bounding_devices
 from neuroshard_planner.search.options import OptionTable
 from neuroshard_planner.search.partitioner import GreedyPass, place
@@ -233,9 +233,7 @@ class SplitSearch:
         distinct = _distinct(sorted(candidates, key=lambda each: each.total_ms))
         if not distinct:
             return []
-        representation = self._problem.kinds.representation
-        sums = np.array([representation[each.placement.kinds].sum(axis=0) for each in distinct])
-        even = self._problem.compute_ms(sums / self._problem.num_devices).sum(axis=1)
+        even = self._problem.compute_ms(mean_sums(self._problem, [each.placement for each in distinct])).sum(axis=1)
         hopeful = np.argsort([each.total_ms for each in distinct] + even, kind="stable").tolist()
         chosen = list(dict.fromkeys([*range(min(count // 2, len(distinct))), *hopeful]))[:count]
         return [distinct[position] for position in sorted(chosen)]
