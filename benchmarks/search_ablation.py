@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest
-from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.documents.topology import HostMemory
 from neuroshard_api.sharding.kinds import ComputeKernel
 from neuroshard_costs.bundle import bundled_bundle
@@ -36,19 +35,22 @@ from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.search.packing import Packing
 
 from benchmarks.results_file import write_result
-from benchmarks.tasks import DEVICE_TYPE, RESERVE_FRACTION, by_columns, draw_pool, sampled_tables
+from benchmarks.tasks import (
+    DEVICE_TYPE,
+    RESERVE_FRACTION,
+    by_columns,
+    draw_pool,
+    random_tables,
+    sampled_tables,
+)
 
 FIRST_SEED = 40_270_000
 """Of the tasks; other benchmarks have others."""
 FEWEST_TABLES, FEWEST_DEVICES = 4, 4
 SMALL, MEDIUM, LARGE = (40, 16), (120, 64), (1_000, 512)
 """Most tables and most devices of a task."""
-WIDTHS = (16, 32, 64, 128)
-LEAST_LOG_ROWS, MOST_LOG_ROWS = 2.0, 7.6
 TIGHT_ROOMS = (1.12, 1.3, 1.6, 2.2, 3.5)
 """Memory of a device over an even share of what the tables need, where it is tight: the first in which they fit."""
-MOST_FILLED = 0.6
-"""Share of all device memory that random tables take at the most; they have fewer rows beyond it."""
 WHOLE, SEED = "whole search", "another seed"
 COLUMNS = (
     *("without", "tasks", "cost (geometric mean)", "spread (standard deviation)", "dearer by 0.3 %"),
@@ -126,7 +128,7 @@ def drawn(task: int) -> Task:
     tables = (
         sampled_tables(draw_pool(), num_tables, generator, name=name)
         if of_pool
-        else _random_tables(num_tables, generator, name=name, most_bytes=MOST_FILLED * num_devices * 80e9)
+        else random_tables(num_tables, num_devices, generator, name=name)
     )
     request = PlanRequest(
         tables=tables,
@@ -141,26 +143,6 @@ def drawn(task: int) -> Task:
     if task % 6 == 5:  # noqa: PLR2004 - see the module's docstring
         return Task(by_columns(request), PARTS)
     return Task(request, {**PARTS, **MIXED_PARTS})
-
-
-def _random_tables(num_tables: int, generator: np.random.Generator, *, name: str, most_bytes: float) -> TableSet:
-    rows = 10 ** generator.uniform(LEAST_LOG_ROWS, MOST_LOG_ROWS, num_tables)
-    widths = generator.choice(WIDTHS, num_tables)
-    rows *= min(1.0, most_bytes / float(4 * (rows * widths).sum()))
-    pooling, exponents = generator.lognormal(1.0, 1.2, num_tables), generator.uniform(0.0, 1.3, num_tables)
-    return TableSet(
-        name=name,
-        tables=tuple(
-            Table(
-                name=f"t{position}",
-                num_embeddings=max(1, int(rows[position])),
-                embedding_dim=int(widths[position]),
-                pooling_factor=float(min(pooling[position], 200.0)),
-                zipf_exponent=float(exponents[position]),
-            )
-            for position in range(num_tables)
-        ),
-    )
 
 
 def _tight(request: PlanRequest) -> PlanRequest:
@@ -228,7 +210,7 @@ def measured_all(path: Path, num_tasks: int, *, parts: Sequence[str], most_pairs
     Args:
         path: of the records.
         num_tasks: of all sizes.
-        parts: that are left out; empty: all.
+        parts: that are left out; empty: all. Tasks whose search has none of them are not planned.
         most_pairs: of tables and devices; larger tasks are left for later.
         seconds: after which no further plan is begun.
     """
@@ -237,6 +219,8 @@ def measured_all(path: Path, num_tasks: int, *, parts: Sequence[str], most_pairs
         for number in range(num_tasks):
             task = drawn(number)
             if len(task.request.tables.tables) * task.request.topology.num_devices > most_pairs:
+                continue
+            if parts and not set(parts).intersection(task.parts).difference((WHOLE, SEED)):
                 continue
             for part in task.parts:
                 if (number, part) in known or (parts and part not in parts):

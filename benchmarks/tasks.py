@@ -40,6 +40,10 @@ DEVICE_TYPE = "h100-80gb"
 SEED = 2023
 FEWEST_ROWS, MOST_ROWS = 100, 10_000_000
 MOST_LOOKUPS_PER_SAMPLE = 200.0
+RANDOM_WIDTHS = (16, 32, 64, 128)
+LEAST_LOG_ROWS, MOST_LOG_ROWS = 2.0, 7.6
+MOST_FILLED = 0.6
+"""Share of all device memory that random tables take at the most; they have fewer rows beyond it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,6 +106,27 @@ def sampled_tables(pool: Pool, num_tables: int, generator: np.random.Generator, 
                 zipf_exponent=float(pool.exponent[table]),
             )
             for position, (table, dim) in enumerate(zip(chosen.tolist(), dims.tolist(), strict=True))
+        ),
+    )
+
+
+def random_tables(num_tables: int, num_devices: int, generator: np.random.Generator, *, name: str) -> TableSet:
+    """Return tables of 100 to 40 million rows, log-uniform, and 16 to 128 columns; fewer rows if they fill devices."""
+    rows = 10 ** generator.uniform(LEAST_LOG_ROWS, MOST_LOG_ROWS, num_tables)
+    widths = generator.choice(RANDOM_WIDTHS, num_tables)
+    rows *= min(1.0, MOST_FILLED * num_devices * 80e9 / float(4 * (rows * widths).sum()))
+    pooling, exponents = generator.lognormal(1.0, 1.2, num_tables), generator.uniform(0.0, 1.3, num_tables)
+    return TableSet(
+        name=name,
+        tables=tuple(
+            Table(
+                name=f"t{position}",
+                num_embeddings=max(1, int(rows[position])),
+                embedding_dim=int(widths[position]),
+                pooling_factor=float(min(pooling[position], MOST_LOOKUPS_PER_SAMPLE)),
+                zipf_exponent=float(exponents[position]),
+            )
+            for position in range(num_tables)
         ),
     )
 
