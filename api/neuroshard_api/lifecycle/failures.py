@@ -22,6 +22,8 @@ STOPPED = 143
 """Exit code after SIGTERM: NeuroShard's trainer ends with it once it has written its checkpoint."""
 KILLED = 137
 """Exit code after SIGKILL: the kernel's for want of memory, or the kubelet's at the end of the grace period."""
+NO_PROGRESS = "NoProgress"
+"""Reason of a failure in which no process has ended: the workers report no progress."""
 LOST_NODE = "NodeLost"
 """Reason of a failure whose pod does not answer and that the cluster has no word for."""
 
@@ -59,6 +61,8 @@ class FailureCause:
 
     def __str__(self) -> str:
         """Return the cause in a sentence, without the end of the log."""
+        if self.reason == NO_PROGRESS:
+            return f"the workers hang ({NO_PROGRESS})"
         who = f"pod {self.pod}" if self.pod else f"the {self.container}" if self.container else "a pod"
         where = f" on node {self.node}" if self.node else ""
         code = f" with exit code {self.exit_code}" if self.exit_code is not None else ""

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.job.policies import FailureAction, FailurePolicy
 from neuroshard_api.job.status import LastFailure, Status
-from neuroshard_api.lifecycle.failures import FailureCause, FailureVerdict
+from neuroshard_api.lifecycle.failures import NO_PROGRESS, FailureCause, FailureVerdict
 
 FIRST_PAUSE_S = 10.0
 """Before the second restart that counts; the first follows at once. Each further pause is twice as long."""
@@ -110,7 +110,7 @@ def no_progress(policy: FailurePolicy, last: datetime | None, now: datetime) -> 
         return None
     limit_s = policy.progress_timeout_seconds
     return FailureCause(
-        reason="NoProgress",
+        reason=NO_PROGRESS,
         message=f"no progress was reported since {last:%H:%M:%S} UTC (failurePolicy.progressTimeoutSeconds {limit_s})",
         time=now,
     )
