@@ -3,19 +3,26 @@
 import io
 
 import pytest
-from neuroshard_api.job.status import MeasuredCost, PredictedCost
+from neuroshard_api.job.status import BestBaseline, MeasuredCost, PredictedCost
 from neuroshard_cli.local.result import RunResult, result_table
 from rich.console import Console
 
+TIMES = (
+    "compute_microseconds",
+    "forward_communication_microseconds",
+    "backward_communication_microseconds",
+    "total_microseconds",
+)
 
-def shown(percent: int, *, difference: str | None = None, late_ranks: str | None = None) -> str:
+
+def shown(percent: int, *, difference: str | None = None, late_ranks: str | None = None, width: int = 200) -> str:
     """Return the end of a run whose worker waited for a processor for so long."""
     result = RunResult(
         job="test",
         num_devices=2,
-        predicted=PredictedCost(total_microseconds=1000, source="cpu:test"),
-        baseline=None,
-        measured=MeasuredCost(total_microseconds=1000, source="cpu:test", processor_wait_percent=percent),
+        predicted=PredictedCost(**dict.fromkeys(TIMES, 123456), source="cpu:test"),
+        baseline=BestBaseline(algorithm="lookup_greedy", total_microseconds=223456),
+        measured=MeasuredCost(**dict.fromkeys(TIMES, 234567), source="cpu:test", processor_wait_percent=percent),
         error_percent=0,
         progress=None,
         load_average=13.4,
@@ -24,7 +31,7 @@ def shown(percent: int, *, difference: str | None = None, late_ranks: str | None
         late_ranks=late_ranks,
     )
     file = io.StringIO()
-    Console(file=file, width=200).print(result_table(result))
+    Console(file=file, width=width).print(result_table(result))
     return file.getvalue()
 
 
@@ -41,3 +48,12 @@ def test_what_the_prediction_missed_and_who_came_late_are_named() -> None:
     lines = shown(4, difference="Rank 1 measured more.", late_ranks="Rank 0 comes last.").splitlines()
 
     assert {"Rank 1 measured more.", "Rank 0 comes last."} <= {line.strip() for line in lines}
+
+
+def test_the_table_keeps_its_words_at_60_columns() -> None:
+    """A row for each part of a step, with all of its times."""
+    rows = [" ".join(line.split()) for line in shown(4, width=60).splitlines()]
+
+    assert "predicted measured error baseline" in rows
+    assert "backward all-to-all 123.456 234.567 +90 %" in rows
+    assert "total 123.456 234.567 +90 % 223.456" in rows

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 TOTAL_OFF_PERCENT = 25
 """From there on a sentence says which part of which rank is off, and why."""
+_PARTS = ("compute", "forward all-to-all", "backward all-to-all", "total")
 _ALL_TO_ALLS = 2
-"""Collectives of a plan by columns, of indices and of pooled embeddings: the columns of the table name these two."""
+"""Collectives of a plan by columns, of indices and of pooled embeddings: rows of the table name these two."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -151,29 +152,37 @@ def result_json(result: RunResult) -> str:
 
 
 def result_table(result: RunResult) -> "RenderableType":
-    """Return the table that ends a run."""
+    """Return the table that ends a run: a row for each part of a step, narrow enough for 60 columns."""
+    from neuroshard_report.terminal.tables import TextTable
     from rich.console import Group
-    from rich.table import Table
 
-    table = Table(title=f"{result.job}: embedding part of a step, slowest of {result.num_devices} devices, in ms")
-    for column in ("", "compute", "forward all-to-all", "backward all-to-all", "total", "source"):
-        table.add_column(column, justify="left" if column in {"", "source"} else "right")
-    if result.predicted is not None:
-        table.add_row("predicted", *_times(result.predicted), result.predicted.source or "")
-    if result.measured is not None:
-        table.add_row("measured", *_times(result.measured), result.measured.source or "")
-    if result.predicted is not None and result.measured is not None and result.is_same_device:
-        errors = _errors(result.predicted, result.measured)
-        if any(errors):
-            table.add_row("error", *errors, "")
+    predicted, measured, baseline = result.predicted, result.measured, result.baseline
+    is_compared = predicted is not None and measured is not None and result.is_same_device
+    errors = _errors(predicted, measured) if predicted is not None and measured is not None and is_compared else []
+    found = {
+        "predicted": [] if predicted is None else _times(predicted),
+        "measured": [] if measured is None else _times(measured),
+        "error": errors if any(errors) else [],
+        "baseline": [] if predicted is None or baseline is None else ["", "", "", _ms(baseline.total_microseconds)],
+    }
+    columns = {name: times for name, times in found.items() if times}
+    rows = [(part, *(times[at] for times in columns.values())) for at, part in enumerate(_PARTS)]
     for each in result.collectives if len(result.collectives) > _ALL_TO_ALLS else ():
         name = f"{each.kind} of {each.family or 'all'}".replace("_", " ")
-        for label, time in (("predicted", each.predicted), ("measured", each.measured)):
-            table.add_row(f"  {name}, {label}", "", f"{time.forward_ms:.3f}", f"{time.backward_ms:.3f}", "", "")
-    if result.predicted is not None and result.baseline is not None:
-        total = _ms(result.baseline.total_microseconds)
-        table.add_row(f"best baseline, {result.baseline.algorithm}", "", "", "", total, result.predicted.source or "")
-    return Group(table, *_notes(result))
+        for way in ("forward", "backward"):
+            pair = {"predicted": each.predicted, "measured": each.measured}
+            times = [f"{getattr(pair[column], f'{way}_ms'):.3f}" if column in pair else "" for column in columns]
+            rows.append((f"  {name}, {way}", *times))
+    title = f"{result.job}: embedding part of a step, slowest of {result.num_devices} devices, in ms"
+    return Group(title, TextTable(columns=("", *columns), rows=tuple(rows)), *_sources(result), *_notes(result))
+
+
+def _sources(result: RunResult) -> list[str]:
+    """Return the sources of the times in each column."""
+    found = [("Predicted", result.predicted), ("Measured", result.measured)]
+    sources = [f"{name}: {cost.source}." for name, cost in found if cost is not None and cost.source]
+    best = "" if result.baseline is None else f"Best baseline: {result.baseline.algorithm}."
+    return [*sources, *filter(None, [best])]
 
 
 def _notes(result: RunResult) -> list[str]:
