@@ -189,7 +189,7 @@ class Scratch:
     @property
     def record(self) -> dict[str, Any]:
         """What the run decided."""
-        found: dict[str, Any] = json.loads((self.run_dir / "replanning.json").read_text())
+        found: dict[str, Any] = json.loads((self.run_dir / "status.json").read_text()).get("replanning", {})
         return found
 
 

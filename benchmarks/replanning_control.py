@@ -137,7 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         scratch = Scratch(Path(name))
         seen = watched(scratch, options.minutes, options.bundle)
         print((scratch.folder / "run.log").read_text(), file=sys.stderr)
-        record = scratch.record if (scratch.run_dir / "replanning.json").exists() else {}
+        record = scratch.record
     lines = lines_of(seen, record, start=start, options=options)
     print(write_result("replanning-control", lines, hardware=hardware_slug()))
 

@@ -84,6 +84,11 @@ class ProfilerRun:
     role: ClassVar[str] = names.PROFILER
 
     @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels by which decisions recognize it."""
+        return {names.PROFILE_KEY_LABEL: names.short(self.profile_key)}
+
+    @property
     def result(self) -> str:
         """Where it publishes the profile."""
         return names.result(self.name)
@@ -104,6 +109,11 @@ class PlannerRun:
     role: ClassVar[str] = names.PLANNER
 
     @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels by which decisions recognize it."""
+        return {names.INPUTS_HASH_LABEL: names.short(self.inputs_hash)}
+
+    @property
     def result(self) -> str:
         """Where it publishes the plan."""
         return names.result(self.name)
@@ -121,6 +131,11 @@ class CalibratorRun:
     report_keys: tuple[str, ...]
     """Keys of the reports of steps."""
     role: ClassVar[str] = names.CALIBRATOR
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels by which decisions recognize it."""
+        return {}
 
     @property
     def result(self) -> str:
@@ -152,6 +167,11 @@ class WorkersRun:
     avoided_nodes: tuple[str, ...]
     """Nodes that failed or were slow: others are preferred."""
     role: ClassVar[str] = names.WORKER
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Labels by which decisions recognize it."""
+        return {names.INPUTS_HASH_LABEL: names.short(self.workers_hash)}
 
 
 Run = ProfilerRun | PlannerRun | CalibratorRun | WorkersRun

@@ -52,7 +52,10 @@ class AtHand:
     """What a pass need not look up."""
 
     tables: TableSet
-    models: GivenModels
+    models: GivenModels | None = None
+    """If unset: they are profiled."""
+    digest: str = ""
+    """Of what a plan depends on and neither the job nor its hardware tells. If unset: there is no such thing."""
     profile: str | None = None
     """Name of the profile with these cost models, which the job's steps correct. None: they correct nothing."""
 

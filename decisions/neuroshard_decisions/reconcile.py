@@ -174,23 +174,6 @@ def reconcile(context: Context | UnreadableJob, *, places_of: PlacesOf = lambda 
     return _decision(context, _stages(context), places_of)
 
 
-def attempt(context: Context, planned: Planned) -> Decision:
-    """Return the decision of a pass at a job from its plan on: approval, and the attempts of its workers.
-
-    For an adapter that has prepared the plan itself, and makes further plans and corrected cost models by `replan` and
-    `correct`. Its deadlines are its own.
-    """
-    ended = succeeded(context)
-    if ended is not None:
-        return _decision(context, [ended], lambda _: frozenset())
-    approved = approve(context, planned)
-    steps = [approved]
-    if approved.done:
-        launched, job = launch(context, planned)
-        steps += [launched] if job is None else [launched, run(context, job)]
-    return _decision(context, steps, lambda _: frozenset())
-
-
 def _is_ours(observed: Observed) -> bool:
     job = observed.job
     return job.meta.deleted is None and job.managed_by in {"", OPERATOR}
@@ -329,6 +312,7 @@ def _inputs_hash(context: Context, candidate: int | None = None) -> str:
         table_changes=changes,
         candidate=number,
         correction=taken(context),
+        at_hand="" if context.at_hand is None else context.at_hand.digest,
     )
 
 

@@ -137,7 +137,8 @@ def test_the_page_of_a_run_under_way_follows_its_reports(neuroshard: Any, tmp_pa
         page.look()
         written.append(directory.run_report.exists() and directory.run_report.read_text() != before)
 
-    with directory.locked(), directory.timed("train"):
+    with directory.locked():
+        directory.begun("train")
         report = directory.train_dir / "progress.json"
         report.write_text(TrainingProgress(step=40).to_json())
         look(5)
@@ -149,6 +150,7 @@ def test_the_page_of_a_run_under_way_follows_its_reports(neuroshard: Any, tmp_pa
         report.write_text("{")
         look(11)
         live = directory.run_report.read_text()
+        directory.ended("done")
     report.write_text(TrainingProgress(step=60).to_json())
     page.write()
 

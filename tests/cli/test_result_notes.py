@@ -1,18 +1,25 @@
 """The sentences below the table that ends a run."""
 
 import io
+from typing import TypeVar
 
 import pytest
-from neuroshard_api.job.status import BestBaseline, MeasuredCost, PredictedCost
+from neuroshard_api.job.status import BestBaseline, MeasuredCost, PredictedCost, StepCostStatus
 from neuroshard_cli.local.result import RunResult, result_table
 from rich.console import Console
 
-TIMES = (
-    "compute_microseconds",
-    "forward_communication_microseconds",
-    "backward_communication_microseconds",
-    "total_microseconds",
-)
+Costs = TypeVar("Costs", bound=StepCostStatus)
+
+
+def cost(kind: type[Costs], microseconds: int) -> Costs:
+    """Return a cost whose parts, and total, take as long."""
+    return kind(
+        compute_microseconds=microseconds,
+        forward_communication_microseconds=microseconds,
+        backward_communication_microseconds=microseconds,
+        total_microseconds=microseconds,
+        source="cpu:test",
+    )
 
 
 def shown(percent: int, *, difference: str | None = None, late_ranks: str | None = None, width: int = 200) -> str:
@@ -20,9 +27,9 @@ def shown(percent: int, *, difference: str | None = None, late_ranks: str | None
     result = RunResult(
         job="test",
         num_devices=2,
-        predicted=PredictedCost(**dict.fromkeys(TIMES, 123456), source="cpu:test"),
+        predicted=cost(PredictedCost, 123456),
         baseline=BestBaseline(algorithm="lookup_greedy", total_microseconds=223456),
-        measured=MeasuredCost(**dict.fromkeys(TIMES, 234567), source="cpu:test", processor_wait_percent=percent),
+        measured=cost(MeasuredCost, 234567).model_copy(update={"processor_wait_percent": percent}),
         error_percent=0,
         progress=None,
         load_average=13.4,

@@ -21,7 +21,7 @@ from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollec
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
-from neuroshard_cli.local.lifecycle import LocalLife
+from neuroshard_cli.local.run import LocalRun
 from neuroshard_cli.main import run
 from support import builders
 from support.cli.local_runs import BUNDLED, TRAINER, Runs, made_plan
@@ -201,8 +201,16 @@ def test_plan_only_trains_nothing(runs: Runs) -> None:
 
 def test_a_manual_job_waits_for_approval(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run says how, and trains once the command was given; a run that resumes needs no second word."""
+    turn = LocalRun.turn
+
+    def approving(local: LocalRun) -> bool:
+        is_other = turn(local)
+        if local.status.reason == "WaitingForApproval":
+            _approve(runs)
+        return is_other
+
     with monkeypatch.context() as patched:
-        patched.setattr(LocalLife, "await_turn", lambda *_: _approve(runs))
+        patched.setattr(LocalRun, "turn", approving)
         first = runs.run(launchPolicy="Manual")
     again = runs.run(launchPolicy="Manual", training={"seed": 7})
 

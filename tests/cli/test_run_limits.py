@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
+from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner, Work
 from support.cli.local_runs import Runs
 
 SIMULATED = {"backend": "Simulated", "deviceType": "h100-80gb", "budgetSeconds": 5}
@@ -25,11 +25,11 @@ def test_a_stage_has_the_limit_that_its_job_sets(
     """The default of a pod is none here: a machine that is busy takes longer, and holds no device of a cluster."""
     limits: list[float | None] = []
 
-    def run(_runner: StageRunner, stage: str, *_: object, within_s: float | None = None, **_others: object) -> None:
-        limits.append(within_s)
-        raise StageFailedError(f"the stage {stage} was not started")
+    def start(_runner: StageRunner, _name: str, work: Work) -> None:
+        limits.append(work.within_s)
+        raise StageFailedError(f"the stage {work.stage} was not started")
 
-    monkeypatch.setattr(StageRunner, "run", run)
+    monkeypatch.setattr(StageRunner, "start", start)
     result = runs.run(**spec)
 
     assert "was not started" in result.err

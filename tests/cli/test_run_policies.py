@@ -1,11 +1,7 @@
 """Specification of failurePolicy, runPolicy and suspend in ``neuroshard run``: the rules of the operator."""
 
-import io
 import json
-import os
-import signal
-import sys
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +11,11 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.job.status import Stage
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.local.lifecycle import DeadlineMissedError, LocalLife
-from neuroshard_cli.local.progress_view import RunView
-from neuroshard_cli.local.stage_process import end_marked
-from neuroshard_cli.local.stage_runner import StageRunner
-from neuroshard_decisions.actions import Decision, EventReason, Start, WorkersRun
-from rich.console import Console
 from support import builders
-from support.cli.local_runs import TRAINER, Runs, plan_text
+from support.cli.local_life import OWN, LocalLife, local_life
+from support.cli.local_runs import TRAINER, Runs, made_plan
 from support.depth import depth
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 FAILS_ONCE = f"""{TRAINER}
 first = not (run_dir / "failed-before").exists()
 (run_dir / "failed-before").touch()
@@ -36,62 +25,24 @@ if first:
 ALWAYS_FAILS = f"{TRAINER}\nsys.exit(40)\n"
 
 
-class Clock:
-    """A clock that moves by the time that is waited."""
-
-    def __init__(self) -> None:
-        self.now = START
-        self.waited_s = 0.0
-
-    def __call__(self) -> datetime:
-        """Return the time."""
-        return self.now
-
-    def wait(self, seconds: float) -> None:
-        """Wait."""
-        self.waited_s += seconds
-        self.now += timedelta(seconds=seconds)
+@pytest.fixture
+def life(tmp_path: Path) -> Iterator[LocalLife]:
+    """A run under a plan that is given, none of whose processes is real."""
+    with local_life(tmp_path) as made:
+        yield made
 
 
-def a_life(folder: Path, clock: Clock, **parts: Any) -> LocalLife:
-    """Return the life of a run in a folder, which has a plan."""
-    directory = RunDirectory(folder)
-    directory.train_dir.mkdir(parents=True, exist_ok=True)
-    if not directory.plan_file.exists():
-        directory.plan_file.write_text(plan_text(1), encoding="utf-8")
-    life = LocalLife(directory, builders.job(**parts), clock=clock, wait=clock.wait)
-    life.train_under_plan()
-    return life
+def begin(life: LocalLife, **spec: Any) -> None:
+    """Give the command, with these parts of the job's spec."""
+    life.begin(given=made_plan(life.job_file.parent), **spec)
 
 
-def begun(life: LocalLife) -> WorkersRun | None:
-    """Begin the attempt that is decided on, if one may start now."""
-    starts = [each.run for each in life.decide().actions if isinstance(each, Start)]
-    run = next((each for each in starts if isinstance(each, WorkersRun)), None)
-    if run is not None:
-        life.begin_attempt(run)
-    return run
-
-
-def ready(life: LocalLife) -> None:
-    """Let the workers train."""
-    life.ready_file.touch()
-    assert life.is_due()
-    life.decide()
-
-
-def failed(life: LocalLife, code: int = 1) -> Decision:
-    """Return the decision once the workers that run ended with an exit code."""
-    life.end_attempt(code, "the trainer failed")
-    return life.decide()
-
-
-def awaited(life: LocalLife, clock: Clock) -> float:
-    """Return the seconds until the next attempt may start, and begin it."""
-    clock.waited_s = 0.0
-    while begun(life) is None:
-        life.await_turn(lambda _: None)
-    return clock.waited_s
+def awaited_s(life: LocalLife) -> float:
+    """Return the seconds until the next attempt starts."""
+    before = life.clock.now
+    while not life.running("train"):
+        life.wait(1.0)
+    return (life.clock.now - before).total_seconds()
 
 
 def test_a_worker_that_fails_is_restarted(runs: Runs) -> None:
@@ -176,148 +127,149 @@ def test_a_suspended_job_is_not_run(runs: Runs) -> None:
     assert not runs.run_dir.exists()
 
 
-def test_a_suspended_run_frees_the_machine_and_resumes(tmp_path: Path) -> None:
+def test_a_suspended_run_frees_the_machine_and_resumes(life: LocalLife) -> None:
     """Ctrl-Z ends the stage's processes; once the run is continued, the stage runs again, and deadlines begin again."""
-    clock, directory = Clock(), RunDirectory(tmp_path)
-    left: list[int] = []
-    life = LocalLife(directory, builders.job(), clock=clock, stop=lambda: left.append(end_marked(str(directory.path))))
-    started = tmp_path / "started"
-    code = f"""
-import pathlib, signal
-started = pathlib.Path({str(started)!r})
-is_resumed = started.exists()
-started.touch()
-if not is_resumed:
-    signal.pause()
-"""
-    asked: list[bool] = []
+    begin(life, runPolicy={"activeDeadlineSeconds": 100})
+    life.ready()
+    life.wait(90.0)
+    first = life.trainer
+    life.local.suspend()
+    life.settle()
+    life.wait(90.0)
 
-    def look() -> None:
-        if started.exists() and not asked:
-            asked.append(True)
-            clock.now += timedelta(minutes=1)
-            os.kill(os.getpid(), signal.SIGTSTP)
-
-    directory.log("train").parent.mkdir()
-    view = RunView(("train",), Console(file=io.StringIO()))
-    runner = StageRunner(directory, view, check=life.check, suspend=life.suspend)
-    runner.run("train", [sys.executable, "-c", code], {}, look=look)
-
-    assert left == [0]
-    assert life.status.start_time == START + timedelta(minutes=1)
+    assert "0 processes run" in life.said.getvalue()
+    assert first.is_stopped
+    assert life.trainer is not first
+    assert not life.local.has_ended
+    assert life.status.restarts == 0
 
 
-def test_pauses_grow_and_restarts_end(tmp_path: Path) -> None:
+def test_pauses_grow_and_restarts_end(life: LocalLife) -> None:
     """Three restarts count: at once, after 10 s, after 20 s; the fourth failure ends the job."""
-    clock, pauses_s = Clock(), []
-    life = a_life(tmp_path, clock)
-    awaited(life, clock)
+    pauses_s = []
+    begin(life)
     for _ in range(3):
-        failed(life)
-        pauses_s.append(awaited(life, clock))
-    failed(life)
+        life.end("train", 1)
+        pauses_s.append(awaited_s(life))
+    life.end("train", 1)
 
-    assert pauses_s == [0.0, 10.0, 20.0]
-    assert (life.has_ended, life.status.stage, life.status.reason) == (True, Stage.FAILED, "MaxRestartsExceeded")
+    assert [round(each, -1) for each in pauses_s] == [0.0, 10.0, 20.0]
+    assert (life.status.stage, life.status.reason) == (Stage.FAILED, "MaxRestartsExceeded")
 
 
-def test_an_interrupted_run_keeps_its_restarts_and_its_deadline_begins_again(tmp_path: Path) -> None:
+def test_an_interrupted_run_keeps_its_restarts_and_its_deadline_begins_again(life: LocalLife) -> None:
     """A run that ended counts from 0; one that was interrupted goes on."""
-    clock = Clock()
-    life = a_life(tmp_path, clock)
-    begun(life)
-    failed(life)
-    life.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    clock.now += timedelta(hours=1)
-    with a_life(tmp_path, clock, runPolicy={"activeDeadlineSeconds": 60}) as resumed:
-        resumed.check()
-        run = begun(resumed)
-        assert run is not None
-        assert run.attempt == 1
-    assert a_life(tmp_path, clock).status.restarts is None
+    begin(life)
+    life.end("train", 1)
+    life.clock.wait(3600.0)
+    begin(life, runPolicy={"activeDeadlineSeconds": 60})
+    kept = life.status.restarts
+    life.wait(61.0)
+    ended = life.status.reason
+    begin(life)
+
+    assert (kept, ended, life.status.restarts) == (1, "DeadlineExceeded", 0)
 
 
-def test_a_deadline_of_the_start_holds_until_the_workers_are_ready(tmp_path: Path) -> None:
+def test_a_deadline_of_the_start_holds_until_the_workers_are_ready(life: LocalLife) -> None:
     """NeuroShard's trainer makes a file once it trains; one's own trains from its start on."""
-    clock = Clock()
-    life = a_life(tmp_path, clock, runPolicy={"preRunningDeadlineSeconds": 60})
-    begun(life)
-    ready(life)
-    clock.now += timedelta(minutes=2)
-    life.check()
+    policy = {"runPolicy": {"preRunningDeadlineSeconds": 60}}
+    begin(life, **policy)
+    life.ready()
+    life.wait(120.0)
+    has_run = not life.local.has_ended
+    begin(life, **policy)
+    life.wait(120.0)
 
-    waiting = a_life(tmp_path, clock, runPolicy={"preRunningDeadlineSeconds": 60})
-    begun(waiting)
-    waiting.decide()
-    clock.now += timedelta(minutes=2)
-    with pytest.raises(DeadlineMissedError, match="preRunningDeadlineSeconds"):
-        waiting.check()
+    assert (has_run, life.status.reason) == (True, "PreRunningDeadlineExceeded")
 
 
-def test_workers_without_progress_are_restarted(tmp_path: Path) -> None:
+def test_workers_without_progress_are_restarted(life: LocalLife) -> None:
     """Once they have reported, they must report again in time; workers that never report are left alone."""
-    clock = Clock()
-    life = a_life(tmp_path, clock, failurePolicy={"progressTimeoutSeconds": 60})
-    begun(life)
-    ready(life)
-    clock.now += timedelta(minutes=2)
-    assert not life.stops(life.decide())
-    (tmp_path / "train" / "progress.json").write_text(TrainingProgress(step=1).to_json(), encoding="utf-8")
-    assert life.is_due()
-    life.decide()
-    clock.now += timedelta(minutes=2)
-    assert life.is_due()
-    hung = life.decide()
+    begin(life, failurePolicy={"progressTimeoutSeconds": 60})
+    life.ready()
+    life.wait(120.0)
+    first = life.trainer
+    (life.directory.train_dir / "progress.json").write_text(TrainingProgress(step=1).to_json(), encoding="utf-8")
+    life.settle()
+    life.wait(120.0)
 
-    assert [each.reason for each in hung.events] == [EventReason.WORKERS_RESTARTED]
-    assert "progressTimeoutSeconds 60" in hung.events[0].message
-    assert life.stops(life.decide())
-    life.stop_attempt()
-    run = begun(life)
-    assert run is not None
-    assert run.attempt == 1
+    assert first.is_stopped
+    assert life.trainer is not first
+    assert life.status.restarts == 1
+    assert "the workers hang (NoProgress)" in life.said.getvalue()
+    assert "progressTimeoutSeconds 60" in life.said.getvalue()
 
 
-def test_workers_that_something_else_stopped_count_as_failed(tmp_path: Path) -> None:
+def test_workers_that_something_else_stopped_count_as_failed(life: LocalLife) -> None:
     """Exit code 143 is a cluster's own doing; here nothing but a failure sends it, and it would repeat for ever."""
-    life = a_life(tmp_path, Clock())
-    begun(life)
-    failed(life, 143)
+    begin(life)
+    life.end("train", 143)
 
     assert life.status.restarts_count_towards_max == 1
 
 
-def test_a_plan_waits_until_it_is_approved(tmp_path: Path) -> None:
+def test_a_plan_waits_until_it_is_approved(life: LocalLife) -> None:
     """The status says how; another plan's name approves nothing."""
-    life = a_life(tmp_path, Clock(), launchPolicy="Manual")
-    assert begun(life) is None
-    assert f"run `neuroshard approve {tmp_path}`" in (life.status.message or "")
-    (tmp_path / "approved-plan").write_text("job-plan-0\n", encoding="utf-8")
-    assert begun(life) is None
-    assert life.status.plan is not None
-    assert life.status.plan.config_map_ref is not None
-    (tmp_path / "approved-plan").write_text(f"{life.status.plan.config_map_ref.name}\n", encoding="utf-8")
+    begin(life, launchPolicy="Manual")
+    life.directory.approved_file.write_text("job-plan-0\n", encoding="utf-8")
+    life.settle()
+    waits, plan = not life.running("train"), life.status.plan
+    assert f"run `neuroshard approve {life.directory.path}`" in (life.status.message or "")
+    assert plan is not None
+    assert plan.config_map_ref is not None
+    life.directory.approved_file.write_text(f"{plan.config_map_ref.name}\n", encoding="utf-8")
+    life.settle()
 
-    assert begun(life) is not None
+    assert waits
+    assert life.running("train")
 
 
-@settings(max_examples=depth(25, 500))
+@settings(max_examples=depth(25, 300))
 @given(codes=st.lists(st.sampled_from((1, 7, 137, 143)), max_size=12), most=st.integers(0, 4), data=st.data())
 def test_restarts_grow_by_one_and_those_that_count_stay_within_the_maximum(
     tmp_path_factory: pytest.TempPathFactory, codes: list[int], most: int, data: st.DataObject
 ) -> None:
     """In every history of failures and interruptions, as in a cluster."""
-    folder, clock, policy = tmp_path_factory.mktemp("run"), Clock(), {"maxRestarts": most}
-    life = a_life(folder, clock, failurePolicy=policy)
-    for number, code in enumerate(codes, start=1):
-        clock.wait(data.draw(st.sampled_from((0.0, 60.0, 4000.0))))
-        awaited(life, clock)
-        failed(life, code)
-        if life.has_ended:
-            assert (life.status.restarts_count_towards_max or 0) == most
-            return
-        if data.draw(st.booleans()):
-            life.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-            life = a_life(folder, clock, failurePolicy=policy)
-        assert life.status.restarts == number
-        assert (life.status.restarts_count_towards_max or 0) <= most
+    with local_life(tmp_path_factory.mktemp("run"), failurePolicy={"maxRestarts": most}) as life:
+        begin(life)
+        for number, code in enumerate(codes, start=1):
+            life.wait(data.draw(st.sampled_from((0.0, 60.0, 4000.0))))
+            awaited_s(life)
+            life.end("train", code)
+            if life.local.has_ended:
+                assert (life.status.restarts_count_towards_max or 0) == most
+                return
+            if data.draw(st.booleans()):
+                begin(life)
+            assert life.status.restarts == number
+            assert (life.status.restarts_count_towards_max or 0) <= most
+
+
+def test_a_profile_is_taken_again_and_made_anew_for_other_settings(tmp_path: Path) -> None:
+    """The plan is made with the profile of the present settings; the one of others is forgotten."""
+    with local_life(tmp_path, profiler={"backend": "Simulated", "deviceType": "h100-80gb"}, trainer=OWN) as life:
+        life.begin()
+        life.profile()
+        (first,) = life.running("plan")
+        life.begin()
+        again = [each.stage for each in life.running()]
+        life.begin(model={**builders.job_data()["spec"]["model"], "batchSizePerDevice": 64})
+        life.profile()
+        (second,) = life.running("plan")
+
+    assert again == ["plan"]
+    assert second.after("--bundle").is_dir()
+    assert not first.after("--bundle").exists()
+
+
+def test_a_sweep_measures_its_machine_once(tmp_path: Path) -> None:
+    """Both times it gets the cost models, and no plan is made."""
+    with local_life(tmp_path, profiler={"backend": "Simulated", "deviceType": "h100-80gb"}, trainer=OWN) as life:
+        life.begin()
+        life.profile()
+        before = len(life.stages)
+        models = life.local_again().models()
+
+    assert models.source.startswith("simulated:")
+    assert len(life.stages) == before

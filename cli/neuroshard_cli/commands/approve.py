@@ -39,17 +39,19 @@ def approve(
 
 def _approved_here(directory: "RunDirectory") -> str:
     from neuroshard_api.job.job_file import read_job_file
+    from neuroshard_api.replanning.record import suggested_plan
     from neuroshard_decisions import names
 
     from neuroshard_cli.local.directory import file_digest
-    from neuroshard_cli.local.replanning import shown_candidate
     from neuroshard_cli.shared.output import write_file
 
     if not directory.job_file.exists():
         raise CommandError(f"{directory.path}: is not the folder of a run; hint: give its --run-dir, or a job's name")
     job, digest = read_job_file(directory.job_file).job, file_digest(directory.plan_file)
     in_force = None if digest is None else names.plan(job.metadata.name, digest)
-    plan = _waiting(job, in_force, shown_candidate(directory), where=str(directory.path))
+    record = directory.recorded_status()[0].replanning
+    candidate = None if record is None else suggested_plan(record)
+    plan = _waiting(job, in_force, candidate, where=str(directory.path))
     write_file(directory.approved_file, f"{plan}\n")
     return plan
 

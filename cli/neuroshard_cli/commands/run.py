@@ -12,12 +12,10 @@ from neuroshard_api.process.hints import say
 from neuroshard_cli.shared.output import print_document, print_text, progress_console, write_file
 
 if TYPE_CHECKING:
-    from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.tables import TableSet
     from neuroshard_api.job.training_job import DLRMTrainingJob
 
     from neuroshard_cli.local.directory import RunDirectory
-    from neuroshard_cli.local.run import LocalRun
     from neuroshard_cli.local.stage_runner import StageFailedError
 
 
@@ -40,12 +38,10 @@ def run(  # noqa: PLR0917 - typer passes by name
 
     An interrupted run resumes where it stopped; finished stages are not repeated while their inputs are the same.
     """
-    from neuroshard_api.documents.plan import Plan
     from neuroshard_api.job.job_file import read_job_file
     from neuroshard_api.job.training_job import LaunchPolicy
 
     from neuroshard_cli.local.directory import RunDirectory
-    from neuroshard_cli.local.other_work import OtherWork
     from neuroshard_cli.local.progress_view import RunView
     from neuroshard_cli.local.repeats import STAGE, wants_repeats
     from neuroshard_cli.local.result import result_json, result_of, result_table
@@ -66,23 +62,24 @@ def run(  # noqa: PLR0917 - typer passes by name
         left_over = end_marked(str(directory.path))
         if left_over:
             say(f"ended {left_over} processes that an earlier run had left in {directory.path}")
-        local = LocalRun(found, tables, directory, view := RunView(stages, progress_console()))
+        view = RunView(stages, progress_console())
+        local = LocalRun(found, tables, directory, view, bundle=bundle, plan=plan, data_dir=root)
         try:
-            with view, local.life:
-                planned = _planned(local, plan=plan, bundle=bundle, root=root)
-                is_trained, others = found.job.spec.launch_policy is not LaunchPolicy.PLAN_ONLY, OtherWork()
-                if is_trained:
-                    local.train(data_dir=root)
-                    planned = local.plan_in_force() if isinstance(planned, Plan) else planned
+            with view:
+                planned = local.run()
         except KeyboardInterrupt:
             say(f"interrupted; run the same command again to resume: {directory.path}")
             raise
         except StageFailedError as error:
             _say_how_to_resume(error)
             raise
-        used = others.processors()
+        is_trained = found.job.spec.launch_policy is not LaunchPolicy.PLAN_ONLY
         result = result_of(
-            found.job.metadata.name, directory, planned, load_average=os.getloadavg()[1], other_processors=used
+            found.job.metadata.name,
+            directory,
+            planned,
+            load_average=os.getloadavg()[1],
+            other_processors=local.other_processors(),
         )
         write_file(directory.result_file, result_json(result))
         write_run_page(directory, planned)
@@ -94,16 +91,6 @@ def run(  # noqa: PLR0917 - typer passes by name
     untrained = None if is_trained else "launchPolicy is PlanOnly: nothing is trained"
     for note in filter(None, (*_reports(directory), correction, untrained)):
         say(note)
-
-
-def _planned(local: "LocalRun", *, plan: Path | None, bundle: Path | None, root: Path) -> "GivenPlan":
-    """Return the plan that was given, or the one of the first two stages."""
-    if plan is not None or local.spec.plan_ref is not None:
-        local.write_inputs()
-        return local.given_plan(plan)
-    local.measure(root)
-    local.write_inputs()
-    return local.plan(local.profile(bundle))
 
 
 def _reports(directory: "RunDirectory") -> Iterator[str]:

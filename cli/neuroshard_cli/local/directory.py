@@ -8,11 +8,14 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.shared.output import write_file
+
+if TYPE_CHECKING:
+    from neuroshard_api.job.status import Status
 
 STATE_FILE = "state.json"
 LOCK_FILE = ".lock"
@@ -30,10 +33,11 @@ class RunDirectory:
         train/                       the trainer's: checkpoints/, progress.json, step-report.json
         logs/<stage>.log             what the stage's processes printed; train.1.log is of the attempt before restart 1
         state.json                   what is finished, and from which inputs
-        status.json                  restarts, the last failure, deadlines' start, as in a job's status
+        status.json                  restarts, the last failure, further plans, as in a job's status
         result.json run.html         predicted, baseline and measured cost, metrics
         approved-plan                name of the plan that `neuroshard approve` has approved
-        replanning.json candidate.json candidate-request.json candidate-inputs.json   further plans for changed inputs
+        candidate.json candidate-request.json   a further plan for changed inputs
+        kept/                        documents that decisions are made from
 
     Args:
         path: is made if need be.
@@ -51,12 +55,9 @@ class RunDirectory:
         self.run_report = self.path / "run.html"
         self.train_dir = self.path / "train"
         self.result_file = self.path / "result.json"
-        self.replanning_file = self.path / "replanning.json"
         self.candidate_file = self.path / "candidate.json"
         self.status_file = self.path / "status.json"
         self.approved_file = self.path / "approved-plan"
-        self.plan_before_file = self.path / "plan-before.json"
-        self.inputs_file = self.path / "candidate-inputs.json"
         self.candidate_request_file = self.path / "candidate-request.json"
 
     def log(self, stage: str) -> Path:
@@ -107,35 +108,44 @@ class RunDirectory:
         except OSError:
             return ""
 
-    def was_made_from(self, stage: str, inputs: str) -> bool:
-        """Return whether a stage was last finished from these inputs; its files may have been replaced since."""
-        return self._outputs(stage, inputs) is not None
-
     def is_finished(self, stage: str, inputs: str) -> bool:
         """Return whether a stage was finished from these inputs and its files are as it left them."""
-        outputs = self._outputs(stage, inputs)
+        record = self._state().get(stage)
+        if not isinstance(record, dict) or record.get("inputs") != inputs:
+            return False
+        outputs = record.get("outputs", {})
         return isinstance(outputs, dict) and outputs == self._digests(list(outputs))
 
-    @contextlib.contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Record when a stage's work begins and ends, and how; work whose end nothing could record is forgotten."""
+    def recorded_status(self) -> "tuple[Status, list[str]]":
+        """Return the status of an earlier command, and the names of its fields that cannot be read."""
+        from neuroshard_decisions.status import read_status
+
+        try:
+            raw = json.loads(self.status_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raw = {}
+        except (OSError, ValueError):
+            raw = None
+        if not isinstance(raw, dict):
+            return read_status({}), ["its text"]
+        status = read_status(raw)
+        read = json.loads(status.model_dump_json(by_alias=True, exclude_none=True))
+        return status, [name for name in raw if name not in read]
+
+    def begun(self, stage: str) -> None:
+        """Record that a stage's work begins; work whose end nothing could record is forgotten."""
         known = [each for each in self.course if each["end"]][-MAX_COURSE:]
         entry = {"stage": stage, "begin": datetime.now(UTC).isoformat(), "end": None, "outcome": ""}
         self._remember(COURSE, [*known, entry])
-        outcome = "interrupted"
-        try:
-            yield
-            outcome = "done"
-        except Exception:
-            outcome = "failed"
-            raise
-        finally:
-            ended = {"end": datetime.now(UTC).isoformat(), "outcome": outcome}
-            self._remember(COURSE, [*known, {**entry, **ended}])
+
+    def ended(self, outcome: str) -> None:
+        """Record that the work that began last ends, and how: done, failed, or interrupted."""
+        *known, last = self.course
+        self._remember(COURSE, [*known, {**last, "end": datetime.now(UTC).isoformat(), "outcome": outcome}])
 
     @property
     def course(self) -> list[Mapping[str, Any]]:
-        """What `timed` recorded, in order."""
+        """Begin, end, and outcome of each stage's work, in order."""
         found = self._state().get(COURSE, [])
         return found if isinstance(found, list) else []
 
@@ -167,33 +177,12 @@ class RunDirectory:
         others = other_facts(before, facts) if isinstance(before, dict) else ()
         return (_moved_aside(folder), others) if others else (None, ())
 
-    def is_still(self, what: str, purpose: str) -> bool:
-        """Return whether something serves the purpose that it had when this was last asked, or the first one."""
-        key = f"purpose of {what}"
-        before = self._state().get(key, purpose)
-        self._remember(key, purpose)
-        return before == purpose
-
-    def move_further_plans(self, folder: Path) -> None:
-        """Move the record of further plans, and the candidate, to the training that they are of."""
-        of_candidate = (self.candidate_file, self.candidate_request_file, self.inputs_file)
-        for file in (self.replanning_file, *of_candidate, self.plan_before_file):
-            if file.exists():
-                file.replace(folder / file.name)
-
     def clear(self, folder: Path) -> None:
         """Remove a stage's folder."""
         shutil.rmtree(folder, ignore_errors=True)
 
     def _remember(self, key: str, value: object) -> None:
         write_file(self.path / STATE_FILE, json.dumps({**self._state(), key: value}, indent=1) + "\n")
-
-    def _outputs(self, stage: str, inputs: str) -> object:
-        """Return the digests of a stage's outputs if it was last finished from these inputs. None: it was not."""
-        record = self._state().get(stage)
-        if not isinstance(record, dict) or record.get("inputs") != inputs:
-            return None
-        return record.get("outputs", {})
 
     def _state(self) -> Mapping[str, object]:
         """Return the recorded state; a damaged file counts as empty, so that all stages are run again."""

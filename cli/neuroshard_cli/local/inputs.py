@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
-    from neuroshard_api.job.training_job import DLRMTrainingJob
+    from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 
 MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
 """Packages whose versions a profile and a training depend on."""
@@ -47,6 +47,13 @@ def versions() -> list[str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+def profile_inputs(spec: "Spec", tables: "TableSet") -> str:
+    """Return a digest of what a profile of this machine depends on."""
+    sizes = map(str, (spec.model.batch_size_per_device, spec.trainer.devices_per_node))
+    settings = spec.profiler.model_dump_json(exclude={"policy"})
+    return digest([settings, *sizes, tables.to_json(), *machine(), *versions()])
 
 
 def training_facts(job: "DLRMTrainingJob", tables: "TableSet", files: Sequence[str]) -> dict[str, str]:

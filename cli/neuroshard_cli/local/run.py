@@ -1,538 +1,617 @@
-"""A job's stages on one machine: each takes files, runs the command that a pod would run, and leaves files."""
+"""A whole job on one machine: the decisions of a cluster's operator, done with processes and files.
 
+    observe processes and files -> decide (`neuroshard_decisions`) -> write the status -> do the actions -> again
+
+`children` has the processes in place of Kubernetes Jobs, `kept` the documents in place of ConfigMaps, `stage_work`
+the commands that are started. A command that is killed between any two writes goes on from its files.
+"""
+
+import contextlib
 import os
-import socket
-import sys
+import shlex
+import signal
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
+from neuroshard_api.documents.document import read_data
+from neuroshard_api.documents.hardware import Hardware
+from neuroshard_api.documents.plan import any_plan
 from neuroshard_api.job.job_file import JobFile
+from neuroshard_api.job.plan_request import counts_dense
+from neuroshard_api.job.preparation import PlanReference, ProfilerPolicy
+from neuroshard_api.job.replanning import ReplanningMode
+from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+from neuroshard_api.job.status import HardwareStatus, Stage, Status
+from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
+from neuroshard_api.lifecycle.restarts import reserve_note
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError
-from neuroshard_dlrm.plan_file import mismatches
+from neuroshard_api.replanning.support import replanning_policy, unsupported
+from neuroshard_decisions import names
+from neuroshard_decisions.actions import (
+    Action,
+    CalibratorRun,
+    Delete,
+    Event,
+    EventReason,
+    PlannerRun,
+    ProfilerRun,
+    Run,
+    Start,
+    WorkersRun,
+)
+from neuroshard_decisions.conditions import ConditionType, Reason
+from neuroshard_decisions.context import AtHand, Context, Rules
+from neuroshard_decisions.observed.objects import ChildConfigMap, Fetched, Meta, Observed, TrainingJobObject
+from neuroshard_decisions.observed.results import PLAN_FILE
+from neuroshard_decisions.reconcile import reconcile
+from neuroshard_decisions.stages.input_hashes import replans_of
 
-from neuroshard_cli.local.children import Children
-from neuroshard_cli.local.corrected_models import LocalCorrection, take_corrected_models
+from neuroshard_cli.local.children import UID, Children, present_time
+from neuroshard_cli.local.corrected_models import Correction, take_corrected_models
 from neuroshard_cli.local.directory import RunDirectory, file_digest
-from neuroshard_cli.local.inputs import data_files, digest, machine, training_facts, versions
-from neuroshard_cli.local.lifecycle import LocalLife, WorkersStoppedError
-from neuroshard_cli.local.planning import LocalPlanning, MeasuredModels, limit_s
+from neuroshard_cli.local.given import MeasuredModels, given_models, given_plan
+from neuroshard_cli.local.inputs import digest, profile_inputs, versions
+from neuroshard_cli.local.kept import REPORTS, Kept, document_in, files_of_profile, files_of_reports
+from neuroshard_cli.local.other_work import OtherWork
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
-from neuroshard_cli.local.run_page import LivePage
+from neuroshard_cli.local.run_page import LivePage, write_plan_page
+from neuroshard_cli.local.run_training import RunTraining
+from neuroshard_cli.local.stage_process import end_marked, stoppable
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
+from neuroshard_cli.local.stage_work import planner_work, profiler_work, worker_work
 from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
-    from neuroshard_api.documents.hardware import Hardware
-    from neuroshard_api.documents.plan import GivenPlan, Plan
+    from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.tables import TableSet
-    from neuroshard_api.documents.topology import Topology
-    from neuroshard_decisions.actions import Decision, WorkersRun
 
-    from neuroshard_cli.local.replanning import LocalReplanning
     from neuroshard_cli.local.result import RunResult
 
 STAGES = ("profile", "plan", "train")
+LOOK_EVERY_S = 0.1
+APPROVAL = "run `neuroshard approve {folder}`"
+_TOLD = {
+    EventReason.CHILD_REPAIRED,
+    EventReason.DRIFT_DETECTED,
+    EventReason.COMPRESSION_SUSPENDED,
+    EventReason.SLOW_NODE,
+}
+"""Events that people see as they are."""
+_LATE = {Reason.DEADLINE_EXCEEDED, Reason.NOT_RUNNING_IN_TIME}
+_WRONG_INPUT = {Reason.INVALID_INPUT, Reason.INVALID_TEMPLATE, Reason.WORLD_SIZE_MISMATCH, Reason.MODEL_MISMATCH}
+
+
+def stop_this_process() -> None:
+    """Stop this process, as a shell expects it after Ctrl-Z, until it gets SIGCONT.
+
+    Where no shell could continue it, in an orphaned process group, the signal does nothing and the run goes on.
+    """
+    before = signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTSTP)
+    signal.signal(signal.SIGTSTP, before)
 
 
 class LocalRun:
     """One job, one folder, one machine.
+
+    Each start of the command counts as a resumption: deadlines begin again, and restarts of a run that had ended are
+    forgotten. How often a failure rule asked for another plan stays, since the plan depends on it.
 
     Args:
         file: the job.
         tables: its tables.
         directory: locked by the caller.
         view: shows the stages.
+        bundle: cost models to plan with. If unset: as the job says.
+        plan: to train under. If unset: as the job says.
+        data_dir: where relative paths of spec.data begin. If unset: the present folder.
+        clock: the present time, with its zone.
+        wait: sleeps for some seconds.
+        stop: stops this process until the shell continues it.
     """
 
-    def __init__(self, file: JobFile, tables: "TableSet", directory: RunDirectory, view: RunView) -> None:
+    def __init__(
+        self,
+        file: JobFile,
+        tables: "TableSet",
+        directory: RunDirectory,
+        view: RunView,
+        *,
+        bundle: Path | None = None,
+        plan: Path | None = None,
+        data_dir: Path | None = None,
+        clock: Callable[[], datetime] = present_time,
+        wait: Callable[[float], None] = time.sleep,
+        stop: Callable[[], None] = stop_this_process,
+    ) -> None:
         self._file = file
         self._job = file.job
         self.spec = file.job.spec
-        self._given_tables = self._tables = tables
+        self._tables = tables
         self._directory = directory
         self._view = view
-        self.life = LocalLife(directory, file.job)
-        self._runner = StageRunner(directory, view, check=self.life.check, suspend=self._suspend)
-        self._not_replanned = ""
-        """Sentence on why no further plans are made, once it is on the screen."""
-        self._asked: str | None = ""
-        """Sentence that asks for approval, once it is on the screen."""
-        self._children: Children | None = None
-        """What the run has started for its plans. None: the plan was given."""
-        self._further: LocalReplanning | None = None
-        """Source of further plans of the training under way. None: there is none."""
+        self._bundle, self._plan = bundle, plan
+        self._data_dir = data_dir or Path.cwd()
+        self._wait, self._stop = wait, stop
+        self._children = Children(clock=clock)
+        self._kept = Kept(directory.path / "kept")
+        self._runner = StageRunner(directory, view)
+        self._training = RunTraining(directory, file.job, tables, self._data_dir)
+        self._page = LivePage(directory)
+        self._others: OtherWork | None = None
+        """Counts from the first training on."""
+        self.status = Status()
+        self._fetched: tuple[Fetched, ...] = ()
+        self._at_hand: AtHand
         self._models: MeasuredModels | None = None
-        """What the plan was searched with. None: it was given."""
-        self._bundle_dir: Path | None = None
-        """Cost models of the plan. None: it was given."""
-        self._plan_inputs = ""
-        self.profile_folder: Path | None = None
-        """Profile that the plan's price is of. None: the plan was given, or the bundle comes along with the planner."""
-        self.profile_inputs: str | None = None
-        """Digest of what the run's own profile depends on. None: it has none."""
+        """Cost models that were given. None: they are measured, or there are none."""
+        self._runs: dict[str, Run] = {}
+        """What was started and has not ended, by its name."""
+        self._failure: StageFailedError | None = None
+        """Of the stage that ended last. None: it succeeded."""
+        self._due: datetime | None = None
+        """When the next pass is due though nothing changes. None: never."""
+        self._changed = True
+        """Whether a pass is due at once."""
+        self._seen: tuple[int | None, ...] = ()
+        self._is_asked_to_suspend = False
+        self._is_suspended = False
+        self._ends_with_profile = False
+        self._has_profile = False
+        """Whether people have seen where the cost models are from."""
+        self._is_shown = False
+        """Whether people have seen the plan."""
+        self._is_planned = False
+        """Whether this command has searched a plan."""
+        self._paged: str | None = None
+        """Hash of the plan that the page shows. None: this command has made none."""
+        self._said: set[str] = set()
 
-    def measure(self, data_dir: Path) -> None:
-        """Count the lists that repeat in the sessions of the data, if the plan depends on them.
+    def run(self) -> "GivenPlan":
+        """Profile, plan, and train; return the plan in force at the end. A run that was interrupted goes on.
 
-        Args:
-            data_dir: where relative paths of spec.data begin.
+        Raises:
+            StageFailedError: a stage failed.
+            CommandError: the job cannot run, or took too long.
         """
-        if wants_repeats(self._job, self._given_tables):
-            self._tables = measured_repeats(self.spec, self._given_tables, self._directory, self._view, root=data_dir)
+        with self._ending():
+            self.begin()
+            while not self.has_ended:
+                if not self.turn():
+                    self._wait(LOOK_EVERY_S)
+            self._require_success()
+        return self.plan_in_force()
 
-    def write_inputs(self) -> None:
-        """Write the job and its tables, as the stages' commands read them."""
-        write_file(self._directory.job_file, self._job.to_json())
+    def models(self) -> MeasuredModels:
+        """Return cost models of this machine's devices: those given, or measured ones. Raises as `run` does."""
+        self._ends_with_profile = True
+        with self._ending():
+            self.begin()
+            while self._models is None and not self._has_profile and not self.has_ended:
+                if not self.turn():
+                    self._wait(LOOK_EVERY_S)
+            self._require_success()
+        return self._models or MeasuredModels.read(self._directory.profile_dir, self.spec)
+
+    def plan_in_force(self) -> "GivenPlan":
+        """Return the plan that the run directory has now. Raises DocumentError."""
+        return any_plan(read_data(self._directory.plan_file), where=str(self._directory.plan_file))
+
+    def other_processors(self) -> float | None:
+        """Return the processors that other programs used during the training, at most. None: not known."""
+        return None if self._others is None else self._others.processors()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has succeeded, or is not tried again."""
+        return self.status.completion_time is not None
+
+    def begin(self) -> None:
+        """Take up an earlier command's files, and what is given in place of stages."""
+        before, lost = self._directory.recorded_status()
+        if lost:
+            self._view.say(f"{self._directory.status_file}: {', '.join(lost)} cannot be read, and is left out")
+        if before.completion_time is not None:
+            if self.spec.profiler.policy is ProfilerPolicy.ALWAYS:
+                self._kept.remove(*self._kept.of_roles(names.PROFILE, names.PROFILER, names.PLAN, names.PLANNER))
+                self._directory.clear(self._directory.profile_dir)
+            kept = {"replans", "replans_inputs_hash", "replanning", "profile"}
+            before = Status(**{name: getattr(before, name) for name in kept})
+        self._write(before, start_time=None, stages=(), conditions=(), plan=None, cost=None)
+        text = ""
+        if self._plan is not None or self.spec.plan_ref is not None:
+            plan, where = given_plan(self._file, self._tables, self._plan)
+            text, reference = plan.to_json(), PlanReference(name="given")
+            self._fetched = (Fetched(name=reference.name, key=reference.key, content=text.encode()),)
+            self._job = _with_spec(self._job, plan_ref=reference)
+            self._view.end("profile", "reused", "the plan is given")
+            self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
+            self._has_profile = self._is_shown = True
+        elif wants_repeats(self._job, self._tables):
+            self._tables = measured_repeats(self.spec, self._tables, self._directory, self._view, root=self._data_dir)
+        write_file(self._directory.job_file, self._file.job.to_json())
         write_file(self._directory.tables_file, self._tables.to_json())
-
-    def profile(self, given: Path | None) -> MeasuredModels:
-        """Return cost models of this machine's devices: those given, those bundled, or measured ones.
-
-        Raises:
-            StageFailedError: the profiler failed.
-            BundleError: the bundle that was given cannot be used.
-        """
-        from neuroshard_api.job.preparation import ProfilerPolicy
-        from neuroshard_costs.bundle import bundled_bundle, bundled_root
-
-        profiler = self.spec.profiler
-        if given is not None:
-            return self._reused_profile(given)
-        if profiler.policy is not ProfilerPolicy.NEVER:
-            return self._measured_profile(is_kept=profiler.policy is ProfilerPolicy.IF_NOT_PRESENT)
-        if profiler.device_type is None:
-            raise CommandError(
-                f"{self._file.path}: spec.profiler.costModelRef: names a place in a cluster"
-                f"; hint: give the bundle's folder "
-                "with --bundle"
-            )
-        bundled_bundle(profiler.device_type)
-        return self._reused_profile(bundled_root() / profiler.device_type)
-
-    def plan(self, profiled: MeasuredModels) -> "Plan":
-        """Return the job's plan, searched or from an earlier run. Raises StageFailedError."""
-        from neuroshard_api.documents.plan import Plan
-        from neuroshard_api.job.plan_request import counts_dense, dense_signature
-        from neuroshard_api.job.stage_commands import BUNDLE_FOLDER
-        from neuroshard_api.lifecycle.restarts import reserve_note
-
-        directory = self._directory
-        if profiled.bundle_dir.name == BUNDLE_FOLDER:
-            self.profile_folder = profiled.bundle_dir.parent
-        self._models, self._bundle_dir = profiled, profiled.bundle_dir
-        planning = LocalPlanning(directory, self._job, self._tables, profiled, runner=self._runner, view=self._view)
-        self._children = planning.children
-        weights = [str(file_digest(path)) for path in sorted(profiled.bundle_dir.glob("*.*")) if path.suffix != ".png"]
-        dense = [str(dense_signature(self._job))] if counts_dense(self.spec) else []
-        others = [*dense, str(self.spec.planner.fallback_algorithm.algorithm), *weights, *versions()]
-        if not directory.is_still("plan", digest([planning.request(replans=0), *others])) and self.life.replans:
-            self._view.say("plan: the memory that failures kept free is used again, since other inputs are planned for")
-            self.life.forget_replans()
-        if self.life.replans:
-            self._view.say(f"plan: {reserve_note(self.life.replans)}")
-        inputs = self._plan_inputs = digest([planning.request(replans=self.life.replans), *others])
-        was_made = directory.was_made_from("plan", inputs)
-        is_accepted = was_made and self._is_accepted_in_place()
-        if is_accepted and not directory.is_finished("plan", inputs):
-            self._finish_accepted()
-        if directory.is_finished("plan", inputs):
-            plan = Plan.read(directory.plan_file)
-            self._view.end("plan", "reused", _summary(plan))
-            return plan
-        self._view.begin("plan")
-        planning.make(replans=self.life.replans)
-        plan = Plan.read(directory.plan_file)
-        self._report(plan, profiled.bundle_dir)
-        directory.finish("plan", inputs, [directory.plan_file])
-        self._view.end("plan", "done", _summary(plan))
-        return plan
-
-    def given_plan(self, path: Path | None) -> "GivenPlan":
-        """Return a plan that was made before, once it is known to be for this model and this world size.
-
-        Args:
-            path: its file; None: the ConfigMap that spec.planRef names is in the job's file.
-
-        Raises:
-            DocumentError: it is damaged, or for something else.
-        """
-        from neuroshard_api.documents.document import DocumentError, decoded, parse_data, read_data
-        from neuroshard_api.documents.plan import Plan, any_plan
-
-        if path is None:
-            reference = self.spec.plan_ref
-            assert reference is not None, "the caller looked"
-            where = f"{self._file.path}: ConfigMap {reference.name}, {reference.key}"
-            text = self._file.content(reference.name, reference.key, field_path="spec.planRef")
-            raw = parse_data(decoded(text, where=where), where=where, is_json=True)
-        else:
-            where, raw = str(path), read_data(path)
-        plan = any_plan(raw, where=where)
-        problems = mismatches(
-            plan,
-            self._tables,
-            world_size=self.spec.trainer.world_size,
-            devices_per_node=self.spec.trainer.devices_per_node,
+        if not text:
+            self._models = given_models(self._file, self._bundle)
+        if self._models is not None:
+            self._has_profile = True
+            self._view.end("profile", "reused", f"{self._models.folder}: {self._models.source}")
+        weights = () if self._models is None else self._models.digests
+        self._at_hand = AtHand(
+            tables=self._tables,
+            models=None if self._models is None else self._models.given,
+            digest=digest([self._tables.to_json(), text, *weights, *versions()]),
         )
-        if problems:
-            raise DocumentError(where, problems)
-        write_file(self._directory.plan_file, plan.to_json())
-        if isinstance(plan, Plan):
-            self._report(plan, None)
-        else:
-            self._directory.plan_report.unlink(missing_ok=True)
-        self._view.end("profile", "reused", "the plan is given")
-        self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
-        return plan
+        inputs = profile_inputs(self.spec, self._tables)
+        is_own = self.spec.profiler.policy is ProfilerPolicy.ALWAYS
+        self._hardware = HardwareStatus(fingerprint=inputs)
+        self._profile = names.profile(names.key_of(inputs, UID) if is_own else inputs)
+        self._kept.remove(*(each for each in self._kept.of_roles(names.PROFILE) if each != self._profile))
+        self._note_replanning()
 
-    def train(self, *, data_dir: Path) -> None:
-        """Train under the plan; a training that was interrupted goes on from its newest checkpoint.
+    def turn(self) -> bool:
+        """Look at processes and files, and decide where something changed; return whether something did."""
+        if self._is_asked_to_suspend:
+            self._suspend()
+        for name, error in self._runner.look().items():
+            self._ended(name, error)
+        if self._children.workers is not None:
+            self._page.look()
+        seen, self._seen = self._seen, tuple(map(_version, self._watched))
+        is_due = self._due is not None and self._children.now >= self._due
+        if not self._changed and seen == self._seen and not is_due:
+            return False
+        self._pass()
+        return True
 
-        Args:
-            data_dir: where relative paths of spec.data begin.
-
-        Raises:
-            StageFailedError: the trainer failed.
-            CommandError: the port is in use.
-        """
-        from neuroshard_api.job.stage_commands import (
-            DRIFT_REPORT_FILE,
-            INPUT_STATISTICS_FILE,
-            PROGRESS_FILE,
-            STEP_REPORT_FILE,
-        )
-
-        directory, spec = self._directory, self.spec
-        files = [] if spec.data.path is None else data_files(data_dir, spec.data.path)
-        training, checkpoint = spec.training.model_dump_json(), spec.checkpoint.model_dump_json()
-        facts = training_facts(self._job, self._given_tables, files)
-        identity = digest([self._given_tables.to_json(), spec.model.model_dump_json(), *facts.values()])
-        experimental = spec.experimental.model_dump_json(exclude={"profiler", "planner", "rendezvous"})
-        settings = [training, checkpoint, experimental, spec.trainer.model_dump_json(), *versions()]
-        inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
-        if directory.is_finished("train", inputs):
-            self._view.end("train", "reused")
-            return
-        aside, others = directory.keep_facts(directory.train_dir, facts)
-        if aside is not None:
-            directory.move_further_plans(aside)
-        moved = f"an earlier training was moved to {aside}: it {'; it '.join(others)}" if aside else ""
-        self._view.begin("train", moved)
-        directory.train_dir.mkdir(exist_ok=True)
-        self._train_replanned(data_dir)
-        inputs = digest([identity, directory.plan_file.read_text(encoding="utf-8"), *settings])
-        written = (PROGRESS_FILE, STEP_REPORT_FILE, DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE)
-        reports = [directory.train_dir / name for name in written]
-        directory.finish("train", inputs, [path for path in reports if path.exists()])
-        self._view.end("train", "done")
+    def suspend(self, _number: int = 0, _frame: FrameType | None = None) -> None:
+        """Take Ctrl-Z as the wish to free the devices, at the next turn."""
+        self._is_asked_to_suspend = True
 
     def corrected(self, result: "RunResult") -> str | None:
-        """Correct the profile that the run was planned with by its steps; return a sentence on it.
+        """Correct the cost models that the run was planned with by its steps; return a sentence on it.
 
         None: the plan was given, or is for another device, or the steps say nothing.
         """
-        if self.profile_folder is None or not result.is_same_device:
+        folder = self._kept.folder(self._profile) if self._models is None else self._models.profile
+        if folder is None or self._fetched or not result.is_same_device:
             return None
-        correction = LocalCorrection(
-            self._directory, self._job, self.profile_folder, profile_inputs=self.profile_inputs
-        )
-        return correction.correct()
+        inputs = None if self._models is not None else self._hardware.fingerprint
+        correction = Correction(self._directory, self._kept, folder, inputs)
+        models = self._models or MeasuredModels.read(folder, self.spec)
+        at_hand = replace(self._at_hand, models=models.given, profile=correction.profile)
+        return correction.correct(self._children, lambda others: replace(self._context(others), at_hand=at_hand))
 
-    def _reused_profile(self, folder: Path) -> MeasuredModels:
-        """Take a bundle's folder, or a profiler's with the bundle in it."""
-        from neuroshard_api.documents.hardware import Hardware
-        from neuroshard_api.documents.presets import load_presets
-        from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
-        from neuroshard_costs.bundle import load_bundle
+    # Passes
 
-        bundle_dir = folder / BUNDLE_FOLDER if (folder / BUNDLE_FOLDER).is_dir() else folder
-        manifest = load_bundle(bundle_dir).manifest
-        self._view.end("profile", "reused", f"{folder}: {manifest.source}")
-        beside = bundle_dir.parent / HARDWARE_FILE
-        if beside.is_file():
-            return MeasuredModels(bundle_dir=bundle_dir, topology=self._topology(Hardware.read(beside)))
-        preset = load_presets().get(manifest.device.name)
-        if preset is None:
-            raise CommandError(
-                f"{folder}: says nothing of the links between devices of {manifest.device.name}"
-                f"; hint: give a folder that "
-                f"`neuroshard profile` wrote, with {HARDWARE_FILE} in it"
-            )
-        topology = preset.topology(devices_per_node=self.spec.trainer.devices_per_node)
-        return MeasuredModels(bundle_dir=bundle_dir, topology=topology)
-
-    def _measured_profile(self, *, is_kept: bool) -> MeasuredModels:
-        from neuroshard_api.documents.hardware import Hardware
-        from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, profiler_command
-
-        directory, profiler = self._directory, self.spec.profiler
-        out = directory.profile_dir
-        settings = profiler.model_dump_json(exclude={"policy"})
-        batch_size, procs = self.spec.model.batch_size_per_device, self.spec.trainer.devices_per_node
-        inputs = digest([settings, str(batch_size), str(procs), self._tables.to_json(), *machine(), *versions()])
-        self.profile_inputs = inputs
-        hardware_file = out / HARDWARE_FILE
-        is_finished = directory.is_finished("profile", inputs)
-        if is_finished and is_kept:
-            self._view.end("profile", "reused", Hardware.read(hardware_file).source)
-        elif is_kept and not out.exists() and (other := take_corrected_models(directory, inputs)) is not None:
-            self._finish_profile(inputs)
-            self._view.end("profile", "reused", f"corrected by the steps of another run: {other}")
-        else:
-            if is_finished:
-                directory.clear(out)  # an unfinished profile goes on
-            directory.keep_for(out, inputs)
-            self._view.begin("profile", f"measuring for {profiler.budget_seconds} s")
-            command = profiler_command(
-                self._job,
-                job_file=str(directory.job_file),
-                tables_file=str(directory.tables_file),
-                out_dir=str(out),
-                python=sys.executable,
-            )
-            self._runner.run("profile", command, {}, within_s=limit_s(self.spec.experimental.profiler))
-            self._finish_profile(inputs)
-            self._view.end("profile", "done", Hardware.read(hardware_file).source)
-        return MeasuredModels(bundle_dir=out / BUNDLE_FOLDER, topology=self._topology(Hardware.read(hardware_file)))
-
-    def _finish_profile(self, inputs: str) -> None:
-        from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
-
-        out = self._directory.profile_dir
-        self._directory.finish("profile", inputs, [out / HARDWARE_FILE, *sorted((out / BUNDLE_FOLDER).iterdir())])
-
-    def _topology(self, hardware: "Hardware") -> "Topology":
-        trainer = self.spec.trainer
-        return hardware.topology(num_nodes=trainer.num_nodes, devices_per_node=trainer.devices_per_node)
-
-    def _report(self, plan: "Plan", bundle_dir: Path | None) -> None:
-        """Write the plan's page; without its cost models, as of a given plan, nothing about other traffic."""
-        from neuroshard_costs.bundle import load_bundle
-        from neuroshard_report.explain.robustness import traffic_costs
-        from neuroshard_report.html.page import render_html
-
-        traffic = () if bundle_dir is None else traffic_costs(plan, bundle=load_bundle(bundle_dir))
-        write_file(self._directory.plan_report, render_html(plan, traffic=traffic))
-
-    def _train_replanned(self, data_dir: Path) -> None:
-        """Train to the end: each attempt, also under further plans, resumes from the newest checkpoint.
-
-        Raises StageFailedError where the failure policy ends the job.
-        """
-        from neuroshard_cli.local.replanning import PlanTakenError
-
-        replanning, failure = self._replanning(), None
-        self.life.train_under_plan()
-        while not self.life.has_ended:
-            run = _workers_of(self._decided(replanning))
-            if run is None:
-                if not self.life.has_ended:
-                    self.life.await_turn(lambda note: self._view.note("train", note))
-                continue
-            failure = None
-            try:
-                self.life.begin_attempt(run)
-                self._run_trainer(data_dir, replanning)
-            except PlanTakenError as taken:
-                assert replanning is not None, "it has raised"
-                self.life.stop_attempt()
-                replanning.accept()
-                self._finish_accepted()
-                self._view.say(f"train: restarts under another plan: {taken}")
-            except WorkersStoppedError:
-                self.life.stop_attempt()
-            except StageFailedError as error:
-                if error.exit_status is None:
-                    raise
-                failure = error
-                self.life.end_attempt(error.exit_status, "\n".join([*error.tail, error.summary]))
-            else:
-                self.life.end_attempt(ExitCode.OK, "")
-            finally:
-                if replanning is not None:
-                    replanning.stop()
-            self.life.train_under_plan()
-            replanning = self._replanning()
-        self._require_success(failure)
-
-    def _decided(self, replanning: "LocalReplanning | None") -> "Decision":
-        """Return the decision of a pass, once the plan that it asks for is there, and show what people should know."""
-        from neuroshard_decisions.actions import EventReason
-        from neuroshard_decisions.conditions import Reason
-
-        replans, doubted = self.life.replans, None if replanning is None else replanning.in_doubt
-        decision = self.life.decide(in_doubt=doubted)
-        status = self.life.status
+    def _pass(self) -> None:
+        """Decide once, write what was decided, and do it."""
+        context = self._context()
+        decision = reconcile(context)
+        self._changed = decision.status is not None
+        if decision.status is not None:
+            self._write(decision.status)
         for event in decision.events:
-            if event.reason is EventReason.WORKERS_RESTARTED:
-                message = self._directory.with_log_kept("train", status.restarts or 0, event.message)
-                self._view.say(f"train: {message}")
-        if status.reason == Reason.WAITING_FOR_APPROVAL and status.message != self._asked:
-            self._asked = status.message
-            self._view.say(f"train: {self._asked}")
-        recorded = None if decision.status is None else decision.status.replanning
-        if replanning is not None and recorded is not None and recorded != doubted:
-            replanning.restore(recorded)
-            self._finish_accepted()
-            self.life.train_under_plan()
-        if self.life.replans > replans and self._models is not None:
-            self.plan(self._models)
-            self.life.train_under_plan()
-        return decision
+            self._tell(event)
+        self._tell_status()
+        for action in decision.actions:
+            self._changed |= self._do(action, context)
+        self._place_plan()
+        wait_s = decision.requeue_after_s
+        self._due = None if wait_s is None else context.now + timedelta(seconds=wait_s)
 
-    def _require_success(self, failure: StageFailedError | None) -> None:
-        """Do nothing if the training has succeeded. Raises StageFailedError."""
-        from neuroshard_api.job.status import Stage
-
-        status = self.life.status
-        if status.stage is not Stage.FAILED:
-            return
-        if failure is None:
-            raise StageFailedError(f"the stage train failed: {status.message}", ExitCode.JOB_FAILED)
-        if status.restarts:
-            self._view.say(f"train: {status.message}")
-        raise failure
-
-    def _finish_accepted(self) -> None:
-        """Finish the stage of the plan again, for the candidate that took the plan's place."""
-        self._report(self.plan_in_force(), self._bundle_dir)
-        self._directory.finish("plan", self._plan_inputs, [self._directory.plan_file])
-
-    def plan_in_force(self) -> "Plan":
-        """Return the plan that the run directory has now. Raises DocumentError."""
-        from neuroshard_api.documents.plan import Plan
-
-        return Plan.read(self._directory.plan_file)
-
-    def _is_accepted_in_place(self) -> bool:
-        """Put a candidate that a run accepted before it was killed in place; return whether the plan is such a one.
-
-        Mode Off makes no further plans and keeps those that were taken. It does without a damaged record.
-        Raises DocumentError in the other modes.
-        """
-        from neuroshard_api.documents.document import DocumentError
-        from neuroshard_api.job.replanning import ReplanningMode
-        from neuroshard_api.replanning.support import unsupported
-
-        from neuroshard_cli.local.replanning import put_accepted_in_place
-
-        if unsupported(self.spec) is not None:
-            return False
-        try:
-            return put_accepted_in_place(self._directory)
-        except DocumentError:
-            if self.spec.replanning.mode is ReplanningMode.OFF:
-                return False
-            raise
-
-    def _replanning(self) -> "LocalReplanning | None":
-        """Return the source of further plans. None: the mode is Off, or none are made for the job, which is noted."""
-        from neuroshard_api.job.plan_request import counts_dense
-        from neuroshard_api.job.replanning import ReplanningMode
-        from neuroshard_api.replanning.support import replanning_policy, unsupported
-
-        from neuroshard_cli.local.replanning import LocalReplanning
-
-        policy = replanning_policy(self.spec)
-        if policy.mode is ReplanningMode.OFF:
-            return None
-        why = unsupported(self.spec)
-        if why is not None or self._bundle_dir is None or self._children is None:
-            sentence = f"no plans are made for inputs that drift: {why or 'the plan is given'}"
-            if sentence != self._not_replanned:
-                self._view.say(sentence)
-            self._not_replanned = sentence
-            return None
-        self._further = LocalReplanning(
-            self._directory,
-            self._children,
-            bundle_dir=self._bundle_dir,
-            has_dense=counts_dense(self.spec),
-            replans=self.life.replans,
-            note=self._view.say,
+    def _context(self, others: tuple[ChildConfigMap, ...] = ()) -> Context:
+        """Return the run as decisions see it, with documents of other runs."""
+        workers = self._children.workers
+        if workers is not None:
+            self._children.ready(workers, are_ready=self._training.is_ready)
+        approved = self._directory.approved_plan
+        found = TrainingJobObject(
+            meta=Meta(name=self._job.metadata.name, uid=UID),
+            namespace="",
+            annotations={APPROVED_PLAN_ANNOTATION: approved} if approved else {},
         )
-        return self._further
+        observed = Observed(
+            job=found,
+            jobs=self._children.jobs,
+            pods=self._children.pods,
+            config_maps=(*self._kept.config_maps(), *self._children.results, *self._report(), *others),
+            fetched=self._fetched,
+        )
+        rules = Rules(
+            in_config_maps=False,
+            keeps_checkpoints=True,
+            may_stop_workers=False,
+            approval=APPROVAL.format(folder=shlex.quote(str(self._directory.path))),
+        )
+        return Context(
+            observed=observed,
+            job=_with_spec(self._job, suspend=True) if self._is_suspended else self._job,
+            status=self.status.model_copy(update={"hardware": self._hardware}),
+            rules=rules,
+            now=self._children.now,
+            at_hand=self._at_hand,
+        )
+
+    def _report(self) -> tuple[ChildConfigMap, ...]:
+        if not files_of_reports(self._directory.train_dir):
+            return ()
+        meta = Meta(name=names.report(self._job.metadata.name), owner_uid=UID)
+        document = document_in(self._directory.train_dir, names.WORKER)
+        return (ChildConfigMap(meta=meta, role=names.WORKER, is_read=True, document=document),)
+
+    @property
+    def _watched(self) -> tuple[Path, ...]:
+        reports = (self._directory.train_dir / name for name in REPORTS)
+        return (*reports, self._training.ready_file, self._directory.approved_file)
+
+    def _do(self, action: Action, context: Context) -> bool:
+        """Do an action; return whether something changed."""
+        match action:
+            case Start(run=WorkersRun() as run):
+                self._start_workers(run)
+            case Start(run=PlannerRun()) if self._ends_with_profile:
+                self._show_profile()
+                return False
+            case Start(run=PlannerRun() as run):
+                self._start_planner(run, context)
+            case Start(run=ProfilerRun() as run):
+                self._start_profiler(run)
+            case Delete(kind="Job", name=name):
+                self._forget(name)
+            case _:
+                return self._kept.do(action, reports=self._directory.train_dir, now=self._children.now)
+        return True
+
+    # Processes
+
+    def _start_profiler(self, run: ProfilerRun) -> None:
+        directory, out = self._directory, self._directory.profile_dir
+        inputs = self._hardware.fingerprint or ""
+        is_kept = self.spec.profiler.policy is ProfilerPolicy.IF_NOT_PRESENT
+        other = take_corrected_models(directory, inputs) if is_kept and not out.exists() else None
+        self._children.started(run)
+        self._runs[run.name] = run
+        if other is not None:
+            self._has_profile = True
+            self._view.end("profile", "reused", f"corrected by the steps of another run: {other}")
+            self._ended(run.name, None)
+            return
+        directory.keep_for(out, inputs)
+        self._view.begin("profile", f"measuring for {self.spec.profiler.budget_seconds} s")
+        self._runner.start(run.name, profiler_work(directory, self._file.job))
+
+    def _start_planner(self, run: PlannerRun, context: Context) -> None:
+        is_beside = self._children.workers is not None
+        if not is_beside:
+            if self._failure is not None:
+                fallback = self.spec.planner.fallback_algorithm.algorithm
+                self._view.note("plan", f"{self._failure}; planning with {fallback}")
+            if context.status.replans and not replans_of(context):
+                self._say("plan: the memory that failures kept free is used again, since other inputs are planned for")
+            self._view.begin("plan", "counting the dense part" if counts_dense(self.spec) else "")
+            self._is_planned, self._is_shown = True, False
+        self._kept.remove(run.result)
+        bundle_dir = self._bundle_dir
+        assert bundle_dir is not None, "there are cost models"
+        self._children.started(run)
+        self._runs[run.name] = run
+        self._runner.start(
+            run.name,
+            planner_work(self._directory, self._kept, run, self.spec, bundle_dir=bundle_dir, is_beside=is_beside),
+        )
+
+    @property
+    def _bundle_dir(self) -> Path | None:
+        """Cost models that plans are made with. None: there are none."""
+        if self._models is not None:
+            return self._models.bundle_dir
+        return self._kept.folder(self._profile) / BUNDLE_FOLDER if self._profile in self._kept else None
+
+    def _start_workers(self, run: WorkersRun) -> None:
+        """Start an attempt, or find that the training was finished before."""
+        self._place_plan()
+        training = self._training
+        self._runs[run.name] = run
+        if training.is_finished:
+            self._children.started(run)
+            self._children.ended(run.name, ExitCode.OK, "")
+            self._view.end("train", "reused")
+            return
+        moved = training.move_another_aside()
+        if moved and self.status.replanning is not None:
+            # Its further plans went with it: the plan of this one is as the job states it.
+            keeps = run.plan if self.status.replanning.accepted is None else None
+            roles = (names.INPUTS, names.STEPS, names.PLANNER, names.PLAN)
+            self._kept.remove(*(each for each in self._kept.of_roles(*roles) if each != keeps))
+            self._write(self.status, replanning=None)
+            if keeps is None:
+                self._view.say(moved)
+                return
+        if self._others is None or moved:
+            self._view.begin("train", moved)
+        self._others = self._others or OtherWork()
+        training.prepare()
+        self._children.started(run)
+        self._runner.start(run.name, worker_work(self._directory, self._file.job, self._data_dir, training.ready_file))
+
+    def _ended(self, name: str, error: StageFailedError | None) -> None:
+        """Note how a process ended, and publish what it made."""
+        run = self._runs.pop(name)
+        is_beside = isinstance(run, PlannerRun) and self._children.workers is not None
+        tail = "" if error is None else "\n".join([*error.tail, error.summary])
+        code = ExitCode.OK if error is None else error.exit_status
+        self._children.ended(name, code, tail, timed_out=error is not None and error.timed_out)
+        self._changed = True
+        if not is_beside:
+            self._failure = error
+        if isinstance(run, WorkersRun):
+            self._page.write()
+        elif error is None:
+            self._publish(run, is_beside=is_beside)
+
+    def _publish(self, run: ProfilerRun | PlannerRun | CalibratorRun, *, is_beside: bool) -> None:
+        plan_file = self._directory.candidate_file if is_beside else self._directory.plan_file
+        is_plan, out = isinstance(run, PlannerRun), self._directory.profile_dir
+        files = {PLAN_FILE: plan_file} if is_plan else files_of_profile(out)
+        missing = [str(path) for path in files.values() if not path.exists()] if files else [str(out)]
+        if missing:
+            self._children.published(run.name, problem=f"{', '.join(missing)}: is missing")
+            return
+        self._kept.put(run.result, files, role=run.role, now=self._children.now)
+        self._children.published(run.name)
+        if not is_plan and not self._has_profile:
+            self._has_profile = True
+            self._view.end("profile", "done", Hardware.read(out / HARDWARE_FILE).source)
+
+    def _forget(self, name: str) -> None:
+        """Stop a process, and forget it."""
+        self._runner.stop(name)
+        self._runs.pop(name, None)
+        self._children.forget(name)
 
     def _suspend(self) -> None:
-        """Stop until the user resumes the run; a candidate whose planner ended with the stage is then made again."""
-        if self._further is not None:
-            self._further.stop()
-        self.life.suspend()
+        """Stop all processes as a suspended job does, then this one, until the user resumes the run."""
+        self._is_suspended, stages = True, self._runner.stages
+        self._pass()
+        self._is_suspended = self._is_asked_to_suspend = False
+        for stage in stages or ("train",):
+            self._view.note(stage, "suspended; `fg` resumes it")
+        with self._view.hidden():
+            self._stop()
+        self._training.ready_file.unlink(missing_ok=True)
+        self._changed = True
 
-    def _run_trainer(self, data_dir: Path, replanning: "LocalReplanning | None") -> None:
-        from neuroshard_api.job.stage_commands import (
-            ANY_PORT,
-            READY_FILE_VARIABLE,
-            torchrun_environment,
-            trainer_command,
-            worker_environment,
-        )
+    # What people see
 
-        rendezvous = self.spec.experimental.rendezvous
-        port = rendezvous.port if "port" in rendezvous.model_fields_set else ANY_PORT
-        if port != ANY_PORT:
-            _require_free(port)
-        directory = self._directory
-        plan_file, run_dir = str(directory.plan_file), str(directory.train_dir)
-        command = trainer_command(
-            self._job,
-            job_file=str(directory.job_file),
-            plan_file=plan_file,
-            run_dir=run_dir,
-            data_dir=str(data_dir),
-            python=sys.executable,
-        )
-        own = {each.name: each.value or "" for each in self.spec.trainer.env if each.value_from is None}
-        environment = {
-            **own,
-            READY_FILE_VARIABLE: str(self.life.ready_file),
-            **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=str(data_dir)),
-            **torchrun_environment(
-                self._job,
-                host="localhost",
-                port=port,
-                run_id=self._job.metadata.name,
-            ),
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
-        }
+    def _place_plan(self) -> None:
+        """Put the job's plan where its trainer and people find it, unless workers train under another one."""
+        plan, directory = self.status.plan, self._directory
+        name = None if plan is None or plan.config_map_ref is None else plan.config_map_ref.name
+        if plan is None or name is None or name not in self._kept or self._children.workers is not None:
+            return
+        self._show_profile()
+        is_other = plan.hash != f"sha256:{file_digest(directory.plan_file)}"
+        if is_other:
+            write_file(directory.plan_file, (self._kept.folder(name) / PLAN_FILE).read_text(encoding="utf-8"))
+        if is_other or plan.hash != self._paged:
+            self._paged, found = plan.hash, self.plan_in_force()
+            write_plan_page(directory, found, None if self._fetched else self._bundle_dir)
+            if self.status.replans:
+                self._say(f"plan: {reserve_note(self.status.replans)}")
+            if not self._is_shown:
+                self._view.end("plan", "done" if self._is_planned else "reused", _summary(found))
+            self._is_shown = True
 
-        page = LivePage(directory)
+    def _show_profile(self) -> None:
+        """Show the source of the cost models, unless people have seen it."""
+        if not self._has_profile:
+            source = None if self.status.profile is None else self.status.profile.source
+            self._view.end("profile", "reused", source)
+        self._has_profile = True
 
-        def watched() -> None:
-            if self.life.is_due() and self.life.stops(self._decided(replanning)):
-                raise WorkersStoppedError
-            page.look()
-            if replanning is not None:
-                replanning.look()
+    def _tell(self, event: Event) -> None:
+        """Show an event, where people should know of it."""
+        message = event.message
+        if event.reason is EventReason.WORKERS_RESTARTED:
+            message = self._directory.with_log_kept("train", self.status.restarts or 0, message)
+            self._view.say(f"train: {message}")
+        elif event.reason is EventReason.PLAN_REPLACED:
+            self._view.say(f"train: restarts under another plan: {message}")
+        elif event.reason in _TOLD:
+            self._view.say(message)
 
+    def _tell_status(self) -> None:
+        """Show the approval or the pause that the run waits for, and the state of further plans, once each."""
+        message = self.status.message or ""
+        if self.status.reason == Reason.WAITING_FOR_APPROVAL:
+            self._say(f"train: {message}")
+        elif self.status.reason == Reason.WAITING_TO_RESTART:
+            self._view.note("train", message)
+        for found in self.status.conditions:
+            if found.type != ConditionType.PLAN_CURRENT or found.reason == Reason.PLAN_REPLACED:
+                continue
+            told = f"{found.reason}: {found.message}"
+            candidate = None if self.status.replanning is None else self.status.replanning.candidate
+            if found.reason == Reason.CANDIDATE_PLANNING and candidate is not None:
+                told = f"inputs drifted since step {candidate.since_step:,}; another plan is made"
+            elif found.reason == Reason.CANDIDATE_FAILED:
+                told = f"{told}; its log is {self._directory.log('replan')}"
+            self._say(told)
+
+    def _note_replanning(self) -> None:
+        """Say that no further plans are made for the job, where its mode asks for them."""
+        why = "the plan is given" if self._fetched else unsupported(self.spec)
+        if why is not None and replanning_policy(self.spec).mode is not ReplanningMode.OFF:
+            self._say(f"no plans are made for inputs that drift: {why}")
+
+    def _say(self, sentence: str) -> None:
+        if sentence not in self._said:
+            self._view.say(sentence)
+        self._said.add(sentence)
+
+    # The end
+
+    def _require_success(self) -> None:
+        """Record a training that is finished. Raises StageFailedError or CommandError where the run has failed."""
+        status = self.status
+        reason, message = status.reason or "", status.message or ""
+        if status.stage is Stage.SUCCEEDED:
+            if reason == Reason.TRAINED and self._others is not None:
+                self._training.finish()
+                self._view.end("train", "done")
+            return
+        if status.stage is not Stage.FAILED:
+            return
+        if reason in _LATE:
+            hint = "hint: raise it, or give the command again: the run resumes, and its deadlines begin again"
+            raise CommandError(f"{message}; {hint}", ExitCode.JOB_FAILED)
+        if self._failure is not None:
+            if status.restarts:
+                self._view.say(f"train: {message}")
+            raise self._failure
+        raise CommandError(message, ExitCode.INVALID_INPUT if reason in _WRONG_INPUT else ExitCode.JOB_FAILED)
+
+    @contextlib.contextmanager
+    def _ending(self) -> Iterator[None]:
+        """Leave no process, and record that the run has ended, well or not; one that was interrupted resumes."""
         try:
-            self._runner.run("train", command, environment, look=watched)
-        finally:
-            page.write()
+            with stoppable({signal.SIGTSTP: self.suspend}):
+                try:
+                    yield
+                finally:
+                    self._runner.stop(*self._runner.names)
+                    end_marked(str(self._directory.path))
+        except Exception:
+            if not self.has_ended:
+                self._write(self.status, completion_time=self._children.now)
+            raise
+
+    def _write(self, status: Status, **fields: object) -> None:
+        self.status = status.model_copy(update=fields)
+        text = self.status.model_dump_json(indent=1, by_alias=True, exclude_none=True)
+        write_file(self._directory.status_file, text + "\n")
 
 
-def _workers_of(decision: "Decision") -> "WorkersRun | None":
-    from neuroshard_decisions.actions import Start, WorkersRun
-
-    runs = (each.run for each in decision.actions if isinstance(each, Start))
-    return next((each for each in runs if isinstance(each, WorkersRun)), None)
-
-
-def _require_free(port: int) -> None:
-    """Raise CommandError, before torchrun would, if another program has a port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("localhost", port))
-        except OSError as error:
-            raise CommandError(
-                f"spec.experimental.rendezvous.port: {port} is in use by another program; hint: choose another one, or "
-                "leave the field out"
-            ) from error
+def _with_spec(job: DLRMTrainingJob, **fields: object) -> DLRMTrainingJob:
+    return job.model_copy(update={"spec": job.spec.model_copy(update=fields)})
 
 
 def _summary(plan: "GivenPlan") -> str:
     price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
     return f"{len(plan.tables)} tables on {plan.num_devices} devices by {plan.algorithm}, {price}"
+
+
+def _version(path: Path) -> int | None:
+    """Return a version that changes with each new file of that name. None: there is none."""
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None

@@ -4,6 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_api.documents.document import DocumentError
@@ -48,6 +49,19 @@ def write_run_page(directory: RunDirectory, plan: GivenPlan) -> None:
         write_file(directory.run_report, run_page(directory))
     else:
         directory.run_report.unlink(missing_ok=True)
+
+
+def write_plan_page(directory: RunDirectory, plan: GivenPlan, bundle_dir: Path | None) -> None:
+    """Write the page of a plan; without its cost models, as of a given plan, nothing about other traffic."""
+    from neuroshard_costs.bundle import load_bundle
+    from neuroshard_report.explain.robustness import traffic_costs
+    from neuroshard_report.html.page import render_html
+
+    if not isinstance(plan, Plan):
+        directory.plan_report.unlink(missing_ok=True)
+        return
+    traffic = () if bundle_dir is None else traffic_costs(plan, bundle=load_bundle(bundle_dir))
+    write_file(directory.plan_report, render_html(plan, traffic=traffic))
 
 
 class LivePage:

@@ -34,8 +34,6 @@ def measured_models(
 
     whole = on_part(file, devices, Room(num_nodes=1, devices_per_node=devices))
     view = RunView(("profile",), progress_console())
-    local = LocalRun(whole, whole.tables(), base, view)
-    with view, local.life:
-        local.write_inputs()
-        models = local.profile(given)
+    with view:
+        models = LocalRun(whole, whole.tables(), base, view, bundle=given).models()
     return models.bundle_dir, models.topology

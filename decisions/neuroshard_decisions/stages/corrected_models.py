@@ -62,7 +62,7 @@ def _is_wanted(context: Context) -> bool:
 
 def cost_models(context: Context) -> tuple[StageResult, GivenModels | None]:
     """Return the result of profiling with the cost models, if there are some: corrected ones where they were chosen."""
-    if context.at_hand is not None:
+    if context.at_hand is not None and context.at_hand.models is not None:
         return training_goes_on(), context.at_hand.models
     step, profiled = profile_hardware(context)
     name = taken(context)

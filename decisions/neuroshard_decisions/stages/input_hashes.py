@@ -50,13 +50,15 @@ def plan_inputs_hash(
     table_changes: int = 0,
     candidate: int = 0,
     correction: str | None = None,
+    at_hand: str = "",
 ) -> str:
     """Return a hash of everything that decides the plan.
 
     The contents of a ConfigMap with tables are not in it: they are read when a plan is made, and compared with the
     plan's when the job is resumed. `table_changes` is how often they were others, `replans` how often a failure rule
     asked for another plan, and `candidate` the number of the accepted plan for changed inputs, 0 where there is none.
-    `correction` is the name of the corrected cost models that were chosen when planning began.
+    `correction` is the name of the corrected cost models that were chosen when planning began, `at_hand` a digest of
+    what an adapter has itself.
     """
     given = takes_given_models(spec)
     said = {
@@ -74,6 +76,8 @@ def plan_inputs_hash(
         said["candidate"] = candidate
     if correction is not None:
         said["correction"] = correction
+    if at_hand:
+        said["at_hand"] = at_hand
     chosen = spec.training.dense_optimizer
     if counts_dense(spec) and chosen is not Training().dense_optimizer:
         said["dense_optimizer"] = chosen.value

@@ -101,7 +101,7 @@ def profiler_job(context: Context, settings: Settings, run: ProfilerRun) -> Mani
             token_volume(),
         ],
     }
-    more = {names.PROFILE_KEY_LABEL: names.short(run.profile_key)}
+    more = dict(run.labels)
     job = _job(
         context,
         settings,
@@ -170,7 +170,7 @@ def planner_job(context: Context, settings: Settings, run: PlannerRun) -> Manife
             token_volume(),
         ],
     }
-    more = {names.INPUTS_HASH_LABEL: names.short(run.inputs_hash)}
+    more = dict(run.labels)
     return _job(
         context,
         settings,

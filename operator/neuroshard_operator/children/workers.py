@@ -83,7 +83,7 @@ def worker_job(context: Context, settings: Settings, run: WorkersRun) -> Manifes
     trainer = context.spec.trainer
     more = {
         names.ATTEMPT_LABEL: str(run.attempt),
-        names.INPUTS_HASH_LABEL: names.short(run.workers_hash),
+        **run.labels,
     }
     spec = _pod_spec(context, settings, run)
     template = pod_template(context, settings, names.WORKER, spec, more, overlay=context.spec.pod_template.spec)
