@@ -58,7 +58,7 @@ def measure(num_tables: int, num_devices: int, *, seed: int, scratch: Path) -> T
     tables.write_text(drawn.to_json())
     nodes = max(1, num_devices // DEVICES_PER_NODE)
     command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "plan", str(tables)]
-    command += ["--devices", str(num_devices), "--nodes", str(nodes), "--device-type", DEVICE_TYPE]
+    command += ["--devices", f"{nodes}x{num_devices // nodes}", "--device-type", DEVICE_TYPE]
     batch_size = min(max(GLOBAL_BATCH_SIZE // num_devices, LEAST_BATCH_SIZE_PER_DEVICE), MOST_BATCH_SIZE)
     command += ["--batch-size", str(batch_size)]
     _, times = run_timed(

@@ -26,7 +26,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     rows = []
     for workload in WORKLOADS:
-        asked = ("--devices", NUMBERS, "--device-types", ",".join(KINDS))
+        asked = ("--devices", NUMBERS, "--device-type", ",".join(KINDS))
         found, taken = printed("estimate", workload, *asked)
         points = found["points"]
         fitting = [point for point in points if point["plan"] is not None]

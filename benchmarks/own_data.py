@@ -158,7 +158,7 @@ def stage_rows(folder: Path) -> Iterator[str]:
     """Yield the table of stages, and what the model is worth."""
     yield "| stage | by the clock, s | processor, s |"
     yield "|---|---|---|"
-    init = succeeded([NEUROSHARD, "init", "--data", "day_0.tsv", "--embedding-dim", EMBEDDING_DIM], folder)
+    init = succeeded([NEUROSHARD, "init", "day_0.tsv", "--embedding-dim", EMBEDDING_DIM], folder)
     yield row(f"`init` of {NUM_LINES:,} lines", init)
     (folder / "job.yaml").write_text(init.out, encoding="utf-8")
     yield row("`validate`", succeeded([NEUROSHARD, "validate", "job.yaml"], folder))
@@ -225,7 +225,7 @@ def broken_rows(folder: Path) -> Iterator[str]:
     for name, change in BROKEN.items():
         whole = [*lines[:at], change(lines[at]), *lines[at + 1 :]]
         (folder / "broken.tsv").write_bytes(b"".join(whole))
-        found = timed([NEUROSHARD, "init", "--data", "broken.tsv", "--embedding-dim", EMBEDDING_DIM], folder)
+        found = timed([NEUROSHARD, "init", "broken.tsv", "--embedding-dim", EMBEDDING_DIM], folder)
         assert not found.out, "a job of a broken log"
         said = found.err.strip().splitlines()[-1 if "hint:" not in found.err else -2].removeprefix("error: ")
         yield f"| {name} | {found.code} | {said} | {found.seconds:,.1f} | {found.cpu_seconds:,.1f} |"
@@ -271,7 +271,7 @@ def reading_rows(folder: Path, columns: pa.Table, hashes: pa.Table) -> Iterator[
     for name, source in opened.items():
         trainer = [rate(lambda: read_all(source())) for _ in range(REPEATS)]  # noqa: B023 - called at once
         reading = [rate(lambda: pass_of_init(folder / name)) for _ in range(REPEATS)]  # noqa: B023 - the same
-        whole = succeeded([NEUROSHARD, "init", "--data", name, "--embedding-dim", EMBEDDING_DIM], folder)
+        whole = succeeded([NEUROSHARD, "init", name, "--embedding-dim", EMBEDDING_DIM], folder)
         size = (folder / name).stat().st_size / 1e6
         cells = (name, f"{size:,.0f}", spread(trainer), spread(reading), f"{NUM_LINES / whole.cpu_seconds:,.0f}")
         yield f"| {' | '.join(cells)} |"

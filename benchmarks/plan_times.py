@@ -2,7 +2,7 @@
 
     python -m benchmarks.plan_times              # profiles this machine first
     python -m benchmarks.plan_times PROFILE      # under a profile of the tables that --tables writes, with
-                                                 # --optimizer rowwise_adagrad, as the profile of a job measures it
+                                                 # --set spec.model.embeddingOptimizer=RowWiseAdagrad, as of a job
 
 Three models under six plans each: those of the neural search, of TorchRec's planner, of two greedy baselines, and two
 random ones, all by columns, since the profile measures no other collectives. The plans of a model are trained in turn,
@@ -31,7 +31,7 @@ from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings
 from neuroshard_api.documents.step_report import StepReport
-from neuroshard_api.documents.tables import Optimizer, TableSet
+from neuroshard_api.documents.tables import TableSet
 from neuroshard_costs.bundle import load_bundle
 from neuroshard_costs.fitting.hold_out import kendall_tau
 from neuroshard_planner.pipeline import plan as search
@@ -175,8 +175,8 @@ def new_profile(folder: Path, tables: TableSet, *, batch_size: int) -> Path:
     """Profile tables on two processes of this machine, with a number of samples of each; return where."""
     (folder / "tables.json").write_text(tables.to_json())
     command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "profile"]
-    command += ["--tables", str(folder / "tables.json"), "--batch-size", str(batch_size)]
-    command += ["--optimizer", str(Optimizer.ROWWISE_ADAGRAD)]  # as the profile of a job measures the job's own
+    command += ["--tables", str(folder / "tables.json"), "--set", f"spec.model.batchSizePerDevice={batch_size}"]
+    command += ["--set", "spec.model.embeddingOptimizer=RowWiseAdagrad"]  # as the profile of a job measures its own
     command += ["--procs", str(WORLD_SIZE), "--device", "cpu", "--out", str(folder / "profile")]
     subprocess.run(command, check=True)  # noqa: S603 - the project's own command
     return folder / "profile"

@@ -14,6 +14,8 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from neuroshard_api.job.preparation import PlannerAlgorithm
+
 IMAGES = Path(__file__).parent / "images"
 WORKLOAD = "mlperf-dlrm-dcnv2"
 TITLE = "MLPerf DLRM-DCNv2, 26 tables on 8 simulated H100"
@@ -105,7 +107,8 @@ def _parts_ms(device: Mapping[str, Any]) -> tuple[float, float, float]:
 
 def _plan(folder: Path, algorithm: str, *options: str) -> dict[str, Any]:
     path = folder / f"{algorithm}.json"
-    command = ["neuroshard", "plan", WORKLOAD, *DEVICES, "--algorithm", algorithm, "--out", str(path), *options]
+    chosen = f"spec.planner.algorithm={PlannerAlgorithm[algorithm.upper()]}"
+    command = ["neuroshard", "plan", WORKLOAD, *DEVICES, "--set", chosen, "--out", str(path), *options]
     subprocess.run([sys.executable, "-c", "from neuroshard_cli.main import main; main()", *command[1:]], check=True)
     document: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return document

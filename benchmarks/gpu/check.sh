@@ -68,7 +68,7 @@ smi() { nvidia-smi -q 2>/dev/null | grep -iE "product name|driver version|cuda v
 
 product_profile() {
     "$python" -W ignore -c "from neuroshard_cli.main import main; main()" profile --backend fbgemm \
-        --device "$([ -n "$KIT_CPU" ] && echo cpu || echo cuda)" --budget 50s --max-records 12 --optimizer rowwise_adagrad --out "$data/profile"
+        --device "$([ -n "$KIT_CPU" ] && echo cpu || echo cuda)" --budget 50s --max-records 12 --set spec.model.embeddingOptimizer=RowWiseAdagrad --out "$data/profile"
 }
 tests() {
     # -o addopts= leaves out the plug-in for clusters, whose packages may not be here

@@ -11,6 +11,7 @@ from neuroshard_api.process.failures import CommandError, interrupted, report_fa
 from typer.exceptions import TyperException
 
 from neuroshard_cli.command_list import CommandGroup
+from neuroshard_cli.shared.earlier_options import no_such_option
 from neuroshard_cli.shared.output import ReaderGoneError
 
 # Help as plain text: it appears in a tenth of a second, and greps.
@@ -44,12 +45,21 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = ExitCode.INTERRUPTED
     except TyperException as error:
-        return report_failure(CommandError(f"{error.format_message()} Try `--help`."), as_json=as_json)
+        return report_failure(CommandError(_typing_error(error)), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the one place where every error ends
         return report_failure(error, as_json=as_json, apart=True)
     if code == ExitCode.INTERRUPTED:
         return report_failure(interrupted(), as_json=as_json)
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _typing_error(error: TyperException) -> str:
+    """Return the sentence for words that no command takes."""
+    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
+    if context is None or option is None or not hasattr(error, "possibilities"):  # typer's classes are private
+        return f"{error.format_message()} Try `--help`."
+    known = [name for parameter in context.command.get_params(context) for name in parameter.opts if name[:2] == "--"]
+    return no_such_option(context.command_path, option, known)
 
 
 def main() -> None:

@@ -329,7 +329,7 @@ def bundled_bundle(device_name: str) -> CostBundle:
         raise BundleNotFoundError(
             f"no built-in cost models for the device {device_name!r}, only for: {there}; "
             "hint: choose one of them, make one with `neuroshard pretrain` and give its directory, or take those of "
-            f"the nearest device: --bundle {names[0] if names else 'DIRECTORY'} --any-device"
+            f"the nearest device: --bundle {names[0] if names else 'DIRECTORY'}"
         )
     return load_bundle(root / device_name)
 

@@ -266,7 +266,7 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
                 LeverName.NODES,
                 f"{count} {'node' if count == 1 else 'nodes'} of {topology.devices_per_node} devices",
                 _with(plan, topology=devices),
-                f"--devices {devices.num_devices} --nodes {count}",
+                f"--devices {count}x{topology.devices_per_node}",
                 f"spec.trainer.numNodes: {count}",
                 num_samples=asked.batch_size_per_device * devices.num_devices,
             )

@@ -50,7 +50,10 @@ _Seed = Annotated[int, typer.Option(min=0, help="Equal seeds draw equal samples.
 def profile(
     job: Annotated[
         Path | None,
-        typer.Argument(metavar="[JOB]", help="A DLRMTrainingJob, whose settings hold where no option is given."),
+        typer.Argument(
+            metavar="[JOB]",
+            help="A DLRMTrainingJob, whose settings hold where no option is given.",
+        ),
     ] = None,
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for records, hardware.json and the bundle.")],
@@ -60,15 +63,17 @@ def profile(
     device_type: _DeviceType = None,
     budget: _Budget = "10m",
     max_records: _MaxRecords = None,
-    batch_size: _BatchSize = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes of the job. Default: 1.")] = None,
-    devices_per_node: Annotated[
-        int | None, typer.Option(min=1, help="Devices of a node of the job. Default: as many as --procs.")
-    ] = None,
     procs: Annotated[
         int | None, typer.Option(min=1, help="Processes that measure the all-to-all. Default: the devices of a node.")
     ] = None,
-    optimizer: _Optimizer = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="PATH=VALUE",
+            help="A field of a job, over what JOB says, such as spec.model.batchSizePerDevice=4096; may be repeated.",
+        ),
+    ] = None,
     base: Annotated[
         Path | None, typer.Option(help="Bundle to calibrate. Default: the bundled one of the same device.")
     ] = None,
@@ -77,7 +82,6 @@ def profile(
         typer.Option(metavar="HOST:PORT", help="Measure the network between two nodes: where node 0 is met."),
     ] = None,
     meet_within: Annotated[str, typer.Option(help="How long each node waits for the other: 45s, 10m or 2h.")] = "3m",
-    seed: _Seed = 0,
     json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Measure this machine and fit cost models to it.
@@ -87,7 +91,7 @@ def profile(
     """
     import os
 
-    from neuroshard_api.documents.tables import Optimizer
+    from neuroshard_api.job.settings import parse_settings
     from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE
     from neuroshard_report.terminal.bundle import render_manifest
     from neuroshard_report.terminal.printing import print_content
@@ -103,20 +107,15 @@ def profile(
         "device_kind": device,
         "device_type": device_type,
         "max_records": max_records,
-        "batch_size_per_device": batch_size,
-        "num_nodes": nodes,
-        "devices_per_node": devices_per_node,
         "num_processes": procs,
-        "optimizer": Optimizer(optimizer) if optimizer else None,
         "base": base,
     }
     settings = ProfileSettings(
         **{
-            **(job_settings(job) if job else {}),
+            **job_settings(job, parse_settings(set_ or ())),
             **{name: value for name, value in given.items() if value is not None},
             "out": out,
             "budget_seconds": parse_budget(budget),
-            "seed": seed,
             "meeting": None
             if meet is None
             else Meeting.at(

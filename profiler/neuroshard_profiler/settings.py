@@ -1,16 +1,18 @@
 """What a profile is asked for, and what a job asks. Measures nothing."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from neuroshard_api.documents.document import read_data
 from neuroshard_api.documents.presets import DevicePreset, preset
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Optimizer, TableSet
+from neuroshard_api.job.settings import Settings, with_settings
 from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE
-from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_api.sharding.kernels import DeviceKind
 
 from neuroshard_profiler.backends.select import BackendName
@@ -131,11 +133,46 @@ class ProfileSettings:
         return read_table_set(self.tables_file) if self.tables_file else None
 
 
-def job_settings(path: Path) -> dict[str, Any]:
-    """Return the profile settings of a job file, by the names of ProfileSettings. Raises DocumentError."""
-    job = DLRMTrainingJob.from_data(read_data(path), where=str(path))
+_FIELDS: Final[Mapping[str, str]] = {
+    "spec.profiler.backend": "backend",
+    "spec.profiler.deviceType": "device_type",
+    "spec.model.batchSizePerDevice": "batch_size_per_device",
+    "spec.model.embeddingOptimizer": "optimizer",
+    "spec.trainer.numNodes": "num_nodes",
+    "spec.trainer.numProcPerNode": "devices_per_node",
+}
+"""Fields of a job that a profile depends on, and what they are in ProfileSettings."""
+_DEFAULTS: Final[Mapping[str, Any]] = {
+    "apiVersion": API_VERSION,
+    "kind": KIND,
+    "metadata": {"name": "profile"},
+    "spec": {"model": {"embeddingTablesFrom": {"file": "tables.json"}}},
+}
+
+
+def job_settings(path: Path | None, settings: Settings) -> dict[str, Any]:
+    """Return the profile settings of a job, by the names of ProfileSettings.
+
+    Args:
+        path: of the job's file. None: there is none, and only settings say something.
+        settings: fields by path, over what the file says.
+
+    Raises:
+        DocumentError: the job is not valid.
+        CommandError: there is no such field.
+        SettingsError: a setting says nothing of a profile.
+    """
+    vain = next((name for name in settings if name not in _FIELDS), None)
+    if path is None:
+        job = DLRMTrainingJob.from_data(with_settings(_DEFAULTS, settings), where="--set")
+    else:
+        document = read_data(path)
+        changed = with_settings(document, settings) if settings and isinstance(document, Mapping) else document
+        job = DLRMTrainingJob.from_data(changed, where=str(path))
+    if vain is not None:
+        raise SettingsError(f"--set {vain}: does not change what is measured; hint: fields are {', '.join(_FIELDS)}")
     profiler, trainer = job.spec.profiler, job.spec.trainer
-    return {
+    found = {
         "backend": profiler.backend.option,
         "device_type": profiler.device_type,
         "batch_size_per_device": job.spec.model.batch_size_per_device,
@@ -143,3 +180,4 @@ def job_settings(path: Path) -> dict[str, Any]:
         "devices_per_node": trainer.devices_per_node,
         "optimizer": job.spec.model.embedding_optimizer.optimizer,
     }
+    return found if path is not None else {name: found[name] for name in (_FIELDS[each] for each in settings)}

@@ -16,7 +16,6 @@ from neuroshard_api.documents.table_files import parse_csv
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.failures import CommandError
-from neuroshard_costs.errors import BundleDeviceError
 from neuroshard_planner.baselines.torchrec import require_torchrec
 
 from neuroshard_dlrm.options import RequestOptions
@@ -40,14 +39,10 @@ class Plannable(ABC):
 class PlanArguments(TypedDict, total=False):
     """What is planned next to its tables; a job or a request says most of it itself."""
 
-    devices: int
-    """Devices in all nodes."""
+    devices: int | PathLike | Topology | Mapping[str, Any]
+    """Devices in all nodes; nodes and devices of each, as ``"2x8"``; or a topology, or its file."""
     device: str
     """A device of ``neuroshard devices``, such as ``h100-80gb``."""
-    nodes: int
-    """Nodes of these devices. If unset: as many as the device usually fills."""
-    topology: PathLike | Mapping[str, Any]
-    """A topology, or its file, in place of the three above."""
     batch_size: int
     """Samples per device and step. If unset: the table set's, else 8,192."""
     set: Mapping[str, Any]
@@ -57,9 +52,7 @@ class PlanArguments(TypedDict, total=False):
     dense: PathLike
     """File of the counted dense part. If unset: it is not counted."""
     bundle: PathLike
-    """Folder of cost models. If unset: the bundled ones of the device."""
-    any_device: bool
-    """Whether the cost models may be of another device; the plan warns of it."""
+    """Folder of cost models, or a device that has bundled ones. If unset: those of the device."""
     sample_batches: "Sequence[KeyedJaggedTensor]"
     """Global batches of a module, from which lookups and reuse are measured. If unset: one lookup per feature."""
 
@@ -87,7 +80,7 @@ def in_python() -> Iterator[None]:
     """Name arguments where an error of the command would name options."""
     try:
         yield
-    except (CommandError, BundleDeviceError) as error:
+    except CommandError as error:
         raise InputError(_OPTION.sub(_argument, str(error))) from error
 
 
@@ -121,10 +114,10 @@ def options_of(question: PlanArguments, *, where: str | None) -> RequestOptions:
     for name in ("dense", "bundle"):
         if name in given:
             given[name] = Path(given[name])
-    documents: dict[str, type[Document]] = {"topology": Topology, "constraints": Constraints}
-    for name, kind in documents.items():
-        if name in given:
-            given[name] = _document(given[name], kind, where=name)
+    if not isinstance(given.get("devices", 0), int | str):
+        given["devices"] = _document(given["devices"], Topology, where="devices")
+    if "constraints" in given:
+        given["constraints"] = _document(given["constraints"], Constraints, where="constraints")
     return replace(RequestOptions(tables=where), **given)
 
 

@@ -31,7 +31,7 @@ def chosen_algorithms(names: Sequence[str] | None) -> list[Algorithm]:
 
 
 def timed_comparison(
-    request: PlanRequest, algorithm: Algorithm, *, bundle: CostBundle, torchrec_seconds: float
+    request: PlanRequest, algorithm: Algorithm, *, bundle: CostBundle, torchrec_seconds: float = TORCHREC_SECONDS
 ) -> Timed:
     """Return the result and the time of one algorithm; TorchRec's planner has a problem where its limit passes.
 
@@ -42,8 +42,8 @@ def timed_comparison(
     if limit is not None:
         if threading.current_thread() is not threading.main_thread():
             raise CommandError(
-                "--torchrec-seconds: limits TorchRec's planner in the main thread alone; hint: leave torchrec out of "
-                "--algorithms"
+                "--algorithms: the time of TorchRec's planner is limited in the main thread alone; hint: leave "
+                "torchrec out of them"
             )
         with suppress(MissingPackageError):  # which the comparison reports
             require_torchrec("the algorithm torchrec")  # an import must not be cut off
@@ -51,18 +51,19 @@ def timed_comparison(
         with time_limit(limit):
             (found,) = compare(request, bundle=bundle, algorithms=(algorithm,))
     except TimeLimitError:
-        problem = f"TorchRec's planner took more than {limit:g} s; hint: raise --torchrec-seconds"
+        problem = (
+            f"TorchRec's planner took more than {limit:g} s; hint: torchrec_seconds of neuroshard_dlrm.compare raises "
+            "the limit"
+        )
         found = Comparison(algorithm=algorithm, evaluations=0, problem=problem)
     return Timed(comparison=found, seconds=time.perf_counter() - started)
 
 
-def torchrec_cost(
-    request: PlanRequest, *, bundle: CostBundle, seconds: float = TORCHREC_SECONDS
-) -> tuple[BaselineCost, ...]:
+def torchrec_cost(request: PlanRequest, *, bundle: CostBundle) -> tuple[BaselineCost, ...]:
     """Return the cost of TorchRec's own plan, or why it has none; nothing where TorchRec is not installed."""
     if find_spec("torchrec") is None:
         return ()
-    found = timed_comparison(request, Algorithm.TORCHREC, bundle=bundle, torchrec_seconds=seconds).comparison
+    found = timed_comparison(request, Algorithm.TORCHREC, bundle=bundle).comparison
     if found.outcome is None:
         return (BaselineCost(algorithm=Algorithm.TORCHREC, problem=found.problem),)
     total_ms, step_ms = found.outcome.predicted.total_ms, found.outcome.step.total_ms

@@ -29,7 +29,7 @@ FEW = 2
 DEFAULT_SAMPLES_PER_DEVICE = 8192
 _BATCH_SIZE = "spec.model.batchSizePerDevice"
 _RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})")
-_PRICE = re.compile(r"([\w.-]+)=(\d+(?:\.\d+)?)(?:/h)?")
+_PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:/h)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,30 +66,35 @@ def parse_counts(text: str) -> tuple[int, ...]:
     return tuple(sorted(counts))
 
 
-def parse_prices(texts: Sequence[str], device_types: Sequence[str]) -> dict[str, float]:
-    """Return prices of one device for an hour, by type, of ``h100-80gb=2.99/h``. Raises CommandError."""
+def parse_kinds(text: str | None) -> tuple[tuple[str, ...], dict[str, float]]:
+    """Return kinds of devices, and their prices for an hour, of ``h100-80gb=2.99/h,l40s-48gb=1.1/h``.
+
+    None: all that have bundled cost models, without prices. Raises CommandError.
+    """
+    if text is None:
+        return bundled_names(), {}
+    names: list[str] = []
     prices: dict[str, float] = {}
-    for text in texts:
-        found = _PRICE.fullmatch(text.strip())
-        if found is None or float(found[2]) == 0:
-            raise CommandError(f"--price: is not a device type's price (found {text!r}); hint: write h100-80gb=2.99/h")
-        name = found[1]
-        find_preset(name, option="--price")
-        if name not in device_types:
-            raise CommandError(
-                f"--price: {name} is not asked for; hint: name it in --device-types too, which are "
-                f"{', '.join(device_types)}"
-            )
-        if name in prices:
-            raise CommandError(f"--price: {name} is given twice; hint: leave one out")
-        prices[name] = float(found[2])
-    absent = next((name for name in device_types if name not in prices), None) if prices else None
+    for word in text.split(","):
+        name, is_priced, price = (part.strip() for part in word.partition("="))
+        find_preset(name)
+        if name in names:
+            raise CommandError(f"--device-type: {name} is given twice; hint: leave one out")
+        names.append(name)
+        if is_priced:
+            found = _PRICE.fullmatch(price)
+            if found is None or float(found[1]) == 0:
+                raise CommandError(
+                    f"--device-type: {name} has no such price of an hour (found {price!r}); hint: write {name}=2.99/h"
+                )
+            prices[name] = float(found[1])
+    absent = next((name for name in names if name not in prices), None) if prices else None
     if absent is not None:
         raise CommandError(
-            f"--price: {absent} has none, so that kinds could not be compared; hint: add --price {absent}=PRICE/h, or "
-            "leave the type out"
+            f"--device-type: {absent} has no price, so that kinds could not be compared; hint: write {absent}=PRICE/h, "
+            "or leave the kind out"
         )
-    return prices
+    return tuple(names), prices
 
 
 def kept_batch(source: Source, options: RequestOptions, *, of_all: int | None) -> Batch:
@@ -161,7 +166,7 @@ def planned_counts(
     devices = {request.topology.device.name: request.topology.device for request in requests}
     problems = [_costs(bundle, device)[1] for device in devices.values()]
     if bundle is not None and all(problems):
-        raise BundleDeviceError(f"--bundle: {bundle}: {problems[0]}; hint: ask for its device by --device-types")
+        raise BundleDeviceError(f"--bundle: {bundle}: {problems[0]}; hint: ask for its device by --device-type")
     planned = partial(_planned, bundle=bundle)
     if len(requests) <= FEW:
         for place, request in enumerate(requests):
@@ -199,6 +204,6 @@ def _costs(bundle: Path | None, device: DeviceType) -> tuple[CostBundle, str | N
         return bundled_bundle(device.name), problem
     except BundleNotFoundError as error:
         raise CommandError(
-            f"--device-types: {device.name} has no bundled cost models; hint: leave it out, or give its own by --bundle"
+            f"--device-type: {device.name} has no bundled cost models; hint: leave it out, or give its own by --bundle"
             f"; bundled are {', '.join(bundled_names())}"
         ) from error

@@ -147,7 +147,7 @@ def explain(plan: Plan | PathLike, table: str | None = None, *, bundle: PathLike
     document = found.document()
     with in_python():
         if bundle is not None:
-            costs = find_bundle(Path(bundle), document.request.topology.device, any_device=True)
+            costs = find_bundle(Path(bundle), document.request.topology.device)
         elif isinstance(plan, Plan):
             costs = found.costs()
         else:
@@ -218,4 +218,4 @@ def _asked(
 
 
 def _bundle(options: RequestOptions, request: PlanRequest) -> CostBundle:
-    return find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
+    return find_bundle(options.bundle, request.topology.device)

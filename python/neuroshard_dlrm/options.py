@@ -1,5 +1,6 @@
 """What is planned, on which devices, and within which limits, as plain values. Imports nothing that takes time."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -15,6 +16,12 @@ MOST_DEVICES = 4096
 """That a plan is priced on for a user who compares numbers of devices, or divides them."""
 BATCH_PLACEHOLDER = "{batch}"
 """In the path of a counted dense part: samples per device."""
+_FUNCTION = re.compile(r"[\w.]+:\w+")
+
+
+def names_function(name: str) -> bool:
+    """Return whether a word is a function, as ``package.module:function``, and not a file."""
+    return _FUNCTION.fullmatch(name) is not None and not Path(name).exists()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,16 +29,14 @@ class RequestOptions:
     """Options of what is planned; the help of ``neuroshard plan`` has the meaning of each."""
 
     tables: str | None = None
-    devices: int | None = None
-    nodes: int | None = None
+    devices: "int | str | Path | Topology | None" = None
+    """Devices in all nodes; nodes and devices of each, as ``2x8``; or a topology, or its file."""
     device_type: str | None = None
     batch_size: int | None = None
     set: Mapping[str, Any] = field(default_factory=dict)
     constraints: "Path | Constraints | None" = None
     dense: Path | None = None
-    topology: "Path | Topology | None" = None
     bundle: Path | None = None
-    any_device: bool = False
 
     def dense_path(self, batch_size: int) -> Path:
         """Return the file of the dense part that was counted for a number of samples per device."""

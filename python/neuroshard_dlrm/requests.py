@@ -6,7 +6,6 @@ becomes a job of defaults, whose trainer is not known, so that ``--set`` has the
 
 import json
 import logging
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -25,6 +24,7 @@ from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_api.job.job_file import JobFile, is_job_file, read_job_file
 from neuroshard_api.job.model import EmbeddingOptimizer
 from neuroshard_api.job.plan_request import counts_dense, dense_signature, plan_request, spec_request
+from neuroshard_api.job.settings import Settings, with_settings
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
 from neuroshard_api.process.failures import CommandError
@@ -32,10 +32,9 @@ from neuroshard_api.process.hints import say
 from neuroshard_api.process.missing_package import install_hint
 from neuroshard_planner.workload_store import read_workload
 
-from neuroshard_dlrm.devices import build_topology
+from neuroshard_dlrm.devices import build_topology, described_devices
 from neuroshard_dlrm.module_tables import read_module, with_managed_collision, with_module_limits, without_optimizers
-from neuroshard_dlrm.options import DEFAULT_BATCHES, RequestOptions
-from neuroshard_dlrm.settings import Settings, with_settings
+from neuroshard_dlrm.options import DEFAULT_BATCHES, RequestOptions, names_function
 
 if TYPE_CHECKING:
     from neuroshard_torchrec import ModelTables
@@ -67,11 +66,7 @@ _OF_DENSE = (
     "spec.experimental.communication.dense",
 )
 _DATA_TYPES = "spec.planner.dataTypes"
-_FUNCTION = re.compile(r"[\w.]+:\w+")
-"""A function as ``package.module:function``."""
-_OF_JOBS = frozenset(
-    {"tables", "devices", "nodes", "device_type", "topology", "bundle", "any_device", "dense", "batch_size", "set"}
-)
+_OF_JOBS = frozenset({"tables", "devices", "device_type", "bundle", "dense", "batch_size", "set"})
 """Options that hold for a job too: its devices may be elsewhere, and a command with torch counts its dense part."""
 _PRODUCT_LABEL = "nvidia.com/gpu.product"
 """Label of nodes with the product name of their GPUs."""
@@ -89,7 +84,7 @@ def read_source(name: str) -> Source:
         DropInError: there is no such function, or it returns something else.
         MissingPackageError: it names a function, and TorchRec is not installed.
     """
-    if _FUNCTION.fullmatch(name) and not Path(name).exists():
+    if names_function(name):
         return read_module(name, max_batches=DEFAULT_BATCHES)
     return read_document(name)
 
@@ -212,7 +207,7 @@ def _require_effect(path: str, ask: _Ask, options: RequestOptions, asked: _Asked
 def _request_again(given: PlanRequest, options: RequestOptions, algorithm: Algorithm | None) -> PlanRequest:
     """Return a request, at another batch size or for another algorithm where these are named. Raises CommandError."""
     require_no_options(
-        options, but=frozenset({"tables", "bundle", "any_device", "batch_size"}), where=options.tables or "the request"
+        options, but=frozenset({"tables", "bundle", "batch_size"}), where=options.tables or "the request"
     )
     changes: dict[str, object] = {}
     if options.batch_size is not None:
@@ -290,7 +285,7 @@ def _say_not_counted() -> None:
 
 def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:
     """Return the options with the devices of the job where they name none. Raises CommandError."""
-    if options.topology is not None:
+    if described_devices(options) is not None:
         return options
     spec = file.job.spec
     device_type = options.device_type or spec.profiler.device_type or _selected_product(spec)
@@ -301,8 +296,8 @@ def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:
         )
     if options.devices is not None:
         return replace(options, device_type=device_type)
-    nodes = options.nodes or spec.trainer.num_nodes
-    return replace(options, device_type=device_type, nodes=nodes, devices=nodes * spec.trainer.devices_per_node)
+    trainer = spec.trainer
+    return replace(options, device_type=device_type, devices=f"{trainer.num_nodes}x{trainer.devices_per_node}")
 
 
 def _selected_product(spec: Spec) -> str | None:

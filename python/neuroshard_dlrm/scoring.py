@@ -57,7 +57,7 @@ def given_plan(path: Path, options: RequestOptions, *, ask: Ask) -> tuple[PlanRe
 
 def answered(plan: GivenPlan, options: RequestOptions, *, where: str) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
     """Return the request of a plan that says it, and its shards. Raises CommandError where options say it again."""
-    require_no_options(options, but=frozenset({"bundle", "any_device"}), where=where)
+    require_no_options(options, but=frozenset({"bundle"}), where=where)
     if plan.replication is not None:
         raise CommandError(
             f"{where}: replication: plans with groups of devices have their price from the search alone; "
@@ -97,7 +97,7 @@ def _torchrec_plan(
         if world != asked:
             raise CommandError(
                 f"{path}: is for {world[0]} processes, {world[1]} per node, and the devices are {asked[0]}, {asked[1]} "
-                "per node; hint: give --devices and --nodes of the plan"
+                f"per node; hint: give --devices {world[0] // world[1]}x{world[1]}"
             )
         found = load_sharding_plan(exported)
     else:
@@ -112,5 +112,5 @@ def torchrec_tables(found: "ShardingPlan", request: PlanRequest, *, where: str) 
     tables = placements(found, request)
     problem = node_problem(found, request.topology.devices_per_node)
     if problem is not None:
-        raise CommandError(f"{where}: {problem}; hint: give --devices and --nodes of the plan")
+        raise CommandError(f"{where}: {problem}; hint: give the plan's own nodes, such as --devices 2x8")
     return tables

@@ -15,6 +15,7 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.resource import quantity
+from neuroshard_api.job.settings import with_settings
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import without_hint
@@ -24,7 +25,6 @@ from neuroshard_report.explain.divisions import Division, PartTimes, Room, best_
 
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import request_of
-from neuroshard_dlrm.settings import with_settings
 from neuroshard_dlrm.variants import Variant
 
 _DIVISIBLE = ("cpu", "memory", "ephemeral-storage")
@@ -181,7 +181,7 @@ def part_requests(
         part = topology.model_copy(update={"num_nodes": nodes, "devices_per_node": size // nodes})
         try:
             file = on_part(variant.file, size, room)
-            on = replace(options, topology=part, device_type=None)
+            on = replace(options, devices=part, device_type=None)
             request = request_of(file, on, algorithm=None, with_dense_of_jobs=True)
         except (CommandError, DocumentError) as error:
             return str(error)

@@ -14,10 +14,9 @@ from typing import Any, Final
 
 from neuroshard_api.documents.document import DocumentError, parse_data
 from neuroshard_api.job.job_file import JobFile
+from neuroshard_api.job.settings import Settings, require_field, with_settings
 from neuroshard_api.job.training_job import MAX_NAME_LENGTH, SWEEP_LABEL, VARIANT_ANNOTATION, DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
-
-from neuroshard_dlrm.settings import Settings, require_field, with_settings
 
 MAX_VARIANTS: Final = 32
 _TABLES: Final = "spec.model.embeddingTables"

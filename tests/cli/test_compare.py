@@ -2,7 +2,11 @@ import json
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm
+from neuroshard_costs.bundle import bundled_bundle
+from neuroshard_dlrm.comparing import timed_comparison
+from support.builders import request, table
 from support.cli.searches import quick
 
 OPTIONS = ("criteo-kaggle", *quick(4))
@@ -50,14 +54,14 @@ def test_an_unknown_algorithm_is_refused(neuroshard: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch and torchrec, where they are installed
-def test_torchrecs_planner_is_given_a_time(neuroshard: Any) -> None:
+def test_torchrecs_planner_is_given_a_time() -> None:
     """Its search may take minutes; the line says how to give it more."""
     pytest.importorskip("torchrec")
 
-    result = neuroshard("compare", *OPTIONS, "--algorithms", "torchrec", "--torchrec-seconds", "0.001", "--json")
+    asked = request(table("user"), table("item"), topology=preset("h100-80gb").topology(devices_per_node=2))
+    found = timed_comparison(asked, Algorithm.TORCHREC, bundle=bundled_bundle("h100-80gb"), torchrec_seconds=0.001)
 
-    (line,) = json.loads(result.out)
-    assert line["problem"] == "TorchRec's planner took more than 0.001 s; hint: raise --torchrec-seconds"
+    assert (found.comparison.problem or "").startswith("TorchRec's planner took more than 0.001 s; hint: ")
 
 
 def test_a_contradiction_is_an_error(neuroshard: Any) -> None:

@@ -63,8 +63,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_job_trains_under_two_plans_in_turns(neuroshard: Any, folder: Path) -> None:
     """On real processes: one table, one plot, and losses that differ by rounding alone."""
     out, plot = folder / "found.json", folder / "rounds.svg"
-    for name, algorithm in (("ours", "neuroshard"), ("greedy", "random")):
-        options = ("--algorithm", algorithm, "--out", folder / f"{name}.json")
+    for name, algorithm in (("ours", "NeuroShard"), ("greedy", "Random")):
+        options = ("--set", f"spec.planner.algorithm={algorithm}", "--out", folder / f"{name}.json")
         assert neuroshard("plan", folder / "tables.csv", *DEVICES, *options).code == 0
     result = neuroshard(
         *("compare-training", folder / "job.yaml", folder / "ours.json", folder / "greedy.json"),

@@ -8,7 +8,7 @@ import pytest
 from support.builders import job_data, tables
 from support.cli.searches import quick
 
-KINDS = ("--device-types", "h100-80gb")
+KINDS = ("--device-type", "h100-80gb")
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def table_file(tmp_path: Path) -> Path:
 def test_each_line_is_the_plan_for_these_devices(table_file: Path, tmp_path: Path, neuroshard: Any) -> None:
     """In processes of their own; text and page say the same."""
     page = tmp_path / "counts.html"
-    asked = (table_file, "--devices", "1..2,4", *KINDS, "--global-batch-size", "8193", "--price", "h100-80gb=3/h")
+    asked = (table_file, "--devices", "1..2,4", "--device-type", "h100-80gb=3/h", "--global-batch-size", "8193")
 
     found = json.loads(neuroshard("estimate", *asked, "--json").out)
     text = neuroshard("estimate", *asked, "--report", page)
@@ -86,16 +86,15 @@ def test_devices_without_room_are_told(neuroshard: Any) -> None:
         (("--devices", "8,many"), "--devices: is not a list of numbers (found 'many')"),
         (("--devices", "0,8"), "--devices: must be from 1 to 4,096 (found 0)"),
         (("--devices", ",".join(map(str, range(1, 66)))), "--devices: plans at most 64 numbers and kinds (found 65)"),
-        (("--device-types", "h100"), "--device-types: "),
-        (("--price", "h100-80gb"), "--price: is not a device type's price (found 'h100-80gb')"),
-        (("--price", "h100-80gb=0"), "--price: is not a device type's price"),
-        (("--price", "h100-80gb=1", "--price", "h100-80gb=2"), "--price: h100-80gb is given twice"),
-        (("--price", "a100-80gb=1"), "--price: a100-80gb is not asked for"),
-        (("--device-types", "h100-80gb,a100-80gb", "--price", "h100-80gb=2"), "--price: a100-80gb has none"),
+        (("--device-type", "h100"), "--device-type: "),
+        (("--device-type", "h100-80gb=cheap"), "--device-type: h100-80gb has no such price of an hour (found 'cheap')"),
+        (("--device-type", "h100-80gb=0"), "--device-type: h100-80gb has no such price of an hour (found '0')"),
+        (("--device-type", "h100-80gb=1,h100-80gb=2"), "--device-type: h100-80gb is given twice"),
+        (("--device-type", "h100-80gb=2,a100-80gb"), "--device-type: a100-80gb has no price"),
         (("--batch-size", "8", "--global-batch-size", "64"), "--global-batch-size: excludes a batch size per device"),
         (
-            ("--device-types", "h100-80gb,b200-180gb", "--devices", "4"),
-            "--device-types: b200-180gb has no bundled cost",
+            ("--device-type", "h100-80gb,b200-180gb", "--devices", "4"),
+            "--device-type: b200-180gb has no bundled cost",
         ),
         (("--bundle", "missing"), "missing"),
         (("--bundle", "a100-80gb"), "--bundle: a100-80gb: "),
@@ -104,7 +103,7 @@ def test_devices_without_room_are_told(neuroshard: Any) -> None:
 )
 def test_what_is_wrong_is_named(arguments: tuple[str, ...], sentence: str, neuroshard: Any) -> None:
     """With what was found, before anything is planned."""
-    kinds = () if "--device-types" in arguments else KINDS
+    kinds = () if "--device-type" in arguments else KINDS
 
     result = neuroshard("estimate", "criteo-kaggle", *kinds, *arguments)
 

@@ -90,7 +90,7 @@ def test_a_plan_is_explained_by_the_models_that_made_it(neuroshard: Any, plan: P
             "tables.json",
             "is a document 'table-set/v1', expected a DLRMTrainingJob\nhint: use `neuroshard plan`",
         ),
-        (("plan", "--devices", 2, "--device-type", "h100-80gb"), "topology.json", "hint: give it by --topology"),
+        (("plan", "--devices", 2, "--device-type", "h100-80gb"), "topology.json", "hint: give it by --devices"),
         (("explain",), "constraints.json", "expected 'plan/v3'\nhint: give it by --constraints"),
     ],
     ids=["explained job", "reported job", "run tables", "planned topology", "explained constraints"],
@@ -116,7 +116,7 @@ def test_cost_models_of_a_run_are_found_in_its_folder(neuroshard: Any, tmp_path:
     """Its plan is next to the profile; a plan elsewhere has the option in the hint."""
     folder = tmp_path / "run"
     shutil.copytree(bundled_root() / "h100-80gb", folder / "profile" / "bundle")
-    own = ["--topology", ROOT / "examples/topologies/generic-8x24gb.yaml", "--any-device"]
+    own = ["--devices", ROOT / "examples/topologies/generic-8x24gb.yaml"]
     own += ["--set", f"spec.experimental.planner.workBudget={QUICK_WORK}"]
     plan = folder / "plan.json"
     planned = neuroshard("plan", "criteo-kaggle", *own, "--bundle", folder / "profile" / "bundle", "--out", plan)

@@ -60,14 +60,14 @@ def planned(neuroshard: Any, folder: Path, *options: object, tables: tuple[Table
 def test_a_plan_of_each_kind_is_explained(neuroshard: Any, tmp_path: Path, settings: tuple[str, ...]) -> None:
     """Of two nodes, as the options of a job ask for it."""
     options = [part for each in settings for part in ("--set", each)]
-    plan = planned(neuroshard, tmp_path, *quick(8), "--nodes", 2, *options)
+    plan = planned(neuroshard, tmp_path, *quick("2x4"), *options)
 
     explained(neuroshard, plan)
 
 
 def test_a_plan_of_a_simple_rule_is_explained(neuroshard: Any, tmp_path: Path) -> None:
     """A plan of no search has reasons by the same models."""
-    explained(neuroshard, planned(neuroshard, tmp_path, *quick(4), "--algorithm", "size_lookup_greedy"))
+    explained(neuroshard, planned(neuroshard, tmp_path, *quick(4), "--set", "spec.planner.algorithm=SizeLookupGreedy"))
 
 
 def test_a_plan_of_tables_without_pooling_is_explained(neuroshard: Any, tmp_path: Path) -> None:

@@ -88,7 +88,7 @@ def test_a_log_becomes_a_job_that_every_command_takes(neuroshard: Any) -> None:
             },
         )  # fmt: skip
     files = sorted(map(str, Path("clicks").iterdir()))
-    result = neuroshard("init", "--data", *files, "--label", "clicked", "--dense", "age", *DIM)
+    result = neuroshard("init", *files, "--label", "clicked", "--dense", "age", *DIM)
 
     assert (result.code, result.err) == (0, "passed over: void: no value; day: timestamp[us]\n")
     file = job_of(result.out)
@@ -109,7 +109,7 @@ def test_a_log_becomes_a_job_that_every_command_takes(neuroshard: Any) -> None:
     assert all(each.reuse_histogram is not None for each in tables.values())
     require_readable(file.job, file.tables(), root=Path())
     assert neuroshard("validate", "job.yaml").code == 0
-    gpus = ("--devices", 4, "--device-type", "h100-80gb", "--algorithm", "dim_greedy")
+    gpus = ("--devices", 4, "--device-type", "h100-80gb", "--set", "spec.planner.algorithm=DimGreedy")
     assert neuroshard("plan", "job.yaml", *gpus).code == 0
 
 
@@ -117,7 +117,7 @@ def test_a_log_becomes_a_job_that_every_command_takes(neuroshard: Any) -> None:
 def test_the_lines_for_a_cluster_are_a_comment_away(neuroshard: Any) -> None:
     """With their comment signs removed, the job asks for 8 GPUs and has its volumes."""
     log()
-    text = neuroshard("init", "--data", "log.parquet", *DIM).out
+    text = neuroshard("init", "log.parquet", *DIM).out
     commented = re.compile(r"^( *)# (resourcesPerNode|image|persistentVolumeClaim|checkpoint):", re.MULTILINE)
     uncommented = commented.sub(r"\1\2:", text)
     spec = job_of(uncommented.replace("numProcPerNode: 1", "numProcPerNode: gpu")).job.spec
@@ -135,7 +135,7 @@ def test_small_data_has_small_batches(neuroshard: Any, count: int, batch_size: i
     ids = np.resize(COLUMNS["item"], count).astype(np.int32)
     columns = {"label": ids % 2, "item": ids, "price": (ids / 2).astype(np.float32)}
     pq.write_table(pa.table(columns), "log.parquet")
-    model = job_of(neuroshard("init", "--data", "log.parquet", *DIM).out).job.spec.model
+    model = job_of(neuroshard("init", "log.parquet", *DIM).out).job.spec.model
 
     assert model.batch_size_per_device == batch_size
     assert model.over_arch_layer_sizes == ((512, 512, 256) if count >= 1_000_000 else (256, 64))
@@ -157,7 +157,7 @@ def test_a_job_is_written_without_torch() -> None:
         "import sys\n"
         "for name in ('torch', 'torchrec', 'matplotlib', 'fbgemm_gpu'): sys.modules[name] = None\n"
         "from neuroshard_cli.main import main\n"
-        "sys.argv = ['neuroshard', 'init', '--data', 'log.parquet', '--embedding-dim', '16']\n"
+        "sys.argv = ['neuroshard', 'init', 'log.parquet', '--embedding-dim', '16']\n"
         "main()\n"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -205,7 +205,7 @@ def test_every_format_of_files_becomes_a_job(
     neuroshard: Any, made: Callable[[], Path], data_format: DataFormat, counts: tuple[int, int], missing: str | None
 ) -> None:
     """With the rules, the label, and the dense features of the format."""
-    result = neuroshard("init", "--data", made(), *DIM)
+    result = neuroshard("init", made(), *DIM)
     file = job_of(result.out)
 
     assert (result.code, file.job.spec.data.format, file.job.spec.data.missing) == (0, data_format, missing)
@@ -222,7 +222,7 @@ def test_a_log_of_ids_alone_is_a_job_without_dense_features(neuroshard: Any, col
         table = table.set_column(2, "price", table["price"].cast(pa.float64()))
     pq.write_table(table, "log.parquet")
 
-    result = neuroshard("init", "--data", "log.parquet", *DIM)
+    result = neuroshard("init", "log.parquet", *DIM)
     spec = job_of(result.out).job.spec
 
     assert (result.code, spec.model.num_dense_features, spec.data.dense_columns) == (0, 0, None)
@@ -251,7 +251,7 @@ def test_a_column_that_is_unlike_its_use_is_told(neuroshard: Any, kind: str) -> 
     """On stderr, and questions in the job, too; the job is valid as it is."""
     write, sentence = QUESTIONS[kind]
     write()
-    result = neuroshard("init", "--data", next(Path().iterdir()), *DIM)
+    result = neuroshard("init", next(Path().iterdir()), *DIM)
 
     assert result.code == 0, result.err
     assert sentence in result.err
@@ -265,7 +265,7 @@ def test_every_table_has_a_name_that_can_be_trained(neuroshard: Any) -> None:
     log(**{"type": COLUMNS["item"], "user.id": COLUMNS["item"], "user_id": COLUMNS["item"], "日": COLUMNS["item"]})
     names = {
         table.feature_names or (table.name,): table.name
-        for table in job_of(neuroshard("init", "--data", "log.parquet", *DIM).out).tables().tables
+        for table in job_of(neuroshard("init", "log.parquet", *DIM).out).tables().tables
     }
 
     assert names[("type",)] == "type_2"
@@ -281,7 +281,7 @@ def test_sessions_are_in_the_job(neuroshard: Any) -> None:
         "seen": [[row // 8] for row in range(COUNT)],
     }
     log(**columns)
-    result = neuroshard("init", "--data", "log.parquet", "--session", "session", "--time", "at", *DIM)
+    result = neuroshard("init", "log.parquet", "--session", "session", "--time", "at", *DIM)
     file = job_of(result.out)
 
     assert (file.job.spec.data.session_column, file.job.spec.data.time_column) == ("session", "at")
@@ -309,7 +309,7 @@ def test_a_question_that_the_data_does_not_answer_is_a_sentence(
 ) -> None:
     """With the option that answers it; no job is written."""
     log()
-    result = neuroshard("init", "--data", "log.parquet", *options, *DIM)
+    result = neuroshard("init", "log.parquet", *options, *DIM)
 
     assert (result.code, result.out) == (ExitCode.INVALID_INPUT, "")
     assert message in result.err.replace("\nhint:", "; hint:")
@@ -320,7 +320,7 @@ def test_files_that_no_pattern_names_are_refused(neuroshard: Any) -> None:
     """A shell expands a pattern, and the job has one path."""
     for name in ("clicks/0.parquet", "clicks/1.parquet", "clicks/2.parquet"):
         log(name)
-    result = neuroshard("init", "--data", "clicks/0.parquet", "clicks/1.parquet", *DIM)
+    result = neuroshard("init", "clicks/0.parquet", "clicks/1.parquet", *DIM)
 
     assert (result.code, result.out) == (ExitCode.INVALID_INPUT, "")
     assert "hint: put the pattern in quotes" in result.err
@@ -439,7 +439,7 @@ def test_a_broken_log_is_a_sentence_with_its_place(neuroshard: Any, kind: str) -
     write()
     written = sorted(Path().rglob("*"))
     data = next(each for each in written if each.name != "d" or each.is_dir())
-    result = neuroshard("init", "--data", data, *DIM)
+    result = neuroshard("init", data, *DIM)
 
     assert (result.code, result.out) == (ExitCode.INVALID_INPUT, "")
     assert message in result.err.replace("\nhint:", "; hint:")
@@ -453,7 +453,7 @@ def test_more_tables_than_a_config_map_holds_are_refused(neuroshard: Any, monkey
     monkeypatch.setattr("neuroshard_cli.shared.new_job.MAX_CONFIG_MAP_BYTES", 300)
     columns = {f"item_{number}": np.arange(4) for number in range(3)}
     pq.write_table(pa.table({"label": [0, 1, 0, 1], "price": np.ones(4), **columns}), "log.parquet")
-    result = neuroshard("init", "--data", "log.parquet", *DIM)
+    result = neuroshard("init", "log.parquet", *DIM)
 
     assert (result.code, result.out) == (ExitCode.INVALID_INPUT, "")
     assert "and a ConfigMap holds 300\nhint: write them with `neuroshard stats --out tables.json`" in result.err

@@ -34,7 +34,7 @@ VALID = {
     "report": ("mine.json", "--out", "report.html"),
     "export": ("mine.json",),
     "stats": ("log.parquet", "--embedding-dim", "16"),
-    "init": ("--data", "log.parquet", "--embedding-dim", "16", "--dense", "time"),
+    "init": ("log.parquet", "--embedding-dim", "16", "--dense", "time"),
     "cluster-sessions": (*LOG, "--out", "out", "--window", "5"),
     "profile": ("--backend", "simulated", "--device-type", "h100-80gb", "--out", "profile", "--budget", "1s"),
 }
@@ -54,7 +54,7 @@ def invalid(name: str, option: Any) -> Iterator[str]:
         yield from ("x", "", "-1" if option.min is None else f"{option.min - 1}")
         if option.max is not None:
             yield f"{option.max + 1}"
-        elif kind is int and name == "stats" and option.name not in {"max_samples", "batches"}:
+        elif kind is int and name == "stats" and option.name != "max_samples":
             yield f"{10**20}"
     elif get_origin(kind) is Literal:
         yield from ("other", "")

@@ -215,13 +215,13 @@ def test_a_job_becomes_a_page_of_what_its_workers_measured(neuroshard: Any, kube
         kubectl.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data})
 
     where = ("--namespace", kubectl.namespace)
-    unplanned = neuroshard("report", "--job", name, *where)
+    unplanned = neuroshard("report", name, *where)
     apply("job-plan-1", plan_json=plan.to_json())
-    unmeasured = neuroshard("report", "--job", name, *where)
+    unmeasured = neuroshard("report", name, *where)
     apply(f"{name}-report", step_report_json=own, progress_json=progress)
-    watched = neuroshard("report", "--job", name, *where, "--watch", "--out", tmp_path / "job.html")
+    watched = neuroshard("report", name, *where, "--watch", "--out", tmp_path / "job.html")
     apply(f"{name}-report", step_report_json=other, progress_json=progress)
-    replanned = neuroshard("report", "--job", name, *where)
+    replanned = neuroshard("report", name, *where)
 
     assert unplanned.code == 2
     assert "ConfigMap job-plan-1" in unplanned.err
@@ -237,7 +237,7 @@ def test_a_job_becomes_a_page_of_what_its_workers_measured(neuroshard: Any, kube
 
 def test_a_job_without_a_plan_has_no_page(neuroshard: Any, kubectl: Kubectl) -> None:
     """The command that shows when it has one is named."""
-    result = neuroshard("report", "--job", submitted(kubectl), "--namespace", kubectl.namespace)
+    result = neuroshard("report", submitted(kubectl), "--namespace", kubectl.namespace)
 
     assert result.code == 2
     assert "job: has no plan yet, it has no status yet" in result.err

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from neuroshard_cli.command_list import ENTRIES, CommandEntry
 from neuroshard_cli.main import run
+from neuroshard_cli.shared.earlier_options import EARLIER_OPTIONS
 from support.cli.searches import quick
 
 COMMAND = (sys.executable, "-c", "from neuroshard_cli.main import main; main()")
@@ -69,13 +70,13 @@ def test_a_plan_without_a_report_imports_only_what_it_uses(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--vrsion",), "No such option"),
+        (("--vrsion",), "did you mean --version"),
         (("plna",), "No such command"),
         (("plan",), "TABLES"),
-        (("plan", "t.csv", "--device", "8"), "No such option"),
+        (("plan", "t.csv", "--device", "8"), "did you mean --devices"),
         (("plan", "t.csv", "--devices", "eight"), "--devices"),
         (("plan", "t.csv", "--devices", "0"), "--devices"),
-        (("plan", "t.csv", "--algorithm", "lion"), "size_lookup_greedy"),
+        (("export", "p.json", "--format", "lion"), "perfetto"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
@@ -168,3 +169,21 @@ def test_output_that_the_terminal_cannot_show_is_replaced(tmp_path: Path) -> Non
 
     assert (found.returncode, found.stderr) == (0, "")
     assert "???????, 1 table" in found.stdout
+
+
+@pytest.mark.parametrize(
+    ("command", "option"), [(command, option) for command, gone in EARLIER_OPTIONS.items() for option in gone]
+)
+def test_an_option_of_earlier_days_names_what_says_it_now(
+    neuroshard: Callable[..., Any], command: str, option: str
+) -> None:
+    """The command has it no longer; options that the remedy names are those of the command."""
+    result = neuroshard(command, option, "word")
+    usage = neuroshard(command, "--help").out
+
+    assert (result.code, result.out) == (2, "")
+    assert f"{option}: is gone from `neuroshard {command}`\nhint: " in result.err
+    assert set(re.findall(r"--[a-z-]+", EARLIER_OPTIONS[command][option])) - {option} <= set(
+        re.findall(r"--[a-z-]+", usage)
+    )
+    assert not re.search(rf"{option}(?![\w-])", usage)

@@ -27,7 +27,7 @@ BROKEN: dict[str, tuple[tuple[str, ...], str]] = {
         "name,num_embeddings,embedding_dim,pooling_factor,zipf_exponant\na,10,8,1,1\n",
     ),
     "tables-infeasible": (("plan", "tables.json", *DEVICES), table_set(TABLE | {"num_embeddings": 10**12})),
-    "topology": (("plan", "criteo-kaggle", "--topology", "topology.yaml"), "schema_version: topology/v1\nnodes: 2\n"),
+    "topology": (("plan", "criteo-kaggle", "--devices", "topology.yaml"), "schema_version: topology/v1\nnodes: 2\n"),
     "plan": (("explain", "plan.json"), table_set(TABLE)),
     "job": (("run", "job.yaml"), "apiVersion: training.neuroshard.dev/v1alpha1\nkind: DLRMTrainingJob\nspec: 3\n"),
     "job-yaml": (("run", "job.yaml"), "kind: [\n"),

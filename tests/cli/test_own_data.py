@@ -74,7 +74,7 @@ def ran(folder: Path, *command: object) -> str:
 def test_a_public_log_goes_from_init_to_the_metrics_of_its_export(folder: Path) -> None:
     """Text ids, a column in another script, lists of texts, and nulls; the export predicts what was trained."""
     options = ("--label", "liked", "--dense", "возраст", "--ignore", "at", "--embedding-dim", 16)
-    written = ran(folder, NEUROSHARD, "init", "--data", "log/0.parquet", "log/1.parquet", *options)
+    written = ran(folder, NEUROSHARD, "init", "log/0.parquet", "log/1.parquet", *options)
     job = folder / "job.yaml"
     job.write_text(written.replace("  data:\n", "  data:\n    evaluationPath: log/1.parquet\n"), encoding="utf-8")
     tables = {(*each.feature_names, each.name)[0]: each for each in read_job_file(job).tables().tables}

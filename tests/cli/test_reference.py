@@ -36,5 +36,5 @@ def test_planning_has_few_options_in_groups_and_the_most_used_come_first(
     options = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", text, re.MULTILINE)
 
     assert titles[:4] == ["Arguments", "Most used", "What is planned", "Devices and cost models"]
-    assert options[:4] == ["--devices", "--nodes", "--device-type", "--batch-size"]
-    assert len(set(options) - {"--help"}) <= 18
+    assert options[:4] == ["--devices", "--device-type", "--batch-size", "--set"]
+    assert len(set(options) - {"--help"}) <= 13

@@ -107,12 +107,9 @@ def test_cost_models_add_torchrecs_own_plan(neuroshard: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ((), "PLAN or --job"),
-        (("plan.json", "--job", "a"), "plan.json and --job a"),
         (("plan.json", "--watch", "--out", "page.html"), "`neuroshard run` keeps its run.html up to date"),
-        (("--job", "a", "--watch"), "add --out FILE"),
-        (("plan.json", "--namespace", "team"), "--namespace: is of a job in a cluster"),
-        (("--job", "a", "--bundle", "models"), "without --bundle and --steps"),
+        (("a", "--watch"), "add --out FILE"),
+        (("a", "--bundle", "models"), "without --bundle and --steps"),
     ],
 )
 def test_options_of_another_source_are_refused(neuroshard: Any, arguments: tuple[str, ...], named: str) -> None:

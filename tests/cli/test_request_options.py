@@ -11,12 +11,12 @@ from neuroshard_api.documents.request import Algorithm, Constraints
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.job_file import read_job_file
 from neuroshard_api.job.plan_request import plan_request
+from neuroshard_api.job.settings import parse_settings
 from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm import requests
 from neuroshard_dlrm.devices import build_topology
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import build_request, read_source, request_of
-from neuroshard_dlrm.settings import parse_settings
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_trainer.dense_profile import dense_profile
 from support.builders import table, table_set
@@ -34,7 +34,7 @@ def test_the_table_sets_own_settings_are_the_defaults() -> None:
 
 def test_a_batch_that_does_not_divide_is_rounded_up() -> None:
     """Planning for a little more is safe, for less is not."""
-    request = build_request(replace(OPTIONS, devices=6, nodes=1), Algorithm.NEUROSHARD)
+    request = build_request(replace(OPTIONS, devices="1x6"), Algorithm.NEUROSHARD)
 
     assert request.batch_size_per_device == 10923
 
@@ -127,25 +127,21 @@ def test_repeated_lists_are_left_out_where_a_setting_says_it() -> None:
     assert request_of(tables, replace(given, set={}), None).deduplicate is None
 
 
-@pytest.mark.parametrize(
-    ("devices", "nodes", "expected"), [(4, None, (1, 4)), (8, None, (1, 8)), (64, None, (8, 8)), (64, 4, (4, 16))]
-)
-def test_devices_fill_nodes_as_their_type_usually_does(
-    devices: int, nodes: int | None, expected: tuple[int, int]
-) -> None:
-    """64 H100 stand in 8 nodes, unless --nodes says otherwise."""
-    topology = build_topology(replace(OPTIONS, devices=devices, nodes=nodes))
+@pytest.mark.parametrize(("devices", "expected"), [(4, (1, 4)), ("8", (1, 8)), ("64", (8, 8)), ("4x16", (4, 16))])
+def test_devices_fill_nodes_as_their_type_usually_does(devices: int | str, expected: tuple[int, int]) -> None:
+    """64 H100 stand in 8 nodes, unless nodes are named too."""
+    topology = build_topology(replace(OPTIONS, devices=devices))
 
     assert (topology.num_nodes, topology.devices_per_node) == expected
 
 
 def test_a_topology_file_describes_any_device(tmp_path: Path) -> None:
-    """It stands for the options --devices, --nodes and --device-type."""
+    """In the place of their number and their type."""
     topology = build_topology(OPTIONS)
     path = tmp_path / "topology.json"
     path.write_text(topology.to_json())
 
-    assert build_topology(RequestOptions(tables="", topology=path)) == topology
+    assert build_topology(RequestOptions(tables="", devices=str(path))) == topology
 
 
 @pytest.mark.parametrize(
@@ -154,15 +150,17 @@ def test_a_topology_file_describes_any_device(tmp_path: Path) -> None:
         ({"devices": None}, "--devices and --device-type"),
         ({"device_type": None}, "--devices and --device-type"),
         ({"device_type": "h100"}, "--device-type: .*hint: did you mean h100-80gb"),
-        ({"devices": 9, "nodes": 2}, "--devices: 9 do not fill 2 equal nodes"),
-        ({"devices": 17}, "--devices: 17 do not fill 3 equal nodes"),
-        ({"topology": Path("t.json")}, "--topology"),
+        ({"devices": 17}, "--devices: 17 do not fill 3 equal nodes; hint: .* 3x6"),
+        ({"devices": "0x8"}, "--devices: must be at least 1"),
+        ({"devices": "many", "device_type": None}, "--devices: is neither a number nor a file"),
+        ({"devices": Path("t.json"), "device_type": None}, "t.json: does not exist"),
+        ({"devices": Path("t.json")}, "--device-type: the topology of --devices already says it"),
     ],
-    ids=["no devices", "no type", "unknown type", "uneven", "default nodes", "two descriptions"],
+    ids=["no devices", "no type", "unknown type", "uneven", "none", "neither", "missing file", "two descriptions"],
 )
 def test_devices_described_badly_are_refused_by_the_options_name(changes: dict[str, object], words: str) -> None:
     """Too little, too much, or nothing that exists."""
-    with pytest.raises(CommandError, match=words):
+    with pytest.raises((CommandError, DocumentError), match=words):
         build_topology(replace(OPTIONS, **changes))  # type: ignore[arg-type]
 
 

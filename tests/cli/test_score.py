@@ -25,7 +25,7 @@ def greedy(neuroshard: Any, tmp_path: Path) -> Path:
     ]
     tables, plan = tmp_path / "tables.json", tmp_path / "greedy.json"
     tables.write_text(table_set(*members).to_json())
-    assert neuroshard("plan", tables, *DEVICES, "--algorithm", "size_greedy", "--out", plan).code == 0
+    assert neuroshard("plan", tables, *DEVICES, "--set", "spec.planner.algorithm=SizeGreedy", "--out", plan).code == 0
     return plan
 
 

@@ -43,6 +43,6 @@ def test_the_request_of_every_example_is_the_operators_byte_for_byte(path: Path,
     expected = unpack_files(contents_of(asked))["request.json"]
     topology = PlanRequest.from_json(expected).topology
 
-    found = build_request(RequestOptions(tables=str(job), topology=topology), None)
+    found = build_request(RequestOptions(tables=str(job), devices=topology), None)
 
     assert found.to_json().encode() == expected

@@ -119,7 +119,7 @@ def test_a_modules_plan_is_exported_and_explained_by_path(shop: Path, capsys: py
 
 def test_batches_give_lookups_reuse_and_repeated_lists(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of as many batches as are asked for: the function's may never end."""
-    code = run(["stats", "--module", "shop:model_and_batches", "--batches", "2", "--out", "tables.json"])
+    code = run(["stats", "shop:model_and_batches", "--out", "tables.json"])
     lines = {line.split()[0]: line.split() for line in capsys.readouterr().out.splitlines() if line}
 
     assert code == 0
@@ -132,7 +132,7 @@ def test_batches_give_lookups_reuse_and_repeated_lists(shop: Path, capsys: pytes
 @pytest.mark.usefixtures("shop")
 def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.CaptureFixture[str]) -> None:
     """As JSON it is the table set."""
-    assert run(["stats", "--module", "shop:model", "--json"]) == 0
+    assert run(["stats", "shop:model", "--json"]) == 0
 
     tables = TableSet.from_json(capsys.readouterr().out).tables
     assert [table.reuse_histogram for table in tables] == [None] * 4
@@ -141,7 +141,6 @@ def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.Captu
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("stats", "--module", "shop"), "'shop' names no function\nhint: give package.module:function"),
         (("plan", "shopp:model", *DEVICES), "there is no module 'shopp' in the working directory"),
         (("plan", "shop:nothing", *DEVICES), "shop has no function 'nothing'"),
         (("plan", "shop:value", *DEVICES), "shop has no function 'value'"),
@@ -150,24 +149,23 @@ def test_a_module_without_batches_has_declared_tables_alone(capsys: pytest.Captu
             "importing it failed: ModuleNotFoundError: No module",
         ),
         (("plan", "shop:broken", *DEVICES), "calling it failed: RuntimeError: no data today ("),
-        (("stats", "--module", "shop:leave"), "shop:leave: calling it failed: SystemExit: 3 ("),
-        (("stats", "--module", "leaving:model"), "importing it failed: SystemExit: no ("),
-        (("stats", "--module", "unread:model"), "importing it failed: SyntaxError: "),
-        (("stats", "--module", "shop:many_lines"), "calling it failed: ValueError: one two ("),
-        (("stats", "--module", "shop:inside_torch"), "shop.py, line "),
+        (("stats", "shop:leave"), "shop:leave: calling it failed: SystemExit: 3 ("),
+        (("stats", "leaving:model"), "importing it failed: SystemExit: no ("),
+        (("stats", "unread:model"), "importing it failed: SyntaxError: "),
+        (("stats", "shop:many_lines"), "calling it failed: ValueError: one two ("),
+        (("stats", "shop:inside_torch"), "shop.py, line "),
         (("plan", "shop:adamax", *DEVICES), "is trained by Adamax, whose state is not priced"),
         (("plan", "shop:text", *DEVICES), "returned a str, not a torch module"),
         (("plan", "shop:words", *DEVICES), "shop:words: has a str among the batches"),
         (
-            ("stats", "--module", "shop:named"),
+            ("stats", "shop:named"),
             "shop:named: found a dict\nhint: give KeyedJaggedTensors, or tuples of them",
         ),
-        (("stats", "--module", "shop:cut_off"), "reading its batches failed: OSError: no disk ("),
-        (("stats", "--module", "shop:dense"), "Linear has no EmbeddingBagCollection"),
-        (("stats", "day.tsv", "--module", "shop:model"), "--module: excludes DATA"),
-        (("stats", "--module", "shop:model", "--embedding-dim", "8"), "--module: excludes --embedding-dim"),
-        (("stats", "--module", "shop:model", "--format", "NPZ"), "--module: excludes --format"),
-        (("stats",), "DATA: is missing\nhint: give DATA and --embedding-dim, or --module"),
+        (("stats", "shop:cut_off"), "reading its batches failed: OSError: no disk ("),
+        (("stats", "shop:dense"), "Linear has no EmbeddingBagCollection"),
+        (("stats", "shop:model", "--embedding-dim", "8"), "--embedding-dim: belongs to a sample of data"),
+        (("stats", "shop:model", "--format", "NPZ"), "--format: belongs to a sample of data"),
+        (("stats", "day.tsv"), "--embedding-dim: is missing"),
         (("plan", *DEVICES), "TABLES: is missing\nhint: give a table set, a job, "),
     ],
     ids=lambda value: None if isinstance(value, str) else "-".join(value[:3]),
@@ -188,7 +186,7 @@ def test_what_cannot_be_read_is_one_sentence(
 def test_what_the_users_code_prints_is_no_output(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It goes to stderr: stdout is the result's, here JSON."""
     assert shop.is_dir()
-    assert run(["stats", "--module", "shop:noisy", "--json"]) == 0
+    assert run(["stats", "shop:noisy", "--json"]) == 0
     output = capsys.readouterr()
 
     assert len(TableSet.from_json(output.out).tables) == 4
@@ -212,7 +210,7 @@ def test_a_modules_optimizer_and_dense_part_count_unless_options_say_otherwise(s
     assert run(["plan", "shop:model", *DEVICES, "--out", "plan.json"]) == 0
     assert Plan.read(shop / "plan.json").request.optimizer.value == "rowwise_adagrad"
     for function, declared in (("adam", ["adam", "adam", None, None]), ("adamax", [None] * 4), ("model", [None] * 4)):
-        assert run(["stats", "--module", f"shop:{function}", "--out", "tables.json"]) == 0
+        assert run(["stats", f"shop:{function}", "--out", "tables.json"]) == 0
         assert [each.optimizer for each in TableSet.read(shop / "tables.json").tables] == declared
 
 
@@ -223,5 +221,5 @@ def test_without_torchrec_the_missing_package_is_named(
     assert shop.is_dir()
     monkeypatch.setitem(sys.modules, "torchrec", None)
 
-    assert run(["stats", "--module", "shop:model"]) == 5
+    assert run(["stats", "shop:model"]) == 5
     assert "the tables of a module needs TorchRec" in capsys.readouterr().err

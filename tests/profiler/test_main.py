@@ -41,7 +41,8 @@ def tables_file(tmp_path: Path) -> Path:
 def test_a_simulated_profile_is_whole(tmp_path: Path, tables_file: Path) -> None:
     """Records, hardware and a bundle that fit each other, all labelled simulated."""
     out = tmp_path / "profile"
-    options = ["--tables", str(tables_file), "--out", str(out), "--max-records", "30", "--devices-per-node", "8"]
+    options = ["--tables", str(tables_file), "--out", str(out), "--max-records", "30"]
+    options += ["--set", "spec.trainer.numProcPerNode=8"]
 
     assert main(["profile", *SIMULATED, *options]) == ExitCode.OK
     hardware, manifest = Hardware.read(out / "hardware.json"), load_bundle(out / "bundle").manifest

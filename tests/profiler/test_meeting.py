@@ -24,8 +24,10 @@ def command(out: Path, *, endpoint: str, meet_within: str = "300s") -> list[str]
     tables = out.with_suffix(".json")
     tables.write_text(table_set().to_json(), encoding="utf-8")
     arguments = ["profile", "--out", str(out), "--tables", str(tables)]
-    arguments += ["--backend", "torch_native", "--device", "cpu", "--optimizer", "sgd", "--batch-size", "256"]
-    arguments += ["--nodes", "4", "--devices-per-node", "1", "--procs", "1"]
+    arguments += ["--backend", "torch_native", "--device", "cpu", "--procs", "1"]
+    fields = ("model.embeddingOptimizer=SGD", "model.batchSizePerDevice=256", "trainer.numNodes=4")
+    arguments += [word for field in fields for word in ("--set", f"spec.{field}")]
+    arguments += ["--set", "spec.trainer.numProcPerNode=1"]
     return [
         *arguments,
         "--budget",

@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 def test_a_job_says_how_it_is_profiled() -> None:
     """Two processes of 512 samples each: tables serve 1,024."""
-    settings = ProfileSettings(out=Path("out"), **job_settings(EXAMPLES / "02-movielens.yaml"))
+    settings = ProfileSettings(out=Path("out"), **job_settings(EXAMPLES / "02-movielens.yaml", {}))
 
     assert (settings.backend, settings.device_type, settings.optimizer) == ("fbgemm", None, Optimizer.ROWWISE_ADAGRAD)
     assert (settings.num_nodes, settings.devices_per_node, settings.global_batch_size) == (1, 2, 1024)
@@ -25,7 +25,7 @@ def test_a_job_file_that_breaks_its_schema_is_named(tmp_path: Path) -> None:
     path.write_text("apiVersion: training.neuroshard.dev/v1alpha1\nkind: DLRMTrainingJob\nspec: {}\n", "utf-8")
 
     with pytest.raises(DocumentError, match=r"job.yaml: metadata: is missing"):
-        job_settings(path)
+        job_settings(path, {})
 
 
 def test_a_device_type_is_a_preset() -> None:

@@ -68,7 +68,7 @@ def written(folder: Path) -> dict[str, Path]:
 def test_files_give_the_plan_of_the_command(tmp_path: Path, name: str, kind: Callable[[Path], Any]) -> None:
     """Byte for byte, for each kind of file."""
     file = written(tmp_path)[name]
-    options = () if name == "job.yaml" else ("--algorithm", "dim_greedy")
+    options = () if name == "job.yaml" else ("--set", "spec.planner.algorithm=DimGreedy")
     found = ns.plan(kind(file), algorithm=None if name == "job.yaml" else "dim_greedy", **DEVICES)
 
     assert found.to_json() == command(tmp_path, file, "--devices", 2, "--device-type", "h100-80gb", *options)
@@ -89,7 +89,7 @@ def test_a_request_and_a_plan_say_all_that_is_planned(tmp_path: Path) -> None:
 def test_a_workload_is_planned_by_its_name(tmp_path: Path) -> None:
     """As by the command."""
     found = ns.plan("criteo-kaggle", algorithm="dim_greedy", **DEVICES)
-    options = ("--devices", 2, "--device-type", "h100-80gb", "--algorithm", "dim_greedy")
+    options = ("--devices", 2, "--device-type", "h100-80gb", "--set", "spec.planner.algorithm=DimGreedy")
 
     assert found.to_json() == command(tmp_path, "criteo-kaggle", *options)
 
@@ -119,7 +119,7 @@ def test_topology_and_constraints_are_dictionaries_or_files(tmp_path: Path) -> N
     (tmp_path / "topology.json").write_text(topology.to_json())
     limits = {"max_shards_per_table": 1}
     found = [
-        ns.plan(ROWS, algorithm="dim_greedy", topology=each, constraints=limits)
+        ns.plan(ROWS, algorithm="dim_greedy", devices=each, constraints=limits)
         for each in (tmp_path / "topology.json", json.loads(topology.to_json()))
     ]
 
@@ -179,16 +179,16 @@ def test_torchrecs_planner_is_limited_in_the_main_thread_alone() -> None:
         found = threads.submit(lambda: ns.compare(ROWS, algorithms=["torchrec"], **DEVICES)).exception()
         others = threads.submit(lambda: ns.compare(ROWS, algorithms=["random"], **DEVICES)).result()
 
-    assert str(found).startswith("torchrec_seconds: limits TorchRec's planner in the main thread alone; hint: leave")
+    assert str(found).startswith("algorithms: the time of TorchRec's planner is limited in the main")
     assert others.best == "random"
 
 
 @pytest.mark.parametrize(
     ("call", "kind", "words"),
     [
-        (lambda: ns.plan(ROWS), ns.InputError, "^devices and device: both are needed, or topology"),
+        (lambda: ns.plan(ROWS), ns.InputError, "^devices and device: both are needed, or a topology file as devices"),
         (lambda: ns.plan(ROWS, devices=2, device="h100"), ns.InputError, "^device: device type 'h100' is not known"),
-        (lambda: ns.plan(ROWS, devices=9, nodes=2, device="h100-80gb"), ns.InputError, "^devices: 9 do not fill 2"),
+        (lambda: ns.plan(ROWS, devices=17, device="h100-80gb"), ns.InputError, "^devices: 17 do not fill 3"),
         (lambda: ns.plan(3), ns.InputError, "^source: is an object of the type int"),
         (lambda: ns.plan("nothing.csv", **DEVICES), ns.DocumentError, "nothing.csv: does not exist"),
         (lambda: ns.plan("criteo-kagle", **DEVICES), ns.ExpectedError, "did you mean criteo-kaggle"),

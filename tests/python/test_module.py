@@ -12,7 +12,7 @@ from support.dropin.dropin_models import TwoTowers, batch
 pytestmark = [pytest.mark.torchrec, pytest.mark.filterwarnings("ignore:Please use DTensor:FutureWarning")]
 
 H100S = preset("h100-80gb").topology(devices_per_node=2)
-DEVICES = ("--devices", "2", "--device-type", "h100-80gb", "--algorithm", "dim_greedy")
+DEVICES = ("--devices", "2", "--device-type", "h100-80gb", "--set", "spec.planner.algorithm=DimGreedy")
 
 
 def test_a_module_gives_the_plan_of_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def test_a_plan_of_torchrec_is_scored_as_an_object() -> None:
     score = ns.score(sharding, TwoTowers(), devices=2, device="h100-80gb", batch_size=64)
 
     assert planner.last_plan is not None
-    assert score.plan.rows("shards") == ns.score(sharding, TwoTowers(), topology=json.loads(H100S.to_json())).plan.rows(
+    assert score.plan.rows("shards") == ns.score(sharding, TwoTowers(), devices=json.loads(H100S.to_json())).plan.rows(
         "shards"
     )
     assert len(score.plan.rows()) == len(planner.last_plan.tables)

@@ -61,7 +61,7 @@ def write_logs(folder: Path) -> None:
 def documented() -> list[str]:
     """Return the commands of the guides that make a table set of a log."""
     text = "".join(page.read_text(encoding="utf-8") for page in sorted(GUIDES.glob("*.md")))
-    return re.findall(r"^(?:    )?(neuroshard stats (?!.*--module).*)$", text, flags=re.MULTILINE)
+    return re.findall(r"^(?:    )?(neuroshard stats (?!\S+:).*)$", text, flags=re.MULTILINE)
 
 
 def trained_auc(run: Run, folder: Path, **data: Any) -> float:

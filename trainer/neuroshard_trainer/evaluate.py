@@ -39,8 +39,8 @@ def evaluate(
     *,
     data_format: DataFormat | None,
     quantized: bool,
-    batch_size: int,
     max_samples: int | None,
+    batch_size: int = 8192,
 ) -> ModelEvaluation:
     """Return the metrics of an export on data.
 
@@ -49,8 +49,8 @@ def evaluate(
         data: file, folder, pattern, or URL; relative ones begin in the working directory.
         data_format: of the data. None: that of the training.
         quantized: whether ``quantized.pt`` computes, and not ``model.pt``.
-        batch_size: samples at a time.
         max_samples: of all; they come from blocks at even distances. None: no limit.
+        batch_size: samples at a time.
 
     Raises:
         DocumentError, InputError: the export has no such model, or the data is not what it was trained on.

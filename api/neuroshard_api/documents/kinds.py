@@ -12,7 +12,7 @@ _USES = {
     "plan-request": "use `neuroshard plan`",
     "step-report": "use `neuroshard calibrate`",
     "table-set": "use `neuroshard plan`, or name it in spec.model.embeddingTablesFrom of a job",
-    "topology": "give it by --topology",
+    "topology": "give it by --devices",
     "torchrec-plan": "use `neuroshard score`",
 }
 """What to do with a document, by the kind in its schema_version."""

@@ -5,6 +5,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -158,6 +159,13 @@ class JobsClient:
             )
             with contextlib.closing(answer):
                 yield from answer.stream(decode_content=False)
+
+
+def names_job(target: str, *, namespace: str | None, context: str | None) -> bool:
+    """Return whether a word is the name of a job in a cluster, and not a path of this machine."""
+    path = Path(target)
+    is_path = path.exists() or "/" in target or path.suffix in {".json", ".gz", ".yaml", ".yml"}
+    return namespace is not None or context is not None or not is_path
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
-from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, parsed
+from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, names_job, parsed
 
 if TYPE_CHECKING:
     from neuroshard_api.job.training_job import DLRMTrainingJob
@@ -30,10 +30,10 @@ def approve(
     from neuroshard_cli.local.directory import RunDirectory
 
     directory = RunDirectory(Path(target))
-    if namespace is None and context is None and (directory.path.is_dir() or "/" in target):
-        plan = _approved_here(directory)
-    else:
+    if names_job(target, namespace=namespace, context=context):
         plan = _approved_in_cluster(target, namespace=namespace, context=context)
+    else:
+        plan = _approved_here(directory)
     say(f"plan {plan} is approved")
 
 

@@ -10,6 +10,7 @@ from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.output import check_writable, print_document, print_text
+from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.bundle import BundleManifest
@@ -32,7 +33,7 @@ def calibrate(
     ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The new directory, of the same kind as BUNDLE.")],
-    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Correct cost models by measurements: records of another machine, or the steps of a training.
 

@@ -8,7 +8,7 @@ import typer
 from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.output import print_document, print_text
-from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, takes_request_options
+from neuroshard_cli.shared.request_options import MOST_USED, JsonOption, takes_request_options
 
 if TYPE_CHECKING:
     from neuroshard_report.explain.comparison import Comparison
@@ -21,16 +21,7 @@ def compare(
     algorithms: Annotated[
         str | None, typer.Option(help="Those to compare, separated by commas. Default: all.", rich_help_panel=MOST_USED)
     ] = None,
-    torchrec_seconds: Annotated[
-        float,
-        typer.Option(
-            min=0.001,
-            max=1e6,
-            help="Time limit of TorchRec's planner, whose search grows with the tables.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = 60.0,
-    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Compare all algorithms on one request.
 
@@ -45,13 +36,13 @@ def compare(
     from neuroshard_report.terminal.progress import activity
 
     request = build_request(options, Algorithm.NEUROSHARD, with_dense_of_jobs=True)
-    bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
+    bundle = find_bundle(options.bundle, request.topology.device)
     wanted = chosen_algorithms(None if algorithms is None else algorithms.split(","))
     lines: list[Timed] = []
     with activity("comparing", is_silent=json) as shown:
         for number, algorithm in enumerate(wanted):
-            shown.begin(f"{algorithm}, {number + 1} of {len(wanted)} algorithms", done=number, total=len(wanted))
-            lines.append(timed_comparison(request, algorithm, bundle=bundle, torchrec_seconds=torchrec_seconds))
+            shown.begin(f"{number + 1}/{len(wanted)} {algorithm}", done=number, total=len(wanted))
+            lines.append(timed_comparison(request, algorithm, bundle=bundle))
     if json:
         regrets = regrets_of(timed.comparison for timed in lines)
         described = [_line(each.comparison, each.seconds, regrets.get(each.comparison.algorithm)) for each in lines]

@@ -10,6 +10,7 @@ from neuroshard_api.process.hints import say
 
 from neuroshard_cli.commands.compare_training import checked_plans, launch
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.request_options import DataDirOption, JsonOption
 
 
 def compare_accuracy(  # noqa: PLR0917 - typer passes by name
@@ -17,12 +18,9 @@ def compare_accuracy(  # noqa: PLR0917 - typer passes by name
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file with narrow types.")],
     seeds: Annotated[int, typer.Option(min=1, help="Pairs; the first has the job's seed, each other the next.")] = 3,
     steps: Annotated[int | None, typer.Option(min=1, help="Of each training. Default: the job's.")] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: JOB's."),
-    ] = None,
+    data_dir: DataDirOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the comparison (JSON).")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Train a job with a plan's narrow types and exactly, in pairs of equal seeds, and compare the accuracy."""
     from neuroshard_api.documents.accuracy_comparison import AccuracyComparison

@@ -15,6 +15,7 @@ from neuroshard_api.process.hints import say
 
 from neuroshard_cli.local.compared_script import SUFFIX, given_plans, request_file, script_command
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.request_options import DataDirOption, JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
@@ -38,17 +39,11 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
     ],
     rounds: Annotated[int, typer.Option(min=2, help="Rounds that count; one more comes before them.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each round under each plan.")] = 10,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: JOB's."),
-    ] = None,
+    data_dir: DataDirOption = None,
     arguments: Annotated[str | None, typer.Option(help="Of SCRIPT, as in a shell.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the comparison (JSON).")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the rounds' step times (SVG).")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON; errors are JSON too.")] = False,
-    plans_follow: Annotated[  # noqa: ARG001 - it only reads well
-        bool, typer.Option("--plans", help="Plan files follow; may be left out.")
-    ] = False,
+    json: JsonOption = False,
 ) -> None:
     """Train a job or a script under several plans in turns, from equal weights, and compare their step times."""
     from neuroshard_api.documents.training_comparison import TrainingComparison

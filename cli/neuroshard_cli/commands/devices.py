@@ -1,15 +1,13 @@
 """``neuroshard devices``: the device types that are known by name."""
 
 import json as json_format
-from typing import Annotated
-
-import typer
 
 from neuroshard_cli.shared.output import print_document, print_text
+from neuroshard_cli.shared.request_options import JsonOption
 
 
 def devices(
-    json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """List the device types with built-in data.
 

@@ -9,6 +9,7 @@ import typer
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.request_options import JsonOption
 
 
 def diff(
@@ -16,7 +17,7 @@ def diff(
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another plan file.")],
     *,
     report: Annotated[Path | None, typer.Option(help="Write the difference to this HTML file too.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the difference as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Compare two plans: tables that move, bytes that move, and the parts of the step that change.
 

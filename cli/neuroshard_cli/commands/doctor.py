@@ -13,6 +13,7 @@ from neuroshard_api.process.hints import in_lines
 
 from neuroshard_cli.command_list import ENTRIES
 from neuroshard_cli.shared.output import print_document
+from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -27,7 +28,7 @@ def doctor(
     command: Annotated[
         str | None, typer.Argument(help="A command, such as run: ends with 5 if it could not run here.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    json: JsonOption = False,
 ) -> int:
     """List the installed packages, and the missing packages of each command.
 

@@ -8,23 +8,23 @@ import typer
 from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import RequestOptions
 
-from neuroshard_cli.shared.completion import complete_device_types, complete_workloads
+from neuroshard_cli.shared.completion import complete_device_types
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
-from neuroshard_cli.shared.request_options import COSTS, MOST_USED, WHAT
+from neuroshard_cli.shared.request_options import (
+    MOST_USED,
+    BundleOption,
+    DenseOption,
+    JsonOption,
+    SetOption,
+    SourceArgument,
+)
 
 if TYPE_CHECKING:
     from neuroshard_report.explain.device_counts import DeviceCount
 
 
 def estimate(  # noqa: PLR0917 - typer passes by name
-    tables: Annotated[
-        str,
-        typer.Argument(
-            metavar="TABLES",
-            help="A job, a table set, package.module:function, or a name of `neuroshard workloads`.",
-            autocompletion=complete_workloads,
-        ),
-    ],
+    tables: SourceArgument,
     devices: Annotated[
         str,
         typer.Option(
@@ -32,21 +32,14 @@ def estimate(  # noqa: PLR0917 - typer passes by name
             rich_help_panel=MOST_USED,
         ),
     ] = "8..64",
-    device_types: Annotated[
+    device_type: Annotated[
         str | None,
         typer.Option(
-            help="Kinds to compare, of `neuroshard devices`, with commas between them. Default: those with bundled "
-            "cost models.",
+            metavar="TYPE[=PRICE/h],...",
+            help="Kinds to compare, of `neuroshard devices`, each with the price of a device for an hour or none, such "
+            "as h100-80gb=2.99/h. Default: those with bundled cost models.",
             rich_help_panel=MOST_USED,
             autocompletion=complete_device_types,
-        ),
-    ] = None,
-    price: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TYPE=PRICE/h",
-            help="Of one device for an hour, such as h100-80gb=2.99/h; once for each kind.",
-            rich_help_panel=MOST_USED,
         ),
     ] = None,
     global_batch_size: Annotated[
@@ -71,44 +64,24 @@ def estimate(  # noqa: PLR0917 - typer passes by name
     report: Annotated[
         Path | None, typer.Option(help="Write the curves to this HTML file too.", rich_help_panel=MOST_USED)
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="PATH=VALUE",
-            help="A field of a job, over what TABLES says; may be repeated.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    dense: Annotated[
-        Path | None,
-        typer.Option(
-            help="The counted dense part; {batch} in the path is the samples per device.", rich_help_panel=WHAT
-        ),
-    ] = None,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(
-            help="Cost models for the kind that they are of; other kinds have the bundled ones.", rich_help_panel=COSTS
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")] = False,
+    set_: SetOption = None,
+    dense: DenseOption = None,
+    bundle: BundleOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Plan a model on several numbers and kinds of devices: speed, memory, and price of a sample for each.
 
     Each line is the plan that `neuroshard plan` makes for these devices.
     """
-    from neuroshard_costs.bundle import bundled_names
+    from neuroshard_api.job.settings import parse_settings
     from neuroshard_dlrm.device_counts import (
         kept_batch,
         parse_counts,
-        parse_prices,
+        parse_kinds,
         planned_counts,
         requests_on,
     )
-    from neuroshard_dlrm.devices import find_preset
     from neuroshard_dlrm.requests import read_source
-    from neuroshard_dlrm.settings import parse_settings
     from neuroshard_planner.errors import InfeasibleError
     from neuroshard_report.device_counts import DeviceCounts
     from neuroshard_report.terminal.device_counts import render_device_counts
@@ -116,12 +89,8 @@ def estimate(  # noqa: PLR0917 - typer passes by name
 
     if report is not None:
         check_writable(report)
-    names = [word.strip() for word in device_types.split(",")] if device_types else list(bundled_names())
-    types = tuple(dict.fromkeys(names))
-    for name in types:
-        find_preset(name, option="--device-types")
+    types, prices = parse_kinds(device_type)
     counts = parse_counts(devices)
-    prices = parse_prices(price or (), types)
     options = RequestOptions(tables=tables, batch_size=batch_size, set=parse_settings(set_ or ()), dense=dense)
     source = read_source(tables)
     batch = kept_batch(source, options, of_all=global_batch_size)

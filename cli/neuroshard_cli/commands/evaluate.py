@@ -11,6 +11,7 @@ from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.choices import DataFormatChoice
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.model_evaluation import ModelEvaluation
@@ -25,10 +26,9 @@ def evaluate(  # noqa: PLR0917 - typer passes by name
         DataFormatChoice | None, typer.Option("--format", help="Format of DATA. Default: the training's.")
     ] = None,
     quantized: Annotated[bool, typer.Option("--quantized", help="Evaluate quantized.pt, and not model.pt.")] = False,
-    batch_size: Annotated[int, typer.Option(min=1, max=2**24, help="Samples at a time.")] = 8192,
     max_samples: Annotated[int | None, typer.Option(min=1, help="Maximum samples. Default: all.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the metrics (JSON).")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Compute loss, normalized entropy, AUC, and calibration of an exported model.
 
@@ -48,7 +48,6 @@ def evaluate(  # noqa: PLR0917 - typer passes by name
         data,
         data_format=None if data_format is None else DataFormat(data_format),
         quantized=quantized,
-        batch_size=batch_size,
         max_samples=max_samples,
     )
     if out is not None:

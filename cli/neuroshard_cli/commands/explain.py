@@ -8,6 +8,7 @@ import typer
 from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.shared.output import print_json, print_text
+from neuroshard_cli.shared.request_options import JsonOption
 
 
 def explain(
@@ -20,7 +21,7 @@ def explain(
         Path | None,
         typer.Option(help="The cost models that made the plan. Default: those in its folder, or the bundled ones."),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the explanation as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Explain a plan, or one of its tables.
 
@@ -34,7 +35,7 @@ def explain(
 
     document = read_plan(plan, must_fit=False)
     device = document.request.topology.device
-    costs = bundle_of_plan(document, plan) if bundle is None else find_bundle(bundle, device, any_device=True)
+    costs = bundle_of_plan(document, plan) if bundle is None else find_bundle(bundle, device)
     if table is None:
         of_plan = explain_plan(document, bundle=costs)
         fields, text = asdict(of_plan), render_plan_explanation(of_plan)

@@ -12,14 +12,15 @@ from neuroshard_cli.shared.output import print_document
 
 
 def init(
-    more: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[FILE...]", help="Further files of --data, where the shell expanded its pattern."),
-    ] = None,
-    *,
     data: Annotated[
-        str, typer.Option(help="The training data, as in spec.data.path: a file, a folder, a pattern, or a URL.")
+        list[str],
+        typer.Argument(
+            metavar="DATA...",
+            help="The training data, as in spec.data.path: a file, a folder, a pattern, or a URL; or the files of a "
+            "pattern, where the shell expanded it.",
+        ),
     ],
+    *,
     embedding_dim: EmbeddingDim,
     label: Annotated[
         str | None, typer.Option(help="Column of the label, 0 or 1. Default: the column label. Criteo's is known.")
@@ -53,7 +54,7 @@ def init(
 
     if time is not None and session is None:
         raise CommandError("--time: orders the samples of a session; hint: give --session too, or leave --time out")
-    place = pattern_of((data, *(more or ())))
+    place = pattern_of(data)
     opened = DataSet.of(
         place,
         data_format=DataFormat(data_format) if data_format else None,
@@ -63,14 +64,13 @@ def init(
         label=label,
         ignored=ignore or (),
         dense=dense or (),
-        setting="--data",
+        setting="DATA",
     )
     log = JobData.of(opened, place)
     log.require_readable(root=Path())
     sample = read_sample(opened, place, SampleSettings(max_samples=max_samples), numbers=log.numbers, is_silent=False)
     log.numbers.require_labels(place)
     options = {
-        "--data": place,
         "--label": label,
         "--embedding-dim": embedding_dim,
         "--dense": dense,
@@ -81,7 +81,7 @@ def init(
         "--format": data_format,
         "--max-samples": max_samples,
     }
-    print_document(job_text(log, sample, embedding_dim=embedding_dim, command=["init", *_given(options)]))
+    print_document(job_text(log, sample, embedding_dim=embedding_dim, command=["init", place, *_given(options)]))
     if log.passed_over:
         say(f"passed over: {log.passed_over}")
     for doubt in sample.doubts:

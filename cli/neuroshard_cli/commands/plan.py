@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
-from neuroshard_dlrm.choices import AlgorithmChoice
 from neuroshard_dlrm.options import RequestOptions
 
-from neuroshard_cli.shared.batch_sizes import parse_batch_sizes, print_sizes, requests_of, with_sizes
+from neuroshard_cli.shared.batch_sizes import print_sizes, requests_of, with_sizes
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
-from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, WHAT, takes_request_options
+from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, WHAT, JsonOption, takes_request_options
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import Plan
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 def plan(
     options: RequestOptions,
     *,
+    batch_sizes: tuple[int, ...],
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Write the plan to this file.", rich_help_panel=MOST_USED)
     ] = None,
@@ -38,13 +38,6 @@ def plan(
         typer.Option(
             help="Inputs as a trainer counted them (input-statistics.json), in place of the table set's.",
             rich_help_panel=WHAT,
-        ),
-    ] = None,
-    algorithm: Annotated[
-        AlgorithmChoice | None,
-        typer.Option(
-            help="How to search; all but the first are baselines. Default: a job's own, else neuroshard.",
-            rich_help_panel=SEARCH,
         ),
     ] = None,
     incumbent: Annotated[
@@ -61,17 +54,12 @@ def plan(
             rich_help_panel=SEARCH,
         ),
     ] = 0.0,
-    batch_sizes: Annotated[
-        str | None,
-        typer.Option(
-            help="Also show samples per second and memory at these samples per device, such as 4096,8192,16384; the "
-            "plan keeps its own.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
-    """Plan the placement of a model's embedding tables."""
+    """Plan the placement of a model's embedding tables.
+
+    Several numbers as --batch-size, such as 8192,4096,16384, are compared; the plan is for the first of them.
+    """
     from neuroshard_dlrm.devices import find_bundle
     from neuroshard_dlrm.requests import build_request
     from neuroshard_planner.errors import InfeasibleError
@@ -89,10 +77,9 @@ def plan(
     for path in (out, report):
         if path is not None:
             check_writable(path)
-    sizes = parse_batch_sizes(batch_sizes)
-    request = build_request(options, algorithm, with_dense_of_jobs=True)
-    sized = requests_of(options, algorithm, sizes)
-    bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
+    sized = requests_of(options, batch_sizes)
+    request = sized[0] if sized else build_request(options, None, with_dense_of_jobs=True)
+    bundle = find_bundle(options.bundle, request.topology.device)
     request, *sized = _measured((request, *sized), statistics)
     before = None if incumbent is None else read_incumbent(incumbent, price_ms_per_gib=move_price)
     of_sizes: list[BatchSize] = []

@@ -8,6 +8,7 @@ import typer
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, progress_console
+from neuroshard_cli.shared.request_options import JsonOption
 
 
 def pretrain(
@@ -21,7 +22,7 @@ def pretrain(
         int | None, typer.Option(min=1, help="Most passes over the samples. Default: those of the bundled bundles.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Equal seeds give equal bundles on equal libraries.")] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Train cost models on a simulated device.
 

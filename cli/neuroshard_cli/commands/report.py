@@ -9,7 +9,7 @@ from neuroshard_api.process.hints import say
 from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.cluster.job_page import job_page, write_live_page
-from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client
+from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, names_job
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.run_page import run_page
 from neuroshard_cli.shared.output import print_document, write_file
@@ -19,17 +19,18 @@ if TYPE_CHECKING:
 
 
 def report(
-    plan: Annotated[
-        Path | None, typer.Argument(metavar="PLAN", help="A plan file, or the folder of a run.", show_default=False)
-    ] = None,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN|RUN_DIR|JOB",
+            help="A plan file, the folder of a run, or the name of a DLRMTrainingJob in a cluster.",
+        ),
+    ],
     *,
-    job: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A DLRMTrainingJob in a cluster, instead of a plan.")
-    ] = None,
     namespace: NamespaceOption = None,
     context: ContextOption = None,
     watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="With --job: write the file again until the job has ended.")
+        bool, typer.Option("--watch", "-w", help="Of a JOB: write the file again until the job has ended.")
     ] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file. Default: stdout.")] = None,
     bundle: Annotated[
@@ -47,20 +48,20 @@ def report(
 
     The file loads nothing from elsewhere, and reads well in light and dark and on paper.
     """
-    _require_one_source(plan, job, watch=watch, out=out, of_plan=bundle is not None or steps is not None)
-    for option, value in (("--namespace", namespace), ("--context", context)):
-        if job is None and value is not None:
-            raise CommandError(f"{option}: is of a job in a cluster; hint: name it with --job, or leave the option out")
-    if job is not None:
+    is_job = names_job(source, namespace=namespace, context=context)
+    _require_fitting_options(
+        source, is_job=is_job, watch=watch, out=out, of_plan=bundle is not None or steps is not None
+    )
+    if is_job:
         with jobs_client(context, namespace) as jobs:
             if watch and out is not None:
-                for version, _ in enumerate(write_live_page(jobs, job, out)):
+                for version, _ in enumerate(write_live_page(jobs, source, out)):
                     if not version:
-                        say(f"report written to {out}, and again until {job} has ended")
+                        say(f"report written to {out}, and again until {source} has ended")
                 return
-            page, _ = job_page(jobs, job)
+            page, _ = job_page(jobs, source)
     else:
-        assert plan is not None, "one of them is given"
+        plan = Path(source)
         page = _run_page(plan) if plan.is_dir() else _plan_page(plan, bundle=bundle, steps=steps)
     if out is None:
         print_document(page)
@@ -69,18 +70,14 @@ def report(
         say(f"report written to {out}")
 
 
-def _require_one_source(plan: Path | None, job: str | None, *, watch: bool, out: Path | None, of_plan: bool) -> None:
+def _require_fitting_options(source: str, *, is_job: bool, watch: bool, out: Path | None, of_plan: bool) -> None:
     """Raise CommandError for options that do not fit what is reported."""
-    if (plan is None) == (job is None):
-        found = "none" if plan is None else f"{plan} and --job {job}"
-        raise CommandError(f"PLAN or --job: one of them is needed, found {found}; hint: give a plan, a run, or a job")
-    if watch and (job is None or out is None):
-        hint = "`neuroshard run` keeps its run.html up to date by itself" if job is None else "add --out FILE"
-        raise CommandError(f"--watch: needs --job and --out; hint: {hint}")
-    if of_plan and (plan is None or plan.is_dir()):
+    if watch and (not is_job or out is None):
+        hint = "add --out FILE" if is_job else "`neuroshard run` keeps its run.html up to date by itself"
+        raise CommandError(f"--watch: needs a job in a cluster, and --out; hint: {hint}")
+    if of_plan and (is_job or Path(source).is_dir()):
         raise CommandError(
-            f"{plan or job}: is a {'job' if plan is None else 'run'}, without --bundle and --steps; "
-            "hint: give its plan as a file"
+            f"{source}: is a {'job' if is_job else 'run'}, without --bundle and --steps; hint: give its plan as a file"
         )
 
 

@@ -10,6 +10,7 @@ from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.output import print_document, print_text, progress_console, write_file
+from neuroshard_cli.shared.request_options import DataDirOption, JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
@@ -26,13 +27,8 @@ def run(  # noqa: PLR0917 - typer passes by name
         Path | None, typer.Option(help="Cost models to plan with, instead of measuring this machine.")
     ] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan to train under, instead of profiling and planning.")] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, file_okay=False, help="Where relative paths of spec.data begin. Default: FILE's folder."
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")] = False,
+    data_dir: DataDirOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Profile, plan, and train a job on this machine.
 

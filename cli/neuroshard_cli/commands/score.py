@@ -11,7 +11,7 @@ from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.output import check_writable, print_json, print_text, write_file
-from neuroshard_cli.shared.request_options import MOST_USED, takes_request_options
+from neuroshard_cli.shared.request_options import MOST_USED, JsonOption, takes_request_options
 
 
 @takes_request_options
@@ -25,7 +25,7 @@ def score(
         Path | None,
         typer.Option("--out", "-o", help="Write the plan with its price to this file.", rich_help_panel=MOST_USED),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Price any plan: its cost, its losses, and the gain of moving three tables.
 
@@ -41,7 +41,7 @@ def score(
     if out is not None:
         check_writable(out)
     request, tables = given_plan(plan, options, ask=partial(build_request, options, with_dense_of_jobs=True))
-    bundle = find_bundle(options.bundle, request.topology.device, any_device=options.any_device)
+    bundle = find_bundle(options.bundle, request.topology.device)
     scored = scored_plan(request, tables, bundle=bundle)
     explanation, moves = scored.explanation, scored.moves
     if out is not None:

@@ -12,6 +12,7 @@ from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.cluster.jobs_client import ContextOption, JobsClient, NamespaceOption, jobs_client, parsed
 from neuroshard_cli.shared.output import print_document, print_json, print_text, progress_console
+from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.job.training_job import DLRMTrainingJob
@@ -35,7 +36,7 @@ def status(  # noqa: PLR0917 - typer passes by name
     sweep: Annotated[
         str | None, typer.Option(help="Name of a sweep, in place of JOB: its variants are listed, best first.")
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the job's status as JSON; errors are JSON too.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Show a job's stages, costs, and last failure."""
     from neuroshard_report.terminal.job import render_job

@@ -13,9 +13,15 @@ from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import MOST_DEVICES, RequestOptions
 
 from neuroshard_cli.commands.run import require_local, require_trainable
-from neuroshard_cli.shared.completion import complete_device_types
 from neuroshard_cli.shared.output import print_document, print_text, progress_console, write_file
-from neuroshard_cli.shared.request_options import COSTS, MOST_USED, WHAT
+from neuroshard_cli.shared.request_options import (
+    MOST_USED,
+    BundleOption,
+    DataDirOption,
+    DenseOption,
+    DeviceTypeOption,
+    JsonOption,
+)
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.request import PlanRequest
@@ -50,37 +56,15 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     run: Annotated[
         bool, typer.Option("--run", help="Train the variants on this machine.", rich_help_panel=MOST_USED)
     ] = False,
-    device_type: Annotated[
-        str | None,
-        typer.Option(
-            help="A device of `neuroshard devices`. Default: the job's; with --run, this machine is measured.",
-            rich_help_panel=MOST_USED,
-            autocompletion=complete_device_types,
-        ),
-    ] = None,
-    bundle: Annotated[
-        Path | None,
-        typer.Option(help="Directory of cost models. Default: the device type's.", rich_help_panel=COSTS),
-    ] = None,
-    dense: Annotated[
-        Path | None,
-        typer.Option(
-            help="The dense part of all variants, counted elsewhere; {batch} in the path is the samples per device. "
-            "Default: each is counted.",
-            rich_help_panel=WHAT,
-        ),
-    ] = None,
-    data_dir: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True, file_okay=False, help="With --run: where relative paths of spec.data begin. Default: JOB's."
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")] = False,
+    device_type: DeviceTypeOption = None,
+    bundle: BundleOption = None,
+    dense: DenseOption = None,
+    data_dir: DataDirOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Divide devices among variants of a job so that all train in the least time, write a job for each, and train them.
 
-    An interrupted sweep resumes where it stopped.
+    With --run and without --device-type, this machine is measured. An interrupted sweep resumes where it stopped.
     """
     from neuroshard_api.job.job_file import read_job_file
     from neuroshard_dlrm.sweeps import require_one_dense_part, require_sweepable
@@ -199,7 +183,7 @@ def _chosen(
         topology = request_of(file, asked, algorithm=None).topology
         if models is None or not models.exists():
             models = bundled_root() / (topology.device.name if models is None else models.name)
-    found = find_bundle(options.bundle, topology.device, any_device=False)
+    found = find_bundle(options.bundle, topology.device)
     room = Room(num_nodes=topology.num_nodes, devices_per_node=topology.devices_per_node)
     if is_run and room.num_nodes > 1:
         raise CommandError(

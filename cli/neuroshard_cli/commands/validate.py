@@ -11,6 +11,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.output import print_document
+from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.document import Document
@@ -30,7 +31,7 @@ def validate(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Job files, documents, record files, bundle directories.")
     ],
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """Check files, and list every problem of every file.
 

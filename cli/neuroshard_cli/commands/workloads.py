@@ -1,15 +1,13 @@
 """``neuroshard workloads``: the public models that come with the package."""
 
 import json as json_format
-from typing import Annotated
-
-import typer
 
 from neuroshard_cli.shared.output import print_document, print_text
+from neuroshard_cli.shared.request_options import JsonOption
 
 
 def workloads(
-    json: Annotated[bool, typer.Option("--json", help="Print the list as JSON.")] = False,
+    json: JsonOption = False,
 ) -> None:
     """List the bundled table sets of public models."""
     from neuroshard_planner.workload_store import read_workload, workload_names

@@ -1,4 +1,4 @@
-"""``--batch-sizes`` of ``neuroshard plan``: the list, a request for each, and what each comes to as plain data."""
+"""``--batch-size`` with several numbers: the list, a request for each, and what each comes to as plain data."""
 
 import json
 from collections.abc import Sequence
@@ -20,36 +20,36 @@ _MOST_SAMPLES = 2**24
 
 
 def parse_batch_sizes(text: str | None) -> tuple[int, ...]:
-    """Return a list of samples per device, such as ``4096,8192``; none for None. Raises CommandError."""
+    """Return the samples per device of a text such as ``8192`` or ``8192,4096``; none for None. Raises CommandError."""
     if text is None:
         return ()
-    hint = "hint: give whole numbers with commas between them, each once, such as 4096,8192,16384"
+    hint = "hint: give a whole number, or several with commas between them, each once, such as 8192,4096"
     words = [word.strip() for word in text.split(",")]
     for word in words:
         if not (word.isascii() and word.isdigit() and 1 <= int(word) <= _MOST_SAMPLES):
-            raise CommandError(
-                f"--batch-sizes: is not a list of numbers from 1 to {_MOST_SAMPLES:,} (found {word!r}); {hint}"
-            )
+            raise CommandError(f"--batch-size: is not a number from 1 to {_MOST_SAMPLES:,} (found {word!r}); {hint}")
     sizes = tuple(map(int, words))
     twice = next((size for size in sizes if sizes.count(size) > 1), None)
     if twice is not None:
-        raise CommandError(f"--batch-sizes: has {twice} twice; {hint}")
+        raise CommandError(f"--batch-size: has {twice} twice; {hint}")
     if len(sizes) > MOST_SIZES:
-        raise CommandError(f"--batch-sizes: plans at most {MOST_SIZES} sizes (found {len(sizes)}); hint: give fewer")
+        raise CommandError(f"--batch-size: plans at most {MOST_SIZES} sizes (found {len(sizes)}); hint: give fewer")
     return sizes
 
 
-def requests_of(options: RequestOptions, algorithm: str | None, sizes: tuple[int, ...]) -> "list[PlanRequest]":
-    """Return the request of the options at each batch size. Raises CommandError or DocumentError."""
+def requests_of(options: RequestOptions, sizes: tuple[int, ...]) -> "list[PlanRequest]":
+    """Return the request of the options at each of several batch sizes; none for one. Raises as `build_request`."""
     from neuroshard_dlrm.requests import build_request
 
-    if options.dense is not None and BATCH_PLACEHOLDER not in str(options.dense) and len(sizes) > 1:
+    if len(sizes) < 2:  # noqa: PLR2004 - there is nothing to compare
+        return []
+    if options.dense is not None and BATCH_PLACEHOLDER not in str(options.dense):
         raise CommandError(
-            f"--batch-sizes: a dense part is counted for one batch size (found --dense {options.dense})"
+            f"--batch-size: a dense part is counted for one batch size (found --dense {options.dense})"
             f"; hint: count it for each, and give the files' name with {BATCH_PLACEHOLDER} in the place of the number: "
             f"--dense dense-{BATCH_PLACEHOLDER}.json"
         )
-    return [build_request(replace(options, batch_size=size), algorithm, with_dense_of_jobs=True) for size in sizes]
+    return [build_request(replace(options, batch_size=size), None, with_dense_of_jobs=True) for size in sizes]
 
 
 def print_sizes(found: "Sequence[BatchSize]", *, source: str, as_json: bool) -> None:

@@ -2,10 +2,11 @@
 
 
 def complete_device_types(incomplete: str) -> list[str]:
-    """Return the device types with built-in data that begin so."""
+    """Return the device types with built-in data that begin so, of a list with commas its last word."""
     from neuroshard_api.documents.presets import load_presets
 
-    return [name for name in load_presets() if name.startswith(incomplete)]
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in load_presets() if name.startswith(last)]
 
 
 def complete_workloads(incomplete: str) -> list[str]:

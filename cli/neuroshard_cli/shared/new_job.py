@@ -154,7 +154,7 @@ def pattern_of(places: Sequence[str]) -> str:
         if {str(PurePath(place)) for place in places} == {str(each) for each in found if each.is_file()}:
             return pattern
     raise CommandError(
-        f"--data: the shell made {len(places):,} files of the pattern, which no single pattern names"
+        f"DATA: the shell made {len(places):,} files of the pattern, which no single pattern names"
         "; hint: put the pattern in quotes, so that the job has it"
     )
 

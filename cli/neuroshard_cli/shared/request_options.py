@@ -1,4 +1,4 @@
-"""The options that describe what to plan, common to several commands, as typer shows them."""
+"""Options that several commands share, as typer shows them, and those of a request as one argument."""
 
 import functools
 import inspect
@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
+from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.options import RequestOptions
 from typer.models import ArgumentInfo
 
+from neuroshard_cli.shared.batch_sizes import parse_batch_sizes
 from neuroshard_cli.shared.completion import complete_device_types, complete_workloads
 
 MOST_USED = "Most used"
@@ -19,86 +21,81 @@ COSTS = "Devices and cost models"
 SEARCH = "Search"
 """Titles of groups of options in the help."""
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        exists=True,
+        file_okay=False,
+        help="Where relative paths of spec.data begin in a training here. Default: the folder of the job's file.",
+    ),
+]
+SourceArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="TABLES",
+        help="A table set (YAML, JSON, CSV); a job, request, or plan file; package.module:function, which returns "
+        "a TorchRec module or (module, batches); or a name of `neuroshard workloads`.",
+        autocompletion=complete_workloads,
+    ),
+]
+DeviceTypeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="A device of `neuroshard devices`. Default: a job's own.",
+        rich_help_panel=MOST_USED,
+        autocompletion=complete_device_types,
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="PATH=VALUE",
+        help="A field of a job, over what TABLES says, such as spec.planner.maxMemoryPerDevice=70Gi; may be repeated.",
+        rich_help_panel=MOST_USED,
+    ),
+]
+DenseOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="The dense part as `python -m neuroshard_trainer.dense_profile` counted it; {batch} in the path is "
+        "the samples per device. Default: a job's is counted, where TorchRec is installed.",
+        rich_help_panel=WHAT,
+    ),
+]
+BundleOption = Annotated[
+    Path | None,
+    typer.Option(
+        help="Directory of cost models, or a device that has bundled ones. Default: the device type's.",
+        rich_help_panel=COSTS,
+    ),
+]
+
 _SHOWN: Mapping[str, Any] = {
-    "tables": Annotated[
-        str | None,
-        typer.Argument(
-            metavar="TABLES",
-            help="A table set (YAML, JSON, CSV); a job, request, or plan file; package.module:function, which returns "
-            "a TorchRec module or (module, batches); or a name of `neuroshard workloads`.",
-            autocompletion=complete_workloads,
-        ),
-    ],
+    "tables": SourceArgument,
     "devices": Annotated[
-        int | None, typer.Option(min=1, help="Devices in all nodes. Default: a job's own.", rich_help_panel=MOST_USED)
-    ],
-    "nodes": Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Nodes they stand in. Default: as many as the device type usually fills.",
-            rich_help_panel=MOST_USED,
-        ),
-    ],
-    "device_type": Annotated[
         str | None,
         typer.Option(
-            help="A device of `neuroshard devices`. Default: a job's own.",
+            help="Devices in all nodes, such as 16; nodes and devices of each, such as 2x8; or a topology file. "
+            "Default: a job's own, in as many nodes as the device type usually fills.",
             rich_help_panel=MOST_USED,
-            autocompletion=complete_device_types,
         ),
     ],
+    "device_type": DeviceTypeOption,
     "batch_size": Annotated[
-        int | None,
+        str | None,
         typer.Option(
-            min=1,
-            max=2**24,
             help="Samples per device and step. Default: that of the table set or job, else 8192.",
             rich_help_panel=MOST_USED,
         ),
     ],
-    "set": Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="PATH=VALUE",
-            help="A field of a job, over what TABLES says, such as spec.planner.maxMemoryPerDevice=70Gi; may be "
-            "repeated.",
-            rich_help_panel=WHAT,
-        ),
-    ],
+    "set": SetOption,
     "constraints": Annotated[
         Path | None, typer.Option(help="A constraints file, for single tables.", rich_help_panel=WHAT)
     ],
-    "dense": Annotated[
-        Path | None,
-        typer.Option(
-            help="The dense part as `python -m neuroshard_trainer.dense_profile` counted it; {batch} in the path is "
-            "the batch size.",
-            rich_help_panel=WHAT,
-        ),
-    ],
-    "topology": Annotated[
-        Path | None,
-        typer.Option(
-            help="Devices described by a topology file, instead of --devices, --nodes, and --device-type.",
-            rich_help_panel=COSTS,
-        ),
-    ],
-    "bundle": Annotated[
-        Path | None,
-        typer.Option(
-            help="Directory of cost models, or a device that has bundled ones. Default: the device type's.",
-            rich_help_panel=COSTS,
-        ),
-    ],
-    "any_device": Annotated[
-        bool,
-        typer.Option(
-            "--any-device",
-            help="Plan with cost models of another device; the plan warns of it.",
-            rich_help_panel=COSTS,
-        ),
-    ],
+    "dense": DenseOption,
+    "bundle": BundleOption,
 }
 """Type and help of each option, by its name."""
 
@@ -106,7 +103,8 @@ _SHOWN: Mapping[str, Any] = {
 def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the parameters of RequestOptions; it receives them as its one argument ``options``.
 
-    The command's own arguments, which have no dashes, come before the table set.
+    The command's own arguments, which have no dashes, come before the table set. One that has ``batch_sizes`` receives
+    all sizes of --batch-size there, and the first in the options; for others there is one size.
     """
     shared = [
         inspect.Parameter(
@@ -117,14 +115,25 @@ def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
         )
         for each in fields(RequestOptions)
     ]
-    own = [each for each in _parameters(command) if each.name != "options"]
+    parameters = _parameters(command)
+    own = [each for each in parameters if each.name not in {"options", "batch_sizes"}]
+    takes_sizes = any(each.name == "batch_sizes" for each in parameters)
 
     @functools.wraps(command)
     def with_options(**values: Any) -> None:  # noqa: ANN401 - what typer parsed by the signature below
-        from neuroshard_dlrm.settings import parse_settings
+        from neuroshard_api.job.settings import parse_settings
+        from neuroshard_dlrm.devices import parse_devices
 
         given = {each.name: values.pop(each.name) for each in shared}
         given["set"] = parse_settings(given["set"] or ())
+        if given["devices"] is not None:
+            parse_devices(given["devices"])  # what is mistyped is told before files are read
+        sizes = parse_batch_sizes(given["batch_size"])
+        given["batch_size"] = sizes[0] if sizes else None
+        if takes_sizes:
+            values["batch_sizes"] = sizes
+        elif len(sizes) > 1:
+            raise CommandError(f"--batch-size: is one number here (found {len(sizes)}); hint: `plan` takes several")
         command(options=RequestOptions(**given), **values)
 
     is_argument = [isinstance(each.annotation.__metadata__[0], ArgumentInfo) for each in own]

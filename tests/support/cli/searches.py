@@ -3,11 +3,11 @@
 QUICK_WORK = 3_000
 
 
-def quick(num_devices: int) -> tuple[str, ...]:
+def quick(devices: int | str) -> tuple[str, ...]:
     """Return the options of a quick search for H100s; give further ones after them."""
     return (
         "--devices",
-        str(num_devices),
+        str(devices),
         "--device-type",
         "h100-80gb",
         "--set",

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pydantic import BaseModel
+
 from neuroshard_api.documents.document import DocumentError, parse_data
 from neuroshard_api.documents.field_names import models_of, nearest
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, sentence
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
-from pydantic import BaseModel
 
 Settings = Mapping[str, Any]
 """Values by path, such as ``spec.experimental.planner.seed``."""

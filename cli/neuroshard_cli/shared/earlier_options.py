@@ -1,0 +1,63 @@
+"""Options that commands had before release 0.1.0, each with what says the same now."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+_OF_REQUESTS: Final[Mapping[str, str]] = {
+    "--nodes": "write nodes and devices of each, such as --devices 2x8",
+    "--topology": "give the file as --devices",
+    "--any-device": "leave it out: cost models of another device are taken, and the plan warns",
+}
+_OF_PROFILES: Final[Mapping[str, str]] = {
+    "--batch-size": "spec.model.batchSizePerDevice",
+    "--nodes": "spec.trainer.numNodes",
+    "--devices-per-node": "spec.trainer.numProcPerNode",
+    "--optimizer": "spec.model.embeddingOptimizer",
+}
+EARLIER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "plan": {
+        **_OF_REQUESTS,
+        "--algorithm": "write --set spec.planner.algorithm=DimGreedy",
+        "--batch-sizes": "give --batch-size several numbers, such as 8192,4096; the plan is for the first",
+    },
+    "compare": {
+        **_OF_REQUESTS,
+        "--torchrec-seconds": "leave it out: TorchRec's planner has 60 s; neuroshard_dlrm.compare takes another limit",
+    },
+    "score": _OF_REQUESTS,
+    "estimate": {
+        "--device-types": "write --device-type, which takes several",
+        "--price": "write the price with its type: --device-type h100-80gb=2.99/h",
+    },
+    "report": {"--job": "leave out the word --job: report takes the name of a job"},
+    "init": {"--data": "leave out the word --data: the data comes first"},
+    "stats": {
+        "--module": "leave out the word --module: stats takes package.module:function in the place of data",
+        "--batches": "leave it out: at most 10 batches are read",
+    },
+    "evaluate": {"--batch-size": "leave it out: it changes no metric"},
+    "compare-training": {"--plans": "leave it out: plan files follow by themselves"},
+    "profile": {
+        **{option: f"write --set {field}=VALUE" for option, field in _OF_PROFILES.items()},
+        "--seed": "leave it out: a profile draws the same samples each time",
+    },
+}
+"""By command and option: the remedy."""
+
+
+def no_such_option(command: str, option: str, known: Sequence[str]) -> str:
+    """Return the sentence for an option that a command does not have: what says it now, or the nearest option.
+
+    Args:
+        command: with the names above it, as ``neuroshard plan``.
+        option: that was typed.
+        known: options of the command.
+    """
+    remedy = EARLIER_OPTIONS.get(command.rpartition(" ")[2], {}).get(option)
+    if remedy is not None:
+        return f"{option}: is gone from `{command}`; hint: {remedy}"
+    from neuroshard_api.documents.field_names import nearest
+
+    near = nearest(option, known)
+    hint = f"did you mean {near}" if near else f"`{command} --help` lists the options"
+    return f"{option}: is not an option of `{command}`; hint: {hint}"
