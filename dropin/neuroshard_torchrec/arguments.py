@@ -11,7 +11,7 @@ from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from torchrec.distributed.planner.types import BasicCommsBandwidths, ParameterConstraints, Topology
+from torchrec.distributed.planner.types import BasicCommsBandwidths, Enumerator, ParameterConstraints, Topology
 from torchrec.distributed.types import ParameterSharding
 
 from neuroshard_torchrec.errors import DropInError
@@ -121,21 +121,39 @@ COPIED = tuple(
 """Fields that a plan of TorchRec has too, those of later releases included: they reach FBGEMM as they are."""
 
 
+def own_arguments(given: object, kind: type) -> dict[str, Any]:
+    """Return the arguments of TorchRec's object that are not their defaults, as far as it keeps them, with these.
+
+    Args:
+        given: the object.
+        kind: the class whose arguments count.
+    """
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(kind.__init__).parameters.items()  # type: ignore[misc]
+        if parameter.default is not parameter.empty
+        and getattr(given, name, getattr(given, f"_{name}", parameter.default)) != parameter.default
+    }
+
+
 def ignored_of(topology: Topology) -> list[str]:
     """Return the arguments of a topology that rate its links and devices, and are not TorchRec's defaults."""
     told_elsewhere = {"ssd_cap", "pod_size", "created_by_factory"}
-    found = []
-    for name, parameter in inspect.signature(Topology.__init__).parameters.items():
-        covered = TOPOLOGY_ARGUMENTS.get(name)
-        if name == "self" or name in told_elsewhere or (covered and covered.treatment is not Treatment.IGNORED):
-            continue
-        if name == "generalized_comms_bandwidths":
-            is_own = type(topology.comms_bandwidths) is not BasicCommsBandwidths
-        else:
-            is_own = getattr(topology, name, getattr(topology, f"_{name}", parameter.default)) != parameter.default
-        if is_own:
-            found.append(name)
-    return found
+    own = {*own_arguments(topology, Topology)} - {"generalized_comms_bandwidths"}
+    if type(topology.comms_bandwidths) is not BasicCommsBandwidths:
+        own.add("generalized_comms_bandwidths")
+    kept = {name for name, covered in TOPOLOGY_ARGUMENTS.items() if covered.treatment is not Treatment.IGNORED}
+    return [name for name in inspect.signature(Topology.__init__).parameters if name in own - told_elsewhere - kept]
+
+
+def own_estimators(enumerator: Enumerator | None) -> list[str]:
+    """Return the classes of an enumerator's estimators that estimate otherwise than those of TorchRec's enumerator."""
+    return [
+        type(each).__name__
+        for each in getattr(enumerator, "_estimators", ())
+        if not type(each).__module__.startswith("torchrec.")
+        or any(default is not None for default in own_arguments(each, type(each)).values())
+    ]
 
 
 def require_covered(given: Mapping[str, Any]) -> None:

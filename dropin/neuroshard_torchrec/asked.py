@@ -4,7 +4,6 @@ TorchRec has constraints by the table's name alone. An enumerator of a user's ow
 in two collections apart, and may leave a table out of the plan.
 """
 
-import inspect
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -85,20 +84,6 @@ def asked_of(
     for option in enumerator.enumerate(module=module, sharders=used):  # by name, as TorchRec's planner calls it
         options.setdefault((option.path, option.name), []).append(option)
     return replace(asked, by_place={place: _left(asked.of(place), each) for place, each in options.items()})
-
-
-def own_estimators(enumerator: Enumerator | None) -> list[str]:
-    """Return the classes of an enumerator's estimators that estimate otherwise than those of TorchRec's enumerator."""
-    return [
-        type(each).__name__
-        for each in getattr(enumerator, "_estimators", ())
-        if not type(each).__module__.startswith("torchrec.")
-        or any(
-            getattr(each, f"_{name}", parameter.default) != parameter.default
-            for name, parameter in inspect.signature(type(each).__init__).parameters.items()
-            if parameter.default is not None and parameter.default is not parameter.empty
-        )
-    ]
 
 
 def _left(limit: ParameterConstraints | None, options: Sequence[ShardingOption]) -> ParameterConstraints:

@@ -1,30 +1,33 @@
 """The one error of this package, which handlers of TorchRec's planner errors catch too."""
 
 import re
+from collections.abc import Mapping
+from typing import Final
 
 import numpy as np
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.setting_names import renamed
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from torchrec.distributed.planner.types import PlannerError, PlannerErrorType
 
-_WORDS = (
-    ("constraints.max_memory_bytes_per_device", "an hbm_cap of the topology"),
-    ("an hbm_cap of the topology of ", "an hbm_cap of "),
-    ("constraints.compute_kernels", "compute_kernels of its ParameterConstraints"),
-    ("topology.host_memory", "the topology a ddr_cap"),
-    ("batch_size_per_device", "batch_size"),
-    ("constraints.sharding_types", "sharding_types of its ParameterConstraints"),
-    ("constraints.min_shard_width", "min_partition of its ParameterConstraints"),
-    ("lower min_shard_width", "lower min_partition"),
-    ("constraints.max_shard_width", "as FBGEMM's kernels take"),
-    ("constraints.data_types", "data_type"),
-    ("memory.output_data_type", "output_dtype"),
-    ("memory.dense_bytes", "dense_memory_bytes"),
-)
-"""Fields of a plan's request, and what a TorchRec script has in their place."""
+_WORDS: Final[Mapping[str, str]] = {
+    "constraints.max_memory_bytes_per_device": "an hbm_cap of the topology",
+    "constraints.max_memory_bytes_per_device of": "an hbm_cap of",
+    "constraints.compute_kernels": "compute_kernels of its ParameterConstraints",
+    "topology.host_memory": "the topology a ddr_cap",
+    "batch_size_per_device": "batch_size",
+    "constraints.sharding_types": "sharding_types of its ParameterConstraints",
+    "constraints.min_shard_width": "min_partition of its ParameterConstraints",
+    "lower min_shard_width": "lower min_partition",
+    "constraints.max_shard_width": "as FBGEMM's kernels take",
+    "constraints.data_types": "data_type",
+    "memory.output_data_type": "output_dtype",
+    "memory.dense_bytes": "dense_memory_bytes",
+}
+"""What a TorchRec script has in place of the fields of a plan's request."""
 _CAP = re.compile(r"an? (hbm_cap|ddr_cap) of [\d.]+ [KMGT]?i?B would do")
 
 
@@ -66,8 +69,7 @@ def of_planner(error: Exception, request: PlanRequest, *, compute_device: str, i
 
 def in_words_of_script(sentence: str, *, compute_device: str) -> str:
     """Return a sentence about a request with the words that a TorchRec script has for its fields."""
-    for field, word in _WORDS:
-        sentence = sentence.replace(field, word)
+    sentence = renamed(sentence, _WORDS)
     return sentence.replace("an hbm_cap", "a ddr_cap") if compute_device == "cpu" else sentence
 
 

@@ -28,8 +28,8 @@ from torchrec.distributed.sharding_plan import get_default_sharders
 from torchrec.distributed.types import ParameterSharding, ShardingPlan, ShardingPlanner
 
 from neuroshard_torchrec.agreement import agreed_question, attempt, from_rank_0, gathered, together
-from neuroshard_torchrec.arguments import require_covered, whole_number
-from neuroshard_torchrec.asked import Limits, own_estimators
+from neuroshard_torchrec.arguments import own_estimators, require_covered, whole_number
+from neuroshard_torchrec.asked import Limits
 from neuroshard_torchrec.collections import Sharders
 from neuroshard_torchrec.devices import Caps, require_pods_of
 from neuroshard_torchrec.errors import DropInError, NoTablesError, of_planner

@@ -1,11 +1,13 @@
-"""Names of a request's settings in messages: those of the job that the user wrote, where the request was made of one.
+"""Names of a request's settings in messages: those that the user wrote, in a job or in a script for TorchRec.
 
-A request is a translation of a job, or of tables with ``--set``. Messages of the planner name the request's fields;
-a user who wrote `spec.planner.maxMemoryPerDevice` has no field `constraints.max_memory_bytes_per_device`.
+A request is a translation of a job, of tables with ``--set``, or of TorchRec's arguments. Messages of the planner name
+the request's fields; a user who wrote `spec.planner.maxMemoryPerDevice` has no field
+`constraints.max_memory_bytes_per_device`.
 """
 
 import re
 from collections.abc import Mapping
+from functools import cache
 
 JOB_FIELDS: Mapping[str, str] = {
     "batch_size_per_device": "spec.model.batchSizePerDevice",
@@ -27,12 +29,21 @@ JOB_FIELDS: Mapping[str, str] = {
 """Field of a job by the path of the request's that it decides. Those of single tables come from a constraints file."""
 _PROSE = frozenset({"replication", "wire"})
 """Paths that are words too: they name a field only where a message begins with them, as with a field's path."""
-_PATH = re.compile(
-    rf"(?<![\w.])(?:{'|'.join(map(re.escape, sorted(JOB_FIELDS.keys() - _PROSE, key=len, reverse=True)))})(?![\w])"
-    rf"|^(?:{'|'.join(sorted(_PROSE))})(?=[:.])"
-)
+
+
+def renamed(message: str, names: Mapping[str, str]) -> str:
+    """Return a message with other names in the place of whole paths, of two that begin equally the longer one."""
+    return _paths(tuple(names)).sub(lambda found: names[found[0]], message)
+
+
+@cache
+def _paths(names: tuple[str, ...]) -> re.Pattern[str]:
+    anywhere = sorted({*names} - _PROSE, key=len, reverse=True)
+    first = sorted({*names} & _PROSE)
+    pattern = rf"(?<![\w.])(?:{'|'.join(map(re.escape, anywhere))})(?!\w)"
+    return re.compile(pattern + (rf"|^(?:{'|'.join(first)})(?=[:.])" if first else ""))
 
 
 def in_names_of_job(message: str) -> str:
     """Return a message about a request with a job's fields in place of the request's."""
-    return _PATH.sub(lambda found: JOB_FIELDS[found[0]], message)
+    return renamed(message, JOB_FIELDS)
