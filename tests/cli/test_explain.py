@@ -48,6 +48,15 @@ def test_a_table_is_explained(neuroshard: Any, plan: Path) -> None:
     assert sum(line.startswith("whole on ") for line in result.out.splitlines()) == 8
 
 
+def test_another_way_is_listed_once(neuroshard: Any, plan: Path) -> None:
+    """A table in two shards that has one shard fewer is whole."""
+    lines = neuroshard("explain", plan, "t0").out.splitlines()
+    ways = [line for line in lines if line.startswith(("whole on ", "in "))]
+
+    assert sum(line.startswith("in ") for line in ways) == 1
+    assert len(ways) == len(set(ways))
+
+
 def test_explanations_are_json_for_machines(neuroshard: Any, plan: Path) -> None:
     """The same numbers, unrounded."""
     of_plan, of_table = neuroshard("explain", plan, "--json"), neuroshard("explain", plan, "t20", "--json")

@@ -196,7 +196,7 @@ def render_table_explanation(found: TableExplanation) -> RenderableType:
     moves = sorted(found.moves, key=lambda move: (move.total_ms is None, move.total_ms or 0.0, move.devices))
     alternatives = [*moves[:MAX_MOVES], *found.splits, *found.conversions]
     if alternatives:
-        rows = tuple(_row(alternative) for alternative in alternatives)
+        rows = tuple(dict.fromkeys(map(_row, alternatives)))  # one shard more or fewer may be the table whole
         columns = ("if it were, all else staying", "step ms", "change", "why not")
         parts += ["", TextTable(columns=columns, rows=rows, text_columns=(0, 3))]
     if len(moves) > MAX_MOVES:
