@@ -51,7 +51,7 @@ def described_devices(options: RequestOptions) -> Topology | None:
         CommandError: the device type is given too, or the devices are neither a number nor a file.
     """
     given = options.devices
-    if given is None or (isinstance(given, int | str) and parse_devices(str(given)) is not None):
+    if given is None or isinstance(given, int) or (isinstance(given, str) and parse_devices(given) is not None):
         return None
     if options.device_type is not None:
         raise CommandError("--device-type: the topology of --devices already says it; hint: give one of them")
