@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
 from typing import Any, cast
 
 import typer
+from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.missing_package import NO_EXTRA
 from typer.core import TyperGroup
 
@@ -136,12 +138,25 @@ OF_PODS = (
 ENTRIES = {entry.name: entry for entries in (*COMMAND_GROUPS.values(), OF_PODS) for entry in entries}
 
 
+def no_such_command(name: str) -> str:
+    """Return the sentence for a word that is not a command, with the nearest one."""
+    near = get_close_matches(name, ENTRIES, n=1)
+    hint = f"did you mean `neuroshard {near[0]}`" if near else "`neuroshard --help` lists the commands"
+    return f"there is no command {name!r}; hint: {hint}"
+
+
 class CommandGroup(TyperGroup):
     """The group of ``neuroshard``: lists `COMMAND_GROUPS`, and imports a command when it is looked up."""
 
     def __init__(self, **settings: Any) -> None:  # noqa: ANN401 - typer's own
         super().__init__(**settings)
         self.commands = dict.fromkeys(ENTRIES, cast("Any", None))  # their names, which typing errors are compared with
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> Any:  # type: ignore[override]  # noqa: ANN401 - as below
+        """Return the command that the first word names. Raises CommandError where there is none."""
+        if args and args[0] not in ENTRIES and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise CommandError(no_such_command(args[0]))
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: typer.Context, cmd_name: str) -> Any:  # type: ignore[override]  # noqa: ANN401, ARG002 - typer's command classes are private
         """Import a command. None if there is none of this name."""

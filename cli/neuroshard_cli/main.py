@@ -55,11 +55,17 @@ def run(arguments: Sequence[str]) -> int:
 
 def _typing_error(error: TyperException) -> str:
     """Return the sentence for words that no command takes."""
-    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)
-    if context is None or option is None or not hasattr(error, "possibilities"):  # typer's classes are private
-        return f"{error.format_message()} Try `--help`."
-    known = [name for parameter in context.command.get_params(context) for name in parameter.opts if name[:2] == "--"]
-    return no_such_option(context.command_path, option, known)
+    context, option = getattr(error, "ctx", None), getattr(error, "option_name", None)  # typer's classes are private
+    if context is None:
+        return error.format_message()
+    if option is not None and hasattr(error, "possibilities"):
+        known = [name for each in context.command.get_params(context) for name in each.opts if name[:2] == "--"]
+        return no_such_option(context.command_path, option, known)
+    message, parameter = error.format_message(), getattr(error, "param", None)
+    if parameter is not None:
+        name = parameter.opts[0] if parameter.param_type_name == "option" else parameter.metavar or parameter.name
+        message = f"{name}: {error.message.removeprefix('Value error, ') or 'is missing'}"
+    return f"{message.rstrip('.')}; hint: `{context.command_path} --help` has what it takes"
 
 
 def main() -> None:

@@ -31,8 +31,20 @@ _Backend = Annotated[
     BackendChoice | None, typer.Option(help="What is timed. Default: FBGEMM where it is installed, else torch.")
 ]
 _Device = Annotated[DeviceChoice | None, typer.Option(help="What it is timed on. Default: a GPU if there is one.")]
+
+
+def _device_types(incomplete: str) -> list[str]:
+    """Return the device types with built-in data that begin so, for the shell."""
+    from neuroshard_api.documents.presets import load_presets
+
+    return [name for name in load_presets() if name.startswith(incomplete)]
+
+
 _DeviceType = Annotated[
-    str | None, typer.Option(help="A device of `neuroshard devices`: what is simulated, or what the GPU is.")
+    str | None,
+    typer.Option(
+        help="A device of `neuroshard devices`: what is simulated, or what the GPU is.", autocompletion=_device_types
+    ),
 ]
 _Budget = Annotated[
     str, typer.Option(help="Time for measurements, earlier ones of the folder included: 45s, 10m or 2h.")

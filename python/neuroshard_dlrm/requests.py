@@ -93,7 +93,7 @@ def read_document(name_or_path: str) -> DocumentSource:
     """Read a source as `read_source` does, but for modules."""
     path = Path(name_or_path)
     plain = Path(path.name.removesuffix(COMPRESSED_SUFFIX))
-    if not (plain.suffix.lower() in SUFFIXES or len(path.parts) > 1 or path.is_file()):
+    if not (plain.suffix or len(path.parts) > 1 or path.is_file()):
         return read_workload(name_or_path)
     if is_job_file(path):
         return read_job_file(path)

@@ -49,6 +49,8 @@ def scored_plan(request: PlanRequest, tables: tuple[TablePlacement, ...], *, bun
 
 def given_plan(path: Path, options: RequestOptions, *, ask: Ask) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
     """Return the request of a plan, and its shards. Raises CommandError, DocumentError, or MissingPackageError."""
+    if path.name.endswith(".csv"):
+        raise CommandError(f"{path}: is CSV, which a table set may be; hint: give the plan first, and then its tables")
     raw = _document_data(path)
     if raw is not None and not TorchRecPlan.is_named_by(raw):
         return answered(GivenPlan.from_data(raw, where=str(path)), options, where=str(path))

@@ -141,7 +141,7 @@ def test_truncated_json_names_line_and_column(example: Document) -> None:
 )
 def test_what_is_no_mapping_is_refused(data: object, found: str) -> None:
     """The message says what kind of value is there instead."""
-    assert problems_of(TableSet, data).endswith(f"found {found}")
+    assert f"found {found}; hint: " in problems_of(TableSet, data)
 
 
 Place = tuple[int | str, ...]
@@ -384,3 +384,23 @@ def test_a_fault_of_the_whole_document_has_no_path() -> None:
     """A list where a mapping is expected is wrong as a whole: the message begins with what is wrong."""
     with pytest.raises(DocumentError, match=r"^request: input should be "):
         validated(Constraints, [1], where="request")
+
+
+def test_a_missing_file_names_the_one_that_was_probably_meant(tmp_path: Path) -> None:
+    """Of its folder, whatever the suffix."""
+    (tmp_path / "shop.csv").write_text("")
+    (tmp_path / "plan.json").write_text("")
+
+    with pytest.raises(DocumentError, match=r"shop.cvs: does not exist; hint: did you mean .*shop\.csv"):
+        Constraints.read(tmp_path / "shop.cvs")
+    with pytest.raises(DocumentError, match=r"day.yaml: does not exist; hint: check the path"):
+        Constraints.read(tmp_path / "day.yaml")
+
+
+def test_csv_in_the_place_of_a_document_is_named(tmp_path: Path) -> None:
+    """A text without structure would be called a str otherwise."""
+    file = tmp_path / "shop.csv"
+    file.write_text("name,num_embeddings\nuser,3\n")
+
+    with pytest.raises(DocumentError, match=r"shop\.csv: is CSV, .* expected .*constraints/v1.*; hint: use `neurosh"):
+        Constraints.read(file)

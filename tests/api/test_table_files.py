@@ -195,6 +195,8 @@ def test_the_suffix_says_how_a_file_is_written(tmp_path: Path, suffix: str) -> N
 @pytest.mark.parametrize(("name", "found"), [("tables.xlsx", "the suffix is '.xlsx'"), ("tables", "it has no suffix")])
 def test_another_suffix_is_refused(tmp_path: Path, name: str, found: str) -> None:
     """The message lists what can be read."""
+    (tmp_path / name).write_text("")
+
     with pytest.raises(DocumentError, match=rf"{found}, expected \.csv, \.json, \.yaml or \.yml"):
         read_table_set(tmp_path / name)
 

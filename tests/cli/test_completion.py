@@ -23,9 +23,15 @@ def completed(words: str) -> list[str]:
         ("neuroshard plan --device-type h1", {"h100-80gb"}),
         ("neuroshard plan criteo-k", {"criteo-kaggle"}),
         ("neuroshard score plan.json mlperf", {"mlperf-dlrm-dcnv2", "mlperf-dlrm-v1"}),
+        ("neuroshard estimate t.csv --device-type h100-80gb,h2", {"h100-80gb,h200-141gb"}),
+        ("neuroshard profile --device-type b2", {"b200-180gb"}),
+        ("neuroshard plan t.csv --bundle h2", {"h200-141gb"}),
+        ("neuroshard plan --set spec.planner.max", {"spec.planner.maxMemoryPerDevice="}),
+        ("neuroshard compare t.csv --algorithms random,d", {"random,dim_greedy"}),
+        ("neuroshard doctor pret", {"pretrain"}),
     ],
-    ids=["device", "workload", "second argument"],
+    ids=["device", "workload", "second argument", "list", "profile", "cost models", "field", "algorithm", "command"],
 )
-def test_names_of_devices_and_workloads_are_completed(words: str, offered: set[str]) -> None:
-    """Those with built-in data."""
+def test_names_are_completed(words: str, offered: set[str]) -> None:
+    """Devices, workloads, and cost models with built-in data, fields of a job, algorithms, and commands."""
     assert set(completed(words)) == offered

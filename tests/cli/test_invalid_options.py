@@ -97,7 +97,7 @@ def test_a_wrong_value_is_a_sentence(name: str, capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize(
     ("columns", "options", "message"),
     [
-        ({"item": [1]}, ("--embedding-dim", "30"), "Invalid value for '--embedding-dim': must be a multiple of 4"),
+        ({"item": [1]}, ("--embedding-dim", "30"), "--embedding-dim: must be a multiple of 4"),
         ({"i" * 129: [1]}, (), "no feature can have its name (found 129 characters"),
         (
             {"item": [10**13]},
@@ -108,7 +108,7 @@ def test_a_wrong_value_is_a_sentence(name: str, capsys: pytest.CaptureFixture[st
         (
             {"item": [1]},
             ("--rows-per-id", "nan"),
-            "'--rows-per-id': Input should be less than or equal",
+            "--rows-per-id: Input should be less than or equal",
         ),
     ],
     ids=["width", "long name", "id", "text", "rows"],

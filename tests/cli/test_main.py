@@ -71,12 +71,15 @@ def test_a_plan_without_a_report_imports_only_what_it_uses(tmp_path: Path) -> No
     ("arguments", "words"),
     [
         (("--vrsion",), "did you mean --version"),
-        (("plna",), "No such command"),
+        (("plna",), "there is no command 'plna'\nhint: did you mean `neuroshard plan`"),
+        (("doctor", "plna"), "there is no command 'plna'\nhint: did you mean `neuroshard plan`"),
         (("plan",), "TABLES"),
+        (("explain",), "PLAN: is missing\nhint: `neuroshard explain --help`"),
+        (("devices", "more"), "(more)\nhint: `neuroshard devices --help`"),
         (("plan", "t.csv", "--device", "8"), "did you mean --devices"),
         (("plan", "t.csv", "--devices", "eight"), "--devices"),
         (("plan", "t.csv", "--devices", "0"), "--devices"),
-        (("export", "p.json", "--format", "lion"), "perfetto"),
+        (("export", "p.json", "--format", "lion"), "error: --format: 'lion' is not one of"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )

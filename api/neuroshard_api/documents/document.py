@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
@@ -18,7 +19,7 @@ from pydantic_core import CoreSchema, SchemaValidator
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
 from neuroshard_api.documents.field_names import field_names, nearest
-from neuroshard_api.documents.kinds import problem_of_resource, use_of
+from neuroshard_api.documents.kinds import problem_of_resource, problem_of_text, use_of
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.hints import in_one_line
 
@@ -67,6 +68,8 @@ _SPELLING = "check its spelling or remove it"
 MAX_PROBLEMS_SHOWN = 10  # enough to fix a file in one go without filling the terminal
 COMPRESSED_SUFFIX = ".gz"
 """At the end of a file's name: it holds gzip data, as ConfigMaps keep large files."""
+MOST_NEIGHBORS = 1000
+"""Files of a folder among which a mistyped name is looked for."""
 UNPACKED_LIMIT_BYTES = 64 * 1024 * 1024
 """Maximum bytes of one file after decompression: a few bytes of gzip must not fill a reader's memory."""
 ALL_FAULTS_UP_TO_VALUES = 20_000
@@ -118,8 +121,8 @@ class Document(Value):
     def from_data(cls, raw: object, *, where: str = "document") -> Self:
         """Read plain data as JSON or YAML parsers give it. Raises DocumentError."""
         if not isinstance(raw, dict):
-            found = "nothing" if raw is None else f"a {type(raw).__name__}"
-            raise DocumentError(where, [f"must hold a mapping with schema_version {cls.schema_name!r}, found {found}"])
+            expected = f"a mapping with schema_version {cls.schema_name!r}"
+            raise DocumentError(where, [problem_of_text(raw, where=where, expected=expected)])
         problem = problem_of_resource(raw, expected=cls.schema_name)
         if problem is not None:
             raise DocumentError(where, [problem])
@@ -243,10 +246,17 @@ def read_bytes(path: Path) -> bytes:
     try:
         content = path.read_bytes()
     except FileNotFoundError as error:
-        raise DocumentError(str(path), ["does not exist; hint: check the path"]) from error
+        raise DocumentError(str(path), [f"does not exist; hint: {_meant(path)}"]) from error
     except OSError as error:
         raise DocumentError(str(path), [f"cannot be read: {error.strerror or error}"]) from error
     return decompressed(path.name, content, where=str(path))
+
+
+def _meant(path: Path) -> str:
+    """Return the remedy for a file that does not exist: the file of its folder that was probably meant, if any."""
+    names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+    near = get_close_matches(path.name, sorted(names), n=1) if len(names) <= MOST_NEIGHBORS else []
+    return f"did you mean {path.with_name(near[0])}" if near else "check the path"
 
 
 def decompressed(name: str, content: bytes, *, where: str, limit_bytes: int = UNPACKED_LIMIT_BYTES) -> bytes:

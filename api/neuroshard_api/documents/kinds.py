@@ -26,6 +26,20 @@ def use_of(version: object) -> str:
     return _USES.get(str(version).partition("/")[0], _UNKNOWN_USE)
 
 
+def problem_of_text(raw: object, *, where: str, expected: str) -> str:
+    """Return the sentence about data that is not a mapping in the place of a document.
+
+    Args:
+        raw: the data.
+        where: path of the file, whose name tells a table set in CSV.
+        expected: the kind that is needed, in words.
+    """
+    if where.lower().removesuffix(".gz").endswith(".csv"):
+        return f"is CSV, which a table set may be, expected {expected}; hint: {_USES['table-set']}"
+    found = "nothing" if raw is None else f"a {type(raw).__name__}"
+    return f"must hold {expected}, found {found}; hint: {_UNKNOWN_USE}"
+
+
 def problem_of_resource(raw: Mapping[str, Any], *, expected: str) -> str | None:
     """Return the sentence about a resource of Kubernetes in the place of a document. None: it is none."""
     if "schema_version" in raw or not {"apiVersion", "kind"} <= raw.keys():

@@ -42,7 +42,8 @@ def read_table_set(path: Path) -> TableSet:
 
     Raises DocumentError, naming the file and the field, or in a CSV the line and the column.
     """
-    _plain_path(path.name, where=str(path))
+    if path.exists():  # one that is missing is named as such, whatever its suffix
+        _plain_path(path.name, where=str(path))
     return parse_table_set(read_text(path), name=path.name, where=str(path))
 
 

@@ -1,6 +1,6 @@
 """``--set``: fields of a job by their paths, over what a job file says or in place of one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel
@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from neuroshard_api.documents.document import DocumentError, parse_data
 from neuroshard_api.documents.field_names import models_of, nearest
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, sentence
-from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.process.failures import CommandError
 
 Settings = Mapping[str, Any]
@@ -63,9 +63,26 @@ def require_field(path: str) -> None:
         parent = ".".join(names[:number])
         if kind is None:
             raise CommandError(f"--set: {parent} has no fields (found {path}); hint: set it as a whole")
-        fields = {field.alias or key: field.annotation for key, field in kind.model_fields.items()}
+        fields = _fields(kind)
         if name not in fields:
             near = nearest(name, tuple(fields))
             remedy = f"did you mean {parent}.{near}" if near else f"its fields are {', '.join(fields)}"
             raise CommandError(f"--set: {parent} has no field {name!r}; hint: {remedy}")
         kind = next(models_of(fields[name], of_entries=False), None)
+
+
+def setting_paths() -> Iterator[str]:
+    """Yield the path of each field of a job that holds a value, and no document."""
+    pending: list[tuple[str, type[BaseModel]]] = [("spec", Spec)]
+    for path, kind in pending:
+        for name, annotation in _fields(kind).items():
+            below = next(models_of(annotation, of_entries=False), None)
+            if below is None:
+                yield f"{path}.{name}"
+            else:
+                pending.append((f"{path}.{name}", below))
+
+
+def _fields(kind: type[BaseModel]) -> dict[str, Any]:
+    """Return the types of a document's fields by their names in files."""
+    return {field.alias or key: field.annotation for key, field in kind.model_fields.items()}

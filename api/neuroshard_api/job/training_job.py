@@ -19,7 +19,7 @@ from neuroshard_api.documents.document import (
     validated,
     validated_without_unknown,
 )
-from neuroshard_api.documents.kinds import problem_of_document
+from neuroshard_api.documents.kinds import problem_of_document, problem_of_text
 from neuroshard_api.job.communication import CommunicationPolicy, NarrowTypes
 from neuroshard_api.job.dense import ParallelismPolicy, dense_choices
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, sentence, without_echoes
@@ -427,8 +427,7 @@ def _name_problems(data: Mapping[str, object]) -> list[str]:
 def _of_this_kind(raw: object, where: str) -> dict[str, object]:
     """Return data of the kind and version of a DLRMTrainingJob. Raises DocumentError."""
     if not isinstance(raw, dict):
-        found = "nothing" if raw is None else f"a {type(raw).__name__}"
-        raise DocumentError(where, [f"must hold a {KIND}, found {found}; hint: is this another kind of document?"])
+        raise DocumentError(where, [problem_of_text(raw, where=where, expected=f"a {KIND}")])
     problem = problem_of_document(raw)
     if problem is not None:
         raise DocumentError(where, [problem])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from neuroshard_dlrm.options import RequestOptions
 
+from neuroshard_cli.shared.completion import complete_algorithms
 from neuroshard_cli.shared.output import print_document, print_text
 from neuroshard_cli.shared.request_options import MOST_USED, JsonOption, takes_request_options
 
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
 def compare(
     options: RequestOptions,
     algorithms: Annotated[
-        str | None, typer.Option(help="Those to compare, separated by commas. Default: all.", rich_help_panel=MOST_USED)
+        str | None,
+        typer.Option(
+            help="Those to compare, separated by commas. Default: all.",
+            rich_help_panel=MOST_USED,
+            autocompletion=complete_algorithms,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -11,7 +11,8 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import in_lines
 
-from neuroshard_cli.command_list import ENTRIES
+from neuroshard_cli.command_list import ENTRIES, no_such_command
+from neuroshard_cli.shared.completion import complete_commands
 from neuroshard_cli.shared.output import print_document
 from neuroshard_cli.shared.request_options import JsonOption
 
@@ -26,7 +27,10 @@ SHOWN = ("torch", "torchrec", "fbgemm-gpu", "fbgemm-gpu-cpu", "numpy", "kubernet
 
 def doctor(
     command: Annotated[
-        str | None, typer.Argument(help="A command, such as run: ends with 5 if it could not run here.")
+        str | None,
+        typer.Argument(
+            help="A command, such as run: ends with 5 if it could not run here.", autocompletion=complete_commands
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> int:
@@ -37,7 +41,7 @@ def doctor(
     from neuroshard_cli.shared.installation import check_command
 
     if command is not None and command not in ENTRIES:
-        raise CommandError(f"COMMAND: there is no command {command!r}; hint: `neuroshard --help` lists the commands")
+        raise CommandError(no_such_command(command))
     entries = ENTRIES.values() if command is None else [ENTRIES[command]]
     checks = [check_command(entry) for entry in entries]
     facts, problems = _machine()

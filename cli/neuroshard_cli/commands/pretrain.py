@@ -7,13 +7,17 @@ from typing import Annotated
 import typer
 from neuroshard_api.process.hints import say
 
+from neuroshard_cli.shared.completion import complete_device_types
 from neuroshard_cli.shared.output import check_writable, print_document, print_text, progress_console
 from neuroshard_cli.shared.request_options import JsonOption
 
 
 def pretrain(
     *,
-    device_type: Annotated[str, typer.Option(help="A device of `neuroshard devices`; it is simulated.")],
+    device_type: Annotated[
+        str,
+        typer.Option(help="A device of `neuroshard devices`; it is simulated.", autocompletion=complete_device_types),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The bundle's directory; one that is there is replaced.")],
     samples: Annotated[
         int | None, typer.Option(min=100, help="Samples per network. Default: those of the bundled bundles.")

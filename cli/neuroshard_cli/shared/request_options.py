@@ -13,7 +13,12 @@ from neuroshard_dlrm.options import RequestOptions
 from typer.models import ArgumentInfo
 
 from neuroshard_cli.shared.batch_sizes import parse_batch_sizes
-from neuroshard_cli.shared.completion import complete_device_types, complete_workloads
+from neuroshard_cli.shared.completion import (
+    complete_bundles,
+    complete_device_types,
+    complete_settings,
+    complete_workloads,
+)
 
 MOST_USED = "Most used"
 WHAT = "What is planned"
@@ -54,6 +59,7 @@ SetOption = Annotated[
         metavar="PATH=VALUE",
         help="A field of a job, over what TABLES says, such as spec.planner.maxMemoryPerDevice=70Gi; may be repeated.",
         rich_help_panel=MOST_USED,
+        autocompletion=complete_settings,
     ),
 ]
 DenseOption = Annotated[
@@ -69,6 +75,7 @@ BundleOption = Annotated[
     typer.Option(
         help="Directory of cost models, or a device that has bundled ones. Default: the device type's.",
         rich_help_panel=COSTS,
+        autocompletion=complete_bundles,
     ),
 ]
 
