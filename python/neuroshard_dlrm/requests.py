@@ -72,18 +72,24 @@ _PRODUCT_LABEL = "nvidia.com/gpu.product"
 """Label of nodes with the product name of their GPUs."""
 
 
-def read_source(name: str) -> Source:
+def read_source(name: str | None) -> Source:
     """Read the source that a word of the command line names.
 
     It is a file with a table set, a job, a request, or a plan for its request; a TorchRec module, as the function that
     makes it; or a bundled workload.
 
     Raises:
+        CommandError: there is no word.
         DocumentError: the file cannot be read, or is none of these.
         RequestError: there is no such workload.
         DropInError: there is no such function, or it returns something else.
         MissingPackageError: it names a function, and TorchRec is not installed.
     """
+    if name is None:
+        raise CommandError(
+            "TABLES: is missing; hint: give a table set, a job, request, or plan file, package.module:function, or a "
+            "name of `neuroshard workloads`"
+        )
     if names_function(name):
         return read_module(name, max_batches=DEFAULT_BATCHES)
     return read_document(name)
@@ -123,11 +129,6 @@ def build_request(
         algorithm: None: that of the job or of the request, or NeuroShard's.
         with_dense_of_jobs: see `request_of`.
     """
-    if options.tables is None:
-        raise CommandError(
-            "TABLES: is missing; hint: give a table set, a job, request, or plan file, package.module:function, or a "
-            "name of `neuroshard workloads`"
-        )
     return request_of(read_source(options.tables), options, algorithm, with_dense_of_jobs=with_dense_of_jobs)
 
 

@@ -99,12 +99,12 @@ def test_the_document_alone_goes_to_stdout_for_machines(neuroshard: Any, tables:
 def test_a_full_disk_does_not_take_the_result_along(
     neuroshard: Any, few_tables: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The summary is printed before the file is written."""
+    """The summary is printed all the same."""
 
     def full(path: Path, text: str) -> None:
         raise CommandError(f"{path}: cannot be written: No space left on device ({len(text)} bytes)")
 
-    monkeypatch.setattr("neuroshard_cli.commands.plan.write_file", full)
+    monkeypatch.setattr("neuroshard_cli.shared.output.write_file", full)
     result = neuroshard("plan", few_tables, *DEVICES, "--out", few_tables.with_name("plan.json"))
 
     assert result.code == ExitCode.INVALID_INPUT

@@ -6,10 +6,9 @@ from typing import Annotated
 
 import typer
 from neuroshard_api.process.failures import CommandError
-from neuroshard_api.process.hints import say
 
 from neuroshard_cli.commands.compare_training import checked_plans, launch
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_document, print_text
 from neuroshard_cli.shared.request_options import DataDirOption, JsonOption
 
 
@@ -51,11 +50,11 @@ def compare_accuracy(  # noqa: PLR0917 - typer passes by name
         command += ["--data-dir", str(data_dir or job.absolute().parent), "--out", str(result)]
         launch(command, processes=processes)
         comparison = AccuracyComparison.read(result)
-    if out is not None:
-        write_file(out, comparison.to_json())
-    if json:
-        print_document(comparison.to_json())
-        return
-    print_text(render_accuracy_comparison(comparison))
-    if out is not None:
-        say(f"comparison written to {out}")
+
+    def show() -> None:
+        if json:
+            print_document(comparison.to_json())
+        else:
+            print_text(render_accuracy_comparison(comparison))
+
+    deliver(show, ResultFile("comparison", out, comparison.to_json), says=not json)

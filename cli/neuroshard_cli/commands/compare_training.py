@@ -14,7 +14,7 @@ from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.local.compared_script import SUFFIX, given_plans, request_file, script_command
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_document, print_text
 from neuroshard_cli.shared.request_options import DataDirOption, JsonOption
 
 if TYPE_CHECKING:
@@ -62,17 +62,18 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
         else:
             memory = _train_job(trained, plans, result, rounds=rounds, steps=steps, data_dir=data_dir)
         comparison = TrainingComparison.read(result).model_copy(update={"memory": memory})
-    if out is not None:
-        write_file(out, comparison.to_json())
-    if plot is not None:
-        write_file(plot, rounds_plot(comparison))
-    if json:
-        print_document(comparison.to_json())
-        return
-    print_text(render_training_comparison(comparison))
-    for path, kind in ((out, "comparison"), (plot, "plot")):
-        if path is not None:
-            say(f"{kind} written to {path}")
+
+    def show() -> None:
+        if json:
+            print_document(comparison.to_json())
+        else:
+            print_text(render_training_comparison(comparison))
+
+    files = (
+        ResultFile("comparison", out, comparison.to_json),
+        ResultFile("plot", plot, lambda: rounds_plot(comparison)),
+    )
+    deliver(show, *files, says=not json)
 
 
 def _require_fitting_options(

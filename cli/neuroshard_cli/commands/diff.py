@@ -1,14 +1,12 @@
 """``neuroshard diff``: what changes from one plan to another."""
 
-import json as json_format
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from neuroshard_api.process.hints import say
 
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_json, print_text
 from neuroshard_cli.shared.request_options import JsonOption
 
 
@@ -30,14 +28,16 @@ def diff(
     if report is not None:
         check_writable(report)
     found = plan_difference(read_placement(before), read_placement(after))
-    if report is not None:
+
+    def show() -> None:
+        if json:
+            print_json(asdict(found))
+        else:
+            print_text(render_difference(found))
+
+    def page() -> str:
         from neuroshard_report.html.difference import render_difference_html
 
-        write_file(report, render_difference_html(found))
-    if json:
-        plain = json_format.dumps(asdict(found), indent=1, default=lambda each: each.model_dump(mode="json"))
-        print_document(f"{plain}\n")
-        return
-    print_text(render_difference(found))
-    if report is not None:
-        say(f"report written to {report}")
+        return render_difference_html(found)
+
+    deliver(show, ResultFile("report", report, page), says=not json)

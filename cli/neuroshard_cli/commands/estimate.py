@@ -1,15 +1,13 @@
 """``neuroshard estimate``: how many devices, and of which kind."""
 
-import json as json_format
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.completion import complete_device_types
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_json, print_text
 from neuroshard_cli.shared.request_options import (
     MOST_USED,
     BundleOption,
@@ -24,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def estimate(  # noqa: PLR0917 - typer passes by name
-    tables: SourceArgument,
+    tables: SourceArgument = None,
     devices: Annotated[
         str,
         typer.Option(
@@ -105,16 +103,19 @@ def estimate(  # noqa: PLR0917 - typer passes by name
         per_device=batch.per_device,
         of_all=batch.of_all,
     )
-    if json:
-        print_document(json_format.dumps(found.described(), indent=1) + "\n")
-    else:
-        print_text(render_device_counts(found))
-    if report is not None:
+
+    def show() -> None:
+        if json:
+            print_json(found.described())
+        else:
+            print_text(render_device_counts(found))
+
+    def page() -> str:
         from neuroshard_report.html.device_counts import render_device_counts_html
 
-        write_file(report, render_device_counts_html(found))
-        if not json:
-            say(f"report written to {report}")
+        return render_device_counts_html(found)
+
+    deliver(show, ResultFile("report", report, page), says=not json)
     if all(each.plan is None for each in found.counts):
         raise InfeasibleError(
             f"{tables}: fits on none of these devices; hint: ask for more of them with --devices, or see what would "

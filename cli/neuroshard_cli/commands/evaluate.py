@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.process.failures import CommandError
-from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.choices import DataFormatChoice
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_document, print_text
 from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
@@ -50,14 +49,14 @@ def evaluate(  # noqa: PLR0917 - typer passes by name
         quantized=quantized,
         max_samples=max_samples,
     )
-    if out is not None:
-        write_file(out, found.to_json())
-    if json:
-        print_document(found.to_json())
-        return
-    print_text(render_model_evaluation(found))
-    if out is not None:
-        say(f"metrics written to {out}")
+
+    def show() -> None:
+        if json:
+            print_document(found.to_json())
+        else:
+            print_text(render_model_evaluation(found))
+
+    deliver(show, ResultFile("metrics", out, found.to_json), says=not json)
 
 
 def _trainer() -> "Callable[..., ModelEvaluation]":

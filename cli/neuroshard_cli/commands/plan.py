@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.process.failures import CommandError
-from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.batch_sizes import print_sizes, requests_of, with_sizes
-from neuroshard_cli.shared.output import check_writable, print_document, print_text, write_file
+from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_document, print_text
 from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, WHAT, JsonOption, takes_request_options
 
 if TYPE_CHECKING:
@@ -97,13 +96,16 @@ def plan(
     except InfeasibleError:
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)
         raise
-    if json:
-        print_document(with_sizes(found, of_sizes))
-    else:
+
+    def show() -> None:
+        if json:
+            print_document(with_sizes(found, of_sizes))
+            return
         print_text(render_plan(found, traffic=traffic))
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=False)
-    # After the summary, so that a full disk does not take the result of a search along.
-    _write(found, out, report, traffic, says=not json)
+
+    files = (ResultFile("plan", out, found.to_json), ResultFile("report", report, lambda: _page(found, traffic)))
+    deliver(show, *files, says=not json)
 
 
 def _state(state: "SearchState") -> tuple[str, float]:
@@ -114,19 +116,10 @@ def _state(state: "SearchState") -> tuple[str, float]:
     return f"best {format_ms(state.best_ms)} ms{gap}", state.work_share
 
 
-def _write(
-    found: "Plan", out: Path | None, report: Path | None, traffic: "Sequence[TrafficCost]", *, says: bool
-) -> None:
-    """Write a plan and its report to the files that are wanted."""
-    if out is not None:
-        write_file(out, found.to_json())
-    if report is not None:
-        from neuroshard_report.html.page import render_html  # the template engine takes a fifth of a start
+def _page(found: "Plan", traffic: "Sequence[TrafficCost]") -> str:
+    from neuroshard_report.html.page import render_html  # the template engine takes a fifth of a start
 
-        write_file(report, render_html(found, traffic=traffic))
-    for path, kind in ((out, "plan"), (report, "report")):
-        if path is not None and says:
-            say(f"{kind} written to {path}")
+    return render_html(found, traffic=traffic)
 
 
 def _measured(requests: "Sequence[PlanRequest]", statistics: Path | None) -> "Sequence[PlanRequest]":

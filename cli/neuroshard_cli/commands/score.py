@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import RequestOptions
 
-from neuroshard_cli.shared.output import check_writable, print_json, print_text, write_file
+from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_json, print_text
 from neuroshard_cli.shared.request_options import MOST_USED, JsonOption, takes_request_options
 
 
@@ -44,12 +43,12 @@ def score(
     bundle = find_bundle(options.bundle, request.topology.device)
     scored = scored_plan(request, tables, bundle=bundle)
     explanation, moves = scored.explanation, scored.moves
-    if out is not None:
-        write_file(out, scored.plan.to_json())
-    if json:
-        described = {"explanation": asdict(explanation), "moves": [asdict(move) for move in moves]}
-        print_json({**described, "plan": json_format.loads(scored.plan.to_json())})
-        return
-    print_text(Group(render_plan_explanation(explanation), "", render_moves(moves)))
-    if out is not None:
-        say(f"plan with its price written to {out}")
+
+    def show() -> None:
+        if json:
+            described = {"explanation": asdict(explanation), "moves": [asdict(move) for move in moves]}
+            print_json({**described, "plan": json_format.loads(scored.plan.to_json())})
+        else:
+            print_text(Group(render_plan_explanation(explanation), "", render_moves(moves)))
+
+    deliver(show, ResultFile("plan with its price", out, scored.plan.to_json), says=not json)

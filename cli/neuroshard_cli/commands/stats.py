@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
@@ -11,7 +10,7 @@ from neuroshard_api.process.hints import say
 from neuroshard_dlrm.options import DEFAULT_BATCHES, names_function
 from neuroshard_profiler.commands import stats as stats_of_data
 
-from neuroshard_cli.shared.output import print_document, print_text, write_file
+from neuroshard_cli.shared.output import ResultFile, deliver, print_document, print_text
 
 
 def _stats_of_module(name: str, given: Mapping[str, Any]) -> None:
@@ -26,17 +25,16 @@ def _stats_of_module(name: str, given: Mapping[str, Any]) -> None:
     table_set = found.table_set
     if found.optimizer_problem:
         say(f"{found.optimizer_problem}; the table set has no optimizers")
-    out: Path | None = given["out"]
-    if out is not None:
-        write_file(out, table_set.to_json())
-    if given["json"]:
-        print_document(table_set.to_json())
-        return
     statistics = () if found.statistics is None else found.statistics.features
     duplication = {each.name: each.duplication_factor for each in statistics if each.duplication_factor is not None}
-    print_text(render_tables(table_set, duplication=duplication))
-    if out is not None:
-        say(f"table set written to {out}")
+
+    def show() -> None:
+        if given["json"]:
+            print_document(table_set.to_json())
+        else:
+            print_text(render_tables(table_set, duplication=duplication))
+
+    deliver(show, ResultFile("table set", given["out"], table_set.to_json), says=not given["json"])
 
 
 def stats(**values: Any) -> None:  # noqa: ANN401 - what typer parsed by the signature below

@@ -3,15 +3,29 @@
 import json
 import os
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from neuroshard_api.process.atomic_file import write_whole
 from neuroshard_api.process.failures import CommandError
+from neuroshard_api.process.hints import say
 from neuroshard_api.process.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+
+
+@dataclass(frozen=True, slots=True)
+class ResultFile:
+    """A file that a command was asked for."""
+
+    kind: str
+    """In words, such as ``report``."""
+    path: Path | None
+    """None: it was not asked for."""
+    text: Callable[[], str]
 
 
 class ReaderGoneError(Exception):
@@ -72,3 +86,32 @@ def write_file(path: Path, text: str) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise CommandError(f"{path}: cannot be written: {reason}; hint: free space or choose another path") from error
+
+
+def deliver(show: Callable[[], None], *files: ResultFile, says: bool) -> None:
+    """Show a result and write its files, each whatever becomes of the others.
+
+    A full disk, or a reader of stdout that leaves early, takes no other part of a long computation along. Raises the
+    first problem.
+
+    Args:
+        show: prints the result to stdout.
+        files: in the order in which they are written.
+        says: whether stderr names the files.
+    """
+    problems: list[Exception] = []
+    asked = [(each.kind, each.path, each.text) for each in files if each.path is not None]
+    try:
+        show()
+    except (CommandError, ReaderGoneError) as error:
+        problems.append(error)
+    for kind, path, text in asked:
+        try:
+            write_file(path, text())
+        except CommandError as error:
+            problems.append(error)
+        else:
+            if says:
+                say(f"{kind} written to {path}")
+    if problems:
+        raise problems[0]
