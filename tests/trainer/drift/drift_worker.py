@@ -27,9 +27,9 @@ from torch import nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 TABLES = tuple(
-    builders.table(name, num_embeddings=20_000, embedding_dim=128, pooling_factor=8.0) for name in ("user", "item")
+    builders.table(name, num_embeddings=20_000, embedding_dim=64, pooling_factor=8.0) for name in ("user", "item")
 )
-SAMPLES, POOLING, DRIFTED_POOLING = 128, 8, 320
+SAMPLES, POOLING, DRIFTED_POOLING = 32, 8, 640
 LEARN_STEPS, FAULT_STEPS, REST_STEPS = 300, 300, 200
 EXPECTED: dict[str, list[list[Any]]] = {
     "device": [[SlowdownCause.DEVICE_SLOW, [1], []]],
@@ -43,11 +43,11 @@ EXPECTED: dict[str, list[list[Any]]] = {
 IN_TURN = tuple(fault for fault in EXPECTED if fault != "everything")
 """Faults of a training whose order no seed gives."""
 NOTHING, QUIET = "nothing", "quiet"
-"""Stand for the fault of the rest after each one, and for that of the steps before the first one."""
+"""Stand for the fault of the rest after each one, and for that of the steps before each round of faults."""
 REPORT_STEPS = 100
 """Steps between reports."""
-EXTRA_MS = 7.0
-"""Far more than each step takes longer where other programs crowd the caches."""
+EXTRA_MS = 4.0
+"""About as much as a step takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,25 +140,31 @@ def watched(model: nn.Module, plan_file: Path, *, clock: Clock | None) -> StepRe
     return reporter
 
 
-def orders(rounds: int, seed: int | None) -> list[str]:
-    """Return all faults, that many times, in the order of the list or in orders that a seed gives."""
-    found: list[str] = []
+def schedule(rounds: int, seed: int | None, quiet_steps: int) -> list[tuple[str, int]]:
+    """Return faults with their steps: rounds of all, in the order of the list or in orders that a seed gives.
+
+    A rest follows each fault, and quiet steps come before each round.
+    """
+    found: list[tuple[str, int]] = []
     rng = random.Random(seed)  # noqa: S311 - keeps no secret
     for _ in range(rounds):
-        found += IN_TURN if seed is None else rng.sample(list(EXPECTED), len(EXPECTED))
+        found += [(QUIET, quiet_steps)] if quiet_steps else []
+        for fault in IN_TURN if seed is None else rng.sample(list(EXPECTED), len(EXPECTED)):
+            found += [(fault, FAULT_STEPS), (NOTHING, REST_STEPS)]
     return found
 
 
 def named_now(folder: str) -> dict[str, Any]:
-    """Return the causes that the last report named, and the mean share of time that ranks waited for a processor."""
+    """Return the last report, its causes, and the mean share of time that ranks waited for a processor."""
     file = Path(folder, DRIFT_REPORT_FILE)
     if not file.exists():
-        return {"named": [], "wait": None}
+        return {"named": [], "wait": None, "report": None}
     report = DriftReport.read(file)
     waits = [times.processor_wait_share for times in report.recent if times.processor_wait_share is not None]
     return {
         "named": [(change.cause, change.ranks, change.tables) for change in report.changes],
         "wait": sum(waits) / len(waits) if waits else None,
+        "report": json.loads(report.to_json()),
     }
 
 
@@ -166,7 +172,7 @@ def main(folder: str, rounds: int = 1, seed: int | None = None, quiet_steps: int
     """Train through all faults; rank 0 writes of each, and of the rest after it, what is expected and what was named.
 
     That is what its last report had; ``reports`` has all of them. Without a seed, times are processor time, which other
-    programs disturb least; with one they are those of the trainer's own clock.
+    programs disturb least; with one they are those of the trainer's own clock. ``quiet_steps`` come before each round.
     """
     with joined_ranks():
         plan = plan_of(tables=TABLES, world_size=2)
@@ -196,11 +202,8 @@ def main(folder: str, rounds: int = 1, seed: int | None = None, quiet_steps: int
             faults.plant(model)
             yield from some(LEARN_STEPS - 1, NOTHING)
             found.clear()
-            if quiet_steps:
-                yield from some(quiet_steps, QUIET)
-            for fault in orders(rounds, seed):
-                yield from some(FAULT_STEPS, fault)
-                yield from some(REST_STEPS, NOTHING)
+            for fault, count in schedule(rounds, seed, quiet_steps):
+                yield from some(count, fault)
 
         for batch in reporter.steps(batches()):
             torch.autograd.backward(model(torch.zeros(SAMPLES, 3), batch).sum())
