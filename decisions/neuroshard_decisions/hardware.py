@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_api.job.preparation import ProfilerBackend
+from neuroshard_api.job.profile_time import profile_seconds
 from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training_job import Spec
 
@@ -165,7 +166,7 @@ def _fingerprint(spec: Spec, hardware: HardwareStatus, profiler_image: str) -> s
         "image": spec.experimental.profiler.image or profiler_image,
         "backend": profiler.backend,
         "device_type": profiler.device_type,
-        "budget_seconds": profiler.budget_seconds,
+        "budget_seconds": profile_seconds(spec),
         **({} if hardware.gpu_product else placement),
         **({"resource": resource} if resource not in {"", NVIDIA} else {}),
         **({"network": _network(spec)} if hardware.network_nodes else {}),

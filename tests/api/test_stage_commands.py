@@ -20,10 +20,10 @@ TRAINER_FILES = {"job_file": "job.json", "plan_file": "plan.json", "run_dir": "r
 @pytest.mark.parametrize(
     ("profiler", "options"),
     [
-        ({}, ["--budget", "300s"]),
+        ({}, ["--budget", "60s"]),
         ({"backend": "FBGEMM", "budgetSeconds": 20}, ["--backend", "fbgemm", "--budget", "20s"]),
-        ({"backend": "TorchNative"}, ["--backend", "torch_native", "--budget", "300s"]),
-        ({"backend": "Simulated", "deviceType": "h100-80gb"}, ["--backend", "simulated", "--budget", "300s"]),
+        ({"backend": "TorchNative"}, ["--backend", "torch_native", "--budget", "60s"]),
+        ({"backend": "Simulated", "deviceType": "h100-80gb"}, ["--backend", "simulated", "--budget", "60s"]),
     ],
     ids=["auto", "fbgemm", "torch", "simulated"],
 )

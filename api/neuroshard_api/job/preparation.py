@@ -93,8 +93,9 @@ class Profiler(Part):
     device_type: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-z0-9][-a-z0-9.]*$")] | None = None
     """A device of `neuroshard devices`, such as h100-80gb: what Simulated simulates, and what supplies the numbers of
     the data sheet that cannot be read from a device. If unset: recognised by the device's product name."""
-    budget_seconds: Seconds = 300
-    """Seconds of measurements; more of them lower the error of the cost models."""
+    budget_seconds: Seconds | None = None
+    """Seconds of measurements; more of them lower the error of the cost models. If unset: about as long as the training
+    is expected to take, 1 to 5 minutes; 5 minutes where only the data show its steps."""
     cost_model_ref: CostModelReference | None = None
     """Cost models that were trained before; they replace profiling. Used only where policy is not Always."""
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.preparation import ProfilerBackend
+from neuroshard_api.job.profile_time import profile_seconds
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 
 BUNDLE_FOLDER = "bundle"
@@ -83,14 +84,14 @@ def profiler_command(
         command += ["--backend", profiler.backend.option]
     if job.spec.trainer.num_gpus_per_node > 0 and profiler.backend is not ProfilerBackend.SIMULATED:
         command += ["--device", "cuda"]  # where the GPUs cannot be used, a profile of the CPU would be of no use
-    command += ["--budget", f"{profiler.budget_seconds}s"]
+    command += ["--budget", f"{profile_seconds(job.spec)}s"]
     return command if meet is None else [*command, "--meet", meet, "--meet-within", f"{meeting_seconds(job.spec)}s"]
 
 
 def meeting_seconds(spec: Spec) -> int:
     """Return the seconds that two profilers wait for each other: each attempt its share of the stage's time."""
     pods = spec.experimental.profiler
-    share = (pods.timeout_seconds - spec.profiler.budget_seconds) // (pods.backoff_limit + 2)
+    share = (pods.timeout_seconds - profile_seconds(spec)) // (pods.backoff_limit + 2)
     return max(min(share, _MEETING_SECONDS), 1)
 
 

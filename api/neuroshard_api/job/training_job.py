@@ -194,10 +194,14 @@ class Spec(Part):
             ),
         ),
         Rule(
-            cel="self.profiler.budgetSeconds < self.experimental.profiler.timeoutSeconds",
+            cel="!has(self.profiler.budgetSeconds) || "
+            "self.profiler.budgetSeconds < self.experimental.profiler.timeoutSeconds",
             message="profiler.budgetSeconds must be less than experimental.profiler.timeoutSeconds, which also covers "
             "the start and the fit; hint: lower the one, or raise the other",
-            holds=lambda spec: spec.profiler.budget_seconds < spec.experimental.profiler.timeout_seconds,
+            holds=lambda spec: (
+                spec.profiler.budget_seconds is None
+                or spec.profiler.budget_seconds < spec.experimental.profiler.timeout_seconds
+            ),
         ),
         Rule(
             cel="self.data.format == 'Synthetic' || !has(self.experimental.syntheticDrift)",

@@ -24,6 +24,7 @@ from neuroshard_api.documents.plan import any_plan
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.job.plan_request import counts_dense
 from neuroshard_api.job.preparation import PlanReference, ProfilerPolicy
+from neuroshard_api.job.profile_time import profile_seconds
 from neuroshard_api.job.replanning import ReplanningMode
 from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
 from neuroshard_api.job.status import HardwareStatus, Stage, Status
@@ -385,7 +386,7 @@ class LocalRun:
             self._ended(run.name, None)
             return
         directory.keep_for(out, inputs)
-        self._view.begin("profile", f"measuring for {self.spec.profiler.budget_seconds} s")
+        self._view.begin("profile", f"measuring for {profile_seconds(self.spec)} s")
         self._runner.start(run.name, profiler_work(directory, self._file.job))
 
     def _start_planner(self, run: PlannerRun, context: Context) -> None:
