@@ -25,7 +25,7 @@ def test_a_named_cause_stays_at_the_next_report(other: tuple[DriftChange, ...]) 
     """Other findings are named once three reports in a row agree on them."""
     held = HeldCauses()
 
-    named = [held.take(found, tables=()) for found in [(DEVICE,), *[other] * OTHER_REPORTS]]
+    named = [held.take(found, tables=(), added_ms=1.0) for found in [(DEVICE,), *[other] * OTHER_REPORTS]]
 
     assert named == [*[(DEVICE,)] * OTHER_REPORTS, other]
 
@@ -33,17 +33,28 @@ def test_a_named_cause_stays_at_the_next_report(other: tuple[DriftChange, ...]) 
 def test_inputs_that_changed_since_are_named_at_once() -> None:
     """A report that knows of them knows more than the ones before."""
     held = HeldCauses()
-    held.take((DEVICE,), tables=())
+    held.take((DEVICE,), tables=(), added_ms=1.0)
 
-    assert held.take((INPUTS,), tables=("item",)) == (INPUTS,)
-    assert held.take((DEVICE,), tables=("item",)) == (INPUTS,)
+    assert held.take((INPUTS,), tables=("item",), added_ms=1.0) == (INPUTS,)
+    assert held.take((DEVICE,), tables=("item",), added_ms=1.0) == (INPUTS,)
+
+
+@pytest.mark.parametrize(("added_ms", "expected"), [(2.0, (DENSE,)), (1.9, (DEVICE,)), (0.4, (DEVICE,))])
+def test_a_second_slow_down_on_top_of_one_that_lasts_is_named_at_once(
+    added_ms: float, expected: tuple[DriftChange, ...]
+) -> None:
+    """Steps then take at least twice as much longer as when the first one was named."""
+    held = HeldCauses()
+    held.take((DEVICE,), tables=(), added_ms=1.0)
+
+    assert held.take((DENSE,), tables=(), added_ms=added_ms) == expected
 
 
 def test_a_cause_that_is_found_again_has_the_numbers_of_the_last_report() -> None:
     """The evidence follows the medians."""
     held, later = HeldCauses([DEVICE]), change(SlowdownCause.DEVICE_SLOW, recent_ms=3.0)
 
-    assert held.take((later,), tables=()) == (later,)
+    assert held.take((later,), tables=(), added_ms=1.0) == (later,)
 
 
 def test_causes_are_of_one_slow_down() -> None:
@@ -59,7 +70,7 @@ def test_what_is_named_was_found_by_three_reports_or_first(found: list[SlowdownC
     """Whatever the reports find."""
     held = HeldCauses()
 
-    named = [held.take((change(cause),), tables=())[0].cause for cause in found]
+    named = [held.take((change(cause),), tables=(), added_ms=1.0)[0].cause for cause in found]
 
     for report in range(1, len(found)):
         if named[report] != named[report - 1]:

@@ -7,6 +7,8 @@ from neuroshard_api.documents.drift_report import DriftChange
 
 OTHER_REPORTS: Final = 3
 """Reports in a row that must find the same other causes before these are named instead."""
+GROWN: Final = 2.0
+"""Ratio by which the added time must have grown since the causes were named to be that of a second slow-down."""
 _Names = frozenset[tuple[object, ...]]
 
 
@@ -23,11 +25,13 @@ class HeldCauses:
         """Changed tables that were known when the causes were named."""
         self._others: _Names | None = None
         self._num_others = 0
-        self._name(named, {table for change in named for table in change.tables})
+        self._added_ms: float | None = None
+        """What steps took longer when the causes were named. None: an earlier start named them."""
+        self._name(named, {table for change in named for table in change.tables}, None)
 
     def clear(self) -> None:
         """Forget the causes: the slow-down has ended."""
-        self._name((), ())
+        self._name((), (), None)
 
     def of(self, since_step: int) -> tuple[DriftChange, ...]:
         """Return the causes that were named of the slow-down since a step; of an earlier one they are forgotten."""
@@ -35,26 +39,33 @@ class HeldCauses:
             self.clear()
         return self.named
 
-    def take(self, found: Sequence[DriftChange], *, tables: Collection[str]) -> tuple[DriftChange, ...]:
+    def take(
+        self, found: Sequence[DriftChange], *, tables: Collection[str], added_ms: float
+    ) -> tuple[DriftChange, ...]:
         """Take in what a report found, and return what is named.
 
-        The first causes are named at once, and so are others where other tables changed since: that is new knowledge.
-        Otherwise others have to be found by several reports in a row.
+        The first causes are named at once, and so are others where other tables changed since, or where a second
+        slow-down came on top of one that lasts: that is new knowledge. Otherwise others have to be found by several
+        reports in a row.
 
         Args:
             found: the causes by the recent medians; empty where steps are as before.
             tables: whose lookups changed.
+            added_ms: what steps take longer than before the slow-down.
         """
         names = _names(found)
-        is_news = not self.named or names == _names(self.named) or self._tables != frozenset(tables)
+        has_grown = self._added_ms is not None and added_ms >= GROWN * self._added_ms
+        is_known = not self.named or names == _names(self.named)
+        is_news = is_known or has_grown or self._tables != frozenset(tables)
         self._num_others = self._num_others + 1 if names == self._others else 1
         self._others = names
         if is_news or self._num_others >= OTHER_REPORTS:
-            self._name(found, tables)
+            self._name(found, tables, added_ms)
         return self.named
 
-    def _name(self, changes: Sequence[DriftChange], tables: Collection[str]) -> None:
+    def _name(self, changes: Sequence[DriftChange], tables: Collection[str], added_ms: float | None) -> None:
         self.named, self._tables, self._others = tuple(changes), frozenset(tables), None
+        self._added_ms = added_ms
 
 
 def _names(changes: Sequence[DriftChange]) -> _Names:

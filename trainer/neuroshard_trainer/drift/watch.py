@@ -282,7 +282,9 @@ class DriftWatch:
             ranks_per_node=self._placed(before).ranks_per_node,
             inputs=inputs,
         )
-        return self._causes.take(found, tables=inputs.ranks_of_table)
+        slowest_ms = [max(times.step_ms for times in each) for each in (self._reference, recent)]
+        added_ms = slowest_ms[1] - slowest_ms[0]
+        return self._causes.take(found, tables=inputs.ranks_of_table, added_ms=added_ms)
 
     def _placed(self, inputs: InputStatistics | None) -> FeaturePlacement:
         if self._placement is not None:
