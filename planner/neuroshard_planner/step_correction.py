@@ -8,6 +8,7 @@ from pathlib import Path
 from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.document import DocumentError, read_bytes, read_data
 from neuroshard_api.documents.drift_report import DriftReport
+from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.run_document import RunDocument
 from neuroshard_api.documents.step_report import RankTimes, StepReport
@@ -38,7 +39,8 @@ def corrected(
     """Write a bundle, or a profile's folder, corrected by a training's steps; return its manifest and the factors.
 
     Args:
-        bundle: a bundle's directory, or a profile's with one in it. The hardware next to either is kept.
+        bundle: a bundle's directory, or a profile's with one in it. The hardware next to either is kept,
+            but for the speed of its cores: the corrected times are those of cores in training.
         plan: that was trained under.
         reports: of its steps.
         out: of the same kind as ``bundle``.
@@ -75,7 +77,8 @@ def corrected(
         read_weights(bundle_dir),
     )
     if (bundle / HARDWARE_FILE).is_file():
-        write_whole(out / HARDWARE_FILE, (bundle / HARDWARE_FILE).read_text(encoding="utf-8"))
+        hardware = Hardware.read(bundle / HARDWARE_FILE)
+        write_whole(out / HARDWARE_FILE, hardware.model_copy(update={"core_loop_ms": None}).to_json())
     return manifest, factors
 
 

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Literal
 
 from neuroshard_api.documents.hardware import Hardware
@@ -31,6 +32,7 @@ from neuroshard_profiler.benches.launch import collect_launches
 from neuroshard_profiler.benches.matrix import collect_matrices
 from neuroshard_profiler.benches.sampling import CPU_SPACE, GPU_SPACE, SampleSpace
 from neuroshard_profiler.budget import Budget, BudgetBar
+from neuroshard_profiler.devices.core_gauge import CORE_LOOP
 from neuroshard_profiler.devices.visible import Gpus, TorchGpus, usable_gpus
 from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.files import write_file
@@ -105,13 +107,13 @@ def profile(
     if settings.meeting is None:
         say(f"measuring all-to-alls, {_how_long(communication, backend)}")
         measure_communication(settings, backend, records / COMMUNICATION_FILE, communication, bars)
-    hardware = _hardware(settings, backend, device, num_processes, records)
+    found = [record for path in sorted(records.glob("*.jsonl")) for record in ended_records(path)[0]]
+    hardware = _hardware(settings, backend, device, num_processes, records, core_loop_ms=core_loop_ms(found))
     write_file(settings.out / HARDWARE_FILE, hardware.to_json())
     topology = hardware.topology(
         num_nodes=settings.num_nodes, devices_per_node=settings.devices_per_node or num_processes
     )
     write_file(settings.out / TOPOLOGY_FILE, topology.to_json())
-    found = [record for path in sorted(records.glob("*.jsonl")) for record in ended_records(path)[0]]
     measured = [record for record in found if record.is_usable]
     without = _without_times(found)
     say(f"{len(measured)} records of {backend.source}{f'; {without}' if without else ''}")
@@ -335,8 +337,20 @@ def compute_command(
     return command
 
 
+def core_loop_ms(records: Sequence[ProfileRecord]) -> float | None:
+    """Return the median time of the fixed loop next to the calls of these records. None: no core was timed."""
+    found = [float(each.environment[CORE_LOOP]) for each in records if CORE_LOOP in each.environment]
+    return median(found) if found else None
+
+
 def _hardware(
-    settings: ProfileSettings, backend: Backend, device: DeviceType, num_processes: int, records: Path
+    settings: ProfileSettings,
+    backend: Backend,
+    device: DeviceType,
+    num_processes: int,
+    records: Path,
+    *,
+    core_loop_ms: float | None,
 ) -> Hardware:
     intra, inter = measured_links(records / COMMUNICATION_FILE)
     transport = {"cpu": "gloo", "cuda": "nccl", "simulated": "simulated"}[backend.kind]
@@ -356,5 +370,6 @@ def _hardware(
         network_of=settings.device_type,
         devices_per_node=num_processes,
         driver_version=backend.environment.get("driver"),
+        core_loop_ms=core_loop_ms,
         environment={**backend.environment, "transport": transport},
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.documents.tables import Optimizer
@@ -93,11 +94,15 @@ def test_a_second_correction_builds_on_the_first(neuroshard: Any, training: Trai
 
 
 def test_a_profile_stays_one(neuroshard: Any, training: Training) -> None:
-    """Its links and its fingerprint go with the models, so that later jobs can take the folder."""
+    """Its links and its fingerprint go with the models, so that later jobs can take the folder.
+
+    The speed of its cores does not: the corrected times are those of the training.
+    """
     profile = training.folder / "profile"
     profile.mkdir()
     (profile / "bundle").symlink_to(BUNDLE)
-    (profile / "hardware.json").write_text("{}")
+    hardware = builders.hardware(core_loop_ms=0.3)
+    (profile / "hardware.json").write_text(hardware.to_json())
     out = training.folder / "mine"
 
     reports = (training.drift_report(), training.step_report())
@@ -105,7 +110,7 @@ def test_a_profile_stays_one(neuroshard: Any, training: Training) -> None:
 
     assert result.code == 0, result.err
     assert load_bundle(out / "bundle").manifest.calibration is not None
-    assert (out / "hardware.json").read_text() == "{}"
+    assert Hardware.read(out / "hardware.json") == hardware.model_copy(update={"core_loop_ms": None})
 
 
 def test_reports_that_cannot_be_compared_are_refused(neuroshard: Any, training: Training) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from neuroshard_api.documents.bundle import Source
+from neuroshard_api.documents.counts import MAX_MILLISECONDS
 from neuroshard_api.documents.document import Document, DocumentError
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.topology import DeviceType, Link, Topology, equal_racks
@@ -32,6 +33,9 @@ class Hardware(Document):
     """Devices of the node that was measured."""
     driver_version: str | None = None
     """None: the device has no driver of its own."""
+    core_loop_ms: Annotated[float, Field(gt=0, le=MAX_MILLISECONDS)] | None = None
+    """Processor time of a fixed loop (`process.core_speed`) next to the measured calls. None: no processor was
+    measured."""
     environment: dict[str, str] = Field(default_factory=dict)
     """Versions of libraries and clocks, for people."""
 

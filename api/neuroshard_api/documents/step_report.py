@@ -97,6 +97,14 @@ class RankTimes(Value):
     processor_wait_share: Annotated[float, Field(ge=0, le=1)] | None = None
     """Of the time since the report before in which the process's threads could run: the part in which they waited for
     a processor. If unset: the system does not count it, or the trainer did not tell."""
+    core_loop_ms: Milliseconds | None = None
+    """Processor time of a fixed loop (`process.core_speed`) between steps: how fast the core is. If unset: a GPU, or
+    the trainer did not tell."""
+    compute_processor_ms: Milliseconds | None = None
+    """Processor time within forward and backward compute: the rest of these is waiting for a processor. If unset:
+    likewise."""
+    dense_processor_ms: Milliseconds | None = None
+    """The same within the dense part's passes, without their collectives. If unset: likewise."""
     peak_memory_bytes: Count | None = None
     """Most memory since the start: of the device, as torch's allocator counts it; on a CPU of the process. If unset:
     the trainer did not tell."""

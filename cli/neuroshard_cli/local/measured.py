@@ -6,6 +6,7 @@ from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.shared.measured import Measured, measured_of
 
 if TYPE_CHECKING:
+    from neuroshard_api.documents.hardware import Hardware
     from neuroshard_api.documents.progress import TrainingProgress
 
 
@@ -20,6 +21,18 @@ def measured_in(directory: RunDirectory) -> Measured:
         where=str(directory.train_dir),
         plan_sha256=file_digest(directory.plan_file),
     )
+
+
+def hardware_in(directory: RunDirectory) -> "Hardware | None":
+    """Return the hardware of a run's own profile. None: it has none that can be read."""
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.documents.hardware import Hardware
+    from neuroshard_api.job.stage_commands import HARDWARE_FILE
+
+    try:
+        return Hardware.read(directory.profile_dir / HARDWARE_FILE)
+    except (DocumentError, OSError):
+        return None
 
 
 def progress_in(directory: RunDirectory) -> "TrainingProgress | None":

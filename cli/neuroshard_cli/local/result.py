@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.local.measured import measured_in
+from neuroshard_cli.local.measured import hardware_in, measured_in
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.progress import TrainingProgress
     from neuroshard_api.documents.step_report import StepReport
+    from neuroshard_api.job.machine_speed import MachineSpeed
     from neuroshard_api.job.status import BestBaseline, MeasuredCost, StepCostStatus
     from neuroshard_api.job.step_cost import ComparedCollective
     from neuroshard_api.sharding.collectives import CollectiveTime
@@ -50,6 +51,17 @@ class RunResult:
     """Used by other programs during the training, at most. None: not known."""
     drift: str | None = None
     """The slow-down that lasts, in one line. None: there is none, or nothing watched for it."""
+    speed: "MachineSpeed | None" = None
+    """Of the machine in training. None: as while it was profiled, or not known."""
+
+    @property
+    def predicted_as_slow(self) -> "StepCostStatus | None":
+        """What is predicted for a machine as slow as it was in training. None: it was as while it was profiled."""
+        from neuroshard_api.job.machine_speed import on_machine
+
+        if self.speed is None or self.predicted is None:
+            return None
+        return on_machine(self.predicted, self.speed)
 
     @property
     def is_same_device(self) -> bool:
@@ -82,6 +94,7 @@ def result_of(
     """
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.job.late_ranks import late_ranks_note
+    from neuroshard_api.job.machine_speed import machine_speed
     from neuroshard_api.job.step_cost import (
         baseline_cost,
         compared_collectives,
@@ -93,6 +106,9 @@ def result_of(
     report, progress, drift = measured_in(directory)
     predicted = predicted_cost(plan) if isinstance(plan, Plan) else None
     measured = None if report is None else measured_cost(report)
+    speed = None
+    if isinstance(plan, Plan) and report is not None:
+        speed = machine_speed(report, hardware_in(directory), source=plan.predicted.source)
     error = error_percent(predicted, measured) if predicted is not None and measured is not None else None
     return RunResult(
         job=name,
@@ -108,6 +124,7 @@ def result_of(
         other_processors=other_processors,
         late_ranks=None if report is None else late_ranks_note(report),
         drift=None if drift is None else drift.headline,
+        speed=speed,
     )
 
 
@@ -136,6 +153,8 @@ def result_json(result: RunResult) -> str:
         "baseline": plain(result.baseline),
         "measured": plain(result.measured),
         "errorPercent": result.error_percent,
+        "coreSlowdown": None if result.speed is None else round(result.speed.core_slowdown, 3),
+        "predictedAsSlow": plain(result.predicted_as_slow),
         "steps": None if result.progress is None else result.progress.step,
         "collectives": [
             {"kind": each.kind, "family": each.family, "predicted": way(each.predicted), "measured": way(each.measured)}
@@ -156,13 +175,18 @@ def result_table(result: RunResult) -> "RenderableType":
     from neuroshard_report.terminal.tables import TextTable
     from rich.console import Group
 
-    predicted, measured, baseline = result.predicted, result.measured, result.baseline
-    is_compared = predicted is not None and measured is not None and result.is_same_device
-    errors = _errors(predicted, measured) if predicted is not None and measured is not None and is_compared else []
+    predicted, here, measured, baseline = result.predicted, result.predicted_as_slow, result.measured, result.baseline
+    is_compared = measured is not None and result.is_same_device
+    errors, errors_here = (
+        _errors(each, measured) if is_compared and each is not None and measured is not None else []
+        for each in (predicted, here)
+    )
     found = {
         "predicted": [] if predicted is None else _times(predicted),
+        "as slow": [] if here is None else _times(here),
         "measured": [] if measured is None else _times(measured),
         "error": errors if any(errors) else [],
+        "as slow, error": errors_here if any(errors_here) else [],
         "baseline": [] if predicted is None or baseline is None else ["", "", "", _ms(baseline.total_microseconds)],
     }
     columns = {name: times for name, times in found.items() if times}
@@ -192,6 +216,9 @@ def _notes(result: RunResult) -> list[str]:
     if result.predicted is not None and result.measured is not None:
         simulated = simulation_note(result.predicted, result.measured)
         notes += [*filter(None, [simulated]), *measurement_notes(result.measured)]
+        if result.speed is not None:
+            rows = "" if result.predicted_as_slow is None else " Columns `as slow` are the prediction for such a machine."
+            notes.append(f"{result.speed.text}{rows}")
         if is_busy(result.measured) and result.load_average is not None:
             notes.append(_load_note(result.load_average, result.other_processors))
         notes += [

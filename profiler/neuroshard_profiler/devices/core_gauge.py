@@ -5,12 +5,15 @@ second hyperthread, which may belong to another virtual machine: up to half of i
 between two loops of full speed ran at full speed.
 """
 
-import time
 from collections.abc import Callable
+from statistics import median
 
-_ITERATIONS = 10_000  # about 0.3 ms
+from neuroshard_api.process.core_speed import loop_ms
+
 _CALIBRATIONS = 30
 OTHER_WORK = "other work on the core"
+CORE_LOOP = "core_loop_ms"
+"""In a record's environment: time of the loop next to its calls."""
 _SLOWED_BY = 1.2
 """A loop that takes that many times the fastest ran on a slowed core: undisturbed ones differ by 5 %."""
 
@@ -19,22 +22,24 @@ class CoreGauge:
     """Full speed is that of the fastest loop so far.
 
     Args:
-        loop_seconds: runs the loop and returns its processor time.
+        timed_loop: runs the loop and returns the milliseconds of its processor time.
     """
 
-    def __init__(self, loop_seconds: Callable[[], float] | None = None) -> None:
-        self._loop_seconds = loop_seconds or _loop_seconds
-        self._fastest = min(self._loop_seconds() for _ in range(_CALIBRATIONS))
+    def __init__(self, timed_loop: Callable[[], float] = loop_ms) -> None:
+        self._timed_loop = timed_loop
+        self._fastest = min(self._timed_loop() for _ in range(_CALIBRATIONS))
+        self._undisturbed: list[float] = []
 
     def slowed_by(self) -> str | None:
         """Return the reason why the core is slow now. None: it runs at full speed."""
-        seconds = self._loop_seconds()
-        self._fastest = min(self._fastest, seconds)
-        return None if seconds <= _SLOWED_BY * self._fastest else OTHER_WORK
+        found = self._timed_loop()
+        self._fastest = min(self._fastest, found)
+        if found > _SLOWED_BY * self._fastest:
+            return OTHER_WORK
+        self._undisturbed.append(found)
+        return None
 
-
-def _loop_seconds() -> float:
-    start, total = time.thread_time(), 0
-    for number in range(_ITERATIONS):
-        total += number * number
-    return time.thread_time() - start
+    @property
+    def full_speed_ms(self) -> float:
+        """Median time of the loops at full speed since the calibration; that of the fastest loop if there are none."""
+        return median(self._undisturbed or [self._fastest])

@@ -17,7 +17,7 @@ from neuroshard_api.sharding.kernels import DeviceKind
 from neuroshard_costs.fitting.versions import library_versions
 
 from neuroshard_profiler.devices.base import EmbeddingCall, TimedSample, needed_bytes, sample_times
-from neuroshard_profiler.devices.core_gauge import CoreGauge
+from neuroshard_profiler.devices.core_gauge import CORE_LOOP, CoreGauge
 from neuroshard_profiler.devices.exchange_timers import CPU_EXCHANGES, ExchangeRepeats, HostExchangeTimer
 from neuroshard_profiler.devices.timing import ThreadTimer, median_times, pinned_core
 from neuroshard_profiler.errors import OutOfDeviceMemoryError
@@ -113,13 +113,15 @@ class CpuDevice:
     def _timed(self, embedding: EmbeddingCall, repeats: Repeats, *, is_cold: bool) -> Times:
         timer = ThreadTimer(flushed_bytes=self.flushed_bytes if is_cold else 0)
         gradient = torch.full_like(embedding.forward(0), _GRADIENT)
-        return median_times(
+        gauge = CoreGauge()
+        times = median_times(
             lambda number: timer.time_ms(
                 lambda: embedding.forward(number), lambda pooled: embedding.backward(pooled, gradient)
             ),
             repeats,
-            slowed_by=CoreGauge().slowed_by,
+            slowed_by=gauge.slowed_by,
         )
+        return times.under({CORE_LOOP: f"{gauge.full_speed_ms:.5f}"})
 
 
 @contextmanager

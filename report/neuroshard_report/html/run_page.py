@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.documents.drift_report import DriftReport
+from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import DeviceCost, Plan
 from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_api.job.late_ranks import SCARCE_SHARE, late_ranks_note
+from neuroshard_api.job.machine_speed import machine_speed, on_machine
 from neuroshard_api.job.step_cost import (
     PlannedTimes,
     is_host_bound,
@@ -51,6 +53,8 @@ COLORS = dict(zip(PARTS, ("c2", "c0", "c3", "c4", "c5", "c7", "c8"), strict=True
 """Classes of the parts, as in the report of a plan."""
 MAX_RANKS = 64
 """Ranks in the table; of more, those with the longest steps."""
+MICROSECONDS = 1000
+"""In a millisecond."""
 LEAST_MS = 0.0005
 """Less is shown as nothing."""
 
@@ -86,6 +90,7 @@ def render_run(
     progress: TrainingProgress | None,
     drift: DriftReport | None = None,
     stages: Sequence[StageSpan] = (),
+    hardware: Hardware | None = None,
     refresh_s: int | None = None,
 ) -> str:
     """Return the page of a run; what is not there yet is left out. Equal arguments give equal pages.
@@ -96,6 +101,7 @@ def render_run(
         progress: of the training.
         drift: of the training under this plan.
         stages: of the run, with every attempt at them.
+        hardware: of the profile that the plan's price is of. None: not known.
         refresh_s: seconds after which a browser loads the page again. None: the run has ended.
     """
     ranks = rank_parts(plan, steps)
@@ -105,6 +111,13 @@ def render_run(
     if measured is not None:
         compared = (simulation_note(predicted, measured), other_device_note(predicted, measured))
         notes = [*filter(None, compared), *measurement_notes(measured)]
+        speed = None if steps is None else machine_speed(steps, hardware, source=plan.predicted.source)
+        if speed is not None:
+            as_slow, sentence = on_machine(predicted, speed), ""
+            if as_slow is not None:
+                as_slow_ms = (as_slow.total_microseconds or 0) / MICROSECONDS
+                sentence = f" For such a machine, {format_ms(as_slow_ms)} ms are predicted."
+            notes.append(f"{speed.text}{sentence}")
         notes += filter(None, [None if steps is None else late_ranks_note(steps)])
         is_compared = is_same_device(predicted, measured) is not False
     slowest = max(ranks, key=lambda each: each.measured_ms, default=None)

@@ -11,6 +11,7 @@ def test_a_core_that_loses_half_of_itself_is_not_at_full_speed() -> None:
     gauge = CoreGauge(lambda: next(loops))
 
     assert [gauge.slowed_by() for _ in range(3)] == [OTHER_WORK, None, None]
+    assert gauge.full_speed_ms == 1.05
 
 
 def test_full_speed_is_that_of_the_fastest_loop_so_far() -> None:

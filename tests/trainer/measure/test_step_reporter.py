@@ -42,6 +42,9 @@ PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
 NO_PARTS = {
     "dense_peer_wait_ms",
     "processor_wait_share",
+    "core_loop_ms",
+    "compute_processor_ms",
+    "dense_processor_ms",
     "rank",
     *MEMORY,
     "collectives",
@@ -66,6 +69,9 @@ def test_every_part_of_a_step_is_measured(tmp_path: Path, group: Any) -> None:
     assert sum(times[name] for name in PASSES) <= 1.5 * times["dense_ms"]
     parts = [times[name] for name in times if name not in {"step_ms", *NO_PARTS}]
     assert all(part > 0 for part in parts)
+    assert 0 < times["compute_processor_ms"] <= 1.5 * (times["forward_compute_ms"] + times["backward_compute_ms"])
+    assert 0 < times["dense_processor_ms"] <= 1.5 * (times["dense_forward_ms"] + times["dense_backward_ms"])
+    assert times["core_loop_ms"] > 0
     assert times["data_wait_ms"] >= 3
     assert sum(parts) <= 1.5 * times["step_ms"]
 

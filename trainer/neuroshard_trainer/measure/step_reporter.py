@@ -45,6 +45,7 @@ from neuroshard_trainer.communication.codecs import Codecs
 from neuroshard_trainer.communication.gradient_codec import GradientCodec, RankGradients
 from neuroshard_trainer.drift.watch import TIMES, DriftWatch, ReferenceTimes, process_age_ms
 from neuroshard_trainer.files import write_file
+from neuroshard_trainer.measure.core_loop import CoreLoop
 from neuroshard_trainer.measure.dense_timers import DenseTimers
 from neuroshard_trainer.measure.device_memory import measured_memory
 from neuroshard_trainer.measure.embedding_timers import EmbeddingTimers
@@ -61,7 +62,7 @@ from neuroshard_trainer.measure.step_marks import (
     TimedPart,
     is_timed,
 )
-from neuroshard_trainer.ranks.clocks import Clock, Mark, clock_of
+from neuroshard_trainer.ranks.clocks import Clock, HostClock, Mark, clock_of
 from neuroshard_trainer.ranks.run_identity import RunIdentity
 from neuroshard_trainer.ranks.tracing import traced
 from neuroshard_trainer.sharding.live_sharding import sharding_ranks
@@ -198,6 +199,7 @@ class StepReporter:
         self._parts: deque[_StepParts] = deque(maxlen=max(1, window // self._timed_every))
         self._reference = ReferenceTimes()
         self._processor_wait = ProcessorWait()
+        self._core_loop = CoreLoop() if isinstance(self._clock, HostClock) else None
         folder = drift if isinstance(drift, Path) else write.parent if drift and isinstance(write, Path) else None
         self.drift: DriftWatch | None = None
         """The drift watch, on rank 0; None on other ranks, and where nothing watches."""
@@ -274,6 +276,8 @@ class StepReporter:
             in_parts, intervals = self._marks.in_parts, tuple(self._marks.stop())
             self._unread.append(MarkedStep(self._begun, self._clock.mark(), tuple(self._waits), intervals, in_parts))
             self._begun = None
+            if in_parts and self._core_loop is not None:  # the step after is not timed in parts
+                self._core_loop.look()
             self._next_step += 1
             self._num_steps += 1
             if self.drift is not None and self.drift.start_ms is None:
@@ -298,6 +302,7 @@ class StepReporter:
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["host_bound"] = _host_bound_shares([each.host_bound for each in self._parts])
         own.update(measured_memory(self._device), processor_wait_share=self._processor_wait.share_since_last())
+        own["core_loop_ms"] = None if self._core_loop is None else self._core_loop.median_ms
         work = None if self._codecs is None else taken_work(self._codecs, self._clock)
         distinct = (self._num_samples, *self._num_distinct)
         of_gradients = None if self._gradients is None else self._gradients.take_work()
@@ -407,7 +412,21 @@ def _samples_per_second(samples_per_step: int | None, ranks: Sequence[Mapping[st
 def step_times(clock: Clock, step: MarkedStep) -> StepTimes:
     """Return the parts of one step. Communication counts only while nothing of the lookups is computed."""
     pairs = [*step.waits, *((interval.begin, interval.end) for interval in step.intervals)]
-    begin_ms, step_end_ms, *ends = clock.read_ms([step.begin, step.end, *(mark for pair in pairs for mark in pair)])
+    marks = [step.begin, step.end, *(mark for pair in pairs for mark in pair)]
+    times = _times_of(step, clock.read_ms(marks))
+    on_processor = clock.read_processor_ms(marks) if step.in_parts else None
+    if on_processor is not None:
+        processor = _times_of(step, on_processor)
+        times["compute_processor_ms"] = sum(processor[part.value] for part in COMPUTE)
+        if all(part.value in processor for part in DENSE):
+            passes = (TimedPart.DENSE_FORWARD, TimedPart.DENSE_BACKWARD)
+            times["dense_processor_ms"] = sum(processor[part.value] for part in passes)
+    return times
+
+
+def _times_of(step: MarkedStep, marks_ms: Sequence[float]) -> StepTimes:
+    """Return the parts of a step by the times of its marks: begin, end, and those of all waits and intervals."""
+    begin_ms, step_end_ms, *ends = marks_ms
     ends_of_pairs = list(zip(ends[::2], ends[1::2], strict=True))
     waits, intervals = ends_of_pairs[: len(step.waits)], ends_of_pairs[len(step.waits) :]
     spans: dict[TimedPart, dict[Member, list[tuple[float, float]]]] = {part: {} for part in TimedPart}

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol, Self, cast
+from typing import NamedTuple, Protocol, Self, cast
 
 import torch
 
@@ -23,6 +23,9 @@ class Clock(Protocol):
         The marks may be in any order: a mark that was made before the first one has a negative time. Waits until the
         device has passed every one of them, whichever was made last.
         """
+
+    def read_processor_ms(self, marks: Sequence[Mark]) -> list[float] | None:
+        """Return likewise the processor time of the thread that marked. None: it is not what computes, or not known."""
 
     def idle_limit_ms(self, begin: Mark, end: Mark) -> float | None:
         """Return the longest time for which the device can have waited for the host between two marks.
@@ -49,17 +52,29 @@ class TimedEvent(Protocol):
         """Return the milliseconds to another event. Raises RuntimeError unless both are completed."""
 
 
+class HostMark(NamedTuple):
+    """Nanoseconds of the host's clock, and of the thread's processor time."""
+
+    ns: int
+    processor_ns: int
+
+
 class HostClock:
-    """For computing on the CPU, where a call returns when it is done."""
+    """For computing on the CPU, where a call returns when it is done, and where programs wait for processors."""
 
     def mark(self) -> Mark:
         """Return the host's time."""
-        return time.perf_counter_ns()
+        return HostMark(time.perf_counter_ns(), time.thread_time_ns())
 
     def read_ms(self, marks: Sequence[Mark]) -> list[float]:
         """Return the differences."""
-        times = cast("Sequence[int]", marks)
-        return [(each - times[0]) / NS_PER_MS for each in times]
+        times = cast("Sequence[HostMark]", marks)
+        return [(each.ns - times[0].ns) / NS_PER_MS for each in times]
+
+    def read_processor_ms(self, marks: Sequence[Mark]) -> list[float] | None:
+        """Return the differences. None: a subclass made the marks, and knows no processor time."""
+        times = [mark.processor_ns for mark in marks if isinstance(mark, HostMark)]
+        return [(each - times[0]) / NS_PER_MS for each in times] if len(times) == len(marks) else None
 
     def idle_limit_ms(self, begin: Mark, end: Mark) -> float | None:  # noqa: ARG002 - any clock's signature
         """Return None: there is no device that could wait."""
@@ -116,6 +131,10 @@ class CudaClock:
         event = self._unused.pop() if self._unused else self._new_event()
         event.record(self._stream)
         return CudaMark(event, self._host_ns(), self._unused)
+
+    def read_processor_ms(self, marks: Sequence[Mark]) -> None:  # noqa: ARG002 - any clock's signature
+        """Return None: the device computes."""
+        return
 
     def idle_limit_ms(self, begin: Mark, end: Mark) -> float:
         """Return the host's time between the marks, or 0 where the begin's event is not completed."""
