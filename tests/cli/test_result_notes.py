@@ -1,11 +1,13 @@
 """The sentences below the table that ends a run."""
 
 import io
+import json
 from typing import TypeVar
 
 import pytest
+from neuroshard_api.job.machine_speed import MachineSpeed
 from neuroshard_api.job.status import BestBaseline, MeasuredCost, PredictedCost, StepCostStatus
-from neuroshard_cli.local.result import RunResult, result_table
+from neuroshard_cli.local.result import RunResult, result_json, result_table
 from rich.console import Console
 
 Costs = TypeVar("Costs", bound=StepCostStatus)
@@ -37,9 +39,37 @@ def shown(percent: int, *, difference: str | None = None, late_ranks: str | None
         difference=difference,
         late_ranks=late_ranks,
     )
+    return printed(result, width=width)
+
+
+def printed(result: RunResult, *, width: int = 300) -> str:
+    """Return the end of a run."""
     file = io.StringIO()
     Console(file=file, width=width).print(result_table(result))
     return file.getvalue()
+
+
+def test_a_machine_that_was_slower_has_a_prediction_of_its_own() -> None:
+    """1 ms was predicted, which takes 1.1 on slower cores, and 0.6 ms more were spent waiting for one."""
+    each = {"compute_microseconds": 1000, "total_microseconds": 1000, "dense_microseconds": 500, "source": "cpu:test"}
+    result = RunResult(
+        job="test",
+        num_devices=1,
+        predicted=PredictedCost(**each),
+        baseline=None,
+        measured=MeasuredCost(**{**each, "compute_microseconds": 2000, "total_microseconds": 2000}),
+        error_percent=100,
+        progress=None,
+        speed=MachineSpeed(rank=0, core_slowdown=1.1, processor_share=0.7, compute_wait_ms=0.6, dense_wait_ms=0.0),
+    )
+
+    table = printed(result)
+    total = next(line for line in table.splitlines() if line.lstrip("│ ").startswith("total"))
+
+    assert ["as slow" in table, "1.700" in total, "+18 %" in total] == [True, True, True]
+    assert "waited for one for 0.600 ms of its lookups and updates" in table
+    assert "-9 % of 0.550 ms as slow" in table
+    assert json.loads(result_json(result))["predictedAsSlow"]["totalMicroseconds"] == 1700
 
 
 @pytest.mark.parametrize(("percent", "is_shown"), [(59, True), (4, False)])

@@ -37,7 +37,7 @@ class MachineSpeed:
     compute_wait_ms: float
     """Of a step's lookups and updates: waiting for a processor."""
     dense_wait_ms: float
-    """The same of the dense part's passes, of the rank with most of it."""
+    """The same of the dense part's passes, of the rank that is slowest in them."""
 
     @property
     def text(self) -> str:
@@ -48,7 +48,8 @@ class MachineSpeed:
         if self.processor_share * LEAST_SLOWDOWN <= 1:
             parts.append(
                 f"rank {self.rank} had a processor for {100 * self.processor_share:.0f} % of the time in which it "
-                f"could run, and waited for one for {self.compute_wait_ms:.3f} ms of its lookups and updates"
+                f"could run, and waited for one for {self.compute_wait_ms:.3f} ms of its lookups and updates and for "
+                f"{self.dense_wait_ms:.3f} ms of its dense part"
             )
         return f"The machine was slower than while it was profiled, which no plan predicts: {', and '.join(parts)}."
 
@@ -79,20 +80,25 @@ def machine_speed(report: StepReport, hardware: Hardware | None, *, source: str)
     return speed if is_slower else None
 
 
-def on_machine(predicted: StepCostStatus, speed: MachineSpeed) -> StepCostStatus | None:
-    """Return the predicted cost on a machine of that speed. None: its processors were too busy to predict anything."""
-    if speed.processor_share < LEAST_SHARE:
-        return None
-    in_exchanges = speed.core_slowdown / speed.processor_share
-    compute = _scaled(predicted.compute_microseconds, speed.core_slowdown, wait_ms=speed.compute_wait_ms)
+def on_machine(predicted: StepCostStatus, speed: MachineSpeed) -> StepCostStatus:
+    """Return the predicted cost on a machine of that speed.
+
+    Without exchanges, and so without a total, where the rank had too little of a processor for them.
+    """
     parts = {
-        "compute_microseconds": compute,
-        "forward_communication_microseconds": _scaled(predicted.forward_communication_microseconds, in_exchanges),
-        "backward_communication_microseconds": _scaled(predicted.backward_communication_microseconds, in_exchanges),
+        "compute_microseconds": _scaled(
+            predicted.compute_microseconds, speed.core_slowdown, wait_ms=speed.compute_wait_ms
+        ),
         "expansion_microseconds": _scaled(predicted.expansion_microseconds, speed.core_slowdown),
     }
+    total = None
+    if speed.processor_share >= LEAST_SHARE:
+        in_exchanges = speed.core_slowdown / speed.processor_share
+        for name in ("forward_communication_microseconds", "backward_communication_microseconds"):
+            parts[name] = _scaled(getattr(predicted, name), in_exchanges)
+        total = sum(each or 0 for each in parts.values())
     return StepCostStatus(
-        total_microseconds=sum(each or 0 for each in parts.values()),
+        total_microseconds=total,
         dense_microseconds=_scaled(predicted.dense_microseconds, speed.core_slowdown, wait_ms=speed.dense_wait_ms),
         source=predicted.source,
         **parts,

@@ -291,14 +291,20 @@ def simulation_note(predicted: StepCostStatus, measured: StepCostStatus) -> str 
     )
 
 
-def dense_note(predicted: StepCostStatus, measured: StepCostStatus) -> str:
-    """Return the dense part's time of both, and how far the measured one is above the predicted one."""
+def dense_note(predicted: StepCostStatus, measured: StepCostStatus, *, as_slow: StepCostStatus | None = None) -> str:
+    """Return the dense part's time of both, and how far the measured one is above the predicted one.
+
+    ``as_slow`` is the prediction for a machine as slow as it was in training. If unset: it was as while profiled.
+    """
     planned, found = predicted.dense_microseconds, measured.dense_microseconds
     parts = ["not predicted" if planned is None else f"{planned / 1000:.3f} ms predicted"]
     parts.append("not measured" if found is None else f"{found / 1000:.3f} ms measured")
     is_bound = HostBoundPart.DENSE in host_bound_parts(measured)
     if planned and found is not None and is_same_device(predicted, measured) is not False and not is_bound:
         parts.append(f"{100 * (found / planned - 1):+.0f} %")
+        slow = None if as_slow is None else as_slow.dense_microseconds
+        if slow:
+            parts.append(f"{100 * (found / slow - 1):+.0f} % of {slow / 1000:.3f} ms as slow")
     return f"Dense part, not in the totals: {', '.join(parts)}."
 
 

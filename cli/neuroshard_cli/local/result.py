@@ -217,8 +217,7 @@ def _notes(result: RunResult) -> list[str]:
         simulated = simulation_note(result.predicted, result.measured)
         notes += [*filter(None, [simulated]), *measurement_notes(result.measured)]
         if result.speed is not None:
-            rows = "" if result.predicted_as_slow is None else " Columns `as slow` are the prediction for such a machine."
-            notes.append(f"{result.speed.text}{rows}")
+            notes.append(f"{result.speed.text} Columns `as slow` are the prediction for such a machine.")
         if is_busy(result.measured) and result.load_average is not None:
             notes.append(_load_note(result.load_average, result.other_processors))
         notes += [
@@ -234,7 +233,7 @@ def _notes(result: RunResult) -> list[str]:
                 f"Expansion of repeats: {predicted_ms} ms predicted, {measured_ms} ms measured, in the totals."
             )
         if result.measured.dense_microseconds is not None:
-            notes.append(dense_note(result.predicted, result.measured))
+            notes.append(dense_note(result.predicted, result.measured, as_slow=result.predicted_as_slow))
         whole = (result.predicted.step_microseconds, result.measured.step_microseconds)
         if all(whole):
             predicted_ms, measured_ms = map(_ms, whole)

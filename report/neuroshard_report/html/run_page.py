@@ -113,10 +113,8 @@ def render_run(
         notes = [*filter(None, compared), *measurement_notes(measured)]
         speed = None if steps is None else machine_speed(steps, hardware, source=plan.predicted.source)
         if speed is not None:
-            as_slow, sentence = on_machine(predicted, speed), ""
-            if as_slow is not None:
-                as_slow_ms = (as_slow.total_microseconds or 0) / MICROSECONDS
-                sentence = f" For such a machine, {format_ms(as_slow_ms)} ms are predicted."
+            as_slow = on_machine(predicted, speed).total_microseconds
+            sentence = f" For such a machine, {format_ms(as_slow / MICROSECONDS)} ms are predicted." if as_slow else ""
             notes.append(f"{speed.text}{sentence}")
         notes += filter(None, [None if steps is None else late_ranks_note(steps)])
         is_compared = is_same_device(predicted, measured) is not False
