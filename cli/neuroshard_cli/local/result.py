@@ -176,17 +176,13 @@ def result_table(result: RunResult) -> "RenderableType":
     from rich.console import Group
 
     predicted, here, measured, baseline = result.predicted, result.predicted_as_slow, result.measured, result.baseline
-    is_compared = measured is not None and result.is_same_device
-    errors, errors_here = (
-        _errors(each, measured) if is_compared and each is not None and measured is not None else []
-        for each in (predicted, here)
-    )
+    is_compared = predicted is not None and measured is not None and result.is_same_device
+    errors = _errors(predicted, measured) if predicted is not None and measured is not None and is_compared else []
     found = {
         "predicted": [] if predicted is None else _times(predicted),
         "as slow": [] if here is None else _times(here),
         "measured": [] if measured is None else _times(measured),
         "error": errors if any(errors) else [],
-        "as slow, error": errors_here if any(errors_here) else [],
         "baseline": [] if predicted is None or baseline is None else ["", "", "", _ms(baseline.total_microseconds)],
     }
     columns = {name: times for name, times in found.items() if times}
@@ -217,7 +213,10 @@ def _notes(result: RunResult) -> list[str]:
         simulated = simulation_note(result.predicted, result.measured)
         notes += [*filter(None, [simulated]), *measurement_notes(result.measured)]
         if result.speed is not None:
-            notes.append(f"{result.speed.text} Columns `as slow` are the prediction for such a machine.")
+            here = result.predicted_as_slow
+            total = "" if here is None else _errors(here, result.measured)[-1]
+            off = f": the total is {total} from it" if total else ""
+            notes.append(f"{result.speed.text} The column `as slow` is the prediction for such a machine{off}.")
         if is_busy(result.measured) and result.load_average is not None:
             notes.append(_load_note(result.load_average, result.other_processors))
         notes += [
