@@ -48,6 +48,7 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 Measured, rows from host memory are in the compute that waits for them.
 """
+EXCHANGES = ("index exchange", "forward exchange and wait", "backward exchange")
 UNMEASURED = tuple(name for name, (_, _, measured) in PARTS.items() if not measured)
 COLORS = dict(zip(PARTS, ("c2", "c0", "c3", "c4", "c5", "c7", "c8"), strict=True))
 """Classes of the parts, as in the report of a plan."""
@@ -210,6 +211,8 @@ def difference_text(rank: RankParts) -> str:
     )
     if name in rank.host_bound:
         text += " The host launched its kernels later than the device could run them."
+    elif name in EXCHANGES and rank.predicted[name] < LEAST_MS:
+        text += " TorchRec also works around collectives that exchange nothing, which no plan predicts."
     elif off_ms > 0 and (rank.processor_wait_share or 0.0) >= SCARCE_SHARE:
         share = format_percent(rank.processor_wait_share or 0.0)
         text += f" Most likely cause: its process waited for a processor for {share} of the time in which it could run."

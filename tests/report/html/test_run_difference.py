@@ -29,3 +29,16 @@ def test_the_part_that_is_off_most_is_named_with_its_cause(share: float | None, 
     )
     assert cause in text
     assert ("Most likely cause" in text) is bool(cause)
+
+
+def test_exchanges_of_a_rank_alone_are_work_that_no_plan_predicts() -> None:
+    """TorchRec passes through its collectives, though nothing is sent."""
+    rank = RankParts(
+        rank=0,
+        predicted={**PREDICTED, "index exchange": 0.0},
+        measured={**PREDICTED, "index exchange": 0.4},
+        host_bound=(),
+        step_ms=20.0,
+    )
+
+    assert "collectives that exchange nothing" in difference_text(rank)
