@@ -2,7 +2,7 @@
 
 import io
 import json
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from neuroshard_api.job.machine_speed import MachineSpeed
@@ -51,7 +51,12 @@ def printed(result: RunResult, *, width: int = 300) -> str:
 
 def test_a_machine_that_was_slower_has_a_prediction_of_its_own() -> None:
     """1 ms was predicted, which takes 1.1 on slower cores, and 0.6 ms more were spent waiting for one."""
-    each = {"compute_microseconds": 1000, "total_microseconds": 1000, "dense_microseconds": 500, "source": "cpu:test"}
+    each: dict[str, Any] = {
+        "compute_microseconds": 1000,
+        "total_microseconds": 1000,
+        "dense_microseconds": 500,
+        "source": "cpu:test",
+    }
     result = RunResult(
         job="test",
         num_devices=1,

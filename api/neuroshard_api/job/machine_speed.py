@@ -85,23 +85,22 @@ def on_machine(predicted: StepCostStatus, speed: MachineSpeed) -> StepCostStatus
 
     Without exchanges, and so without a total, where the rank had too little of a processor for them.
     """
-    parts = {
-        "compute_microseconds": _scaled(
-            predicted.compute_microseconds, speed.core_slowdown, wait_ms=speed.compute_wait_ms
-        ),
-        "expansion_microseconds": _scaled(predicted.expansion_microseconds, speed.core_slowdown),
-    }
-    total = None
+    compute = _scaled(predicted.compute_microseconds, speed.core_slowdown, wait_ms=speed.compute_wait_ms)
+    expansion = _scaled(predicted.expansion_microseconds, speed.core_slowdown)
+    total = forward = backward = None
     if speed.processor_share >= LEAST_SHARE:
         in_exchanges = speed.core_slowdown / speed.processor_share
-        for name in ("forward_communication_microseconds", "backward_communication_microseconds"):
-            parts[name] = _scaled(getattr(predicted, name), in_exchanges)
-        total = sum(each or 0 for each in parts.values())
+        forward = _scaled(predicted.forward_communication_microseconds, in_exchanges)
+        backward = _scaled(predicted.backward_communication_microseconds, in_exchanges)
+        total = sum(each or 0 for each in (compute, forward, backward, expansion))
     return StepCostStatus(
         total_microseconds=total,
+        compute_microseconds=compute,
+        forward_communication_microseconds=forward,
+        backward_communication_microseconds=backward,
+        expansion_microseconds=expansion,
         dense_microseconds=_scaled(predicted.dense_microseconds, speed.core_slowdown, wait_ms=speed.dense_wait_ms),
         source=predicted.source,
-        **parts,
     )
 
 
