@@ -427,3 +427,17 @@ def test_a_finished_checkpoint_is_not_written_again(run: Run, tmp_path: Path) ->
 
     found = (tmp_path / "run" / "checkpoints" / f"step-{WHOLE:08d}").stat()
     assert (found.st_ino, found.st_mtime_ns) == (written.st_ino, written.st_mtime_ns)
+
+
+@pytest.mark.parametrize(("seeds", "is_equal"), [((0, 0), True), ((0, 1), False), ((1, 0), False)])
+def test_the_seed_of_the_data_decides_the_samples_alone(
+    run: Run, tmp_path: Path, seeds: tuple[int, int], *, is_equal: bool
+) -> None:
+    """With another one other samples are held out, and with another seed of the training the weights are others."""
+    still = {"maxSteps": 1, "denseLearningRate": "1e-9", "embeddingLearningRate": "1e-9"}
+    run(run_dir="usual", training=still)
+    run(training={**still, "seed": seeds[0]}, data={"seed": seeds[1]})
+
+    found = [progress(tmp_path / name).metrics["normalized_entropy"] for name in ("usual", "run")]
+
+    assert (found[0] == found[1]) == is_equal

@@ -47,6 +47,8 @@ def continuation_facts(job: DLRMTrainingJob, tables: Sequence[Table]) -> dict[st
     # A job without these has the facts of earlier releases.
     if model.architecture is Architecture.WUKONG:
         values = {**values, "spec.model.wukong": model.wukong_layers.model_dump()}
+    if job.spec.sample_seed != training.seed:
+        values = {**values, "spec.data.seed": job.spec.sample_seed}
     if job.spec.has_sessions:  # they decide the order
         sessions = [data.session_column, data.time_column, job.spec.experimental.data.session_run]
         values = {**values, "spec.data (sessionColumn, timeColumn), experimental.data.sessionRun": sessions}

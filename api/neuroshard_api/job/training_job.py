@@ -284,6 +284,11 @@ class Spec(Part):
         return self.data.session_column is not None or self.experimental.data.synthetic_sessions is not None
 
     @property
+    def sample_seed(self) -> int:
+        """Seed of the samples and their order."""
+        return self.training.seed if self.data.seed is None else self.data.seed
+
+    @property
     def dense_choices(self) -> DenseChoices | None:
         """What a plan may choose from for the dense part. None: all defaults."""
         return dense_choices(self.training.dense_parallelism, self.experimental.dense_parallelism)

@@ -73,7 +73,9 @@ def training_facts(job: "DLRMTrainingJob", tables: "TableSet", files: Sequence[s
     spec = job.spec
     unset = {name for name in _LATER_FIELDS if getattr(spec.data, name) == type(spec.data).model_fields[name].default}
     samples = spec.data.model_dump(
-        mode="json", by_alias=True, exclude={"deduplication", "constant_in_session", "format", "shuffle", *unset}
+        mode="json",
+        by_alias=True,
+        exclude={"deduplication", "constant_in_session", "format", "shuffle", "seed", *unset},
     )
     drawn = spec.experimental.data.model_dump(
         mode="json", by_alias=True, include={"session_run", "synthetic_sessions"}, exclude_defaults=True

@@ -138,7 +138,7 @@ def open_training_data(
         DocumentError: a feature is another column of the data, such as the label.
         StorageError, MissingPackageError: as open_source.
     """
-    data, training, drawn = job.spec.data, job.spec.training, job.spec.experimental.data
+    data, drawn = job.spec.data, job.spec.experimental.data
     require_feature_columns(job.spec.model, data, tables, where="the plan")
     features = features_of(tables.tables)
     readers = Readers(
@@ -159,7 +159,7 @@ def open_training_data(
             tables,
             features,
             num_dense=job.spec.model.num_dense_features,
-            seed=training.seed,
+            seed=job.spec.sample_seed,
             root=root,
             spare=spare,
             path=path,
@@ -169,7 +169,7 @@ def open_training_data(
         order = SampleOrder(
             source.block_sizes,
             validation_percent=percent,
-            seed=training.seed,
+            seed=job.spec.sample_seed,
             shuffle=shuffle,
             max_validation=drawn.evaluation_samples,
             sessions=Sessions(source=source, run=drawn.session_run)
@@ -215,7 +215,7 @@ def _own(job: DLRMTrainingJob, features: Sequence[Feature], process: Process, re
         world_size=process.world_size,
         batch_size=job.spec.model.batch_size_per_device,
         num_readers=readers.num_processes,
-        seed=job.spec.training.seed,
+        seed=job.spec.sample_seed,
     )
     num_samples = data.num_samples or dataset.length(evaluation=False)
     if num_samples is None:
