@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.status import StageName, StageState, StageStatus, Status, Workers
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.variants import with_variants
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import GivenModels
@@ -52,6 +53,7 @@ class AtHand:
     """What a pass need not look up."""
 
     tables: TableSet
+    """As they are planned: of all variants."""
     models: GivenModels | None = None
     """If unset: they are profiled."""
     digest: str = ""
@@ -79,8 +81,11 @@ class Context:
 
     @property
     def own_tables(self) -> TableSet | None:
-        """Tables at hand, or in the resource itself. None: they are in a ConfigMap of the user's."""
-        return self.spec.model.inline_tables(self.name) if self.at_hand is None else self.at_hand.tables
+        """Tables at hand, or in the resource itself, of all variants. None: they are in a ConfigMap of the user's."""
+        if self.at_hand is not None:
+            return self.at_hand.tables
+        own = self.spec.model.inline_tables(self.name)
+        return None if own is None else with_variants(own, self.spec.variants)
 
     def approval_of(self, plan: str) -> str:
         """Return the user's way to approve a plan of that name."""

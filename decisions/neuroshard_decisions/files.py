@@ -58,7 +58,7 @@ def request_file(context: Context, inputs_hash: str, request: str) -> Files:
     """Return the planner's request, and the model where its dense part is counted. Raises ConfigMapTooLargeError."""
     files = {REQUEST_FILE: request.encode()}
     if counts_dense(context.spec):
-        files[JOB_FILE] = _job_document(context, {"model": True, "training": {"dense_optimizer"}})
+        files[JOB_FILE] = _job_document(context, {"model": True, "variants": True, "training": {"dense_optimizer"}})
     name = names.request(context.name, inputs_hash)
     return checked(context, Files(name=name, role=names.REQUEST, contents=files))
 

@@ -27,6 +27,7 @@ from neuroshard_api.job.plan_request import counts_dense, dense_signature, plan_
 from neuroshard_api.job.settings import Settings, with_settings
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
+from neuroshard_api.job.variants import with_variants
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 from neuroshard_api.process.missing_package import install_hint
@@ -238,7 +239,8 @@ def _of_job(file: JobFile, options: RequestOptions, algorithm: Algorithm | None)
                 "`---`, or give a file next to it: --set 'spec.model.embeddingTablesFrom={file: tables.yaml}'"
             )
         topology = build_topology(_with_devices_of(changed, options))
-        request = plan_request(job, tables=changed.tables(), topology=topology, algorithm=algorithm)
+        tables = with_variants(changed.tables(), job.spec.variants)
+        request = plan_request(job, tables=tables, topology=topology, algorithm=algorithm)
         return _Asked(spec=job.spec, request=request, job=job)
 
     return ask

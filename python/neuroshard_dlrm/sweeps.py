@@ -104,6 +104,7 @@ def require_sweepable(file: JobFile) -> None:
     """Do nothing for a job whose variants can share devices. Raises CommandError."""
     spec = file.job.spec
     problems = (
+        (spec.variants, "variants", "a sweep makes variants of one model by --set"),
         (spec.trainer.command, "trainer.command", "a trainer of your own is not known to take a variant's settings"),
         (spec.plan_ref, "planRef", "a plan is for one model on one number of devices, and each variant has its own"),
         (spec.checkpoint.folder, "checkpoint.folder", "all variants would keep their state in one folder"),

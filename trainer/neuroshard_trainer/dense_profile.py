@@ -21,13 +21,13 @@ from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.variants import inline_tables, with_variants
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import run_command
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.functional import binary_cross_entropy_with_logits
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.modules.embedding_modules import EmbeddingBagCollection, get_embedding_names_by_table
 from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from neuroshard_trainer.dense.backward import backward_peaks
@@ -37,6 +37,8 @@ from neuroshard_trainer.dense.units import unit_modules, units_of
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model.dlrm import RecommendationModel
+from neuroshard_trainer.model.variant_model import VariantModel
+from neuroshard_trainer.variants import mean_losses, summed
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
 
@@ -100,7 +102,7 @@ def dense_profile(job: DLRMTrainingJob, tables: TableSet, *, multi_tensor: bool 
 
     Args:
         job: its model, batch size and dense optimizer.
-        tables: of the job.
+        tables: of the job, of all variants.
         multi_tensor: whether the optimizer updates all parameters in one call, as torch does on GPUs.
     """
     settings, training = job.spec.model, job.spec.training
@@ -108,10 +110,15 @@ def dense_profile(job: DLRMTrainingJob, tables: TableSet, *, multi_tensor: bool 
     kind = DENSE_OPTIMIZERS[training.dense_optimizer]
 
     def loss(logits: torch.Tensor) -> torch.Tensor:
-        return binary_cross_entropy_with_logits(logits, torch.empty(size))
+        return summed(mean_losses(logits, torch.empty(size)))
+
+    def model() -> nn.Module:
+        if job.spec.variants:
+            return VariantModel(job, tables.tables)
+        return RecommendationModel(settings, tables.tables)
 
     counted = describe_dense(
-        lambda: RecommendationModel(settings, tables.tables),
+        model,
         lambda: (torch.empty(size, settings.num_dense_features), None),
         tables=tables.tables,
         batch_size=size,
@@ -154,7 +161,7 @@ class _PooledEmbeddings(nn.Module):
     def __init__(self, collection: EmbeddingBagCollection, batch_size: int) -> None:
         super().__init__()
         configs = collection.embedding_bag_configs()
-        self._names = [name for config in configs for name in config.feature_names]
+        self._names = [name for names in get_embedding_names_by_table(configs) for name in names]
         self._widths = [config.embedding_dim for config in configs for _ in config.feature_names]
         self._batch_size = batch_size
 
@@ -182,7 +189,7 @@ def _take_out_tables(model: nn.Module, batch_size: int) -> list[_PooledEmbedding
 
 def _tables(job: DLRMTrainingJob, file: Path | None) -> TableSet:
     if file is None:
-        inline = job.spec.model.inline_tables(job.metadata.name)
+        inline = inline_tables(job)
         if inline is None:
             raise InputError(
                 "spec.model.embeddingTablesFrom: names a ConfigMap or a file; hint: give its table set with --tables"
@@ -192,7 +199,7 @@ def _tables(job: DLRMTrainingJob, file: Path | None) -> TableSet:
         data = read_data(file) if file.suffix != ".csv" else None
         if isinstance(data, dict) and data.get("schema_version") == PlanRequest.schema_name:
             return PlanRequest.from_data(data, where=str(file)).tables
-        return read_table_set(file)
+        return with_variants(read_table_set(file), job.spec.variants)
     except DocumentError as error:
         raise InputError(str(error)) from error
 

@@ -20,6 +20,7 @@ from neuroshard_api.documents.preprocessing import Missing
 from neuroshard_api.job.exported_model import ExportedModel
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.variants import expanded, inline_tables, tables_of_variant
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import run_command
@@ -50,7 +51,13 @@ logger = logging.getLogger(__name__)
 
 
 def export(
-    job: DLRMTrainingJob, plan: GivenPlan, run_dir: Path, out: Path, *, quantized_type: QuantizedType | None = None
+    job: DLRMTrainingJob,
+    plan: GivenPlan,
+    run_dir: Path,
+    out: Path,
+    *,
+    quantized_type: QuantizedType | None = None,
+    variant: str | None = None,
 ) -> ExportedModel:
     """Write the newest whole checkpoint of a run for serving.
 
@@ -60,24 +67,37 @@ def export(
         run_dir: of the trainer.
         out: folder of the files; an earlier export there is replaced as a whole.
         quantized_type: of the tables in ``quantized.pt``. None: it is not written.
+        variant: the one of the job's that is written. None: it has none.
 
     Raises:
-        InputError: there is no checkpoint, or it is of another model.
+        InputError: there is no checkpoint, or it is of another model, or the job has no such variant, or it diverged.
         DataError: spec.data does not fit the model.
         StorageError: the checkpoint cannot be read, or the files cannot be written.
     """
+    trained, variants = with_statistics(plan.resolved.tables, inline_tables(job)).tables, expanded(job)
+    if (variant or "") not in (variants or [""]):
+        names = ", ".join(variants)
+        found_name = "is missing" if variant is None else f"is {variant!r}"
+        raise InputError(
+            f"--variant: {found_name}, and the job has {names or 'no variants'}; hint: "
+            + ("name one of them" if names else "leave it out")
+        )
+    tables = trained
+    if variant is not None:
+        job, tables = variants[variant], tables_of_variant(trained, variant)
     folder = run_dir / CHECKPOINTS_FOLDER
     found = newest_whole(folder)
     if found is None:
         raise InputError(f"{folder}: holds no whole checkpoint; hint: train first, or name the trainer's run directory")
     path, manifest = found
-    tables = with_statistics(plan.resolved.tables, job.spec.model.inline_tables(job.metadata.name)).tables
     features, num_dense = features_of(tables), job.spec.model.num_dense_features
     means = _means(job, run_dir) if job.spec.data.missing is Missing.MEAN else None
     preprocessing = preprocessing_of(
         job.spec.data, features, num_dense=num_dense, means=means, texts=manifest.text_features
     )
-    state = whole_state(path)
+    state = whole_state(path, variant=variant)
+    if variant is not None and not all(bool(each.isfinite().all()) for each in state.values()):
+        raise InputError(f"variant {variant!r} has diverged: its weights are not finite; hint: name another one")
     model = served_model(job.spec.model, tables, state)
     files: dict[str, Callable[[Path], object]] = {MODEL_FILE: lambda file: torch.save(state, file)}
     if quantized_type is not None:
@@ -126,7 +146,7 @@ def main(arguments: Sequence[str]) -> ExitCode:
 def _run(options: argparse.Namespace) -> ExitCode:
     kind = None if options.quantized is None else QuantizedType(options.quantized)
     job, plan = read_job(options.job), read_any_plan(options.plan)
-    description = export(job, plan, options.run_dir, options.out, quantized_type=kind)
+    description = export(job, plan, options.run_dir, options.out, quantized_type=kind, variant=options.variant)
     sys.stdout.write(f"step {description.step} exported to {options.out}\n")
     return ExitCode.OK
 
@@ -172,6 +192,7 @@ def _parser() -> argparse.ArgumentParser:
         choices=[kind.value for kind in QuantizedType],
         help="also write TorchRec's quantized inference model with tables of this type; default: the state dict only",
     )
+    parser.add_argument("--variant", help="the variant that is written, where the job has spec.variants")
     return parser
 
 

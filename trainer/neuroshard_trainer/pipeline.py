@@ -16,6 +16,7 @@ from torchrec.distributed.train_pipeline.train_pipelines import TrainPipelineSpa
 
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
+from neuroshard_trainer.variants import summed
 
 Loss = Callable[[Batch], torch.Tensor]
 
@@ -36,7 +37,7 @@ class BatchPipeline:
         def forward(batch: Batch | None) -> tuple[torch.Tensor, torch.Tensor]:
             assert batch is not None, "progress ends before the batches do"
             found = loss(batch)
-            return found, found.detach()
+            return summed(found), found.detach()
 
         self._pipeline = TrainPipelineSparseDist(
             model,

@@ -5,6 +5,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -16,7 +17,9 @@ from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.job.training import TrainPipeline
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.variants import inline_tables, without_variants
 from neuroshard_api.process.errors import InputError
+from torch import nn
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingPlan
@@ -33,6 +36,7 @@ from neuroshard_trainer.dense.optimizers import (
     dense_optimizer,
     embedding_sharder,
     replicated_optimizer,
+    set_table_rates,
 )
 from neuroshard_trainer.dense.parallel import prove_dense
 from neuroshard_trainer.drift.watch import forget
@@ -43,6 +47,7 @@ from neuroshard_trainer.measure.tensorboard import Show, show_nothing, tensorboa
 from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
 from neuroshard_trainer.model.sharded_model import sharded_model
+from neuroshard_trainer.model.variant_model import VariantModel, rate_of_table, trainings
 from neuroshard_trainer.ranks.agreement import agreed, together
 from neuroshard_trainer.ranks.devices import DeviceChoice, compute_device
 from neuroshard_trainer.ranks.failures import lost_peers
@@ -60,6 +65,7 @@ from neuroshard_trainer.state.saver import Saver
 from neuroshard_trainer.state.staging import staging_for
 from neuroshard_trainer.state.training_state import TrainingState, widths_of
 from neuroshard_trainer.training import TrainingLoop
+from neuroshard_trainer.variants import require_plan_for_variants
 
 SHARDING_FILE = "live-sharding.json"
 TRACE_FILE = "trace.json"
@@ -109,9 +115,11 @@ def train(
     """
     spec = job.spec
     launched = Launched.from_environment()
-    inline = spec.model.inline_tables(job.metadata.name)
+    inline = inline_tables(job)
     plan = read_plan(places.plan_file, world_size=launched.world_size, tables=None if inline is None else inline.tables)
     require_lasting_gradients(plan)
+    if spec.variants:
+        require_plan_for_variants(plan)
     _make_folder(places.run_dir)
     process = start_process(job, plan, launched, device, nccl_log_folder=places.run_dir)
     _warn_of_other_conditions(job, plan, process)
@@ -143,10 +151,11 @@ def set_up(
     tables = plan.resolved.tables
     if readers_of(job, process):
         start_server()
-    own = with_statistics(tables, spec.model.inline_tables(job.metadata.name))
+    planned = without_variants(tables, spec.variants)
+    own = without_variants(with_statistics(tables, inline_tables(job)), spec.variants)
     data = open_training_data(job, own, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
     data = data.deduplicated(plan.deduplication or ())
-    other = data.other_lookups(features_of(tables.tables)) if process.is_first else None
+    other = data.other_lookups(features_of(planned.tables)) if process.is_first else None
     if other is not None:
         logger.warning("%s: measured times will differ from the prediction", other)
     if process.is_first:
@@ -252,6 +261,7 @@ def set_up(
         progress_file=places.run_dir / PROGRESS_FILE,
         trace=Trace(traced_steps if process.is_first else None, places.run_dir / TRACE_FILE),
         show=show,
+        variants=trainings(job),
         guard=None if codecs is None else _guard(job, codecs, data, process, None if found is None else found[1].guard),
         gradient_guard=None
         if gradients is None
@@ -294,8 +304,15 @@ def _agreed_plan(file: Path, process: Process) -> str:
 def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> DistributedModelParallel:
     """Return the job's model under a plan. All ranks must call this. Raises InputError."""
     spec = job.spec
+    variants = trainings(job)
     torch.manual_seed(spec.training.seed)
-    model = planned_model(spec.model, plan)
+    model: nn.Module
+    if variants:
+        whole_model = VariantModel(job, plan.resolved.tables.tables)
+        set_table_rates(whole_model.tables, partial(rate_of_table, variants))
+        model = whole_model
+    else:
+        model = planned_model(spec.model, plan)
 
     def parts() -> tuple[ShardingPlan, EmbeddingBagCollectionSharder]:
         compute = compute_device(process.device)
@@ -313,6 +330,7 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
         sharder,
         device=process.device,
         seed=spec.training.seed,
+        seeds={name: each.seed for name, each in variants.items()},
         given=plan,
         group=process.group,
         timeout_seconds=spec.experimental.rendezvous.timeout_seconds,
@@ -368,7 +386,7 @@ def _warn_of_earlier_checkpoints(folder: Path) -> None:
 
 def _signature(job: DLRMTrainingJob, plan: GivenPlan, found: TrainingData) -> dict[str, str]:
     """Return the facts that a continuation shares: the job's, and those that only the data show."""
-    own = with_statistics(plan.request.tables, job.spec.model.inline_tables(job.metadata.name))
+    own = with_statistics(plan.request.tables, inline_tables(job))
     facts = continuation_facts(job, own.tables)
     facts["spec.data (training samples)"] = json.dumps(found.num_training)
     if found.text_features:  # without them the signature is that of earlier releases
@@ -380,7 +398,7 @@ def _drift_conditions(job: DLRMTrainingJob) -> str:
     """Return one hash of the job's fields that decide on the time of a step."""
     spec = job.spec
     parts = [spec.model.model_dump_json(), spec.data.model_dump_json()]
-    drift = [each.model_dump_json() for each in spec.experimental.synthetic_drift or ()]
+    drift = [each.model_dump_json() for each in (*(spec.experimental.synthetic_drift or ()), *(spec.variants or ()))]
     texts = [*parts, spec.training.precision.value, spec.experimental.pipeline.value, *drift]
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()
 

@@ -28,6 +28,7 @@ from torchrec.fx.tracer import symbolic_trace
 from torchrec.inference.modules import quantize_inference_model
 
 from neuroshard_trainer.model.dlrm import RecommendationModel
+from neuroshard_trainer.model.variant_model import own_name, variant_of
 
 MODEL_FILE = "model.pt"
 """Plain state dict of an export."""
@@ -56,8 +57,12 @@ _TORCH_TYPES = {
 }
 
 
-def whole_state(folder: Path) -> dict[str, torch.Tensor]:
+def whole_state(folder: Path, *, variant: str | None = None) -> dict[str, torch.Tensor]:
     """Return the model's tensors of a checkpoint by their names in the model, tables whole.
+
+    Args:
+        folder: a checkpoint.
+        variant: whose tensors alone are read, with the names that they have in its own job. None: all are.
 
     Raises:
         StorageError: the checkpoint cannot be read.
@@ -68,12 +73,15 @@ def whole_state(folder: Path) -> dict[str, torch.Tensor]:
         state = {
             name: torch.empty(found.size, dtype=found.properties.dtype)
             for name, found in stored.items()
-            if name.startswith(_MODEL_PREFIX) and isinstance(found, TensorStorageMetadata)
+            if name.startswith(_MODEL_PREFIX)
+            and isinstance(found, TensorStorageMetadata)
+            and (variant is None or variant_of(name) == variant)
         }
         state_dict_loader.load(state, storage_reader=FileSystemReader(folder), no_dist=True)
     except (CheckpointException, OSError) as error:
         raise StorageError(f"{folder}: cannot be read: {error}; hint: export another checkpoint") from error
-    return {name.removeprefix(_MODEL_PREFIX): tensor for name, tensor in state.items()}
+    plain = {name.removeprefix(_MODEL_PREFIX): tensor for name, tensor in state.items()}
+    return plain if variant is None else {own_name(name): tensor for name, tensor in plain.items()}
 
 
 def served_model(model: Model, tables: Sequence[Table], state: dict[str, torch.Tensor]) -> RecommendationModel:

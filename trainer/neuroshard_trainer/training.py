@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -35,7 +34,6 @@ from neuroshard_trainer.errors import StoppedError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.step_reporter import StepReporter
 from neuroshard_trainer.measure.tensorboard import Show
-from neuroshard_trainer.metrics import DIVERGED_REMEDY, Evaluation
 from neuroshard_trainer.pipeline import BatchPipeline
 from neuroshard_trainer.ranks.precision import autocast
 from neuroshard_trainer.ranks.process import Process
@@ -47,6 +45,7 @@ from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from neuroshard_trainer.state.checkpoint import CheckpointManifest, has_earlier
 from neuroshard_trainer.state.saver import Saver
 from neuroshard_trainer.state.training_state import TrainingState
+from neuroshard_trainer.variants import Scores, mean_losses, shown, summed
 
 logger = logging.getLogger(__name__)
 _LOSSES_AT_ONCE = 100
@@ -69,6 +68,7 @@ class TrainingLoop:
         progress_file: what rank 0 writes now and then.
         trace: of some steps of this rank.
         show: takes the loss at each line of the log, and the metrics of each evaluation.
+        variants: how each variant trains, by its name. If unset: there is one model.
         guard: of narrow types. If unset: everything travels as it is.
         gradient_guard: of the dense part's gradients. If unset: they travel as they are.
         resumed_from: checkpoint that the state is of. If unset: there is none.
@@ -94,6 +94,7 @@ class TrainingLoop:
         progress_file: Path,
         trace: Trace,
         show: Show,
+        variants: Mapping[str, Training] | None = None,
         guard: Guard | None = None,
         gradient_guard: GradientGuard | None = None,
         resumed_from: Path | None = None,
@@ -118,12 +119,18 @@ class TrainingLoop:
         self._reporter = reporter
         self._process = process
         self._optimizer = StepOptimizer(
-            state.model, state.dense_optimizer, state.replicated_optimizer, training, step=schedule.first_step
+            state.model,
+            state.dense_optimizer,
+            state.replicated_optimizer,
+            training,
+            step=schedule.first_step,
+            variants=variants,
         )
         self._pipeline: BatchPipeline | None = None
         if is_pipelined:
             self._pipeline = BatchPipeline(state.model, self._optimizer, self._loss, process.device)
         self._progress = _Progress(progress_file, schedule, process, plan_sha256=manifest.plan_sha256)
+        self._scores = Scores(tuple(variants or ()), self._progress.diverged)
         self._saved_step: int | None = None
         """Step whose state is saved, or being saved."""
         if resumed_from is not None:
@@ -140,7 +147,7 @@ class TrainingLoop:
         if gradient_guard is not None:
             self._progress.gradient_guard = gradient_guard.record
         self._evaluated_step: int | None = None
-        self._loss_sum = torch.zeros((), device=process.device)
+        self._loss_sum = torch.zeros(self._scores.shape, device=process.device)
         """Of this rank's losses since the last line of the log, but for the last ones."""
         self._last_losses: list[torch.Tensor] = []
         """Those that are not in the sum yet: an addition in each step would be a launch in each step."""
@@ -231,13 +238,13 @@ class TrainingLoop:
             self._optimizer.zero_grad()
             loss = self._loss(batch)
             with traced("backward"):
-                torch.autograd.backward(loss)
+                torch.autograd.backward(summed(loss))
             self._optimizer.step()
             yield loss.detach()
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         with traced("forward"):
-            return binary_cross_entropy_with_logits(self._logits(batch), batch.labels)
+            return mean_losses(self._logits(batch), batch.labels)
 
     def _logits(self, batch: Batch) -> torch.Tensor:
         with autocast(self._training.precision, self._process.device):
@@ -316,12 +323,12 @@ class TrainingLoop:
 
     def _log(self) -> None:
         """Write down the mean loss of all ranks since the last line."""
-        mean = self._mean_loss()
-        self._progress.add_loss(self.step, mean)
+        means = self._mean_losses()
+        self._progress.add_losses(self.step, means, self._scores.diverged)
         self._loss_sum.zero_()
         self._num_losses = 0
-        self._show(self.step, {"loss": mean})
-        self._progress.log(self.step, f"loss {mean:.4f}")
+        self._show(self.step, means)
+        self._progress.log(self.step, shown(means, self._scores.best))
         self._progress.write(self.step)
 
     def _add_loss(self, loss: torch.Tensor) -> None:
@@ -333,18 +340,15 @@ class TrainingLoop:
     def _sum_losses(self) -> None:
         """Take the last losses into the sum."""
         if self._last_losses:
-            self._loss_sum += torch.stack(self._last_losses).sum()
+            self._loss_sum += torch.stack(self._last_losses).sum(dim=0)
             self._last_losses.clear()
 
-    def _mean_loss(self) -> float:
+    def _mean_losses(self) -> dict[str, float]:
         """Return the mean of all ranks since the last line of the log. Raises InputError where it is not finite."""
         self._sum_losses()
-        sums = torch.tensor([float(self._loss_sum), self._num_losses], dtype=torch.float64)
+        sums = torch.tensor([*self._loss_sum.view(-1).tolist(), self._num_losses], dtype=torch.float64)
         dist.all_reduce(sums, group=self._process.group)
-        mean = float(sums[0] / sums[1].clamp(min=1))
-        if not math.isfinite(mean):
-            raise InputError(f"step {self.step}: the loss is {mean}; hint: {DIVERGED_REMEDY}")
-        return mean
+        return self._scores.losses(self.step, (sums[:-1] / sums[-1].clamp(min=1)).tolist())
 
     def _evaluate(self, vote: StepVote) -> None:
         """Evaluate unless this step's state was. Raises StoppedError where a rank is asked to stop meanwhile."""
@@ -352,7 +356,7 @@ class TrainingLoop:
             return
         self._evaluated_step = self.step
         self._state.agree()
-        evaluation = Evaluation(self._process.group)
+        evaluations = self._scores.evaluations(self._process.group)
         is_stopped = False
         exact = contextlib.nullcontext() if self._guard is None else self._guard.codecs.apart(on=False)
         with self._without_updates("evaluation"), exact:
@@ -361,18 +365,16 @@ class TrainingLoop:
                 if is_stopped:
                     break
                 logits = self._logits(batch)
-                evaluation.add(logits[: batch.num_real], batch.labels[: batch.num_real])
+                self._scores.add(evaluations, logits[: batch.num_real], batch.labels[: batch.num_real])
         if is_stopped:
             raise self._stopped(vote)
         try:
-            found = evaluation.compute()
+            metrics, reason = self._scores.metrics(self.step, evaluations)
         except InputError as error:
             raise InputError(f"step {self.step}: {error}{self._saved_already()}") from error
-        metrics, reason = found.by_name, found.why_no_auc("held-out labels")
-        self._progress.add_evaluation(self.step, metrics)
+        self._progress.add_evaluation(self.step, metrics, self._scores.diverged)
         self._show(self.step, metrics)
-        shown = ", ".join(f"{name} {value:.4f}" for name, value in metrics.items())
-        self._progress.log(self.step, shown if reason is None else f"no auc: {reason}")
+        self._progress.log(self.step, shown(metrics, self._scores.best) if reason is None else f"no auc: {reason}")
 
     @contextlib.contextmanager
     def _without_updates(self, name: str) -> Iterator[None]:
@@ -405,7 +407,7 @@ class TrainingLoop:
         """Begin to save the state, unless this step's is or was."""
         if self._saved_step == self.step:
             return
-        self._mean_loss()  # a diverged state would be resumed from ever after
+        self._mean_losses()  # a diverged state would be resumed from ever after
         self._state.agree()
         where: dict[str, object] = {"step": self.step, "position": self._schedule.position(self.step)}
         if self._guard is not None:
@@ -453,6 +455,7 @@ class _Progress:
         self._run_id = process.run_id
         self._began = time.monotonic()
         before = _written(file)
+        self.diverged = {} if before.diverged is None else before.diverged
         self._losses, self._evaluations = (
             tuple(each for each in points if each.step <= schedule.first_step)
             for points in (before.losses, before.evaluations)
@@ -460,15 +463,22 @@ class _Progress:
         start = TrainingStart(time=datetime.now(UTC), step=schedule.first_step, plan_sha256=plan_sha256)
         self._starts = (*before.starts, start)[-MAX_STARTS:]
 
-    def add_loss(self, step: int, loss: float) -> None:
-        """Take in the mean loss of the steps since the last one."""
-        self.metrics["loss"] = loss
-        self._losses = with_point(self._losses, self._point(step, {"loss": loss}))
+    def add_losses(self, step: int, losses: Mapping[str, float], diverged: Mapping[str, int]) -> None:
+        """Take in the mean losses of the steps since the last one."""
+        self._take(losses, diverged)
+        self._losses = with_point(self._losses, self._point(step, losses))
 
-    def add_evaluation(self, step: int, metrics: Mapping[str, float]) -> None:
+    def add_evaluation(self, step: int, metrics: Mapping[str, float], diverged: Mapping[str, int]) -> None:
         """Take in the metrics of held-out samples after a step."""
-        self.metrics.update(metrics)
+        self._take(metrics, diverged)
         self._evaluations = with_point(self._evaluations, self._point(step, metrics))
+
+    def _take(self, metrics: Mapping[str, float], diverged: Mapping[str, int]) -> None:
+        """Take in metrics, and forget those of variants that have diverged."""
+        self.diverged = dict(diverged)
+        self.metrics.update(metrics)
+        for name in [each for each in self.metrics if each.rpartition("/")[0] in diverged]:
+            del self.metrics[name]
 
     def _point(self, step: int, metrics: Mapping[str, float]) -> ProgressPoint:
         samples = self._schedule.position(step)
@@ -496,6 +506,7 @@ class _Progress:
             losses=self._losses,
             evaluations=self._evaluations,
             starts=self._starts,
+            diverged=self.diverged or None,
             guard=self.guard,
             gradient_guard=self.gradient_guard,
             checkpoint_step=number,

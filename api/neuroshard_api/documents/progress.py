@@ -47,6 +47,8 @@ class GuardRecord(Value):
 
 MAX_POINTS: Final = 200
 """Points of each curve: more are not seen in a drawing, and the document travels in a ConfigMap."""
+MAX_NUMBERS: Final = 3200
+"""Numbers of a curve's points together: variants have some each."""
 MAX_STARTS: Final = 50
 
 
@@ -72,9 +74,13 @@ class TrainingStart(Value):
 
 
 def with_point(points: Sequence[ProgressPoint], point: ProgressPoint) -> tuple[ProgressPoint, ...]:
-    """Return points with a further one; of more than ``MAX_POINTS`` every second is left out, the last one never."""
+    """Return points with a further one; of too many every second is left out, the last one never.
+
+    Too many are more than ``MAX_POINTS``, or more than ``MAX_NUMBERS`` numbers.
+    """
     found = (*points, point)
-    return found if len(found) <= MAX_POINTS else found[-1::-2][::-1]
+    most = min(MAX_POINTS, MAX_NUMBERS // max(1, len(point.metrics)))
+    return found if len(found) <= most else found[-1::-2][::-1]
 
 
 class TrainingProgress(Document):
@@ -92,13 +98,17 @@ class TrainingProgress(Document):
     remaining_seconds: Annotated[float, Field(ge=0)] | None = None
     """Time to the end at the present speed. None: not known."""
     metrics: dict[str, float] = Field(default_factory=dict)
-    """Latest numbers by name: ``loss``, and after an evaluation ``auc`` and ``normalized_entropy``."""
+    """Latest numbers by name: ``loss``, and after an evaluation ``auc`` and ``normalized_entropy``. Of variants, those
+    of the best one, and ``VARIANT/loss`` and so on of each."""
     losses: tuple[ProgressPoint, ...] = ()
     """The training loss as it went, thinned; a restart continues it from its checkpoint's step."""
     evaluations: tuple[ProgressPoint, ...] = ()
     """Metrics of held-out samples, likewise."""
     starts: tuple[TrainingStart, ...] = ()
     """Starts of the processes, the newest last: restarts, and changes of plan."""
+    diverged: dict[str, Count] | None = None
+    """Step after which the loss of a variant was found not to be finite, by its name. Its metrics end there. If unset:
+    none has, or there are no variants."""
     checkpoint_step: Count | None = None
     """Steps that the newest whole checkpoint holds. None: there is none."""
     guard: GuardRecord | None = None

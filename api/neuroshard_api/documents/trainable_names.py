@@ -11,13 +11,13 @@ _NAMES = (
     "requires_grad_ set_extra_state set_submodule share_memory state_dict to to_empty train training type "
     "update values xpu zero_grad"
 )
-_ATTRIBUTES = frozenset(_NAMES.split())
+MODULE_ATTRIBUTES = frozenset(_NAMES.split())
 """Of a torch.nn.ModuleDict, but private ones; a test compares them with torch's."""
 
 
 def is_trainable_name(name: str) -> bool:
     """Return whether a table of this name can be trained."""
-    return "." not in name and name not in _ATTRIBUTES
+    return "." not in name and name not in MODULE_ATTRIBUTES
 
 
 def why_not_trainable(name: str) -> str:

@@ -12,6 +12,7 @@ from neuroshard_api.documents.tables import Pooling, Table
 from neuroshard_api.job.id_rules import default_rule, id_rule_of
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.variants import expanded
 
 
 def continuation_facts(job: DLRMTrainingJob, tables: Sequence[Table]) -> dict[str, str]:
@@ -49,10 +50,27 @@ def continuation_facts(job: DLRMTrainingJob, tables: Sequence[Table]) -> dict[st
         values = {**values, "spec.model.wukong": model.wukong_layers.model_dump()}
     if job.spec.sample_seed != training.seed:
         values = {**values, "spec.data.seed": job.spec.sample_seed}
+    if job.spec.variants:
+        values = {**values, "spec.variants": _of_variants(job)}
     if job.spec.has_sessions:  # they decide the order
         sessions = [data.session_column, data.time_column, job.spec.experimental.data.session_run]
         values = {**values, "spec.data (sessionColumn, timeColumn), experimental.data.sessionRun": sessions}
     return {field: json.dumps(value) for field, value in values.items()}
+
+
+def _of_variants(job: DLRMTrainingJob) -> list[object]:
+    """Return the facts that decide the tables, the dense part, and the initial weights of each variant."""
+    found: list[object] = []
+    jobs = expanded(job)
+    for each in job.spec.variants or ():
+        model, training = jobs[each.name].spec.model, jobs[each.name].spec.training
+        sizes: list[object] = [model.dense_arch_layer_sizes, model.over_arch_layer_sizes]
+        if model.architecture is Architecture.DCN_V2:
+            sizes.append(model.cross.model_dump())
+        if model.architecture is Architecture.WUKONG:
+            sizes.append(model.wukong_layers.model_dump())
+        found.append([each.name, each.model.embedding_dim, model.architecture, *sizes, training.seed])
+    return found
 
 
 def other_facts(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
 from neuroshard_api.job.training import DataFormat, Deduplication, Precision
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.job.variants import expanded
 from neuroshard_api.process.allocator import has_expandable_segments
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
@@ -274,7 +275,11 @@ def dense_signature(job: DLRMTrainingJob) -> dict[str, str]:
         settings["spec.model.crossNetwork"] = model.cross.model_dump()
     if model.architecture is Architecture.WUKONG:
         settings["spec.model.wukong"] = model.wukong_layers.model_dump()
-    return {field: json.dumps(value) for field, value in settings.items()}
+    found = {field: json.dumps(value) for field, value in settings.items()}
+    if not job.spec.variants:
+        return found
+    own = {name: dense_signature(each) for name, each in expanded(job).items()}
+    return {**found, "spec.variants": json.dumps(own)}
 
 
 def tables_of_file(name: str, content: bytes, *, where: str) -> TableSet:

@@ -1,17 +1,17 @@
 """The custom resource ``DLRMTrainingJob``: a model, and how it is profiled, planned and trained."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from types import SimpleNamespace
 from typing import Annotated, ClassVar, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, ValidationInfo, model_validator
+from pydantic import ConfigDict, Field, ValidationError, ValidationInfo, model_validator
 from pydantic.alias_generators import to_camel
 
-from neuroshard_api.documents.dense_layout import DenseChoices
+from neuroshard_api.documents.dense_layout import CheckpointingChoice, DenseChoices, DensePolicy
 from neuroshard_api.documents.document import (
     DocumentError,
     FieldError,
@@ -29,9 +29,10 @@ from neuroshard_api.job.model import Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job.preparation import Planner, PlanReference, Profiler, ProfilerPolicy, TableSharding
 from neuroshard_api.job.replanning import Replanning
-from neuroshard_api.job.resource import Checked, Part, Rule, Waived, broken
+from neuroshard_api.job.resource import Checked, Part, Rule, Unique, Waived, broken
 from neuroshard_api.job.status import Status
-from neuroshard_api.job.training import Checkpoint, Data, DataFormat, Training
+from neuroshard_api.job.training import Checkpoint, Data, DataFormat, Deduplication, Training
+from neuroshard_api.job.variants import MAX_VARIANTS, JobVariant
 from neuroshard_api.job.workers import HAS_GPUS, PodTemplate, Trainer
 from neuroshard_api.sharding.kernels import widest_shard
 from neuroshard_api.sharding.placement_rules import CUT_BY_COLUMNS
@@ -108,6 +109,7 @@ AFFECTS: Final[Mapping[str, Affects]] = {
     "managed_by": Affects(),
     "launch_policy": Affects(),
     "model": Affects(plan=True, workers=True, job_file=True),
+    "variants": Affects(plan=True, workers=True, job_file=True),
     "profiler": Affects(plan=True, job_file=True),
     "planner": Affects(plan=True, job_file=True),
     "plan_ref": Affects(plan=True),
@@ -143,6 +145,55 @@ _WIDTH_RULES = (
     ),
 )
 """The API server's part of `Spec._kernel_problems`."""
+
+
+def _without_variants(cel: str, holds: Callable[["Spec"], bool], problem: str) -> Rule:
+    return Rule(
+        cel=f"!has(self.variants) || {cel}",
+        message=f"variants: {problem}; hint: remove one of them, or train the variants as jobs (neuroshard sweep)",
+        holds=lambda spec: spec.variants is None or holds(spec),
+    )
+
+
+_VARIANT_RULES = (
+    _without_variants(
+        "!has(self.trainer.command)",
+        lambda spec: not spec.trainer.command,
+        "NeuroShard's trainer trains them, and trainer.command brings another one",
+    ),
+    _without_variants(
+        "!has(self.planner.shardingGroups)",
+        lambda spec: spec.planner.sharding_groups is None,
+        "they train as one model on all devices, not in the groups of planner.shardingGroups",
+    ),
+    _without_variants(
+        "self.training.communication.policy == 'Exact'",
+        lambda spec: spec.training.communication.policy is CommunicationPolicy.EXACT,
+        "the guard of narrow types watches one model, so that training.communication.policy must be Exact",
+    ),
+    _without_variants(
+        "self.training.denseParallelism.policy != 'Shard' && !has(self.experimental.denseParallelism.units)",
+        lambda spec: (
+            spec.training.dense_parallelism.policy is not ParallelismPolicy.SHARD
+            and spec.experimental.dense_parallelism == type(spec.experimental.dense_parallelism)()
+        ),
+        "their dense parts are replicated, and training.denseParallelism or experimental.denseParallelism shards them",
+    ),
+    _without_variants(
+        "self.data.deduplication == 'Off' || !(has(self.data.sessionColumn) || "
+        "has(self.experimental.data.syntheticSessions))",
+        lambda spec: spec.data.deduplication is Deduplication.OFF or not spec.has_sessions,
+        "lists that repeat in sessions are not left out of their batches; set data.deduplication: Off",
+    ),
+    _without_variants(
+        "!has(self.model.embeddingTablesFrom) || !self.variants.exists(v, has(v.model.embeddingDim))",
+        lambda spec: (
+            spec.model.embedding_tables is not None
+            or all(each.model.embedding_dim is None for each in spec.variants or ())
+        ),
+        "model.embeddingDim needs the tables in model.embeddingTables, and they are in embeddingTablesFrom",
+    ),
+)
 
 
 class Spec(Part):
@@ -227,8 +278,9 @@ class Spec(Part):
         ),
         *COLUMN_RULES,
         *_WIDTH_RULES,
+        *_VARIANT_RULES,
         *(
-            _only_while_suspended(to_camel(name), optional=name == "plan_ref")
+            _only_while_suspended(to_camel(name), optional=name in {"plan_ref", "variants"})
             for name, affected in AFFECTS.items()
             if affected.plan or affected.workers
         ),
@@ -244,6 +296,12 @@ class Spec(Part):
     training.neuroshard.dev/approved-plan of the job names the plan's ConfigMap, as neuroshard approve has it do."""
     model: Model
     """The model: its embedding tables, which are planned, and its dense part."""
+    variants: (
+        Annotated[tuple[JobVariant, ...], Field(min_length=2, max_length=MAX_VARIANTS), Unique(key="name")] | None
+    ) = None
+    """Variants of the model that one trainer trains together, each with the numbers that it would have alone: on the
+    same samples, batches, and devices. Pays where there are more variants than devices; otherwise `neuroshard sweep`
+    gives each variant devices of its own. If unset: the model alone."""
     profiler: Profiler = Profiler()
     """How the device and its links are measured."""
     planner: Planner = Planner()
@@ -291,11 +349,17 @@ class Spec(Part):
     @property
     def dense_choices(self) -> DenseChoices | None:
         """What a plan may choose from for the dense part. None: all defaults."""
+        if self.variants:
+            return DenseChoices(policy=DensePolicy.REPLICATE, checkpointing=CheckpointingChoice.NEVER)
         return dense_choices(self.training.dense_parallelism, self.experimental.dense_parallelism)
 
     @model_validator(mode="after")
     def _is_consistent(self, info: ValidationInfo) -> Self:
-        problems = [*job_column_problems(self.model, self.data), *self._kernel_problems()]
+        problems = [
+            *job_column_problems(self.model, self.data),
+            *self._kernel_problems(),
+            *self._variant_problems(),
+        ]
         if problems and isinstance(info.context, Waived):
             info.context.problems.extend(f"spec.{problem}" for problem in problems)
         elif problems:
@@ -321,6 +385,15 @@ class Spec(Part):
                     "spec.planner.shardingTypes cuts by columns; hint: add ColumnWise there"
                 )
                 yield ColumnProblem(path=f"model.embeddingTables[{index}].embeddingDim", text=text)
+
+    def _variant_problems(self) -> Iterator[ColumnProblem]:
+        """Yield variants that are no model, such as one with the size of another architecture."""
+        for index, each in enumerate(self.variants or ()):
+            try:
+                each.of_model(self.model)
+            except ValidationError as error:
+                text = error.errors()[0]["msg"].removeprefix("Value error, ")
+                yield ColumnProblem(path=f"variants[{index}].model", text=f"{text}; hint: as in spec.model")
 
 
 class Metadata(Value):

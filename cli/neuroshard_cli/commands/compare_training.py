@@ -150,6 +150,8 @@ def checked_plans(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]"
 
     found = read_job_file(job)
     require_local(found.job, where=str(job))
+    if found.job.spec.variants:
+        raise CommandError(f"{job}: spec.variants: plans are compared by one model; hint: leave the variants out")
     per_node = found.job.spec.trainer.devices_per_node
     given = [read_given_plan(path) for path in plans]
     for path, plan in zip(plans, given, strict=True):

@@ -10,6 +10,7 @@ from neuroshard_api.documents.plan import GivenPlan, any_plan
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+from neuroshard_api.job.variants import with_variants
 from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import bundled_bundle, bundled_root, load_bundle
 from neuroshard_decisions.actions import BundleSource, GivenModels
@@ -116,7 +117,12 @@ def given_plan(file: "JobFile", tables: "TableSet", path: Path | None) -> tuple[
     else:
         where, raw = str(path), read_data(path)
     plan, trainer = any_plan(raw, where=where), file.job.spec.trainer
-    problems = mismatches(plan, tables, world_size=trainer.world_size, devices_per_node=trainer.devices_per_node)
+    problems = mismatches(
+        plan,
+        with_variants(tables, file.job.spec.variants),
+        world_size=trainer.world_size,
+        devices_per_node=trainer.devices_per_node,
+    )
     if problems:
         raise DocumentError(where, problems)
     return plan, where

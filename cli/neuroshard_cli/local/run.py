@@ -29,6 +29,7 @@ from neuroshard_api.job.replanning import ReplanningMode
 from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
 from neuroshard_api.job.status import HardwareStatus, Stage, Status
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
+from neuroshard_api.job.variants import with_variants
 from neuroshard_api.lifecycle.restarts import reserve_note
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError
@@ -246,7 +247,7 @@ class LocalRun:
             self._view.end("profile", "reused", f"{self._models.folder}: {self._models.source}")
         weights = () if self._models is None else self._models.digests
         self._at_hand = AtHand(
-            tables=self._tables,
+            tables=with_variants(self._tables, self.spec.variants),
             models=None if self._models is None else self._models.given,
             digest=digest([self._tables.to_json(), text, *weights, *versions()]),
         )

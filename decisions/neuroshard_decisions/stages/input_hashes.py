@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from neuroshard_api.job.plan_request import counts_dense
@@ -70,6 +70,8 @@ def plan_inputs_hash(
         "profile": _said(spec.profiler) if given else hardware.fingerprint if hardware else None,
         "replans": replans,
     }
+    if spec.variants:
+        said["variants"] = {each.name: _said(each.model) for each in spec.variants}
     if table_changes:
         said["table_changes"] = table_changes
     if candidate:
@@ -102,8 +104,12 @@ def workers_hash(spec: Spec, plan_hash: str) -> str:
 
     The pod template is not in it: a change of it waits for the next start.
     """
-    parts: Mapping[str, Part] = {name: getattr(spec, name) for name, affected in AFFECTS.items() if affected.workers}
-    said = {name: _said(part) for name, part in parts.items()}
+    parts: Mapping[str, Part | Sequence[Part] | None] = {
+        name: getattr(spec, name) for name, affected in AFFECTS.items() if affected.workers
+    }
+    said: dict[str, object] = {name: _said(part) for name, part in parts.items() if isinstance(part, Part)}
+    if spec.variants:
+        said["variants"] = [_said(each) for each in spec.variants]
     said["experimental"] = _said(spec.experimental, leave_out=_OF_OTHER_PODS)
     return _hash(said | {"plan": plan_hash})
 

@@ -5,6 +5,7 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.model import ONLY_LOCAL_FILE
 from neuroshard_api.job.plan_request import tables_of_file
 from neuroshard_api.job.status import Stage, StageName
+from neuroshard_api.job.variants import with_variants
 
 from neuroshard_decisions.conditions import Reason
 from neuroshard_decisions.context import Context
@@ -32,7 +33,7 @@ def tables_of(context: Context) -> TableSet | StageResult:
     where = f"ConfigMap {reference.name}/{reference.key}"
     try:
         name, content = bounded_file(reference.key, file.content, TABLES, where=where)
-        return tables_of_file(name, content, where=where)
+        return with_variants(tables_of_file(name, content, where=where), context.spec.variants)
     except DocumentError as error:
         if context.stage_status(StageName.PROFILING).start_time is not None:
             return broken(str(error))

@@ -14,6 +14,7 @@ CHANGES: dict[str, tuple[str, Any]] = {
     "suspend": ("suspend", True),
     "managed_by": ("managedBy", "kueue.x-k8s.io/multikueue"),
     "launch_policy": ("launchPolicy", "Manual"),
+    "variants": ("variants", [{"name": "base"}, {"name": "wide", "model": {"embeddingDim": 64}}]),
     "model": ("model", {"embeddingTables": [TABLE]}),
     "profiler": ("profiler", {"policy": "Never", "deviceType": "h100-80gb"}),
     "planner": ("planner", {"algorithm": "DimGreedy"}),

@@ -1,5 +1,7 @@
 """Optimizers as the job names them: of tables, fused into the backward pass or not, and of the dense part."""
 
+from collections.abc import Callable, Mapping
+
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
@@ -18,6 +20,7 @@ from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from neuroshard_trainer.communication.codecs import Codecs
 from neuroshard_trainer.dense.parallel import by_kind
+from neuroshard_trainer.model.variant_model import variant_of
 
 EPSILON = 1e-8
 """Added to the roots of Adagrad's sums; FBGEMM's default, which TorchRec's own for dense tables is not."""
@@ -64,13 +67,14 @@ def replicated_optimizer(
     weights = replicated_weights(model)
     if not weights:
         return None
+    groups = _by_variant(weights)
     problem = replicated_optimizer_problem(next(iter(weights)).split(".")[-2], optimizer)
     if problem is not None:
         raise InputError(problem)
     if optimizer is Optimizer.SGD:
-        return KeyedOptimizerWrapper(weights, lambda params: torch.optim.SGD(params, lr=learning_rate))
+        return KeyedOptimizerWrapper(weights, lambda _: torch.optim.SGD(groups, lr=learning_rate))
     kind = RowWiseAdagrad if optimizer is Optimizer.ROWWISE_ADAGRAD else torch.optim.Adagrad
-    return KeyedOptimizerWrapper(weights, lambda params: kind(params, lr=learning_rate, eps=EPSILON))
+    return KeyedOptimizerWrapper(weights, lambda _: kind(groups, lr=learning_rate, eps=EPSILON))
 
 
 def replicated_weights(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -98,13 +102,33 @@ def share_replicated_weights(model: nn.Module, group: dist.ProcessGroup | None =
 def dense_optimizer(model: DistributedModelParallel, training: Training, *, tables_path: str) -> KeyedOptimizerWrapper:
     """Return the optimizer of all parameters but the tables', which lie below ``tables_path``.
 
-    Whole parameters and sharded ones are groups of their own.
+    Whole parameters and sharded ones are groups of their own, and so are those of each variant.
     """
     dense: dict[str, nn.Parameter] = {
         name: weight for name, weight in model.named_parameters() if not name.startswith(f"{tables_path}.")
     }
     kind = DENSE_OPTIMIZERS[training.dense_optimizer]
     rate = float(training.dense_learning_rate)
-    return KeyedOptimizerWrapper(
-        dense, lambda weights: kind([{"params": each} for each in by_kind(weights)] or weights, lr=rate)
-    )
+    groups = [{"params": each} for group in _by_variant(dense) for each in by_kind(group["params"])]
+    return KeyedOptimizerWrapper(dense, lambda weights: kind(groups or weights, lr=rate))
+
+
+def _by_variant(weights: Mapping[str, nn.Parameter]) -> list[dict[str, list[nn.Parameter]]]:
+    """Return a group of parameters for each variant; without variants there is one."""
+    groups: dict[str | None, list[nn.Parameter]] = {}
+    for name, weight in weights.items():
+        groups.setdefault(variant_of(name), []).append(weight)
+    return [{"params": each} for each in groups.values()]
+
+
+def set_table_rates(tables: nn.Module, rate: Callable[[str], float]) -> None:
+    """Have tables train with rates of their own: those of one rate share a kernel.
+
+    Args:
+        tables: a collection that is not sharded yet. TorchRec takes these attributes of its parameters over the
+            sharder's settings.
+        rate: of a parameter's name in the collection.
+    """
+    for name, weight in tables.named_parameters():
+        weight._optimizer_classes = [None]  # type: ignore[attr-defined] # noqa: SLF001 - as torch sets them
+        weight._optimizer_kwargs = [{"learning_rate": rate(name)}]  # type: ignore[attr-defined] # noqa: SLF001

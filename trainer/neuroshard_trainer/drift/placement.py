@@ -9,7 +9,6 @@ from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.tables import allowed_name
 from neuroshard_api.sharding.kinds import ShardingType
 
-from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.drift.attribution import InputChange
 
 
@@ -39,10 +38,17 @@ class FeaturePlacement:
                 for members in plan.groups:
                     rank = members[shard.device]
                     own[rank] = own.get(rank, 0.0) + batches * share * shard.num_columns
-        features = features_of(plan.request.tables.tables)
+        table_of_feature: dict[str, str] = {}
+        of_feature: dict[str, dict[int, float]] = {}
+        for table in plan.request.tables.tables:
+            for feature in table.feature_names or (table.name,):  # variants look it up in a table of each
+                table_of_feature.setdefault(feature, table.name)
+                ranks = of_feature.setdefault(feature, {})
+                for rank, width in columns[table.name].items():
+                    ranks[rank] = ranks.get(rank, 0.0) + width
         return cls(
-            table_of_feature={feature.name: feature.table.name for feature in features},
-            columns={feature.name: columns[feature.table.name] for feature in features},
+            table_of_feature=table_of_feature,
+            columns=of_feature,
             ranks_per_node=plan.devices_per_node,
             without_repeats=tuple(sorted(name for names in plan.deduplicated_features for name in names)),
         )

@@ -7,7 +7,7 @@ on a GPU the same ones.
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import nn
@@ -15,6 +15,7 @@ from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 
 from neuroshard_trainer.dense.optimizers import replicated_weights
 from neuroshard_trainer.model.grouped_model import common_name
+from neuroshard_trainer.model.variant_model import own_name, variant_of
 
 _INCREMENT = 0x9E3779B97F4A7C15 - (1 << 64)
 _MULTIPLIERS = (0xBF58476D1CE4E5B9 - (1 << 64), 0x94D049BB133111EB - (1 << 64))
@@ -24,16 +25,19 @@ _DRAWN_AT_ONCE = {"cpu": 1 << 16, "cuda": 1 << 24}
 """Weights: as many as a core's cache holds, or as fill a GPU."""
 
 
-def set_initial_weights(model: nn.Module, *, seed: int) -> None:
+def set_initial_weights(model: nn.Module, *, seed: int, seeds: Mapping[str, int] | None = None) -> None:
     """Fill the tables with weights evenly distributed over TorchRec's initial range, +-1 / sqrt(rows).
 
     Args:
         model: wrapped in DistributedModelParallel.
         seed: equal seeds give equal weights.
+        seeds: of variants, which have the weights of their own jobs. If unset: there are none.
     """
     with torch.no_grad():
         for name, part, (first_row, first_column), (rows, width) in _parts(model):
-            stream = _stream(seed, common_name(name))
+            variant = variant_of(name) if seeds else None
+            own = (seed, common_name(name)) if variant is None else ((seeds or {})[variant], own_name(name))
+            stream = _stream(*own)
             columns = torch.arange(first_column, first_column + part.shape[1], device=part.device)
             step = max(1, _DRAWN_AT_ONCE[part.device.type] // part.shape[1])
             for start in range(0, part.shape[0], step):

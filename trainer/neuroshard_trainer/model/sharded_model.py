@@ -7,7 +7,7 @@ The others would wait for it in the first collective. So the collectives of cons
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,7 @@ def sharded_model(
     *,
     device: torch.device,
     seed: int = 0,
+    seeds: Mapping[str, int] | None = None,
     given: GivenPlan | None = None,
     group: dist.ProcessGroup | None = None,
     timeout_seconds: float | None = None,
@@ -47,6 +48,7 @@ def sharded_model(
         sharder: with the tables' optimizer.
         device: of this rank.
         seed: of the tables' first weights.
+        seeds: of those of variants. If unset: there are none.
         given: what the plan was made from. If unset: a plan without groups.
         group: of all ranks, for CPU tensors; None is the default group.
         timeout_seconds: how long collectives in the plan's groups wait for the others. If unset: torch's default.
@@ -57,7 +59,7 @@ def sharded_model(
 
     def own_shards() -> DistributedModelParallel:
         own = _own_shards(model, plan, sharder, device=device, given=given, timeout_seconds=timeout_seconds)
-        set_initial_weights(own, seed=seed)
+        set_initial_weights(own, seed=seed, seeds=seeds)
         return own
 
     sharded = together(own_shards, group)

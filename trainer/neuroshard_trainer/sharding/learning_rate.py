@@ -10,6 +10,8 @@
 The decay is a polynomial of power 2, as in the public DLRM and DCNv2 references (MLPerf Training).
 """
 
+from collections.abc import Callable
+
 from neuroshard_api.job.training import LearningRateSchedule
 from torchrec.optim.keyed import KeyedOptimizer
 
@@ -31,7 +33,8 @@ def learning_rate_factor(schedule: LearningRateSchedule, step: int) -> float:
     return float((remaining / schedule.decay_steps) ** DECAY_POWER)
 
 
-def set_learning_rate(optimizer: KeyedOptimizer, rate: float) -> None:
-    """Give all parameters of an optimizer this rate, from its next step on."""
+def set_learning_rate(optimizer: KeyedOptimizer, rate: Callable[[str], float]) -> None:
+    """Give each group of an optimizer's parameters the rate of its first one, by name, from its next step on."""
+    names = {id(weight): name for name, weight in optimizer.params.items()}
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        group["lr"] = rate(next((names[id(weight)] for weight in group["params"] if id(weight) in names), ""))
