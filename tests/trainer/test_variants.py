@@ -1,5 +1,6 @@
 """Variants of a model that train together, compared with the jobs that they are."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import expanded, with_variants
 from neuroshard_api.process.errors import InputError
-from neuroshard_trainer.export import export
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_trainer.export import export, main
 from neuroshard_trainer.serving import MODEL_FILE, exported_description, whole_state
+from neuroshard_trainer.state.variant_checkpoint import take_out
 from neuroshard_trainer.variants import Scores
 from support import builders
 from support.trainer.rank_server import RankServer
@@ -52,10 +55,11 @@ class Trainings:
         self._ranks = ranks
         self._count = count
 
-    def job(self, variants: Sequence[Mapping[str, Any]], **spec: Mapping[str, Any]) -> DLRMTrainingJob:
+    def job(self, variants: Sequence[Mapping[str, Any]], **spec: Any) -> DLRMTrainingJob:
         """Return a job with these variants, of 16 samples in a step."""
         sizes = {"batchSizePerDevice": 16 // self._count, **spec.get("model", {})}
-        data = job_data(world_size=self._count, **{**spec, "model": sizes})
+        parts: dict[str, Any] = {**spec, "model": sizes}
+        data = job_data(world_size=self._count, **parts)
         return DLRMTrainingJob.from_data({**data, "spec": {**data["spec"], "variants": list(variants)}})
 
     def train(self, job: DLRMTrainingJob, name: str, cuts: Cuts | None = None) -> str:
@@ -197,3 +201,29 @@ def test_a_set_resumes_under_another_plan_and_exports_each_variant(trainings: Ca
         two.export(here[2], "whole", None)
     with pytest.raises(InputError, match="the job has no variants; hint: leave it out"):
         two.export(expanded(here[2])["base"], "base", "fast")
+
+
+@pytest.mark.processes
+@pytest.mark.slow
+@pytest.mark.parametrize("optimizer", [SGD, ADAM], ids=["sgd", "adam"])
+def test_one_variant_resumes_alone(trainings: Callable[[int], Trainings], optimizer: Mapping[str, Any]) -> None:
+    """Its part of the set's checkpoint has the state of both optimizers, and the place in the samples."""
+    here = trainings(2)
+
+    def job(steps: int) -> DLRMTrainingJob:
+        training = {**optimizer["training"], "epochs": 3, "maxSteps": steps}
+        return here.job(VARIANTS, **{**optimizer, "training": training})
+
+    here.train(job(4), "set")
+    plan, out = Plan.read(here.folder / "set-plan.json"), here.folder / "taken"
+    arguments = [here.folder / "set.json", "--plan", here.folder / "set-plan.json", "--run-dir", here.folder / "set"]
+    arguments += ["--out", out, "--variant", "clipped", "--resumable"]
+    assert main(list(map(str, arguments))) is ExitCode.OK
+    own = expanded(job(8))["clipped"]
+    assert DLRMTrainingJob.from_data(json.loads((out / "job.json").read_text())) == expanded(job(4))["clipped"]
+    assert "going on from step 4" in here.train(own, "taken")
+    here.train(own, "alone")
+
+    assert furthest(here.state("taken"), here.state("alone")) < 1e-6
+    with pytest.raises(InputError, match="'other', and the job has base, fast, clipped, narrow"):
+        take_out(job(4), plan, here.folder / "set", out, variant="other")

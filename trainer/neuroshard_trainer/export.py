@@ -44,6 +44,7 @@ from neuroshard_trainer.serving import (
 )
 from neuroshard_trainer.sharding.plan_adapter import read_any_plan
 from neuroshard_trainer.state.checkpoint import newest_whole
+from neuroshard_trainer.state.variant_checkpoint import JOB_FILE, take_out
 
 PREDICT_FILE = "predict.py"
 
@@ -146,6 +147,12 @@ def main(arguments: Sequence[str]) -> ExitCode:
 def _run(options: argparse.Namespace) -> ExitCode:
     kind = None if options.quantized is None else QuantizedType(options.quantized)
     job, plan = read_job(options.job), read_any_plan(options.plan)
+    if options.resumable:
+        if options.variant is None or kind is not None:
+            raise InputError("--resumable: takes a checkpoint of a variant alone; hint: give --variant, no --quantized")
+        path = take_out(job, plan, options.run_dir, options.out, variant=options.variant)
+        sys.stdout.write(f"checkpoint {path} and the job {options.out / JOB_FILE} written\n")
+        return ExitCode.OK
     description = export(job, plan, options.run_dir, options.out, quantized_type=kind, variant=options.variant)
     sys.stdout.write(f"step {description.step} exported to {options.out}\n")
     return ExitCode.OK
@@ -191,6 +198,11 @@ def _parser() -> argparse.ArgumentParser:
         "--quantized",
         choices=[kind.value for kind in QuantizedType],
         help="also write TorchRec's quantized inference model with tables of this type; default: the state dict only",
+    )
+    parser.add_argument(
+        "--resumable",
+        action="store_true",
+        help="write the checkpoint of a variant alone, which its own job resumes, in place of a model for serving",
     )
     parser.add_argument("--variant", help="the variant that is written, where the job has spec.variants")
     return parser

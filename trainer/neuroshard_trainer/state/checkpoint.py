@@ -240,6 +240,26 @@ def newest_whole(folder: Path) -> tuple[Path, CheckpointManifest] | None:
     return None
 
 
+def save_alone(folder: Path, state: State, manifest: CheckpointManifest) -> Path:
+    """Write a checkpoint into a folder that no run uses, by a process alone, and return where. Raises StorageError."""
+    final = folder / f"{_PREFIX}{manifest.step:08d}"
+    part = folder / f".{final.name}{_PART}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _make_room(part, sum(tensor.nbytes for tensor in state.values()))
+        state_dict_saver.save(dict(state), storage_writer=FileSystemWriter(part), no_dist=True)
+        files = {**_hashes(part, "__0_*"), **_hashes(part, ".metadata")}
+        write_file(part / MANIFEST_FILE, manifest.model_copy(update={"files": files}).to_json())
+        shutil.rmtree(final, ignore_errors=True)
+        part.rename(final)
+        _sync(folder)
+    except CheckpointException as error:
+        raise _save_failure(folder, error) from error
+    except OSError as error:
+        raise storage_error(folder, error) from error
+    return final
+
+
 def _damage(folder: Path, *, part: int, num_parts: int) -> str | None:
     """Return the damage of one of several equal parts of a checkpoint's files; None: there is none."""
     try:
