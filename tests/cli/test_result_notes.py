@@ -5,6 +5,7 @@ import json
 from typing import Any, TypeVar
 
 import pytest
+from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.job.machine_speed import MachineSpeed
 from neuroshard_api.job.status import BestBaseline, MeasuredCost, PredictedCost, StepCostStatus
 from neuroshard_cli.local.result import RunResult, result_json, result_table
@@ -24,7 +25,14 @@ def cost(kind: type[Costs], microseconds: int) -> Costs:
     )
 
 
-def shown(percent: int, *, difference: str | None = None, late_ranks: str | None = None, width: int = 200) -> str:
+def shown(
+    percent: int,
+    *,
+    difference: str | None = None,
+    late_ranks: str | None = None,
+    progress: TrainingProgress | None = None,
+    width: int = 200,
+) -> str:
     """Return the end of a run whose worker waited for a processor for so long."""
     result = RunResult(
         job="test",
@@ -33,7 +41,7 @@ def shown(percent: int, *, difference: str | None = None, late_ranks: str | None
         baseline=BestBaseline(algorithm="lookup_greedy", total_microseconds=223456),
         measured=cost(MeasuredCost, 234567).model_copy(update={"processor_wait_percent": percent}),
         error_percent=0,
-        progress=None,
+        progress=progress,
         load_average=13.4,
         other_processors=1.25,
         difference=difference,
@@ -99,3 +107,17 @@ def test_the_table_keeps_its_words_at_60_columns() -> None:
     assert "predicted measured error baseline" in rows
     assert "backward all-to-all 123.456 234.567 +90 %" in rows
     assert "total 123.456 234.567 +90 % 223.456" in rows
+
+
+def test_variants_are_listed_best_first() -> None:
+    """One in each line, after the metrics of the best one; one that diverged is last, with its step."""
+    metrics = {"auc": 0.8, "a/auc": 0.7, "a/normalized_entropy": 0.9, "b/auc": 0.8, "b/normalized_entropy": 0.8}
+    progress = TrainingProgress(step=9, metrics=metrics, diverged={"c": 5})
+
+    lines = [line.strip() for line in shown(4, progress=progress).splitlines()]
+    begin = lines.index("Trained 9 steps, auc 0.8000.")
+    assert lines[begin + 1 : begin + 4] == [
+        "Variant b: auc 0.8000, normalized_entropy 0.8000.",
+        "Variant a: auc 0.7000, normalized_entropy 0.9000.",
+        "Variant c: diverged at step 5.",
+    ]

@@ -1,9 +1,10 @@
 """How far a training run is, and how it came there."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal, TypeVar
 
 from pydantic import Field
 
@@ -45,6 +46,7 @@ class GuardRecord(Value):
     times_suspended: Count = 0
 
 
+T = TypeVar("T", float, str)
 MAX_POINTS: Final = 200
 """Points of each curve: more are not seen in a drawing, and the document travels in a ConfigMap."""
 MAX_NUMBERS: Final = 3200
@@ -81,6 +83,33 @@ def with_point(points: Sequence[ProgressPoint], point: ProgressPoint) -> tuple[P
     found = (*points, point)
     most = min(MAX_POINTS, MAX_NUMBERS // max(1, len(point.metrics)))
     return found if len(found) <= most else found[-1::-2][::-1]
+
+
+DIVERGED: Final = "diverged_at_step"
+"""Name of a variant's number: the step after which its loss was found not to be finite."""
+
+
+def of_model(metrics: Mapping[str, T]) -> dict[str, T]:
+    """Return the metrics of the model; of variants those of the best one, without its name."""
+    return {name: value for name, value in metrics.items() if "/" not in name}
+
+
+def by_variant(metrics: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """Return the metrics of each variant, the lowest normalized entropy first, and those that diverged last."""
+    found: dict[str, dict[str, T]] = {}
+    for name, value in metrics.items():
+        variant, slash, own = name.partition("/")
+        if slash:
+            found.setdefault(variant, {})[own] = value
+
+    def place(name: str) -> float:
+        value = found[name].get("normalized_entropy", found[name].get("loss"))
+        try:
+            return math.inf if value is None or DIVERGED in found[name] else float(value)
+        except ValueError:  # a status is text
+            return math.inf
+
+    return {name: found[name] for name in sorted(found, key=place)}
 
 
 class TrainingProgress(Document):
@@ -120,3 +149,8 @@ class TrainingProgress(Document):
     checkpoint_stop_ms: Annotated[float, Field(ge=0)] | None = None
     """Time that training stood still for the last checkpoint: for the writing, or, in the background, for the copy to
     the host's memory and for the one before. None: none was begun."""
+
+    @property
+    def numbers(self) -> dict[str, float]:
+        """The metrics, and the step of each variant that diverged."""
+        return self.metrics | {f"{name}/{DIVERGED}": float(step) for name, step in (self.diverged or {}).items()}

@@ -206,6 +206,7 @@ def _sources(result: RunResult) -> list[str]:
 
 
 def _notes(result: RunResult) -> list[str]:
+    from neuroshard_api.documents.progress import DIVERGED, by_variant, of_model
     from neuroshard_api.job.step_cost import dense_note, is_busy, measurement_notes, other_device_note, simulation_note
 
     notes: list[str] = []
@@ -241,8 +242,11 @@ def _notes(result: RunResult) -> list[str]:
             None, [result.difference, result.late_ranks, other_device_note(result.predicted, result.measured)]
         )
     if result.progress is not None:
-        metrics = "".join(f", {name} {value:.4f}" for name, value in result.progress.metrics.items())
+        metrics = "".join(f", {name} {value:.4f}" for name, value in of_model(result.progress.metrics).items())
         notes.append(f"Trained {result.progress.step:,} steps{metrics}.")
+        for variant, own in by_variant(result.progress.numbers).items():
+            said = ", ".join(f"{name} {value:.4f}" for name, value in own.items())
+            notes.append(f"Variant {variant}: {f'diverged at step {own[DIVERGED]:.0f}' if DIVERGED in own else said}.")
     if result.drift is not None:
         notes.append(f"Drift: {result.drift}")
     return notes

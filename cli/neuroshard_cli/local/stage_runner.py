@@ -182,6 +182,8 @@ def last_line(log: Path) -> str:
 
 def progress_line(progress: "TrainingProgress") -> str:
     """Return steps and metrics of a training in one line."""
+    from neuroshard_api.documents.progress import of_model
+
     total = "" if progress.num_steps is None else f" of {progress.num_steps:,}"
-    metrics = "".join(f", {name} {value:.4f}" for name, value in progress.metrics.items())
+    metrics = "".join(f", {name} {value:.4f}" for name, value in of_model(progress.metrics).items())
     return f"step {progress.step:,}{total}{metrics}"

@@ -77,7 +77,7 @@ def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
     checked = [(name, guard.change_percent) for name, guard in guards if guard and guard.change_percent is not None]
     metrics = tuple(
         Metric(name=name[:METRIC_NAME_CHARACTERS], value=f"{value:.6g}")
-        for name, value in (*checked, *progress.metrics.items())
+        for name, value in (*checked, *progress.numbers.items())
     )
     remaining = progress.remaining_seconds
     said = TrainerStatus(

@@ -31,7 +31,7 @@ def curves(progress: TrainingProgress | None) -> list[tuple[str, Markup]]:
     for name in dict.fromkeys(name for each in progress.evaluations for name in each.metrics):
         found.update(_points(progress.evaluations, name))
     order = [*(name for name in NAMES if name in found), *(name for name in found if name not in NAMES)]
-    drawn = [name for name in order if name not in _LEFT_OUT and len(found[name]) > 1]
+    drawn = [name for name in order if name.rpartition("/")[2] not in _LEFT_OUT and len(found[name]) > 1]
     last = max((found[name][-1][0] for name in drawn), default=0)
     named = [Curve(name=NAMES.get(name, name), points=found[name]) for name in drawn]
     return [(curve.name, curve_svg(curve, last=last, starts=_samples_at(progress))) for curve in named]

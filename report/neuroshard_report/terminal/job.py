@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from datetime import datetime
 
+from neuroshard_api.documents.progress import by_variant, of_model
 from neuroshard_api.job.replanning import ReplanningStatus
 from neuroshard_api.job.status import Cost, LeverStatus, Status, StepCostStatus
 from neuroshard_api.job.step_cost import dense_note, measurement_notes, simulation_note
@@ -75,9 +76,12 @@ def _facts(status: Status) -> Iterator[str]:
         found = f"{status.plan.algorithm or 'given'}, {status.plan.world_size or '?'} devices"
         yield f"plan: ConfigMap {status.plan.config_map_ref.name} ({found})"
     if status.trainer_status is not None:
-        metrics = ", ".join(f"{metric.name} {metric.value}" for metric in status.trainer_status.metrics)
+        values = {metric.name: metric.value for metric in status.trainer_status.metrics}
+        metrics = ", ".join(f"{name} {value}" for name, value in of_model(values).items())
         progress = status.trainer_status.progress_percentage
         yield f"trainer: {progress if progress is not None else '?'} % done{f', {metrics}' if metrics else ''}"
+        for variant, own in by_variant(values).items():
+            yield f"variant {variant}: {', '.join(f'{name} {value}' for name, value in own.items())}"
     if status.replanning is not None:
         yield from _further_plans(status.replanning)
     if status.restarts:

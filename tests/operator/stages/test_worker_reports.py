@@ -194,3 +194,14 @@ def test_a_guard_that_only_reports_shows_changed_accuracy() -> None:
 
     assert "0.2 % in the last check, at most 0.05 % (checks: 4)" in story.warnings["AccuracyChanged"]
     assert "CompressionSuspended" not in story.warnings
+
+
+def test_a_variant_that_diverged_is_shown_with_its_step() -> None:
+    """Next to the metrics of the others, by name."""
+    story = Story().running()
+    progress = builders.progress(metrics={"loss": 0.5, "base/loss": 0.5}, diverged={"fast": 40})
+    story.world.publish("job-report", {"progress.json": progress.to_json().encode()})
+    story.later(31)
+
+    shown = {each["name"]: each["value"] for each in story.status["trainerStatus"]["metrics"]}
+    assert shown == {"loss": "0.5", "base/loss": "0.5", "fast/diverged_at_step": "40"}

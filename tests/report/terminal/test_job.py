@@ -76,3 +76,16 @@ def test_further_plans_are_shown_with_promise_and_measurement(capsys: pytest.Cap
     assert "would help: 2,048 samples per device: about 2.50 ms for 4,096 samples (-17 % per sample)" in printed
     assert "Dense part, not in the totals: 2.000 ms predicted, 2.000 ms measured." in printed  # bound by the host
     assert "plan 1 (InputsDrifted): predicted 1.50 ms, measured 1.65 ms, gain promised 20 %, measured 15 %" in printed
+
+
+def test_variants_have_a_line_each_best_first(capsys: pytest.CaptureFixture[str]) -> None:
+    """The line of the trainer has the metrics of the best one."""
+    metrics = {"auc": "0.8", "a/normalized_entropy": "0.9", "b/normalized_entropy": "0.7", "c/diverged_at_step": "5"}
+    trainer = {"progressPercentage": 45, "metrics": [{"name": name, "value": each} for name, each in metrics.items()]}
+    print_text(render_job(DLRMTrainingJob.from_data(builders.job_data() | {"status": {"trainerStatus": trainer}})))
+
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    begin = lines.index("trainer: 45 % done, auc 0.8")
+    assert lines[begin + 1 : begin + 4] == [
+        "variant b: normalized_entropy 0.7", "variant a: normalized_entropy 0.9", "variant c: diverged_at_step 5",
+    ]  # fmt: skip
