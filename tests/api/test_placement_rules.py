@@ -63,7 +63,7 @@ def test_every_family_passes_where_it_is_what_it_is_called(seed: int, rows: int)
 
     assert shard_problem(placement, rows=rows, columns=32, devices=TOPOLOGY, kind="cuda") is None
     for problem in problems(placement, of=(table,)):
-        assert rows < 7
+        assert rows < 10  # three blocks of three rows leave the fourth device out
         assert "leaves device" in problem
 
 
