@@ -5,14 +5,11 @@ from collections.abc import Generator, Iterator
 from functools import partial
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 from neuroshard_api.process.collector import uncollected_imports
 from support import golden as golden_files
-from support.depth import set_depth
+from support.depth import depth, set_depth
 from support.trainer.rank_server import RankServer
-
-settings.register_profile("deterministic", derandomize=True, deadline=None)
-settings.load_profile("deterministic")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts something in the background has it ignore Ctrl-C, and so would all that tests start.
@@ -27,6 +24,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose how deep tests go before their modules are imported."""
     set_depth(is_long=bool(config.getoption("--long", default=False)))
+    settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=depth(30, 100))
+    settings.load_profile("deterministic")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let `make test-long` run all tests of generated cases again, with more cases."""
+    for item in items:
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker(pytest.mark.deep)
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from neuroshard_decisions import names
+from support.depth import depth
 from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
 from support.operator.operator_world import CrashError
 from support.operator.replanning_story import DRIFTED, VOLUME, report
@@ -195,7 +196,8 @@ def test_a_calibrator_that_fails_leaves_the_training_alone() -> None:
     assert (story.seen, len(story.jobs(names.CALIBRATOR))) == (("Running", "AllWorkersReady"), 1)
 
 
-@pytest.mark.parametrize("dies_after", range(1, 12))
+@pytest.mark.deep
+@pytest.mark.parametrize("dies_after", range(1, 12, depth(3, 1)))
 def test_an_operator_killed_after_any_write_keeps_one_correction(dies_after: int) -> None:
     """The next one goes on from what the status and the children say."""
     story = Story(**CORRECTS).running()

@@ -15,6 +15,7 @@ from neuroshard_decisions.observed.results import content_hash
 from neuroshard_decisions.status import read_status
 from neuroshard_operator.process.metrics import OperatorMetrics
 from support import builders
+from support.depth import depth
 from support.operator.operator_process import KEY, OperatorProcess, Story
 from support.operator.operator_world import CrashError
 from support.operator.replanning_story import AUTO, DRIFTED, SLOW, VOLUME, candidate, plan_in_force, replaced, report
@@ -347,7 +348,8 @@ def test_metrics_count_slow_downs_restarts_and_gains() -> None:
         assert (value(name, {"le": below}), value(name, {"le": above})) == (0, 1)
 
 
-@pytest.mark.parametrize("dies_after", range(1, 25))
+@pytest.mark.deep
+@pytest.mark.parametrize("dies_after", range(1, 25, depth(3, 1)))
 def test_an_operator_killed_in_between_comes_to_the_same_end(dies_after: int) -> None:
     """After any of its writes: the candidate is taken once, and one set of workers trains under it."""
     story = Story(**AUTO).running()

@@ -82,7 +82,8 @@ def test_it_finds_the_best_of_all_plans_of_small_problems(first: int) -> None:
     assert np.median(gaps) <= 0.001
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(depth(4, 8)))
 def test_the_bound_holds_for_the_types_that_constraints_name_of_each_table(seed: int) -> None:
     """Below the best of all plans of small problems, also where some tables may not be by columns."""
     draw = random.Random(seed)  # noqa: S311 - draws test data
@@ -97,7 +98,8 @@ def test_the_bound_holds_for_the_types_that_constraints_name_of_each_table(seed:
     assert FamilyBounds(problem).least_ms <= least_ms(problem) * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("seed", range(100, 112))
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(100, 112, depth(3, 1)))
 def test_the_bound_holds_for_every_set_of_families_under_cost_networks(seed: int) -> None:
     """Restricted to some families, all plans of small problems cost at least what the bound of their sets says."""
     draw = random.Random(seed)  # noqa: S311 - draws test data

@@ -20,7 +20,7 @@ from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.whole_step import host_work
 from neuroshard_planner.workload_store import read_workload
 from support.builders import GIB, host_memory, request, table, tables, topology
-from support.depth import generated
+from support.depth import depth, generated
 from support.planner.searches import planned, problem_of, used_bytes
 
 from benchmarks.tasks import workload_request
@@ -246,6 +246,7 @@ def cheapest_of_all(asked_for: PlanRequest) -> float:
     return min(costs)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("seed", "optimizer", "reserve"),
     [
@@ -255,7 +256,7 @@ def cheapest_of_all(asked_for: PlanRequest) -> float:
         (2, Optimizer.ROWWISE_ADAGRAD, None),
         (3, Optimizer.ADAM, None),
         (5, Optimizer.SGD, None),
-    ],
+    ][: depth(3, 6)],
 )
 def test_no_choice_of_kernels_and_devices_is_cheaper(seed: int, optimizer: Optimizer, reserve: float | None) -> None:
     """Four tables that do not all fit on two devices, one of them on none: the best of 5,184 plans of whole tables."""
