@@ -30,8 +30,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let `make test-long` run all tests of generated cases again, with more cases."""
+    """Let `make test-long` run all tests of generated cases again, with more cases, and keep ranks out of `make test`.
+
+    Raises:
+        UsageError: A test that starts ranks has not the mark by which `make test` leaves it out.
+    """
     for item in items:
+        if "ranks" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("processes"):
+            raise pytest.UsageError(f"{item.nodeid} starts ranks\nhint: mark it processes")
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.deep)
 

@@ -3,11 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from support.trainer.rank_server import RankServer
 
 WORKER = Path(__file__).with_name("agreement_worker.py")
 
 
+@pytest.mark.processes
 def test_a_file_that_one_rank_cannot_read_is_an_error_of_all(tmp_path: Path, ranks: RankServer) -> None:
     """No rank is left in the collective: each raises, and the others name the rank."""
     ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=4)

@@ -11,6 +11,7 @@ WORKER = Path(__file__).with_name("stopping_worker.py")
 ASKED_STEP = 500
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(
     ("step_ms", "steps_between"),
     [((9.0, 9.0), 27), ((9.0, 30.0), 8), ((2000.0, 9.0), 1), ((0.1, 0.1), MAX_STEPS), ((0.0, 0.0), MAX_STEPS)],
