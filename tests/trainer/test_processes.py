@@ -203,11 +203,12 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From one rank to two under a cut plan, stopped, and back to one: the numbers of a run that was never stopped."""
-    run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir="run", maxSteps=7))
+    long = {"epochs": 100}  # also where this process is scheduled late, the ranks train when they are stopped
+    run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir="run", maxSteps=7, **long))
     with monkeypatch.context() as clean:
         for name in ALONE:
             clean.delenv(name)
-        arguments = options(tmp_path, cuts=TWO_PROCESSES["repeated-rank"], world_size=2, run_dir="run")
+        arguments = options(tmp_path, cuts=TWO_PROCESSES["repeated-rank"], world_size=2, run_dir="run", **long)
         ready = tmp_path / "ready"
         with processes(2, "-m", "neuroshard_trainer", *arguments, NEUROSHARD_READY_FILE=str(ready)) as started:
             began = lines_until(started, "step 20 of")
@@ -223,7 +224,7 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     assert [times.rank for times in report.ranks] == [0, 1]
     assert all(times.forward_communication_ms > 0 < times.backward_communication_ms for times in report.ranks)
     for run_dir in ("run", "whole"):
-        run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir=run_dir, maxSteps=stopped + 10))
+        run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir=run_dir, maxSteps=stopped + 10, **long))
     ended, whole = (TrainingProgress.read(tmp_path / name / "progress.json") for name in ("run", "whole"))
     assert ended.step == whole.step == stopped + 10
     assert ended.metrics["auc"] == pytest.approx(whole.metrics["auc"], abs=2e-3)
