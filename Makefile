@@ -150,7 +150,6 @@ docs: $(DOCS) ## Build the documentation site in build/site; every link and anch
 
 .PHONY: pictures
 pictures: $(DEV) ## Make the pictures of README from plans of this checkout (needs Chromium)
-	$(BIN)/python docs/gains_plot.py
 	$(BIN)/python docs/pictures.py
 
 .PHONY: bundles
