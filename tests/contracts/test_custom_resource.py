@@ -9,6 +9,7 @@ import pytest
 import yaml
 from neuroshard_api.job.crd import crd_text, fields_below, is_leaf, job_schema, page_text
 from neuroshard_api.job.training_job import KIND, DLRMTrainingJob
+from neuroshard_decisions.conditions import ConditionType
 from support import builders
 from support.jobs.given_paths import EXAMPLES, given_paths, jobs_in
 
@@ -47,6 +48,24 @@ def test_the_chart_installs_that_definition() -> None:
 def test_the_reference_page_is_that_of_the_models() -> None:
     """`make crds` was run after the last change of the models."""
     assert PAGE.read_text(encoding="utf-8") == page_text(EVERY_FIELD.read_text(encoding="utf-8"))
+
+
+def test_what_people_read_and_set_stays_bounded() -> None:
+    """Fields at the top, without those of spec.experimental, and types of conditions."""
+    spec = SCHEMA["properties"]["spec"]
+    top = [path for path in paths_to_leaves(spec) if not path.startswith(".experimental.")]
+
+    assert len(top) <= 110
+    assert len(ConditionType) <= 10
+
+
+def paths_to_leaves(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    """Give the path of each field that has no fields of its own."""
+    below = schema.get("properties") or schema.get("items", {}).get("properties")
+    for name, field in (below or {}).items():
+        yield from paths_to_leaves(field, f"{path}.{name}")
+    if not below:
+        yield path
 
 
 def test_the_annotated_job_is_valid_and_names_every_field_at_the_top() -> None:
