@@ -104,6 +104,23 @@ def test_a_planner_that_fails_leaves_the_training_alone(life: LocalLife) -> None
     assert record(life).candidate is not None
 
 
+def test_a_candidate_that_is_made_while_its_training_restarts_is_no_other_plan(life: LocalLife) -> None:
+    """What its planner wrote is judged, and not the plan in force."""
+    resume(life, "Suggest")
+    life.report()
+    for _ in range(2):
+        life.end("train", 1)
+    waits = not life.running("train")
+    life.plan_further()
+    life.wait(600.0)
+    life.report()
+
+    assert waits
+    assert record(life).candidate is not None
+    assert suggested_plan(record(life)) is not None
+    assert life.directory.candidate_file.read_bytes() != life.directory.plan_file.read_bytes()
+
+
 def test_a_candidate_that_was_suggested_is_taken_once_the_user_approves_it(life: LocalLife) -> None:
     """The note says how; another plan's name approves nothing."""
     resume(life, "Suggest")

@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.stage_commands import (
@@ -35,6 +35,9 @@ from neuroshard_decisions.observed.results import (
 
 from neuroshard_cli.local.children import UID
 from neuroshard_cli.shared.output import write_file
+
+if TYPE_CHECKING:
+    from neuroshard_api.job.training_job import DLRMTrainingJob
 
 Document = PlanResult | ProfileSummary | ReportSummary | Unreadable
 
@@ -195,6 +198,15 @@ def files_of_profile(folder: Path) -> dict[str, Path]:
 def files_of_reports(folder: Path) -> dict[str, Path]:
     """Return the reports in the folder of a training."""
     return {name: folder / name for name in REPORTS if (folder / name).exists()}
+
+
+def reports_of(job: "DLRMTrainingJob", folder: Path) -> tuple[ChildConfigMap, ...]:
+    """Return the reports in the folder of a job's training as decisions see them; none before it has written one."""
+    if not files_of_reports(folder):
+        return ()
+    meta = Meta(name=names.report(job.metadata.name), owner_uid=UID)
+    document = document_in(folder, names.WORKER)
+    return (ChildConfigMap(meta=meta, role=names.WORKER, is_read=True, document=document),)
 
 
 def _recorded(index: Path) -> dict[str, Any]:

@@ -39,15 +39,13 @@ from neuroshard_decisions.actions import (
     Action,
     CalibratorRun,
     Delete,
-    Event,
-    EventReason,
     PlannerRun,
     ProfilerRun,
     Run,
     Start,
     WorkersRun,
 )
-from neuroshard_decisions.conditions import ConditionType, Reason
+from neuroshard_decisions.conditions import Reason
 from neuroshard_decisions.context import AtHand, Context, Rules
 from neuroshard_decisions.observed.objects import ChildConfigMap, Fetched, Meta, Observed, TrainingJobObject
 from neuroshard_decisions.observed.results import PLAN_FILE
@@ -59,10 +57,11 @@ from neuroshard_cli.local.corrected_models import Correction, take_corrected_mod
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.given import MeasuredModels, given_models, given_plan
 from neuroshard_cli.local.inputs import digest, profile_inputs, versions
-from neuroshard_cli.local.kept import REPORTS, Kept, document_in, files_of_profile, files_of_reports
+from neuroshard_cli.local.kept import REPORTS, Kept, files_of_profile, reports_of
 from neuroshard_cli.local.other_work import OtherWork
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
+from neuroshard_cli.local.run_news import RunNews
 from neuroshard_cli.local.run_page import LivePage, write_plan_page
 from neuroshard_cli.local.run_training import RunTraining
 from neuroshard_cli.local.stage_process import end_marked, stoppable
@@ -79,13 +78,6 @@ if TYPE_CHECKING:
 STAGES = ("profile", "plan", "train")
 LOOK_EVERY_S = 0.1
 APPROVAL = "run `neuroshard approve {folder}`"
-_TOLD = {
-    EventReason.CHILD_REPAIRED,
-    EventReason.DRIFT_DETECTED,
-    EventReason.COMPRESSION_SUSPENDED,
-    EventReason.SLOW_NODE,
-}
-"""Events that people see as they are."""
 _LATE = {Reason.DEADLINE_EXCEEDED, Reason.NOT_RUNNING_IN_TIME}
 _WRONG_INPUT = {Reason.INVALID_INPUT, Reason.INVALID_TEMPLATE, Reason.WORLD_SIZE_MISMATCH, Reason.MODEL_MISMATCH}
 
@@ -147,6 +139,7 @@ class LocalRun:
         self._runner = StageRunner(directory, view)
         self._training = RunTraining(directory, file.job, tables, self._data_dir)
         self._page = LivePage(directory)
+        self._news = RunNews(directory, view)
         self._others: OtherWork | None = None
         """Counts from the first training on."""
         self.status = Status()
@@ -156,6 +149,8 @@ class LocalRun:
         """Cost models that were given. None: they are measured, or there are none."""
         self._runs: dict[str, Run] = {}
         """What was started and has not ended, by its name."""
+        self._beside: set[str] = set()
+        """Those that go on next to the training."""
         self._failure: StageFailedError | None = None
         """Of the stage that ended last. None: it succeeded."""
         self._due: datetime | None = None
@@ -174,7 +169,6 @@ class LocalRun:
         """Whether this command has searched a plan."""
         self._paged: str | None = None
         """Hash of the plan that the page shows. None: this command has made none."""
-        self._said: set[str] = set()
 
     def run(self) -> "GivenPlan":
         """Profile, plan, and train; return the plan in force at the end. A run that was interrupted goes on.
@@ -301,8 +295,8 @@ class LocalRun:
         if decision.status is not None:
             self._write(decision.status)
         for event in decision.events:
-            self._tell(event)
-        self._tell_status()
+            self._news.tell(event, self.status)
+        self._news.tell_status(self.status)
         for action in decision.actions:
             self._changed |= self._do(action, context)
         self._place_plan()
@@ -324,7 +318,12 @@ class LocalRun:
             job=found,
             jobs=self._children.jobs,
             pods=self._children.pods,
-            config_maps=(*self._kept.config_maps(), *self._children.results, *self._report(), *others),
+            config_maps=(
+                *self._kept.config_maps(),
+                *self._children.results,
+                *reports_of(self._job, self._directory.train_dir),
+                *others,
+            ),
             fetched=self._fetched,
         )
         rules = Rules(
@@ -341,13 +340,6 @@ class LocalRun:
             now=self._children.now,
             at_hand=self._at_hand,
         )
-
-    def _report(self) -> tuple[ChildConfigMap, ...]:
-        if not files_of_reports(self._directory.train_dir):
-            return ()
-        meta = Meta(name=names.report(self._job.metadata.name), owner_uid=UID)
-        document = document_in(self._directory.train_dir, names.WORKER)
-        return (ChildConfigMap(meta=meta, role=names.WORKER, is_read=True, document=document),)
 
     @property
     def _watched(self) -> tuple[Path, ...]:
@@ -393,13 +385,17 @@ class LocalRun:
     def _start_planner(self, run: PlannerRun, context: Context) -> None:
         is_beside = self._children.workers is not None
         if not is_beside:
-            if self._failure is not None:
+            if self._failure is not None and self.status.reason == Reason.FALLBACK_RUNNING:
                 fallback = self.spec.planner.fallback_algorithm.algorithm
                 self._view.note("plan", f"{self._failure}; planning with {fallback}")
             if context.status.replans and not replans_of(context):
-                self._say("plan: the memory that failures kept free is used again, since other inputs are planned for")
+                self._news.say(
+                    "plan: the memory that failures kept free is used again, since other inputs are planned for"
+                )
             self._view.begin("plan", "counting the dense part" if counts_dense(self.spec) else "")
             self._is_planned, self._is_shown = True, False
+        else:
+            self._beside.add(run.name)
         self._kept.remove(run.result)
         bundle_dir = self._bundle_dir
         assert bundle_dir is not None, "there are cost models"
@@ -447,7 +443,8 @@ class LocalRun:
     def _ended(self, name: str, error: StageFailedError | None) -> None:
         """Note how a process ended, and publish what it made."""
         run = self._runs.pop(name)
-        is_beside = isinstance(run, PlannerRun) and self._children.workers is not None
+        is_beside = name in self._beside
+        self._beside.discard(name)
         tail = "" if error is None else "\n".join([*error.tail, error.summary])
         code = ExitCode.OK if error is None else error.exit_status
         self._children.ended(name, code, tail, timed_out=error is not None and error.timed_out)
@@ -477,6 +474,7 @@ class LocalRun:
         """Stop a process, and forget it."""
         self._runner.stop(name)
         self._runs.pop(name, None)
+        self._beside.discard(name)
         self._children.forget(name)
 
     def _suspend(self) -> None:
@@ -507,7 +505,7 @@ class LocalRun:
             self._paged, found = plan.hash, self.plan_in_force()
             write_plan_page(directory, found, None if self._fetched else self._bundle_dir)
             if self.status.replans:
-                self._say(f"plan: {reserve_note(self.status.replans)}")
+                self._news.say(f"plan: {reserve_note(self.status.replans)}")
             if not self._is_shown:
                 self._view.end("plan", "done" if self._is_planned else "reused", _summary(found))
             self._is_shown = True
@@ -519,45 +517,11 @@ class LocalRun:
             self._view.end("profile", "reused", source)
         self._has_profile = True
 
-    def _tell(self, event: Event) -> None:
-        """Show an event, where people should know of it."""
-        message = event.message
-        if event.reason is EventReason.WORKERS_RESTARTED:
-            message = self._directory.with_log_kept("train", self.status.restarts or 0, message)
-            self._view.say(f"train: {message}")
-        elif event.reason is EventReason.PLAN_REPLACED:
-            self._view.say(f"train: restarts under another plan: {message}")
-        elif event.reason in _TOLD:
-            self._view.say(message)
-
-    def _tell_status(self) -> None:
-        """Show the approval or the pause that the run waits for, and the state of further plans, once each."""
-        message = self.status.message or ""
-        if self.status.reason == Reason.WAITING_FOR_APPROVAL:
-            self._say(f"train: {message}")
-        elif self.status.reason == Reason.WAITING_TO_RESTART:
-            self._view.note("train", message)
-        for found in self.status.conditions:
-            if found.type != ConditionType.PLAN_CURRENT or found.reason == Reason.PLAN_REPLACED:
-                continue
-            told = f"{found.reason}: {found.message}"
-            candidate = None if self.status.replanning is None else self.status.replanning.candidate
-            if found.reason == Reason.CANDIDATE_PLANNING and candidate is not None:
-                told = f"inputs drifted since step {candidate.since_step:,}; another plan is made"
-            elif found.reason == Reason.CANDIDATE_FAILED:
-                told = f"{told}; its log is {self._directory.log('replan')}"
-            self._say(told)
-
     def _note_replanning(self) -> None:
         """Say that no further plans are made for the job, where its mode asks for them."""
         why = "the plan is given" if self._fetched else unsupported(self.spec)
         if why is not None and replanning_policy(self.spec).mode is not ReplanningMode.OFF:
-            self._say(f"no plans are made for inputs that drift: {why}")
-
-    def _say(self, sentence: str) -> None:
-        if sentence not in self._said:
-            self._view.say(sentence)
-        self._said.add(sentence)
+            self._news.say(f"no plans are made for inputs that drift: {why}")
 
     # The end
 
@@ -589,7 +553,7 @@ class LocalRun:
                 try:
                     yield
                 finally:
-                    self._runner.stop(*self._runner.names)
+                    self._runner.stop(*reversed(self._runner.names))  # what is next to the training first
                     end_marked(str(self._directory.path))
         except Exception:
             if not self.has_ended:
