@@ -10,7 +10,7 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError, interrupted, report_failure
 from typer.exceptions import TyperException
 
-from neuroshard_cli.command_list import CommandGroup
+from neuroshard_cli.command_list import ENTRIES, CommandGroup
 from neuroshard_cli.shared.earlier_options import no_such_option
 from neuroshard_cli.shared.output import ReaderGoneError
 
@@ -47,7 +47,8 @@ def run(arguments: Sequence[str]) -> int:
     except TyperException as error:
         return report_failure(CommandError(_typing_error(error)), as_json=as_json)
     except Exception as error:  # noqa: BLE001 - the one place where every error ends
-        return report_failure(error, as_json=as_json, apart=True)
+        entry = ENTRIES.get(arguments[0]) if arguments else None
+        return report_failure(error, as_json=as_json, extra=(entry and entry.extra) or None, apart=True)
     if code == ExitCode.INTERRUPTED:
         return report_failure(interrupted(), as_json=as_json)
     return code if isinstance(code, int) else ExitCode.OK

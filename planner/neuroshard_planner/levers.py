@@ -259,14 +259,15 @@ def _nodes(plan: Plan) -> Iterator[LeverRequest]:
     names_devices = limits.forbidden_devices or any(own.devices is not None for own in limits.tables.values())
     if plan.dense is not None or names_devices:
         return
+    per_node = topology.devices_per_node
     for count in (topology.num_nodes + 1, topology.num_nodes - 1):
         devices = topology.with_nodes(count)
         if count and asked.batch_size_per_device * devices.num_devices <= MAX_GLOBAL_BATCH_SIZE:
             yield LeverRequest(
                 LeverName.NODES,
-                f"{count} {'node' if count == 1 else 'nodes'} of {topology.devices_per_node} devices",
+                f"{count} {'node' if count == 1 else 'nodes'} of {per_node} {'device' if per_node == 1 else 'devices'}",
                 _with(plan, topology=devices),
-                f"--devices {count}x{topology.devices_per_node}",
+                f"--devices {count}x{per_node}",
                 f"spec.trainer.numNodes: {count}",
                 num_samples=asked.batch_size_per_device * devices.num_devices,
             )

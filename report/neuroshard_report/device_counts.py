@@ -116,14 +116,14 @@ class DeviceCounts:
         found = []
         if least is not counts[0]:
             found.append(f"fits from {least.num_devices} devices on")
-        found.append(
-            f"{knee.num_devices} devices have {100 * knee.share:.0f} % of the best {what} of a sample (the knee)"
-        )
+        have = "1 device has" if knee.num_devices == 1 else f"{knee.num_devices} devices have"
+        found.append(f"{have} {100 * knee.share:.0f} % of the best {what} of a sample (the knee)")
         if knee.exchange_from is not None:
             found.append(f"from {knee.exchange_from} devices on the exchanges take longer than the lookups")
         waits = [str(each.num_devices) for each in counts if each.is_host_bound]
         if waits:
-            found.append(f"on {', '.join(waits)} devices the host takes longest; larger batches would help")
+            on = "1 device" if waits == ["1"] else f"{', '.join(waits)} devices"
+            found.append(f"on {on} the host takes longest; larger batches would help")
         return [(name, found[0]), *(("", each) for each in found[1:])]
 
     def _batch(self) -> str:

@@ -10,6 +10,11 @@ def format_count(number: float) -> str:
     return _scaled(number, 1000, _COUNT_UNITS)
 
 
+def format_devices(count: int) -> str:
+    """Return a number of devices in words."""
+    return "1 device" if count == 1 else f"{count} devices"
+
+
 def format_ms(milliseconds: float) -> str:
     """Return milliseconds without the unit, to three digits or a thousandth: ``12.3``, ``0.042``, ``1,234``."""
     if milliseconds >= 1000:  # noqa: PLR2004

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import inf
 
-from neuroshard_report.quantities import format_count, format_ms, format_percent
+from neuroshard_report.quantities import format_count, format_devices, format_ms, format_percent
 
 WAY_COLUMNS = ("way", "step of all, ms", "gain", "memory", "")
 RESULT_COLUMNS = ("NE", "AUC", "seconds", "samples/s", "step", "state")
@@ -118,10 +118,10 @@ def way_text(way: SweepWay, num_devices: int) -> str:
         return f"one after the other on {num_devices}"
     numbers = {size: way.sizes.count(size) for size in sorted(set(way.sizes))}
     if len(numbers) > 1:
-        return ", ".join(f"{count} on {_devices(size)} each" for size, count in numbers.items())
+        return ", ".join(f"{count} on {format_devices(size)} each" for size, count in numbers.items())
     [(size, count)] = numbers.items()
     at_once = min(count, num_devices // size)
-    return f"{at_once} at a time on {_devices(size)} each"
+    return f"{at_once} at a time on {format_devices(size)} each"
 
 
 def best_first(results: Sequence[VariantResult]) -> list[VariantResult]:
@@ -151,7 +151,3 @@ def result_row(result: VariantResult) -> tuple[str, ...]:
         "" if result.step is None else f"{result.step:,}",
         result.state,
     )
-
-
-def _devices(count: int) -> str:
-    return "1 device" if count == 1 else f"{count} devices"

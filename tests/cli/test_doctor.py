@@ -1,11 +1,15 @@
 """What `neuroshard doctor` finds: packages of each command, and what does not work together."""
 
 import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.generations import installed_version
+from neuroshard_api.process.missing_package import install_hint
 from neuroshard_cli.command_list import ENTRIES
 from neuroshard_cli.shared.installation import check_command, conflicts
 
@@ -115,3 +119,16 @@ def test_what_does_not_work_together_is_a_problem_with_a_hint(
     assert len(found) == bool(words)
     assert all(word in found[0] for word in words)
     assert all("; hint: " in problem for problem in found)
+
+
+def test_an_error_about_a_missing_package_installs_what_doctor_says(
+    neuroshard: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The extra of the command, and not that of another one which needs the package too."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "log.csv").write_text("label,item\n1,3\n")
+    result = neuroshard("init", tmp_path / "log.csv", "--embedding-dim", 16)
+
+    assert result.code == ExitCode.MISSING_PACKAGE
+    assert "needs the package pyarrow" in result.err
+    assert f"hint: {install_hint('data')}\n" in result.err

@@ -67,6 +67,7 @@ def test_a_job_keeps_the_samples_of_all_its_devices(tmp_path: Path, neuroshard: 
     assert kept["global_batch_size"] == 4 * 96
     assert [each["samples_per_device"] for each in kept["points"]] == [384, 192]
     assert "the learning rate has to be chosen again" in text.out
+    assert "1 devices" not in text.out
 
 
 def test_devices_without_room_are_told(neuroshard: Any) -> None:

@@ -243,9 +243,10 @@ def _gain(summary: PlanSummary) -> str:
     best, gain = summary.best_baseline, summary.gain
     if best is None or best.total_ms is None or gain is None:
         return "no baseline found a plan" if summary.plan.baselines else "no baseline was asked for"
-    word = "faster" if gain >= 0 else "slower"
+    share = format_percent(abs(gain))
+    word = f"{share} {'faster' if gain > 0 else 'slower'} than" if share != format_percent(0.0) else "as fast as"
     of_step = f"; {summary.step_gain}" if summary.step_gain else ""
-    return f"{format_percent(abs(gain))} {word} than {best.algorithm} ({format_ms(best.total_ms)} ms){of_step}"
+    return f"{word} {best.algorithm} ({format_ms(best.total_ms)} ms){of_step}"
 
 
 def _incumbent(before: IncumbentPlan) -> str:

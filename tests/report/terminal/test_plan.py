@@ -131,3 +131,12 @@ def test_tables_of_several_modules_are_listed_by_module() -> None:
     assert re.search(r"^table_0 +towers\.users +", text, flags=re.MULTILINE)
     assert re.search(r"^table_9 +towers\.items +", text, flags=re.MULTILINE)
     assert "module" not in _shown(plan_of())
+
+
+def test_a_plan_that_gains_nothing_is_as_fast_as_the_baseline() -> None:
+    """Not 0.0 % slower, where the last digits of two sums differ."""
+    plan = plan_of()
+    equal_ms = plan.predicted.total_ms * (1 - 1e-9)
+    same = tuple(each.model_copy(update={"total_ms": equal_ms}) for each in plan.baselines or ())
+
+    assert f"baseline   as fast as {same[0].algorithm} (" in _shown(plan.model_copy(update={"baselines": same}))
