@@ -203,7 +203,8 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From one rank to two under a cut plan, stopped, and back to one: the numbers of a run that was never stopped."""
-    long: dict[str, Any] = {"epochs": 100}  # also where this process is scheduled late, the ranks train when they are stopped
+    # Also where this process is scheduled late, the ranks train when they are stopped.
+    long: dict[str, Any] = {"epochs": 100}
     run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir="run", maxSteps=7, **long))
     with monkeypatch.context() as clean:
         for name in ALONE:
