@@ -73,6 +73,11 @@ MEASURED: Mapping[str, Sequence[str]] = {
         *_SEARCH,
         *_LOOP,
     ),
+    "variants": (
+        "trainer/neuroshard_trainer/variants.py",
+        "trainer/neuroshard_trainer/model/variant_model.py",
+        *_LOOP,
+    ),
     "device-counts": (*_SEARCH, "python/neuroshard_dlrm/device_counts.py"),
     "deduplication": _LOOP,
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),
