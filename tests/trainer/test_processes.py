@@ -203,8 +203,7 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From one rank to two under a cut plan, stopped, and back to one: the numbers of a run that was never stopped."""
-    # Also where this process is scheduled late, the ranks train when they are stopped.
-    long: dict[str, Any] = {"epochs": 100}
+    long: dict[str, Any] = {"epochs": 100}  # ranks train when they are stopped, however late that is
     run_alone(monkeypatch, options(tmp_path, cuts={}, world_size=1, run_dir="run", maxSteps=7, **long))
     with monkeypatch.context() as clean:
         for name in ALONE:
