@@ -41,6 +41,9 @@ def freshly_counted(job: DLRMTrainingJob, *, multi_tensor: bool = True) -> Dense
     return dense_profile(job, tables, multi_tensor=multi_tensor)
 
 
+WUKONG = job_of(
+    architecture="Wukong", wukong={"numLayers": 3, "numInteractions": 4, "lowRankDim": 3, "layerSizes": [10]}
+)
 _COUNTED: dict[tuple[str, bool], DenseProfile] = {}
 
 
@@ -145,10 +148,10 @@ def test_a_wide_part_at_a_small_batch_peaks_in_the_optimizer() -> None:
 
 def test_each_layer_of_a_cross_network_is_a_unit() -> None:
     """So that it can be sharded and computed again alone; all of one size are one that repeats."""
-    profile = counted(job_of(architecture="DCNv2", crossNetwork={"numLayers": 16, "lowRankDim": 4}))
+    profile = counted(job_of(architecture="DCNv2", crossNetwork={"numLayers": 5, "lowRankDim": 4}))
     layers = [unit for unit in profile.units if unit.module.startswith("interaction.interaction.layers.")]
 
-    assert sum(unit.repeats for unit in layers) == 16
+    assert sum(unit.repeats for unit in layers) == 5
     assert len(layers) == 1
     assert {unit.num_parameters for unit in layers} == {24 * 4 + 4 * 24 + 24}
     assert {unit.backward_flops / unit.forward_flops for unit in layers} == {2}, "though all share an input"
@@ -157,8 +160,7 @@ def test_each_layer_of_a_cross_network_is_a_unit() -> None:
 
 def test_each_layer_of_wukong_is_a_unit() -> None:
     """With its dot products, linear combinations, and norms; all that take what they return are one that repeats."""
-    size = {"numLayers": 3, "numInteractions": 4, "lowRankDim": 3, "layerSizes": [10]}
-    profile = counted(job_of(architecture="Wukong", wukong=size))
+    profile = counted(WUKONG)
     layers = [unit for unit in profile.units if unit.module.startswith("interaction.")]
 
     def parameters(inputs: int, shortcut: int) -> int:
@@ -180,12 +182,7 @@ def test_each_layer_of_wukong_is_a_unit() -> None:
 
 def test_operators_of_a_layer_are_counted_in_the_order_of_their_calls() -> None:
     """Norms and linear layers; projection and combination are the layer's own. Their moments are within the layer's."""
-    size = {"numLayers": 2, "numInteractions": 4, "lowRankDim": 3, "layerSizes": [10]}
-    layer = next(
-        unit
-        for unit in counted(job_of(architecture="Wukong", wukong=size)).units
-        if unit.module == "interaction.interaction.layers.1"
-    )
+    layer = next(unit for unit in counted(WUKONG).units if unit.module == "interaction.interaction.layers.1")
 
     assert layer.operators is not None
     assert [each.module for each in layer.operators] == ["products_norm", "mlp.0", "mlp.2", "output_norm"]
