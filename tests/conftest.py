@@ -36,7 +36,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         UsageError: A test that starts ranks has not the mark by which `make test` leaves it out.
     """
     for item in items:
-        if "ranks" in getattr(item, "fixturenames", ()) and not item.get_closest_marker("processes"):
+        values = getattr(getattr(item, "callspec", None), "params", ())  # a test's own argument may have that name
+        takes_ranks = "ranks" in getattr(item, "fixturenames", ()) and "ranks" not in values
+        if takes_ranks and not item.get_closest_marker("processes"):
             raise pytest.UsageError(f"{item.nodeid} starts ranks\nhint: mark it processes")
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker(pytest.mark.deep)

@@ -49,12 +49,14 @@ def test_training_without_repeats_computes_what_training_on_all_lists_does(
     ranks.succeed(f"{WORKER}:main", tmp_path, folder=tmp_path, count=2 * num_nodes, per_node=2)
 
 
+@pytest.mark.processes
 @pytest.mark.slow
 def test_sequences_without_repeats_train_as_all_sequences_do(tmp_path: Path, ranks: RankServer) -> None:
     """An EmbeddingCollection whose distinct sequences are pooled, then expanded: losses of 20 steps and all weights."""
     ranks.succeed(f"{SEQUENCES}:main", tmp_path, folder=tmp_path, count=2)
 
 
+@pytest.mark.processes
 def test_weighted_bags_without_repeats_train_as_all_lists_do(tmp_path: Path, ranks: RankServer) -> None:
     """Sums and means of lookups with weights, in both forms: losses of 20 steps and all weights."""
     ranks.succeed(f"{WEIGHTED}:main", tmp_path, folder=tmp_path, count=2)

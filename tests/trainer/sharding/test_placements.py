@@ -32,12 +32,14 @@ def test_a_checkpoint_of_any_family_loads_under_any_other(tmp_path: Path, ranks:
     ranks.succeed(f"{worker}:main", tmp_path, folder=tmp_path, count=4, per_node=2)
 
 
+@pytest.mark.processes
 def test_tables_of_mixed_types_train_as_the_unsharded_model(tmp_path: Path, ranks: RankServer) -> None:
     """FP16 and FP32 in one plan: equal logits, and weights within the type's rounding."""
     worker = Path(__file__).with_name("placements_worker.py")
     ranks.succeed(f"{worker}:main_of_mixed_types", folder=tmp_path, count=4, per_node=2)
 
 
+@pytest.mark.processes
 def test_a_checkpoint_between_types_rounds_once(tmp_path: Path, ranks: RankServer) -> None:
     """Where a table has another type; elsewhere, and in optimizer state, every bit stays."""
     worker = Path(__file__).with_name("families_worker.py")
