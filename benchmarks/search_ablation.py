@@ -239,13 +239,15 @@ def report(records: Sequence[Record]) -> list[str]:
     warm = {record.task: record for record in records if record.part == SEED}
     gaps = [record.gap for record in whole.values() if record.ms is not None]
     seconds = sum(record.seconds for record in whole.values())
+    most_pairs = max(record.num_tables * record.num_devices for record in whole.values())
     return [
         "# What each part of the search brings",
         "",
-        f"{len(whole)} tasks of the sizes that `benchmarks/search_ablation.py` names; median gap {median(gaps):.1%},",
-        f"{seconds:.0f} s of processor time in all. A row is of the tasks whose search has the part: cost, shards, and",
-        "time of the search without it, over those of the whole search; time over that with another seed where there",
-        "is one, since the first plan of a task also counts its tables' hits. A part pays above 0 % of cost.",
+        f"{len(whole)} tasks of those that `benchmarks/search_ablation.py` draws, of up to {most_pairs:,} tables times",
+        f"devices; median gap {median(gaps):.1%}, {seconds:.0f} s of processor time with all parts. A row is of the",
+        "tasks whose search has the part: cost, shards, and time of the search without it, over those of the whole",
+        "search; time over that with another seed where there is one, since the first plan of a task also counts its",
+        "tables' hits. A part pays above 0 % of cost.",
         f"`{SEED}` leaves out nothing: what chance does.",
         "",
         "| " + " | ".join(COLUMNS) + " |",
