@@ -52,7 +52,7 @@ class InACluster:
         story.start_workers()
 
     def facts(self) -> tuple[object, ...]:
-        """Return what people see of the job, and what is counted."""
+        """Return the stage, the reason, and the counts of the job."""
         status = self.story.status
         counts = ("restarts", "restartsCountTowardsMax", "replans")
         return (*self.story.seen, *(status.get(each) or 0 for each in counts))
@@ -79,7 +79,7 @@ class OnOneMachine:
             life.end("train", number)
 
     def facts(self) -> tuple[object, ...]:
-        """Return what people see of the job, and what is counted."""
+        """Return the stage, the reason, and the counts of the job."""
         status = self.life.status
         counts = (status.restarts, status.restarts_count_towards_max, status.replans)
         return (str(status.stage), str(status.reason), *(each or 0 for each in counts))
