@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
     from rich.console import RenderableType
 
-WIDTH = 140
-"""Columns of text: the widest table, that of a comparison, keeps its numbers. A notebook scrolls."""
+WIDTH = 100
+"""Columns of text, as many as a notebook shows without scrolling."""
 
 
 class Tabular(ABC):

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.job_file import JobFile
@@ -17,7 +18,9 @@ from neuroshard_report.explain.table import TableExplanation
 from neuroshard_report.quantities import format_ms
 from neuroshard_report.terminal.comparison import Timed, render_comparison
 from neuroshard_report.terminal.difference import render_difference
+from neuroshard_report.terminal.estimate import render_estimate
 from neuroshard_report.terminal.explanation import render_moves, render_plan_explanation, render_table_explanation
+from neuroshard_report.terminal.listings import render_tables
 
 from neuroshard_dlrm.arguments import Plannable
 from neuroshard_dlrm.frames import Tabular, fields_text, html_of, text_of
@@ -132,7 +135,7 @@ class Score(Printed):
 
 
 @dataclass(frozen=True, repr=False)
-class Estimate(Tabular):
+class Estimate(Printed):
     """What is known of tables and devices without a search."""
 
     details: RequestEstimate
@@ -160,6 +163,9 @@ class Estimate(Tabular):
     def rows(self) -> list[dict[str, Any]]:
         """Return one row for each table, or for tables that must share a device: its bytes, its compute when alone."""
         return [{**asdict(unit), "names": list(unit.names)} for unit in self.details.units]
+
+    def _content(self) -> "RenderableType":
+        return render_estimate(self.details)
 
     def __repr__(self) -> str:
         return fields_text(
@@ -221,7 +227,7 @@ class Difference(Printed):
 
 
 @dataclass(frozen=True, repr=False)
-class Tables(Tabular, Plannable):
+class Tables(Printed, Plannable):
     """A table set, a job, or a request that was read, to plan from."""
 
     _source: TableSet | JobFile | PlanRequest
@@ -238,6 +244,12 @@ class Tables(Tabular, Plannable):
     def as_source(self) -> TableSet | JobFile | PlanRequest:
         """Return the document that was read."""
         return self._source
+
+    def _content(self) -> "RenderableType":
+        try:
+            return render_tables(self._set(), duplication={})
+        except DocumentError as error:  # a cell shows what there is
+            return f"{self!r}: {error}"
 
     def _set(self) -> TableSet:
         if isinstance(self._source, JobFile):

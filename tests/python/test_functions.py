@@ -142,6 +142,18 @@ def test_results_are_short_and_whole() -> None:
     assert estimate.lower_bound_ms == pytest.approx(ns.plan(ROWS, **DEVICES).lower_bound_ms)
     assert estimate.least_bytes == sum(row["weights_bytes"] + row["optimizer_state_bytes"] for row in estimate.rows())
     assert 0 < estimate.rows()[0]["alone_ms"] < estimate.rows()[1]["alone_ms"]
+    assert "compute ms alone" in estimate._repr_html_()
+
+
+def test_each_result_is_as_wide_as_a_notebook_and_loses_nothing() -> None:
+    """Tables that are wider go on below; what a job has elsewhere is said in its cell."""
+    compared = ns.compare(ROWS, algorithms=["random", "dim_greedy"], **DEVICES)
+    read = ns.read("criteo-kaggle")
+
+    for shown in (str(compared), str(read), str(ns.estimate(ROWS, **DEVICES)), str(ns.plan(ROWS, **DEVICES))):
+        assert max(map(len, shown.splitlines())) <= 100
+    assert all(word in str(compared) for word in ("predicted ms", "peak memory", "seconds"))
+    assert "hits per row" in read._repr_html_()
 
 
 def test_plans_are_explained_compared_and_scored(tmp_path: Path) -> None:

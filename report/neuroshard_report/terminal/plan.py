@@ -30,7 +30,6 @@ from neuroshard_report.summary import (
 )
 from neuroshard_report.terminal.collections import collections_table
 from neuroshard_report.terminal.communication import narrow_tables
-from neuroshard_report.terminal.printing import UNBOUND_WIDTH
 from neuroshard_report.terminal.tables import TextTable, fact_grid, plain_table
 
 MAX_DEVICES = 16  # more devices are shown as extremes and quantiles
@@ -124,7 +123,7 @@ class _DeviceTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         slower = len(self.devices) // 2 if self.num_left_out else len(self.devices)
         halves = [_folded(self.devices[:slower]), _folded(self.devices[slower:])]
-        left = options.max_width if options.is_terminal else UNBOUND_WIDTH
+        left = options.max_width
         columns = _fitting_columns([row for half in halves for row in half], max_width=left)
         has_bars = options.is_terminal and left >= _width(columns) + MIN_BAR_WIDTH + 1
         table = plain_table(*(name for name, _ in columns), is_terminal=options.is_terminal)

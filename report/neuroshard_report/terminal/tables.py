@@ -42,7 +42,7 @@ def fact_grid(facts: Sequence[tuple[str, str]], *, strong: str = "") -> Renderab
 class TextTable:
     """Rows of text under a header.
 
-    On a terminal that is too narrow for all columns, further ones follow below, each part with the names of its rows.
+    Where there is no room for all columns, further ones follow below, each part with the names of its rows.
     """
 
     columns: tuple[str, ...]
@@ -50,9 +50,7 @@ class TextTable:
     text_columns: tuple[int, ...] = (0,)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        everything = [tuple(range(len(self.columns)))]
-        parts = self._parts(options.max_width) if options.is_terminal else everything
-        for number, part in enumerate(parts):
+        for number, part in enumerate(self._parts(options.max_width)):
             if number:
                 yield Text()
             texts = [place for place, index in enumerate(part) if index in self.text_columns]
@@ -60,7 +58,7 @@ class TextTable:
                 *(self.columns[index] for index in part), is_terminal=options.is_terminal, text_columns=texts
             )
             for index, column in zip(part, table.columns, strict=True):
-                column.min_width = self._least_width(index, options.max_width) if options.is_terminal else None
+                column.min_width = self._least_width(index, options.max_width)
             for row in self.rows:
                 table.add_row(*(Text(row[index]) for index in part))
             yield table
