@@ -146,7 +146,7 @@ def test_results_are_short_and_whole() -> None:
 
 
 def test_each_result_is_as_wide_as_a_notebook_and_loses_nothing() -> None:
-    """Tables that are wider go on below; what a job has elsewhere is said in its cell."""
+    """Tables that are wider go on below; nothing is cut off."""
     compared = ns.compare(ROWS, algorithms=["random", "dim_greedy"], **DEVICES)
     read = ns.read("criteo-kaggle")
 
