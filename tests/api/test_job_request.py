@@ -7,7 +7,7 @@ import pytest
 from neuroshard_api.documents.document import UNPACKED_LIMIT_BYTES, DocumentError
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, Pipeline
-from neuroshard_api.documents.tables import Optimizer, TableSet
+from neuroshard_api.documents.tables import DataType, Optimizer, TableSet
 from neuroshard_api.job.plan_request import plan_request, tables_of_file
 from support import builders
 
@@ -258,6 +258,16 @@ def test_tables_with_an_optimizer_that_the_trainer_does_not_give_them_are_refuse
             plan_request(builders.job(), tables=tables, topology=builders.topology())
     else:
         assert plan_request(builders.job(), tables=tables, topology=builders.topology()).tables == tables
+
+
+def test_types_that_the_devices_cannot_train_are_a_sentence_about_the_job() -> None:
+    """Tables may be in a ConfigMap, so that only the request knows both them and the devices."""
+    job = builders.job(model={**builders.job_data()["spec"]["model"], "embeddingOptimizer": "Adam"})
+    topology = preset("h100-80gb").topology(num_nodes=1, devices_per_node=2)
+    tables = builders.table_set(builders.table("user", data_type=DataType.FP16))
+
+    with pytest.raises(DocumentError, match="^job: table 'user': FBGEMM's kernel with adam refuses .*; hint: use FP32"):
+        plan_request(job, tables=tables, topology=topology)
 
 
 def test_tables_with_names_that_cannot_be_trained_are_refused() -> None:

@@ -153,8 +153,15 @@ _ValueT = TypeVar("_ValueT", bound=BaseModel)
 
 def validated(cls: type[_ValueT], raw: object, *, where: str) -> _ValueT:
     """Validate plain data as ``cls`` under JSON's rules. Raises DocumentError with one problem per fault."""
-    try:
+    with told_as_problems(cls, where=where):
         return _validated(cls, raw, where=where)
+
+
+@contextmanager
+def told_as_problems(cls: type[BaseModel], *, where: str) -> Iterator[None]:
+    """Raise a DocumentError with one problem per fault where pydantic finds a value of ``cls`` faulty."""
+    try:
+        yield
     except ValidationError as error:
         faults = _without_echoes(error.errors(include_url=False))
         raise DocumentError(where, [_problem(fault, cls) for fault in faults]) from error

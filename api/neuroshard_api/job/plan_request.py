@@ -2,7 +2,7 @@
 
 import json
 
-from neuroshard_api.documents.document import DocumentError, decoded, decompressed
+from neuroshard_api.documents.document import DocumentError, decoded, decompressed, told_as_problems
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import (
     Algorithm,
@@ -83,36 +83,39 @@ def spec_request(
         limits: further ones; those of the spec win.
 
     Raises:
-        DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known.
+        DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known; or
+            the devices cannot train tables of such types, widths, or optimizers.
     """
     narrow, search = spec.narrow_types, spec.experimental.planner
     dense, host = search.dense_memory_per_device, spec.planner.host_memory_per_node
     groups = spec.planner.sharding_groups
-    return PlanRequest(
-        tables=tables,
-        topology=topology if host is None else _with_host_memory(topology, size_bytes(host)),
-        batch_size_per_device=spec.model.batch_size_per_device,
-        optimizer=spec.model.embedding_optimizer.optimizer,
-        deduplicate=deduplicated or None,
-        remarks=remarks or None,
-        dense_choices=spec.dense_choices if counts_dense else None,
-        replication=None
-        if groups is None
-        else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=search.sync_every_steps),
-        communication=narrow.choices,
-        wire=narrow.fixed,
-        gradient_choices=narrow.gradient_choices if counts_dense else None,
-        gradients=narrow.fixed_gradients,
-        pipeline=Pipeline[spec.experimental.pipeline.name],
-        memory=MemorySettings(
-            dense_bytes=None if dense is None else size_bytes(dense),
-            expandable_segments=has_expandable_segments,
-        ),
-        constraints=_limits(spec, limits),
-        search=SearchSettings(seed=search.seed, work_budget=search.work_budget),
-        algorithm=algorithm or spec.planner.algorithm.algorithm,
-        settings_of="job",
-    )
+    topology = topology if host is None else _with_host_memory(topology, size_bytes(host))
+    with told_as_problems(PlanRequest, where="job"):
+        return PlanRequest(
+            tables=tables,
+            topology=topology,
+            batch_size_per_device=spec.model.batch_size_per_device,
+            optimizer=spec.model.embedding_optimizer.optimizer,
+            deduplicate=deduplicated or None,
+            remarks=remarks or None,
+            dense_choices=spec.dense_choices if counts_dense else None,
+            replication=None
+            if groups is None
+            else ReplicationChoices(group_sizes=groups.sizes, sync_every_steps=search.sync_every_steps),
+            communication=narrow.choices,
+            wire=narrow.fixed,
+            gradient_choices=narrow.gradient_choices if counts_dense else None,
+            gradients=narrow.fixed_gradients,
+            pipeline=Pipeline[spec.experimental.pipeline.name],
+            memory=MemorySettings(
+                dense_bytes=None if dense is None else size_bytes(dense),
+                expandable_segments=has_expandable_segments,
+            ),
+            constraints=_limits(spec, limits),
+            search=SearchSettings(seed=search.seed, work_budget=search.work_budget),
+            algorithm=algorithm or spec.planner.algorithm.algorithm,
+            settings_of="job",
+        )
 
 
 def _limits(spec: Spec, given: Constraints) -> Constraints:
