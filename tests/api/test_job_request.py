@@ -266,7 +266,9 @@ def test_types_that_the_devices_cannot_train_are_a_sentence_about_the_job() -> N
     topology = preset("h100-80gb").topology(num_nodes=1, devices_per_node=2)
     tables = builders.table_set(builders.table("user", data_type=DataType.FP16))
 
-    with pytest.raises(DocumentError, match="^job: table 'user': FBGEMM's kernel with adam refuses .*; hint: use FP32"):
+    with pytest.raises(
+        DocumentError, match=r"^job: table 'user': FBGEMM's kernel with adam refuses .*; hint: use FP32"
+    ):
         plan_request(job, tables=tables, topology=topology)
 
 
