@@ -56,8 +56,8 @@ that ends a run: of the rank that is slowest in the embedding part, and of the s
 step. Other work is the processors that other programs used meanwhile, at most. Aims on an idle machine (other work
 below {idle}): total within {total} %, and each of compute, forward exchange, backward exchange, and dense part within
 {part} %. A machine that was slower than while it was profiled, since its readers and ranks share cores or cores became
-slower, has a second row: the error of what is predicted for a machine as slow, by waits and speeds that the run
-measured. Aims are of that row where there is one."""
+slower, has a second row: the error of what is predicted for a machine as slow, by waits and speeds that the run itself
+measured. It explains an error, and no aim is judged by it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,9 +102,10 @@ class Run:
     @property
     def is_within(self) -> bool:
         """Whether the total and all parts meet their aims."""
-        errors = self.errors_as_slow or self.errors
         limits = {"total": TOTAL_PERCENT, **dict.fromkeys(("compute", "forward", "backward", "dense"), PART_PERCENT)}
-        return "total" in errors and all(abs(errors[name]) <= limit for name, limit in limits.items() if name in errors)
+        return "total" in self.errors and all(
+            abs(self.errors[name]) <= limit for name, limit in limits.items() if name in self.errors
+        )
 
     def _excess_over(self, predicted: Mapping[str, int]) -> dict[str, float]:
         both = predicted.keys() & self.measured.keys()
@@ -246,7 +247,7 @@ def _summary(example: str, runs: Sequence[Run], *, is_idle: bool) -> str:
     text = f"`{example}` {where}: {passed} of {len(runs)} ended with 0"
     if not is_idle:
         return f"{text}, at loads of {min(each.load[0] for each in runs):.1f} and more."
-    totals = [abs(found["total"]) for each in runs if "total" in (found := each.errors_as_slow or each.errors)]
+    totals = [abs(each.errors["total"]) for each in runs if "total" in each.errors]
     text += f", {sum(each.is_within for each in runs)} within the aims"
     if totals:
         text += f", error of the total {median(totals):.0f} % in the median and at most {max(totals):.0f} %"
