@@ -304,7 +304,7 @@ def test_a_stage_beyond_its_deadline_is_ended(process_runs: Runs) -> None:
     """The deadline of the job's file holds here too; the code is that of a failed stage, not of wrong input."""
     result = process_runs.run(
         experimental={"planner": {"timeoutSeconds": 1, "workBudget": 10**9}},
-        model={"embeddingTables": many_tables(400)},
+        model={"embeddingTables": many_tables(512)},
     )
 
     assert result.code == ExitCode.JOB_FAILED
@@ -312,8 +312,11 @@ def test_a_stage_beyond_its_deadline_is_ended(process_runs: Runs) -> None:
 
 
 def many_tables(count: int) -> list[dict[str, Any]]:
-    """Return that many tables that the search takes long."""
-    return [{"name": f"t{index}", "numEmbeddings": 1000 + index, "embeddingDim": 64} for index in range(count)]
+    """Return that many tables, of sizes and widths with which a search takes seconds."""
+    return [
+        {"name": f"t{index}", "numEmbeddings": 1000 * (1 + index), "embeddingDim": 8 * (1 + index % 16)}
+        for index in range(count)
+    ]
 
 
 @pytest.mark.parametrize(
