@@ -164,3 +164,38 @@ def test_a_comparison_has_the_step_of_each_algorithm() -> None:
     assert len(steps) == 2
     assert steps[0].dense_ms == steps[1].dense_ms is not None
     assert [each.embedding_ms for each in steps] == [each.predicted.total_ms for each in outcomes if each is not None]
+
+
+def test_a_host_bound_step_is_named_without_a_counted_dense_part() -> None:
+    """Up to which dense part the host decides is known without it."""
+    found = planned(topology(4), operations=None)
+    step = found.step
+    assert step is not None
+
+    text = step_text(found) or ""
+
+    assert step.is_host_bound
+    assert f"less than {step.host.total_ms - step.device_ms:.2f} ms, a better plan changes nothing" in text
+    assert "larger batches, or CUDA graphs" in text
+
+
+def test_a_host_bound_plan_of_several_families_names_a_baseline_whose_step_is_shorter() -> None:
+    """Fewer families would change it, and what restricts them is named."""
+    found = planned(topology(4), operations=None)
+    step = found.step
+    assert step is not None
+    copied, *others = found.tables
+    devices = tuple(Shard(device=device, num_rows=10, num_columns=8) for device in range(4))
+    copied = copied.model_copy(update={"sharding_type": ShardingType.DATA_PARALLEL, "shards": devices})
+    longer = step.model_copy(
+        update={
+            "total_ms": 2 * step.total_ms,
+            "host": step.host.model_copy(update={"tables_ms": 2 * step.host.tables_ms}),
+        }
+    )
+    several = found.model_copy(update={"tables": (copied, *others), "step": longer})
+
+    text = step_text(several) or ""
+
+    assert "a better plan with as many families of sharding types changes nothing" in text
+    assert f"with one family, takes at least {step.total_ms:.2f} ms; constraints.sharding_types restricts them" in text

@@ -19,14 +19,18 @@ def step_text(plan: Plan) -> str | None:
         whose = "which the host needs" if step.is_host_bound else f"of which the host needs {host.total_ms:.2f} ms"
         if not step.is_host_bound and not on_cpu:
             whose = f"while the host needs {host.total_ms:.2f} ms"
+        bound = ""
+        if step.is_host_bound:
+            rest = "it" if step.matrices_ms is None else "the rest of it"
+            bound = f"; while {rest} takes the devices less than {host.total_ms - step.device_ms:.2f} ms, {_lost(plan)}"
         return (
             f"at least {step.total_ms:.2f} ms, {whose} for TorchRec's part alone ({_basis(step)}); "
-            f"{_uncounted(plan, step)}{_types(plan)}"
+            f"{_uncounted(plan, step)}{bound}{_types(plan)}"
         )
     if step.is_host_bound:
         return (
             f"{step.total_ms:.2f} ms, bound by the host: it needs {needs}, the devices {step.device_ms:.2f} ms; "
-            f"a better plan changes nothing; {_remedies(plan)} would{_types(plan)}"
+            f"{_lost(plan)}{_types(plan)}"
         )
     parts = f"embedding part {step.embedding_ms:.2f} ms, dense part {step.dense_ms:.2f} ms"
     share = f"the plan decides {100 * step.decided_share:.0f} % of it"
@@ -68,9 +72,26 @@ def _remedies(plan: Plan) -> str:
     return f"larger batches, {'fewer collections, ' if several else ''}or CUDA graphs of the dense part"
 
 
+def _lost(plan: Plan) -> str:
+    """Return a clause on what a host-bound step gains by a better plan, and what shortens it."""
+    better = "a better plan" if len(_families(plan)) == 1 else "a better plan with as many families of sharding types"
+    return f"{better} changes nothing; {_remedies(plan)} would"
+
+
+def _families(plan: Plan) -> frozenset[Family]:
+    return frozenset(Family.of(table.sharding_type) for table in plan.tables)
+
+
 def _types(plan: Plan) -> str:
     """Return a clause on the host's work where it is longer than the devices', and the plan has several families."""
-    families = {Family.of(table.sharding_type) for table in plan.tables}
-    if len(families) == 1 or plan.step is None or plan.step.host.total_ms <= plan.step.device_ms:
+    step = plan.step
+    if len(_families(plan)) == 1 or step is None or step.host.total_ms <= step.device_ms:
         return ""
-    return "; each family of sharding types has exchanges and lookups of its own there"
+    clause = "; each family of sharding types has exchanges and lookups of its own there"
+    found = [(each.step_ms, each.algorithm) for each in plan.baselines if each.step_ms is not None]
+    least_ms, algorithm = min(found, default=(step.total_ms, None))
+    if least_ms >= step.total_ms:
+        return clause
+    field = plan.request.in_its_names("constraints.sharding_types")
+    lower = "" if step.dense_ms is not None else "at least "
+    return f"{clause}: the step of {algorithm}, with one family, takes {lower}{least_ms:.2f} ms; {field} restricts them"
