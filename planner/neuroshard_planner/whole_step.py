@@ -38,7 +38,7 @@ def with_whole_step(plan: Plan, *, costs: TransferModel) -> Plan:
         work = host_work(request, tables, plan.deduplication or ())
         return _step(request, work, embedding_ms, dense_ms, costs)
 
-    whole = tuple(_whole(table) for table in request.tables.tables)
+    whole = tuple(_of_baselines(table, request) for table in request.tables.tables)
     baselines = tuple(
         each if each.total_ms is None else each.model_copy(update={"step_ms": step(whole, each.total_ms).total_ms})
         for each in plan.baselines
@@ -144,10 +144,15 @@ def _grouped(table: Table, deduplication: Sequence[DeduplicatedGroup]) -> str | 
     return None
 
 
-def _whole(table: Table) -> TablePlacement:
-    """Return a table as baselines place it: whole, on some device."""
+def _of_baselines(table: Table, request: PlanRequest) -> TablePlacement:
+    """Return a table as baselines place it: whole, on some device, or in a type that its constraints bind it to."""
+    types, kernels = request.placed_types_of(table.name), request.constraints.compute_kernels_of(table.name)
+    kind = next((each for each in types or () if each.is_by_columns), types[0] if types else ShardingType.TABLE_WISE)
     shard = Shard(device=0, num_rows=table.num_embeddings, num_columns=table.embedding_dim)
-    return TablePlacement(name=table.name, sharding_type=ShardingType.TABLE_WISE, shards=(shard,))
+    kernel = (
+        None if kernels is None or ComputeKernel.FUSED in kernels or kind is ShardingType.DATA_PARALLEL else kernels[0]
+    )
+    return TablePlacement(name=table.name, sharding_type=kind, kernel=kernel, shards=(shard,))
 
 
 def _with_whole_dense_part(plan: Plan, costs: TransferModel) -> Plan:

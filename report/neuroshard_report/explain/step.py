@@ -94,4 +94,4 @@ def _types(plan: Plan) -> str:
         return clause
     field = plan.request.in_its_names("constraints.sharding_types")
     lower = "" if step.dense_ms is not None else "at least "
-    return f"{clause}: the step of {algorithm}, with one family, takes {lower}{least_ms:.2f} ms; {field} restricts them"
+    return f"{clause}: the step of {algorithm} takes {lower}{least_ms:.2f} ms; {field} restricts them"
