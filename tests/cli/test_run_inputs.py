@@ -49,8 +49,8 @@ def test_machine_and_versions_are_the_same_in_the_next_moment() -> None:
         ({"experimental": {"data": {"sessionRun": 4}}}, ["spec.experimental.data.sessionRun"]),
         ({"data": {"shuffle": False}}, ["spec.data.shuffle"]),
         ({"training": {"seed": 7}}, ["spec.training.seed"]),
-        ({"data": {"seed": 7}}, ["spec.data.seed"]),
-        ({"data": {"seed": 0}}, []),
+        ({"experimental": {"data": {"seed": 7}}}, ["spec.experimental.data.seed"]),
+        ({"experimental": {"data": {"seed": 0}}}, []),
     ],
 )
 def test_a_training_is_another_one_where_a_setting_changes_samples_or_model(

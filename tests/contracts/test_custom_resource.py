@@ -51,7 +51,7 @@ def test_the_reference_page_is_that_of_the_models() -> None:
 
 
 def test_people_read_few_conditions() -> None:
-    """What else is to be said of a job is a reason of one."""
+    """What else is to report of a job is a reason of one."""
     assert len(ConditionType) <= 10
 
 

@@ -16,8 +16,9 @@ each_broken_rule = pytest.mark.parametrize("broken", broken_rules.RULES, ids=lam
 each_broken_schema = pytest.mark.parametrize("broken", broken_schemas.SCHEMA, ids=lambda broken: broken.name)
 REFUSED = 'DLRMTrainingJob.training.neuroshard.dev "job" is invalid: '
 SUSPENDED_ONLY = "{} can be changed only while the job is suspended"
-CHANGES: dict[str, dict[str, Any]] = {
+CHANGES: dict[str, Any] = {
     "model": {"batchSizePerDevice": 16},
+    "variants": [{"name": "a"}, {"name": "b"}],
     "profiler": {"budgetSeconds": 60},
     "planner": {"algorithm": "DimGreedy"},
     "planRef": {"name": "mine"},

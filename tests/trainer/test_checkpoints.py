@@ -436,7 +436,7 @@ def test_the_seed_of_the_data_decides_the_samples_alone(
     """With another one other samples are held out, and with another seed of the training the weights are others."""
     still = {"maxSteps": 1, "denseLearningRate": "1e-9", "embeddingLearningRate": "1e-9"}
     run(run_dir="usual", training=still)
-    run(training={**still, "seed": seeds[0]}, data={"seed": seeds[1]})
+    run(training={**still, "seed": seeds[0]}, experimental={"data": {"seed": seeds[1]}})
 
     found = [progress(tmp_path / name).metrics["normalized_entropy"] for name in ("usual", "run")]
 

@@ -81,8 +81,7 @@ def test_an_export_has_the_metrics_of_its_training(
     folder = exported(data=NPZ, quantized=True)
 
     found, quantized = (
-        json.loads(neuroshard(folder, held_out, "--json", *options).out)
-        for options in ([], ["--quantized"])
+        json.loads(neuroshard(folder, held_out, "--json", *options).out) for options in ([], ["--quantized"])
     )
 
     trained = TrainingProgress.read(tmp_path / "run" / "progress.json").metrics

@@ -49,7 +49,7 @@ def continuation_facts(job: DLRMTrainingJob, tables: Sequence[Table]) -> dict[st
     if model.architecture is Architecture.WUKONG:
         values = {**values, "spec.model.wukong": model.wukong_layers.model_dump()}
     if job.spec.sample_seed != training.seed:
-        values = {**values, "spec.data.seed": job.spec.sample_seed}
+        values = {**values, "spec.experimental.data.seed": job.spec.sample_seed}
     if job.spec.variants:
         values = {**values, "spec.variants": _of_variants(job)}
     if job.spec.has_sessions:  # they decide the order

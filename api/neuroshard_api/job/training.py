@@ -218,10 +218,7 @@ class Data(Part):
     validation_percent: Annotated[int, Field(ge=0, le=90)] = 10
     """Share of the samples that is held out for evaluation, in percent; 0 evaluates nothing."""
     shuffle: bool = True
-    """Whether samples come in an order drawn from data.seed, another one each epoch."""
-    seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
-    """Seed of the order of samples, of those that are held out, and of synthetic samples. If unset: training.seed.
-    Given: jobs with other initial weights train on the same samples in the same order."""
+    """Whether samples come in an order drawn from training.seed, another one each epoch."""
     session_column: Column | None = None
     """Parquet, CSV: column that is equal for the samples of one session, of integers or texts. Whole sessions are then
     held out for evaluation, and samples of a session stay together in runs. If unset: every sample is by itself."""
@@ -243,6 +240,9 @@ class Data(Part):
 class DataSettings(Part):
     """How samples are drawn, ordered, and read."""
 
+    seed: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    """Seed of the order of samples, of those that are held out, and of synthetic samples. If unset: training.seed.
+    Given: jobs with other initial weights train on the same samples in the same order."""
     evaluation_samples: PositiveCount = 1_048_576
     """Most samples of one evaluation; where there are more, they come from blocks at even distances."""
     reader_processes: Annotated[int, Field(ge=0, le=64)] | None = None
@@ -351,7 +351,7 @@ class Training(Part):
     """Whether rank 0 writes the loss at each line of the log, and the metrics of each evaluation, as TensorBoard's
     events into tensorboard/ of the run directory. Needs the package tensorboard, which the images do not have."""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
-    """Seed of initial weights and, unless data.seed is set, of the samples and their order."""
+    """Seed of initial weights and, unless experimental.data.seed is set, of the samples and their order."""
 
 
 DEFAULT_INTERVAL_SECONDS = 900

@@ -344,7 +344,8 @@ class Spec(Part):
     @property
     def sample_seed(self) -> int:
         """Seed of the samples and their order."""
-        return self.training.seed if self.data.seed is None else self.data.seed
+        own = self.experimental.data.seed
+        return self.training.seed if own is None else own
 
     @property
     def dense_choices(self) -> DenseChoices | None:

@@ -97,14 +97,14 @@ class JobVariant(Part):
 def expanded(job: "DLRMTrainingJob") -> "Mapping[str, DLRMTrainingJob]":
     """Return the job that each variant is, by its name: a training of that job has the variant's numbers."""
     spec = job.spec
-    data = spec.data.model_copy(update={"seed": spec.sample_seed})
+    data = spec.experimental.data.model_copy(update={"seed": spec.sample_seed})
     return {
         each.name: job.model_copy(
             update={
                 "spec": spec.model_copy(
                     update={
                         "variants": None,
-                        "data": data,
+                        "experimental": spec.experimental.model_copy(update={"data": data}),
                         "model": each.of_model(spec.model),
                         "training": each.of_training(spec.training),
                     }

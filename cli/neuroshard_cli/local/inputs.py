@@ -75,7 +75,7 @@ def training_facts(job: "DLRMTrainingJob", tables: "TableSet", files: Sequence[s
     samples = spec.data.model_dump(
         mode="json",
         by_alias=True,
-        exclude={"deduplication", "constant_in_session", "format", "shuffle", "seed", *unset},
+        exclude={"deduplication", "constant_in_session", "format", "shuffle", *unset},
     )
     drawn = spec.experimental.data.model_dump(
         mode="json", by_alias=True, include={"session_run", "synthetic_sessions"}, exclude_defaults=True

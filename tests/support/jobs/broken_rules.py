@@ -1,9 +1,60 @@
 """Job files that break a rule between fields, of which the API server and this package say the same words."""
 
-from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, broken_rule, looked_up, model, too_wide
+from typing import Any
+
+from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, BrokenJob, broken_rule, looked_up, model, too_wide
 
 NO_FEATURE = "no feature of model.embeddingTables may be {}; hint: remove the feature and its table"
+TWO = [{"name": "a"}, {"name": "b"}]
+
+
+def with_variants(name: str, problem: str, **spec: Any) -> BrokenJob:
+    """Return a job of two variants that do not go with something else."""
+    remedy = "hint: remove one of them, or train the variants as jobs (neuroshard sweep)"
+    return broken_rule(name, "spec", f"variants: {problem}; {remedy}", **{"variants": TWO, **spec})
+
+
 RULES = (
+    broken_rule(
+        "variant-named-keys",
+        "spec.variants[1]",
+        "name is an attribute of torch's ModuleDict, whose keys the variants' names are; hint: another one",
+        variants=[{"name": "a"}, {"name": "keys"}],
+    ),
+    with_variants(
+        "variants-of-own-trainer",
+        "NeuroShard's trainer trains them, and trainer.command brings another one",
+        trainer={"command": ["train"]},
+    ),
+    with_variants(
+        "variants-in-groups",
+        "they train as one model on all devices, not in the groups of planner.shardingGroups",
+        planner={"shardingGroups": {"sizes": [2]}},
+    ),
+    with_variants(
+        "variants-in-narrow-types",
+        "the guard of narrow types watches one model, so that training.communication.policy must be Exact",
+        training={"communication": {"policy": "Auto"}},
+    ),
+    with_variants(
+        "variants-of-a-sharded-dense-part",
+        "their dense parts are replicated, and training.denseParallelism or experimental.denseParallelism shards them",
+        training={"denseParallelism": {"policy": "Shard"}},
+    ),
+    with_variants(
+        "variants-of-sessions",
+        "lists that repeat in sessions are not left out of their batches; set data.deduplication: Off",
+        data={"format": "Parquet", "path": "log", "labelColumn": "label", "sessionColumn": "visit"},
+    ),
+    with_variants(
+        "variants-of-tables-elsewhere",
+        "model.embeddingDim needs the tables in model.embeddingTables, and they are in embeddingTablesFrom",
+        variants=[{"name": "a"}, {"name": "b", "model": {"embeddingDim": 8}}],
+        model={
+            "batchSizePerDevice": 8,
+            "embeddingTablesFrom": {"configMapKeyRef": {"name": "tables", "key": "tables.json"}},
+        },
+    ),
     broken_rule(
         "no-tables",
         "spec.model",
