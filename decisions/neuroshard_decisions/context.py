@@ -44,6 +44,8 @@ class Rules:
     """Whether checkpoints outlive the workers wherever these write them, as on one machine."""
     may_stop_workers: bool = True
     """Whether what runs workers also stops them, by suspension or preemption: exit code 143 is then no failure."""
+    starts_servers: bool = False
+    """Whether what runs workers also starts embedding servers, as on one machine."""
     approval: str = ""
     """What the user does to approve the plan of the name {plan} for the job of the name {job}."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.status import HardwareStatus, Stage, StageName, Status
 from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
+from neuroshard_api.job.workers import ONLY_LOCAL_SERVERS
 from neuroshard_api.lifecycle.deadlines import missed_deadline, next_deadline
 
 from neuroshard_decisions import names
@@ -170,6 +171,10 @@ def reconcile(context: Context | UnreadableJob, *, places_of: PlacesOf = lambda 
     problem = template_problem(context.spec.pod_template.spec)
     if problem is not None:
         end = failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=problem)
+        return _decision(context, [end], places_of)
+    if context.spec.experimental.embedding_servers is not None and not context.rules.starts_servers:
+        problem = f"experimental.embeddingServers: {ONLY_LOCAL_SERVERS}"
+        end = failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_INPUT, message=problem)
         return _decision(context, [end], places_of)
     return _decision(context, _stages(context), places_of)
 

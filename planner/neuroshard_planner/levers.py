@@ -90,6 +90,8 @@ def questions(plan: Plan, *, costs: Bundle) -> Iterator[LeverRequest]:
 
     Of one kind there may be several, such as groups of other sizes.
     """
+    if plan.servers is not None:  # few settings go with servers
+        return
     yield from _wire_types(plan)
     yield from _stored_types(plan)
     yield from _repeats(plan)

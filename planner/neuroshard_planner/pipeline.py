@@ -30,6 +30,7 @@ from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.search_state import Watch
+from neuroshard_planner.servers import plan_with_servers
 from neuroshard_planner.whole_step import with_whole_step
 
 
@@ -55,7 +56,13 @@ def plan(
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     with in_its_names(request):
-        return _plan(request, bundle, incumbent, watch)
+        if request.servers is None:
+            return _plan(request, bundle, incumbent, watch)
+        return plan_with_servers(
+            request,
+            of_devices=lambda asked: _plan(asked, bundle, incumbent, watch),
+            of_servers=lambda asked: _plan(asked, bundle, None, watch),
+        )
 
 
 def _plan(request: PlanRequest, bundle: Bundle, incumbent: Incumbent | None, watch: Watch | None) -> Plan:

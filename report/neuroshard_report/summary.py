@@ -267,6 +267,26 @@ class PlanSummary:
         return f"{names} in host memory; node {fullest} is the fullest: {used}"
 
     @property
+    def on_servers(self) -> str:
+        """Return the tables on embedding servers, their fullest process, and their price; empty: there are none."""
+        pool, served = self.plan.request.servers, self.plan.servers
+        if pool is None or served is None:
+            return ""
+        size = f"{pool.count} x {format_bytes(pool.memory_bytes)}" + (
+            f" with {pool.processes} processes each" if pool.processes > 1 else ""
+        )
+        names = ", ".join(table.name for table in served.tables[:MOST_NAMED])
+        more = f" and {len(served.tables) - MOST_NAMED} more" if len(served.tables) > MOST_NAMED else ""
+        parts = [f"{names}{more} on embedding servers, {size}"]
+        if served.memory is not None:
+            number, fullest = max(enumerate(served.memory), key=lambda each: each[1].used_bytes)
+            used = f"{format_bytes(fullest.used_bytes)} of {format_bytes(fullest.capacity_bytes)}"
+            parts.append(f"process {number} is the fullest: {used}")
+        if served.predicted is not None:
+            parts.append(f"lookups and exchange {format_ms(served.predicted.total_ms)} ms")
+        return "; ".join(parts)
+
+    @property
     def groups(self) -> str:
         """Return the number of groups that hold all tables, and the time of their averages; empty: there are none."""
         replication = self.plan.replication

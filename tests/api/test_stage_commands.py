@@ -114,6 +114,17 @@ def test_torchrun_is_told_nodes_processes_and_meeting_point() -> None:
     }
 
 
+def test_processes_of_embedding_servers_are_started_after_the_trainers() -> None:
+    """On one machine, with the trainers' launcher: global ranks are then trainers first."""
+    servers = {"replicas": 2, "procsPerReplica": 3, "resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
+    job = builders.job(trainer={"numProcPerNode": 2}, experimental={"embeddingServers": servers})
+
+    environment = torchrun_environment(job, host="localhost", run_id="job-0")
+
+    assert environment["PET_NNODES"] == "1"
+    assert environment["PET_NPROC_PER_NODE"] == "8"
+
+
 @pytest.mark.parametrize(("grace", "shutdown"), [(300, 285), (3600, 3585), (30, 15), (10, 5), (1, 0)])
 def test_torchrun_waits_for_its_processes_almost_as_long_as_the_grace_period(grace: int, shutdown: int) -> None:
     """It kills them before it is killed itself, and leaves them as much of the grace period as it can."""

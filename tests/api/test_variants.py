@@ -11,6 +11,7 @@ from neuroshard_api.job.plan_request import dense_signature, plan_request
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import expanded, inline_tables, tables_of_variant, with_variants, without_variants
 from support import builders
+from support.jobs.broken_rules import SERVERS
 
 TWO = ({"name": "base"}, {"name": "other"})
 
@@ -116,6 +117,11 @@ def test_a_plan_of_variants_has_a_replicated_dense_part() -> None:
         ((TWO[0], {"name": "other", "training": {"denseOptimizer": "SGD"}}), {}, "denseOptimizer: is not a known key"),
         ((TWO[0], {"name": "other", "model": {"batchSizePerDevice": 2}}), {}, "batchSizePerDevice: is not a known key"),
         (TWO, {"trainer": {"command": ["train"]}}, "trainer.command"),
+        (
+            TWO,
+            {"experimental": {"embeddingServers": SERVERS}},
+            "not on experimental.embeddingServers; hint: remove one of them",
+        ),
         (TWO, {"planner": {"shardingGroups": {"sizes": [2]}}}, "shardingGroups"),
         (TWO, {"training": {"communication": {"policy": "Auto"}}}, "communication.policy must be Exact"),
         (TWO, {"training": {"denseParallelism": {"policy": "Shard"}}}, "dense parts are replicated"),

@@ -75,7 +75,7 @@ def export(
         DataError: spec.data does not fit the model.
         StorageError: the checkpoint cannot be read, or the files cannot be written.
     """
-    trained, variants = with_statistics(plan.resolved.tables, inline_tables(job)).tables, expanded(job)
+    trained, variants = with_statistics(plan.trained_tables, inline_tables(job)).tables, expanded(job)
     if (variant or "") not in (variants or [""]):
         names = ", ".join(variants)
         found_name = "is missing" if variant is None else f"is {variant!r}"

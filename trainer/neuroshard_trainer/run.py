@@ -46,7 +46,7 @@ from neuroshard_trainer.measure.step_reporter import StepReporter
 from neuroshard_trainer.measure.tensorboard import Show, show_nothing, tensorboard_writer
 from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
-from neuroshard_trainer.model.sharded_model import sharded_model
+from neuroshard_trainer.model.sharded_model import server_model, sharded_model
 from neuroshard_trainer.model.variant_model import VariantModel, rate_of_table, trainings
 from neuroshard_trainer.ranks.agreement import agreed, together
 from neuroshard_trainer.ranks.devices import DeviceChoice, compute_device
@@ -57,6 +57,8 @@ from neuroshard_trainer.ranks.process import Launched, Process, new_group, start
 from neuroshard_trainer.ranks.run_identity import file_sha256
 from neuroshard_trainer.ranks.tracing import Trace, TracedSteps
 from neuroshard_trainer.schedule import Schedule
+from neuroshard_trainer.servers.model import NEAR_PATH, ServedModel, ServerModel
+from neuroshard_trainer.servers.process import ServerReporter, limit_memory
 from neuroshard_trainer.sharding.live_sharding import LiveSharding, prove_sharding
 from neuroshard_trainer.sharding.optimizer_step import set_optimizer_step
 from neuroshard_trainer.sharding.plan_adapter import read_plan, require_lasting_gradients, sharding_plan
@@ -116,11 +118,14 @@ def train(
     spec = job.spec
     launched = Launched.from_environment()
     inline = inline_tables(job)
-    plan = read_plan(places.plan_file, world_size=launched.world_size, tables=None if inline is None else inline.tables)
+    tables = None if inline is None else inline.tables
+    plan = read_plan(places.plan_file, world_size=launched.world_size, tables=tables, has_servers=True)
     require_lasting_gradients(plan)
     if spec.variants:
         require_plan_for_variants(plan)
     _make_folder(places.run_dir)
+    if launched.rank >= plan.num_devices:
+        limit_memory(plan)
     process = start_process(job, plan, launched, device, nccl_log_folder=places.run_dir)
     _warn_of_other_conditions(job, plan, process)
     run: TrainingLoop | None = None
@@ -148,13 +153,13 @@ def set_up(
 ) -> TrainingLoop:
     """Return the loop that trains a job (see `train`). All ranks must call this. Raises ExpectedError."""
     spec = job.spec
-    tables = plan.resolved.tables
-    if readers_of(job, process):
+    tables = plan.trained_tables
+    if readers_of(job, process) and not process.is_server:
         start_server()
     planned = without_variants(tables, spec.variants)
     own = without_variants(with_statistics(tables, inline_tables(job)), spec.variants)
     data = open_training_data(job, own, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
-    data = data.deduplicated(plan.deduplication or ())
+    data = _in_collections(data, plan, process)
     other = data.other_lookups(features_of(planned.tables)) if process.is_first else None
     if other is not None:
         logger.warning("%s: measured times will differ from the prediction", other)
@@ -164,7 +169,7 @@ def set_up(
     schedule = Schedule.of(spec.training, epoch_samples=data.num_training, global_batch_size=data.global_batch_size)
     set_matmul_precision(spec.training.precision)
     plan_sha256 = _agreed_plan(places.plan_file, process)
-    model = sharded_job_model(job, plan, process)
+    model = (server_job_model if process.is_server else sharded_job_model)(job, plan, process)
     sharding = prove_sharding(model, plan, process.group)
     codecs = live_codecs(model)
     dense = prove_dense(model, plan, process.group)
@@ -190,7 +195,7 @@ def set_up(
     manifest = CheckpointManifest(
         step=0,
         position=0,
-        world_size=process.world_size,
+        world_size=process.num_trainers,
         global_batch_size=data.global_batch_size,
         plan_sha256=plan_sha256,
         table_widths=dict(state.widths),
@@ -221,25 +226,16 @@ def set_up(
             step=resumed.step,
             position=resumed.position,
         )
-    report_file = places.run_dir / STEP_REPORT_FILE
-    if process.is_first and not spec.experimental.watch_drift:
-        forget(places.run_dir)
-    reporter = StepReporter(
-        model,
-        places.plan_file,
-        write=report_file
-        if metrics_port is None or not process.is_first
-        else prometheus_writer(report_file, metrics_port),
-        report_every=spec.training.log_every_steps,
-        first_step=schedule.first_step,
-        group=process.group,
-        replicated_optimizer=state.replicated_optimizer,
-        samples_per_step=data.global_batch_size,
-        drift=places.run_dir if spec.experimental.watch_drift else False,
-        drift_conditions=_drift_conditions(job),
-        groups=[each.group for each in plan.deduplication or ()],
+    reporter = _reporter(
+        job,
+        plan,
+        places,
+        process,
+        state=state,
+        data=data,
         codecs=codecs,
-        gradients=gradients,
+        first_step=schedule.first_step,
+        metrics_port=metrics_port,
     )
     show: Show = show_nothing
     if spec.training.tensorboard and process.is_first:
@@ -275,6 +271,43 @@ def set_up(
     )
 
 
+def _reporter(
+    job: DLRMTrainingJob,
+    plan: GivenPlan,
+    places: RunPaths,
+    process: Process,
+    *,
+    state: TrainingState,
+    data: TrainingData,
+    codecs: Codecs | None,
+    first_step: int,
+    metrics_port: int | None,
+) -> StepReporter | ServerReporter:
+    """Return the reporter of this rank's steps."""
+    experimental, report_file = job.spec.experimental, places.run_dir / STEP_REPORT_FILE
+    if process.is_server:
+        return ServerReporter()
+    if process.is_first and not experimental.watch_drift:
+        forget(places.run_dir)
+    return StepReporter(
+        state.model,
+        places.plan_file,
+        write=report_file
+        if metrics_port is None or not process.is_first
+        else prometheus_writer(report_file, metrics_port),
+        report_every=job.spec.training.log_every_steps,
+        first_step=first_step,
+        group=process.group if process.trainers is None else process.trainers,
+        replicated_optimizer=state.replicated_optimizer,
+        samples_per_step=data.global_batch_size,
+        drift=places.run_dir if experimental.watch_drift else False,
+        drift_conditions=_drift_conditions(job),
+        groups=[each.group for each in plan.deduplication or ()],
+        codecs=codecs,
+        gradients=state.gradients,
+    )
+
+
 def _guard(
     job: DLRMTrainingJob, codecs: Codecs, data: TrainingData, process: Process, record: GuardRecord | None
 ) -> Guard:
@@ -287,6 +320,14 @@ def _guard(
     settings = job.spec.narrow_types.guard
     maximum = float(settings.max_entropy_increase_percent)
     return Guard(codecs, settings, process.group, resumed_record(record, codecs.types, maximum_percent=maximum))
+
+
+def _in_collections(data: TrainingData, plan: GivenPlan, process: Process) -> TrainingData:
+    """Return the data in batches whose lookups are apart by the plan's collections."""
+    served = plan.of_servers
+    if served is None:
+        return data.deduplicated(plan.deduplication or ())
+    return data.served(served.resolved.tables.tables, has_samples=not process.is_server)
 
 
 def _agreed_plan(file: Path, process: Process) -> str:
@@ -302,8 +343,8 @@ def _agreed_plan(file: Path, process: Process) -> str:
 
 
 def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> DistributedModelParallel:
-    """Return the job's model under a plan. All ranks must call this. Raises InputError."""
-    spec = job.spec
+    """Return the job's model under a plan. All ranks must call this, servers `server_job_model`. Raises InputError."""
+    spec, served = job.spec, plan.of_servers
     variants = trainings(job)
     torch.manual_seed(spec.training.seed)
     model: nn.Module
@@ -311,17 +352,15 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
         whole_model = VariantModel(job, plan.resolved.tables.tables)
         set_table_rates(whole_model.tables, partial(rate_of_table, variants))
         model = whole_model
+    elif served is not None:
+        model = ServedModel(spec.model, plan.trained_tables.tables, served.resolved.tables.tables)
     else:
         model = planned_model(spec.model, plan)
 
     def parts() -> tuple[ShardingPlan, EmbeddingBagCollectionSharder]:
-        compute = compute_device(process.device)
-        whole = sharding_plan(plan, module_path=TABLES_PATH, compute_device=compute)
-        rate = float(spec.training.embedding_learning_rate)
-        optimizer = spec.model.embedding_optimizer.optimizer
-        return TableCollections.of(plan).divided(whole), embedding_sharder(
-            optimizer, learning_rate=rate, device=process.device, codecs=codecs_of(plan, process.device)
-        )
+        path = TABLES_PATH if served is None else NEAR_PATH
+        whole = sharding_plan(plan.of_devices, module_path=path, compute_device=compute_device(process.device))
+        return TableCollections.of(plan).divided(whole), _sharder(job, plan, process)
 
     torchrec_plan, sharder = together(parts, process.group)
     return sharded_model(
@@ -334,6 +373,22 @@ def sharded_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -
         given=plan,
         group=process.group,
         timeout_seconds=spec.experimental.rendezvous.timeout_seconds,
+        trainers=process.trainers,
+    )
+
+
+def server_job_model(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> ServerModel:
+    """Return an embedding server's part of the job's model. Raises InputError."""
+    sharder = together(lambda: _sharder(job, plan, process), process.group)
+    return server_model(plan, sharder, seed=job.spec.training.seed, group=process.group)
+
+
+def _sharder(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> EmbeddingBagCollectionSharder:
+    return embedding_sharder(
+        job.spec.model.embedding_optimizer.optimizer,
+        learning_rate=float(job.spec.training.embedding_learning_rate),
+        device=process.device,
+        codecs=codecs_of(plan, process.device),
     )
 
 

@@ -40,6 +40,7 @@ from neuroshard_trainer.ranks.process import Process
 from neuroshard_trainer.ranks.stopping import StepVote, Wish
 from neuroshard_trainer.ranks.tracing import Trace, traced
 from neuroshard_trainer.schedule import Schedule
+from neuroshard_trainer.servers.process import ServerReporter
 from neuroshard_trainer.sharding.optimizer_step import set_optimizer_step
 from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
 from neuroshard_trainer.state.checkpoint import CheckpointManifest, has_earlier
@@ -89,7 +90,7 @@ class TrainingLoop:
         keeps_checkpoints: bool,
         saver: Saver,
         manifest: CheckpointManifest,
-        reporter: StepReporter,
+        reporter: StepReporter | ServerReporter,
         process: Process,
         progress_file: Path,
         trace: Trace,
@@ -231,6 +232,7 @@ class TrainingLoop:
         positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
         if self._pipeline is not None:  # it copies the batches to the device itself
             batches = counted(self._data.training(positions, torch.device("cpu")), self._reporter.count_distinct)
+            assert isinstance(self._reporter, StepReporter), "servers have no pipeline"
             yield from self._reporter.pipelined(batches, self._pipeline.progress)
             return
         batches = counted(self._data.training(positions, self._process.device), self._reporter.count_distinct)
@@ -244,6 +246,8 @@ class TrainingLoop:
 
     def _loss(self, batch: Batch) -> torch.Tensor:
         with traced("forward"):
+            if self._process.is_server:
+                return self._logits(batch).sum()  # of no samples: 0, whose gradients make the trainers' arrive
             return mean_losses(self._logits(batch), batch.labels)
 
     def _logits(self, batch: Batch) -> torch.Tensor:
@@ -346,7 +350,8 @@ class TrainingLoop:
     def _mean_losses(self) -> dict[str, float]:
         """Return the mean of all ranks since the last line of the log. Raises InputError where it is not finite."""
         self._sum_losses()
-        sums = torch.tensor([*self._loss_sum.view(-1).tolist(), self._num_losses], dtype=torch.float64)
+        count = 0 if self._process.is_server else self._num_losses
+        sums = torch.tensor([*self._loss_sum.view(-1).tolist(), count], dtype=torch.float64)
         dist.all_reduce(sums, group=self._process.group)
         return self._scores.losses(self.step, (sums[:-1] / sums[-1].clamp(min=1)).tolist())
 

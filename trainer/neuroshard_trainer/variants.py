@@ -122,6 +122,7 @@ def shown(metrics: Mapping[str, float], best: str | None) -> str:
 def require_plan_for_variants(plan: GivenPlan) -> None:
     """Do nothing if a plan has nothing that variants do not train with. Raises InputError."""
     refused = {
+        "has tables on embedding servers": plan.servers is not None,
         "leaves out lists that repeat": plan.deduplication is not None,
         "has groups of devices that each hold a copy": plan.replication is not None,
         "shards or recomputes the dense part": plan.dense is not None,

@@ -17,8 +17,9 @@ from neuroshard_api.documents.levers import Lever
 from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 from neuroshard_api.documents.resolved_request import resolved_request
+from neuroshard_api.documents.served_request import request_of_servers, without_tables
 from neuroshard_api.documents.stored_types import StoredTypes
-from neuroshard_api.documents.tables import DataType, Table
+from neuroshard_api.documents.tables import DataType, Table, TableSet
 from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.collectives import CollectiveTime
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
@@ -169,6 +170,17 @@ class DeviceMemory(Value):
 
 
 _NOT_USED = {"capacity_bytes", "host_bytes"}
+
+
+class ServedTables(Value):
+    """The tables on embedding servers. Processes of servers are numbered server by server."""
+
+    tables: Annotated[tuple[TablePlacement, ...], Field(min_length=1)]
+    """In the order of the request's tables; the `device` of a shard is the number of a process."""
+    predicted: PlanCost | None = None
+    """Lookups and exchange of the servers, whose processes are its devices. If unset: the plan has no price."""
+    memory: tuple[DeviceMemory, ...] | None = None
+    """One entry per process. If unset: the plan has no price."""
 
 
 class DeduplicationForm(StrEnum):
@@ -324,6 +336,8 @@ class GivenPlan(Document):
     """How each unit of the dense part is kept. If unset: all of it is replicated, and nothing is checkpointed."""
     replicated_dense: DenseCost | None = None
     """Predicted time of a counted dense part that is replicated as a whole. If unset: it is not, or was not counted."""
+    servers: ServedTables | None = None
+    """Tables on embedding servers; all else but the request is then of the other tables. If unset: there are none."""
     step: WholeStep | None = None
     """The whole step. If unset: the plan has no price, or is of an earlier release."""
     request: PlanRequest
@@ -345,6 +359,22 @@ class GivenPlan(Document):
         problem = replication_problem(self.replication, self.request.topology, self.request.optimizers)
         if problem is not None:
             raise ValueError(f"replication.{problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _served_as_asked(self) -> Self:
+        pool = self.request.servers
+        if (pool is None) != (self.servers is None):
+            raise ValueError("servers: must be in the plan where they are in its request, and only there")
+        if pool is None or self.servers is None:
+            return self
+        wanted = [table.name for table in self.request.tables.tables if table.name in pool.tables]
+        found = [table.name for table in self.servers.tables]
+        if wanted != found:
+            raise ValueError(
+                f"servers.tables: are {', '.join(found)}, the request has {', '.join(wanted)} there"
+                "; hint: make the plan again"
+            )
         return self
 
     @model_validator(mode="after")
@@ -446,7 +476,38 @@ class GivenPlan(Document):
             gradients=self.gradients,
             dense=self.dense,
             replication=self.replication,
+            served=() if self.servers is None else [each.name for each in self.servers.tables],
         )
+
+    @property
+    def of_devices(self) -> "GivenPlan":
+        """The plan of the tables on devices, as one without servers."""
+        if self.servers is None:
+            return self
+        names = [each.name for each in self.servers.tables]
+        return self.model_copy(update={"request": without_tables(self.request, names), "servers": None})
+
+    @property
+    def of_servers(self) -> "GivenPlan | None":
+        """The plan of the tables on servers, whose processes take the place of devices. None: there are none."""
+        if self.servers is None:
+            return None
+        return GivenPlan(algorithm=self.algorithm, tables=self.servers.tables, request=request_of_servers(self.request))
+
+    @property
+    def trained_tables(self) -> TableSet:
+        """The tables of the model, of the types that were chosen, in the request's order."""
+        found = self.resolved.tables
+        if self.servers is None:
+            return found
+        on_devices = {table.name: table for table in found.tables}
+        tables = tuple(on_devices.get(table.name, table) for table in self.request.tables.tables)
+        return found.model_copy(update={"tables": tables})
+
+    @property
+    def num_server_processes(self) -> int:
+        """Processes of all embedding servers."""
+        return 0 if self.request.servers is None else self.request.servers.num_processes
 
     @property
     def num_devices(self) -> int:
@@ -483,7 +544,7 @@ class GivenPlan(Document):
         Shards, and where the plan has them features whose repeats are left out, narrow types that travel, the
         layout of the dense part, and how its gradients travel.
         """
-        does: list[Value] = list(self.tables)
+        does: list[Value] = [*self.tables, *(() if self.servers is None else self.servers.tables)]
         if self.communication is not None and not self.communication.chosen.is_exact:
             does.append(self.communication.chosen)
         does += () if self.dense is None else self.dense.units

@@ -11,6 +11,7 @@ from neuroshard_api.documents.dense_layout import DenseChoices, DenseMemory, Den
 from neuroshard_api.documents.dense_profile import DenseMatrices, DenseProfile
 from neuroshard_api.documents.document import Document, DocumentError, Value
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange
+from neuroshard_api.documents.servers import ServerPool, servers_problem
 from neuroshard_api.documents.setting_names import in_names_of_job
 from neuroshard_api.documents.tables import DataType, EmbeddingDim, Optimizer, Table, TableSet
 from neuroshard_api.documents.topology import Topology
@@ -225,6 +226,8 @@ class PlanRequest(Document):
     dense_memory: DenseMemory | None = None
     """Memory of the counted dense part in a layout that was chosen before. If unset: it is replicated, and nothing is
     checkpointed."""
+    servers: ServerPool | None = None
+    """Embedding servers, and the tables that are on them. If unset: there are none."""
     remarks: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Sentences about the job, which the planner does not see; the plan has them among its warnings. If unset: none."""
     settings_of: Literal["job"] | None = None
@@ -291,6 +294,13 @@ class PlanRequest(Document):
         problem = self.kernel_problem(kind)
         if problem is not None:
             raise ValueError(problem)
+        return self
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        problem = servers_problem(self)
+        if problem is not None:
+            raise ValueError(self.in_its_names(problem))
         return self
 
     @model_validator(mode="after")

@@ -12,6 +12,7 @@ from neuroshard_api.documents.communication import CommunicationPlan
 from neuroshard_api.documents.dense_layout import DenseLayout
 from neuroshard_api.documents.gradient_exchange import GradientDecision, GradientType
 from neuroshard_api.documents.request import PlanRequest, TableConstraints
+from neuroshard_api.documents.served_request import without_tables
 from neuroshard_api.documents.stored_types import StoredTypes, with_types
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ShardingType
@@ -31,6 +32,7 @@ def resolved_request(
     gradients: GradientDecision | None,
     dense: DenseLayout | None,
     replication: Replication | None,
+    served: Sequence[str] = (),
 ) -> PlanRequest:
     """Return a request with what a plan of it chose; where the plan lacks a part, as the request itself says.
 
@@ -43,6 +45,7 @@ def resolved_request(
         gradients: of the dense part.
         dense: its layout.
         replication: groups of devices, which fill their nodes.
+        served: tables on embedding servers, which are not of the devices' request.
     """
     changes: dict[str, Any] = {
         "deduplicate": tuple(repeats) or None,
@@ -62,6 +65,8 @@ def resolved_request(
         changes["dense_memory"] = dense.memory
     changed = {field: value for field, value in changes.items() if getattr(asked, field) != value}
     found = asked.model_copy(update=changed) if changed else asked
+    if served:
+        found = without_tables(found, served)
     if replication is None:
         return found
     return request_of_group(found, replication.of(asked.topology).group)

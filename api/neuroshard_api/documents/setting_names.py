@@ -18,16 +18,19 @@ JOB_FIELDS: Mapping[str, str] = {
     "constraints.sharding_types": "spec.planner.shardingTypes",
     "dense_choices.policy": "spec.training.denseParallelism.policy",
     "memory.dense_bytes": "spec.experimental.planner.denseMemoryPerDevice",
+    "pipeline": "spec.experimental.pipeline",
     "replication": "spec.planner.shardingGroups",
     "replication.group_sizes": "spec.planner.shardingGroups.sizes",
     "replication.sync_every_steps": "spec.experimental.planner.syncEverySteps",
     "search.seed": "spec.experimental.planner.seed",
     "search.work_budget": "spec.experimental.planner.workBudget",
+    "servers": "spec.experimental.embeddingServers",
+    "servers.tables": "spec.experimental.embeddingServers.tables",
     "topology.host_memory": "spec.planner.hostMemoryPerNode",
     "wire": "spec.experimental.communication.embeddings",
 }
 """Field of a job by the path of the request's that it decides. Those of single tables come from a constraints file."""
-_PROSE = frozenset({"replication", "wire"})
+_PROSE = frozenset({"pipeline", "replication", "servers", "wire"})
 """Paths that are words too: they name a field only where a message begins with them, as with a field's path."""
 
 

@@ -79,6 +79,9 @@ class RankTimes(Value):
     expansion_ms: Milliseconds = 0.0
     """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients; 0 where no
     repeats are left out."""
+    server_ms: Milliseconds | None = None
+    """Waits for embedding servers in the forward pass: to send ids, and for pooled embeddings. If unset: there are no
+    servers."""
     dense_ms: Milliseconds
     """The rest of the step: dense layers, their gradients' all-reduce and optimizer."""
     dense_forward_ms: Milliseconds | None = None

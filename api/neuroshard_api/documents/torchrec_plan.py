@@ -179,6 +179,9 @@ class TorchRecPlan(Document):
             DocumentError: TorchRec cannot run the plan, or would compute wrong values, or two tables of a collection
                 have one name.
         """
+        if plan.servers is not None:
+            problem = "servers: TorchRec's planner has no embedding servers; hint: export a plan without them"
+            raise DocumentError("plan", [problem])
         request = plan.resolved
         problems = list(placement_problems(plan.tables, request))
         if problems:

@@ -10,7 +10,7 @@ from neuroshard_api.job.communication import WireSettings
 from neuroshard_api.job.dense import DenseUnits
 from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Part, Size
 from neuroshard_api.job.training import DataSettings, SyntheticDrift, TrainPipeline
-from neuroshard_api.job.workers import Image, PodTemplateMetadata, Resources
+from neuroshard_api.job.workers import EmbeddingServers, Image, PodTemplateMetadata, Resources
 
 
 class StagePods(Part):
@@ -112,6 +112,10 @@ class Experimental(Part):
     """How checkpoints are written and taken."""
     data: DataSettings = DataSettings()
     """How samples are drawn, ordered, and read."""
+    embedding_servers: EmbeddingServers | None = None
+    """Embedding servers, of `neuroshard run` alone: they are local processes after the trainers', which are on CPUs.
+    Needs experimental.pipeline None, and the optimizer SGD, Adagrad, or RowwiseAdagrad. Can be changed only while the
+    job is suspended. If unset: there are none."""
     pipeline: TrainPipeline = TrainPipeline.SPARSE_DIST
     """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's
     TrainPipelineSparseDist; None does one thing after the other. The losses are the same bit by bit. Plans leave room

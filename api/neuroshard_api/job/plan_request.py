@@ -114,6 +114,7 @@ def spec_request(
             constraints=_limits(spec, limits),
             search=SearchSettings(seed=search.seed, work_budget=search.work_budget),
             algorithm=algorithm or spec.planner.algorithm.algorithm,
+            servers=None if spec.experimental.embedding_servers is None else spec.experimental.embedding_servers.pool,
             settings_of="job",
         )
 

@@ -185,11 +185,13 @@ def torchrun_environment(
         port: of the store. If unset: the job's. ANY_PORT: torchrun binds a free one, which only a single node finds.
         grace_seconds: between the request to stop and the kill of a node's worker.
     """
-    rendezvous, trainer = job.spec.experimental.rendezvous, job.spec.trainer
+    experimental, trainer = job.spec.experimental, job.spec.trainer
+    rendezvous, servers = experimental.rendezvous, experimental.embedding_servers
+    num_servers = 0 if servers is None else servers.num_processes
     own_port = rendezvous.port if port is None else port
     return {
         "PET_NNODES": str(trainer.num_nodes),
-        "PET_NPROC_PER_NODE": str(trainer.devices_per_node),
+        "PET_NPROC_PER_NODE": str(trainer.devices_per_node + num_servers),  # of `neuroshard run`, on one node
         "PET_MAX_RESTARTS": "0",
         "PET_RDZV_BACKEND": "c10d" if own_port == ANY_PORT else "static",
         "PET_RDZV_ENDPOINT": f"{host}:{own_port}",

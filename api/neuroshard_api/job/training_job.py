@@ -162,6 +162,11 @@ _VARIANT_RULES = (
         "NeuroShard's trainer trains them, and trainer.command brings another one",
     ),
     _without_variants(
+        "!has(self.experimental.embeddingServers)",
+        lambda spec: spec.experimental.embedding_servers is None,
+        "their tables are on the devices of all, not on experimental.embeddingServers",
+    ),
+    _without_variants(
         "!has(self.planner.shardingGroups)",
         lambda spec: spec.planner.sharding_groups is None,
         "they train as one model on all devices, not in the groups of planner.shardingGroups",
@@ -242,6 +247,20 @@ class Spec(Part):
                         spec.experimental.communication.dense,
                     )
                 )
+            ),
+        ),
+        Rule(
+            cel="!has(self.experimental.embeddingServers) || !has(self.trainer.command) || "
+            "self.trainer.command.size() == 0",
+            message="experimental.embeddingServers need NeuroShard's own trainer; hint: leave trainer.command out",
+            holds=lambda spec: spec.experimental.embedding_servers is None or not spec.trainer.command,
+        ),
+        Rule(
+            cel="!has(self.experimental.embeddingServers) || !self.experimental.checkpoint.inBackground",
+            message="experimental.checkpoint.inBackground copies the whole state, for which "
+            "experimental.embeddingServers have no memory; hint: leave one of them out",
+            holds=lambda spec: (
+                spec.experimental.embedding_servers is None or not spec.experimental.checkpoint.in_background
             ),
         ),
         Rule(

@@ -6,6 +6,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
+from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.job.resource import (
     ATOMIC,
     INT_OR_STRING,
@@ -106,6 +107,52 @@ class EnvironmentVariable(Part):
     value_from: Fields | None = None
     """Where its value comes from (configMapKeyRef, secretKeyRef, fieldRef or resourceFieldRef), passed on to the pod.
     If unset: value."""
+
+
+ONLY_LOCAL_SERVERS = (
+    "embedding servers are processes of `neuroshard run`, and the operator starts none"
+    "; hint: leave them out, or run the job on one machine"
+)
+"""Why a job with servers does not run in a cluster."""
+
+
+class EmbeddingServers(Part):
+    """Processes on CPU hosts that hold tables and bring no samples."""
+
+    cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="has(self.resources.limits) && 'memory' in self.resources.limits",
+            message="embeddingServers needs a limit of memory in resources, which the planner fills with tables",
+            holds=lambda servers: "memory" in servers.resources.limits,
+        ),
+    )
+
+    replicas: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Servers."""
+    procs_per_replica: Annotated[int, Field(ge=1, le=256)] = 1
+    """Processes of each server. Each has an equal share of its memory, of which 1.5 GiB are not for tables."""
+    resources: Resources
+    """Resources of each server; the limit of memory is needed."""
+    tables: Annotated[
+        tuple[Annotated[str, Field(min_length=1, max_length=256)], ...],
+        Field(min_length=1, max_length=1024, json_schema_extra=ATOMIC),
+    ]
+    """Names of the tables that are on servers: large ones with few lookups per sample."""
+
+    @property
+    def num_processes(self) -> int:
+        """Processes of all servers."""
+        return self.replicas * self.procs_per_replica
+
+    @property
+    def pool(self) -> ServerPool:
+        """The servers as the planner is asked for them."""
+        return ServerPool(
+            count=self.replicas,
+            processes=self.procs_per_replica,
+            memory_bytes=int(quantity(self.resources.limits["memory"])),
+            tables=self.tables,
+        )
 
 
 ProcsPerNode = Annotated[

@@ -330,6 +330,7 @@ class LocalRun:
             in_config_maps=False,
             keeps_checkpoints=True,
             may_stop_workers=False,
+            starts_servers=True,
             approval=APPROVAL.format(folder=shlex.quote(str(self._directory.path))),
         )
         return Context(
@@ -572,7 +573,10 @@ def _with_spec(job: DLRMTrainingJob, **fields: object) -> DLRMTrainingJob:
 
 def _summary(plan: "GivenPlan") -> str:
     price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
-    return f"{len(plan.tables)} tables on {plan.num_devices} devices by {plan.algorithm}, {price}"
+    served = (
+        "" if plan.servers is None else f", {len(plan.servers.tables)} on {plan.num_server_processes} server processes"
+    )
+    return f"{len(plan.tables)} tables on {plan.num_devices} devices{served} by {plan.algorithm}, {price}"
 
 
 def _version(path: Path) -> int | None:

@@ -44,7 +44,7 @@ def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
     each table, then constraints, memory, costs and labels together. A plan without a price has no memory and costs:
     nothing tells whether it fits.
     """
-    problems = table_problems(plan.tables, plan.resolved)
+    problems = [*table_problems(plan.tables, plan.resolved), *_server_problems(plan, must_fit=must_fit)]
     if problems or not isinstance(plan, Plan):
         return problems or list(_constraint_problems(plan))
     return [
@@ -53,6 +53,23 @@ def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
         *_device_cost_problems(plan),
         *_total_problems(plan),
     ]
+
+
+def _server_problems(plan: GivenPlan, *, must_fit: bool) -> Iterator[str]:
+    """Yield the problems of the tables on embedding servers, whose processes are the devices of a plan too."""
+    served = plan.of_servers
+    if served is None or plan.servers is None:
+        return
+    problems = table_problems(served.tables, served.resolved) or list(_constraint_problems(served))
+    memory = tables_memory(MemoryLedger(served.resolved), served.tables) if not problems else ()
+    for process, found in enumerate(memory):
+        if must_fit and found.used_bytes > found.capacity_bytes:
+            problems.append(
+                f"memory[{process}]: needs {found.used_bytes} bytes of {found.capacity_bytes}; give servers with more"
+            )
+    if not problems and plan.servers.memory not in {None, memory}:
+        problems = ["memory: is not what the shards need; hint: make the plan again"]
+    yield from (f"servers.{problem}" for problem in problems)
 
 
 def table_problems(tables: Sequence[TablePlacement], request: PlanRequest) -> list[str]:

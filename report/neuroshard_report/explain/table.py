@@ -231,6 +231,11 @@ def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
 
 def _position(plan: Plan, name: str) -> int:
     names = [table.name for table in plan.tables]
+    if plan.servers is not None and name in {table.name for table in plan.servers.tables}:
+        raise RequestError(
+            f"table: {name!r} is on embedding servers since the request names it there (servers.tables)"
+            "; hint: `neuroshard report` has the servers' memory and price"
+        )
     if name not in names:
         close = get_close_matches(name, names, n=3)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the first of them is {names[0]!r}"

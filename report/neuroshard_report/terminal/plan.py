@@ -218,6 +218,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
         ("bound", f"{format_percent(plan.gap)} above the lower bound of {format_ms(plan.lower_bound_ms)} ms"),
         ("memory", f"device {fullest.index} is the fullest: {used} of {format_bytes(fullest.memory.capacity_bytes)}"),
         *([("host", summary.on_host)] if summary.on_host else []),
+        *([("servers", summary.on_servers)] if summary.on_servers else []),
         *_exchange(plan),
         *([] if types is None else [("types", types)]),
         ("slowest", summary.bound),

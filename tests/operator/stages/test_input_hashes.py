@@ -92,6 +92,17 @@ def test_how_the_dense_part_is_kept_decides_the_plan(
     assert (len(plans) == 2) == changes
 
 
+def test_embedding_servers_decide_the_plan() -> None:
+    """Their number, memory, and tables: a run that goes on with others is planned again."""
+    servers = {"resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
+    jobs: list[dict[str, Any]] = [
+        {},
+        *({"experimental": {"embeddingServers": {**servers, "replicas": count}}} for count in (1, 2)),
+    ]
+
+    assert len({plan_inputs_hash(builders.job(**each).spec, HARDWARE, replans=0) for each in jobs}) == len(jobs)
+
+
 DRAWN = {"syntheticSessions": {"groups": [{"features": ["user"], "changeProbability": "0.1"}]}}
 SESSIONS: dict[str, Any] = {"experimental": {"data": DRAWN}}
 

@@ -5,6 +5,7 @@ from typing import Any
 from support.jobs.broken_jobs import GPUS, NUMBER, SIZE, TABLE, BrokenJob, broken_rule, looked_up, model, too_wide
 
 NO_FEATURE = "no feature of model.embeddingTables may be {}; hint: remove the feature and its table"
+SERVERS = {"resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
 TWO = [{"name": "a"}, {"name": "b"}]
 
 
@@ -278,6 +279,34 @@ RULES = (
         "spec.profiler.costModelRef",
         "path is a folder of the volume and needs claimName",
         profiler={"costModelRef": {"configMapName": "a", "path": "bundles/h100"}},
+    ),
+    broken_rule(
+        "servers-without-a-limit-of-memory",
+        "spec.experimental.embeddingServers",
+        "embeddingServers needs a limit of memory in resources, which the planner fills with tables",
+        experimental={"embeddingServers": {"resources": {"limits": {"cpu": 1}}, "tables": ["user"]}},
+    ),
+    broken_rule(
+        "servers-of-another-trainer",
+        "spec",
+        "experimental.embeddingServers need NeuroShard's own trainer; hint: leave trainer.command out",
+        trainer={"command": ["torchrun", "train.py"]},
+        experimental={"embeddingServers": SERVERS},
+    ),
+    broken_rule(
+        "servers-that-copy-their-state",
+        "spec",
+        "experimental.checkpoint.inBackground copies the whole state, for which experimental.embeddingServers have "
+        "no memory; hint: leave one of them out",
+        experimental={"embeddingServers": SERVERS, "checkpoint": {"inBackground": True}},
+    ),
+    broken_rule(
+        "servers-of-variants",
+        "spec",
+        "variants: their tables are on the devices of all, not on experimental.embeddingServers; hint: remove one of "
+        "them, or train the variants as jobs (neuroshard sweep)",
+        experimental={"embeddingServers": SERVERS},
+        variants=[{"name": "base"}, {"name": "other"}],
     ),
     broken_rule(
         "processes-of-words",

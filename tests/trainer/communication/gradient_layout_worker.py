@@ -144,9 +144,10 @@ def resumed(folder: Path) -> dict[str, Any]:
     other = state_under(plan_with(SECOND))
     other.load(checkpoints, path, manifest.table_widths, has_carried=True)
     after = left_over(other)
+    wrapped: Any = state.model._dmp_wrapped_module
     return {
         "hooks": {
-            "dense part": len(state.model._dmp_wrapped_module._comm_hooks),
+            "dense part": len(wrapped._comm_hooks),
             "tables": len(of_tables._comm_hooks),
         },
         "carried": sorted({*before} - names_of(FIRST)),

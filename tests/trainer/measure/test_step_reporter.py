@@ -40,6 +40,7 @@ from support.trainer.trainer_models import lookups_of_zero, sharded_model
 PASSES = ("dense_forward_ms", "dense_backward_ms", "dense_collectives_ms")
 """Fields of RankTimes that are parts of dense_ms."""
 NO_PARTS = {
+    "server_ms",
     "dense_peer_wait_ms",
     "processor_wait_share",
     "core_loop_ms",

@@ -49,11 +49,13 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
         """All lookups with a list for every sample, empty where it repeats that of the sample before."""
         if not self.group_lookups:
             return self.lookups
-        assert self.first_samples is not None, "groups are apart where repeats are left out"
         parts = [self.lookups] if self.lookups.keys() else []
         lengths = [each.lengths().view(len(each.keys()), -1) for each in parts]
         for group, lookups in zip(self.groups_apart, self.group_lookups, strict=True):
             own = lookups.lengths().view(len(lookups.keys()), -1)
+            if self.first_samples is None:  # of tables on servers
+                lengths.append(own)
+                continue
             positions = self.first_samples[group]
             is_first = torch.ones_like(positions, dtype=torch.bool)
             is_first[1:] = positions[1:] != positions[:-1]

@@ -64,7 +64,7 @@ class WithoutRepeats:
             distinct = [each.take(firsts).by_sample for each in lists]
             if group in self.apart:
                 first_samples[group] = np.cumsum(~repeats) - 1
-                own_lists.append(_distinct_lists(distinct, members, group))
+                own_lists.append(distinct_lists(distinct, members, group))
             else:
                 first_samples[group] = np.maximum.accumulate(np.where(repeats, 0, np.arange(num_samples)))
                 for position, each in zip(members, distinct, strict=True):
@@ -90,7 +90,14 @@ def _all_repeated(features: Sequence[Lists]) -> NDArray[np.bool_]:
     return repeats
 
 
-def _distinct_lists(lists: Sequence[Jagged], positions: tuple[int, ...], group: int) -> DistinctLists:
+def distinct_lists(lists: Sequence[Jagged], positions: tuple[int, ...], group: int) -> DistinctLists:
+    """Return lists that are apart from a batch.
+
+    Args:
+        lists: by feature.
+        positions: of the features among the batch's keys.
+        group: position of theirs among the first samples.
+    """
     found = joined_jagged(lists)
     return DistinctLists(
         group=group,

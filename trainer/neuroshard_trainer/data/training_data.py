@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
-from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.training import DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
@@ -26,6 +26,7 @@ from neuroshard_trainer.data.sessions import Sessions, SessionSource
 from neuroshard_trainer.data.source import SampleSource, text_features
 from neuroshard_trainer.data.synthetic import SyntheticSource
 from neuroshard_trainer.ranks.process import Process
+from neuroshard_trainer.servers.lookups import FarApart, NoSamples
 
 DATA_FOLDER = "data"
 """Of a run directory: what cannot be written next to the data, and the means of its columns."""
@@ -39,8 +40,8 @@ OTHER_LOOKUPS = 0.25
 class TrainingData:
     """Samples in batches of one rank."""
 
-    train: BatchMaker | OwnDataset
-    evaluate: BatchMaker | OwnDataset
+    train: BatchMaker | OwnDataset | NoSamples
+    evaluate: BatchMaker | OwnDataset | NoSamples
     """Its batches may be smaller than the training's."""
     num_training: int
     """Samples of an epoch, over all ranks."""
@@ -84,6 +85,24 @@ class TrainingData:
             num_groups=len(groups),
         )
 
+    def served(self, tables: Sequence[Table], *, has_samples: bool) -> "TrainingData":
+        """Return the same samples in batches with the lists of these tables, which are on servers, apart.
+
+        Args:
+            tables: on embedding servers.
+            has_samples: whether this rank is a trainer.
+        """
+        keys = list(self.readers.keys)
+        far = tuple(keys.index(feature.name) for feature in features_of(tables))
+        if not has_samples:
+            train, evaluate = (
+                NoSamples(num_features=len(keys), positions=far, global_batch_size=each.global_batch_size)
+                for each in (self.train, self.evaluate)
+            )
+            return replace(self, train=train, evaluate=evaluate)
+        collate = FarApart(positions=far)
+        return replace(self, train=self.train.collating(collate), evaluate=self.evaluate.collating(collate))
+
     def first_factors(self) -> Sequence[float]:
         """Return samples over distinct ones of each group in the first batch of this rank."""
         if not self.num_groups:
@@ -112,7 +131,7 @@ class TrainingData:
 
 
 def readers_of(job: DLRMTrainingJob, process: Process) -> int:
-    """Return the reader processes of a rank."""
+    """Return the reader processes of a rank that has samples, of which all have equally many."""
     return num_readers(
         job.spec.experimental.data.reader_processes,
         on_cpu=process.device.type == "cpu",
@@ -142,14 +161,18 @@ def open_training_data(
     require_feature_columns(job.spec.model, data, tables, where="the plan")
     features = features_of(tables.tables)
     readers = Readers(
-        num_processes=readers_of(job, process),
+        num_processes=0 if process.is_server else readers_of(job, process),
         keys=[feature.name for feature in features],
         pin_memory=process.device.type == "cuda",
         timeout_seconds=job.spec.experimental.rendezvous.timeout_seconds,
     )
     if data.format is DataFormat.DATASET:
         return _own(job, features, process, readers)
-    ranks = {"rank": process.rank, "world_size": process.world_size, "batch_size": job.spec.model.batch_size_per_device}
+    ranks = {
+        "rank": process.rank,
+        "world_size": process.num_trainers,
+        "batch_size": job.spec.model.batch_size_per_device,
+    }
 
     def opened(
         path: str | None, *, percent: int, shuffle: bool, leave_out: str | None = None
@@ -195,7 +218,7 @@ def open_training_data(
     require_same_ids(source, evaluated)
     return TrainingData(
         train=maker,
-        evaluate=evaluate.for_evaluation(num_readers=readers.num_processes),
+        evaluate=evaluate.for_evaluation(num_readers=readers_of(job, process)),
         num_training=order.num_training,
         num_validation=held_out.num_validation,
         readers=readers,
@@ -212,7 +235,7 @@ def _own(job: DLRMTrainingJob, features: Sequence[Feature], process: Process, re
         features=features,
         num_dense=job.spec.model.num_dense_features,
         rank=process.rank,
-        world_size=process.world_size,
+        world_size=process.num_trainers,
         batch_size=job.spec.model.batch_size_per_device,
         num_readers=readers.num_processes,
         seed=job.spec.sample_seed,

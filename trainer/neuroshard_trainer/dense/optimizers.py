@@ -14,8 +14,7 @@ from neuroshard_api.sharding.placement_rules import replicated_optimizer_problem
 from torch import nn
 from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
-from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.optim.keyed import KeyedOptimizerWrapper
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizer, KeyedOptimizerWrapper
 from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
 
 from neuroshard_trainer.communication.codecs import Codecs
@@ -99,14 +98,17 @@ def share_replicated_weights(model: nn.Module, group: dist.ProcessGroup | None =
             weight.copy_(values)
 
 
-def dense_optimizer(model: DistributedModelParallel, training: Training, *, tables_path: str) -> KeyedOptimizerWrapper:
+def dense_optimizer(model: nn.Module, training: Training, *, tables_path: str) -> KeyedOptimizer:
     """Return the optimizer of all parameters but the tables', which lie below ``tables_path``.
 
-    Whole parameters and sharded ones are groups of their own, and so are those of each variant.
+    Whole parameters and sharded ones are groups of their own, and so are those of each variant. An embedding server has
+    none.
     """
     dense: dict[str, nn.Parameter] = {
         name: weight for name, weight in model.named_parameters() if not name.startswith(f"{tables_path}.")
     }
+    if not dense:
+        return CombinedOptimizer([])
     kind = DENSE_OPTIMIZERS[training.dense_optimizer]
     rate = float(training.dense_learning_rate)
     groups = [{"params": each} for group in _by_variant(dense) for each in by_kind(group["params"])]

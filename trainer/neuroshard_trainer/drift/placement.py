@@ -19,7 +19,7 @@ class FeaturePlacement:
     table_of_feature: Mapping[str, str]
     columns: Mapping[str, Mapping[int, float]]
     """By feature and rank: columns that a lookup of one rank's batch reads there, summed over the batches of all ranks,
-    of those of its group where the plan has groups."""
+    of those of its group where the plan has groups. None of features whose tables are on embedding servers."""
     ranks_per_node: int
     without_repeats: tuple[str, ...] = ()
     """Features whose repeated lists are left out of batches."""
@@ -44,7 +44,7 @@ class FeaturePlacement:
             for feature in table.feature_names or (table.name,):  # variants look it up in a table of each
                 table_of_feature.setdefault(feature, table.name)
                 ranks = of_feature.setdefault(feature, {})
-                for rank, width in columns[table.name].items():
+                for rank, width in columns.get(table.name, {}).items():
                     ranks[rank] = ranks.get(rank, 0.0) + width
         return cls(
             table_of_feature=table_of_feature,

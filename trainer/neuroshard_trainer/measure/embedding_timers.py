@@ -18,6 +18,9 @@ Row-wise and node-wise tables have other collectives in the same places. Data-pa
 Between the forward pass's exchange and the dense part, and on the way back, batches without repeated lists have the
 copies to the samples that repeat them: EXPANSION.
 
+Waits for embedding servers, which have tables too, are SERVERS: to send ids, and for what is left of the servers' work
+when the tables on devices are looked up.
+
 Where groups of ranks hold copies of the tables, their average after the optimizers is BACKWARD_COMMUNICATION too.
 
 An all-to-all lasts until the last rank has sent: the time of a rank includes its waiting for slower ones.
@@ -42,6 +45,7 @@ from neuroshard_trainer.measure.step_marks import StepMarks, TimedPart
 from neuroshard_trainer.model.averaged_model import AveragedModel
 from neuroshard_trainer.model.expansion import Expansion
 from neuroshard_trainer.ranks.clocks import Mark
+from neuroshard_trainer.servers.model import ServedModel
 from neuroshard_trainer.sharding.live_sharding import sharded_collections
 
 
@@ -60,8 +64,14 @@ class EmbeddingTimers:
         self._marks = marks
         self._update_began: Mark = None
         self._sync_began: Mark = None
+        self._wait_began: Mark = None
+        served = next((module for module in model.modules() if isinstance(module, ServedModel)), None)
+        far = None if served is None else served.far
         for collection in sharded_collections(model):
-            _CollectionHooks(collection, marks)
+            if collection is not far:
+                _CollectionHooks(collection, marks)
+        if served is not None:
+            served.wait_hooks = (self._begin_wait, self._end_wait)
         for module in model.modules():
             if isinstance(module, Expansion):
                 _ExpansionHooks(module, marks)
@@ -71,6 +81,14 @@ class EmbeddingTimers:
             inner = replicated_optimizer._optimizer  # noqa: SLF001 - the wrapper calls no hooks
             inner.register_step_pre_hook(self._begin_update)
             inner.register_step_post_hook(self._end_update)
+
+    def _begin_wait(self) -> None:
+        if self._marks.in_parts:
+            self._wait_began = self._marks.mark()
+
+    def _end_wait(self) -> None:
+        if self._marks.in_parts:
+            self._marks.end(TimedPart.SERVERS, None, self._wait_began)
 
     def _begin_update(self, *_: object) -> None:
         if self._marks.in_parts:

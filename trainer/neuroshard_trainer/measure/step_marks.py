@@ -31,6 +31,7 @@ class TimedPart(StrEnum):
     BACKWARD_COMMUNICATION = "backward_communication_ms"
     BACKWARD_COMPUTE = "backward_compute_ms"
     EXPANSION = "expansion_ms"
+    SERVERS = "server_ms"
     DENSE_FORWARD = "dense_forward_ms"
     DENSE_BACKWARD = "dense_backward_ms"
     DENSE_COLLECTIVES = "dense_collectives_ms"

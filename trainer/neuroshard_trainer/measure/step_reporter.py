@@ -204,7 +204,7 @@ class StepReporter:
         self.drift: DriftWatch | None = None
         """The drift watch, on rank 0; None on other ranks, and where nothing watches."""
         if folder is not None and dist.get_rank() == 0:
-            world_size = dist.get_world_size()
+            world_size = dist.get_world_size(group)
             self.drift = DriftWatch(
                 folder,
                 run=self._run,
@@ -319,7 +319,7 @@ class StepReporter:
         )
         self._num_samples, self._num_distinct = 0, [0] * len(self._groups)
         is_first = dist.get_rank() == 0
-        everyone: list[_Gathered] | None = [gathered] * dist.get_world_size() if is_first else None
+        everyone: list[_Gathered] | None = [gathered] * dist.get_world_size(self._group) if is_first else None
         dist.gather_object(gathered, everyone, dst=0, group=self._group)
         if everyone is None:
             return None
@@ -437,6 +437,8 @@ def _times_of(step: MarkedStep, marks_ms: Sequence[float]) -> StepTimes:
         part.value: _covered_ms([span for family in spans[part].values() for span in family])
         for part in (*COMPUTE, TimedPart.EXPANSION)
     }
+    if spans[TimedPart.SERVERS]:
+        times[TimedPart.SERVERS.value] = _covered_ms(spans[TimedPart.SERVERS][None])
     families: StepTimes = {}
     for part in COMMUNICATION:
         own = _own_ms(spans[part], without=computing)

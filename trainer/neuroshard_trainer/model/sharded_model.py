@@ -24,6 +24,8 @@ from neuroshard_trainer.model.averaged_model import AveragedModel
 from neuroshard_trainer.model.initial_weights import set_initial_weights
 from neuroshard_trainer.ranks.agreement import together
 from neuroshard_trainer.ranks.failures import full_memory, is_of_communication
+from neuroshard_trainer.servers.model import ServedModel, ServerModel
+from neuroshard_trainer.servers.process import full_server, is_full
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ def sharded_model(
     given: GivenPlan | None = None,
     group: dist.ProcessGroup | None = None,
     timeout_seconds: float | None = None,
+    trainers: dist.ProcessGroup | None = None,
 ) -> DistributedModelParallel:
     """Return the model under a plan, an `AveragedModel` where the plan has groups. All ranks must call this.
 
@@ -52,13 +55,16 @@ def sharded_model(
         given: what the plan was made from. If unset: a plan without groups.
         group: of all ranks, for CPU tensors; None is the default group.
         timeout_seconds: how long collectives in the plan's groups wait for the others. If unset: torch's default.
+        trainers: ranks that the model is sharded over, all but embedding servers. If unset: the default group.
 
     Raises:
         InputError: one rank or several cannot build their shards; on all ranks, with the first one's reason.
     """
 
     def own_shards() -> DistributedModelParallel:
-        own = _own_shards(model, plan, sharder, device=device, given=given, timeout_seconds=timeout_seconds)
+        own = _own_shards(
+            model, plan, sharder, device=device, given=given, timeout_seconds=timeout_seconds, trainers=trainers
+        )
         set_initial_weights(own, seed=seed, seeds=seeds)
         return own
 
@@ -117,12 +123,16 @@ def _own_shards(
     device: torch.device,
     given: GivenPlan | None,
     timeout_seconds: float | None,
+    trainers: dist.ProcessGroup | None,
 ) -> DistributedModelParallel:
     """Build this rank's shards. Raises InputError where that is refused here."""
     world = dist.group.WORLD
     assert world is not None, "the process has met the others"
     own = _OwnShardsSharder(sharder.fused_params, sharder.qcomm_codecs_registry)
     try:
+        env = ShardingEnv.from_process_group(world) if trainers is None else _environment(trainers)
+        if given is not None and isinstance(model, ServedModel):
+            model.shard_far(given, own)
         if given is not None and given.replication is not None:
             return AveragedModel(model, plan, own, given=given, device=device, timeout_seconds=timeout_seconds)
         wrapper = None
@@ -132,7 +142,7 @@ def _own_shards(
             wrapper = DenseParallelWrapper(given, timeout_seconds=timeout_seconds)
         return DistributedModelParallel(
             model,
-            env=ShardingEnv.from_process_group(world),
+            env=env,
             device=device,
             plan=plan,
             sharders=[own],
@@ -151,6 +161,35 @@ def _own_shards(
             f"TorchRec cannot build the plan's shards ({_first_line(error)})"
             f"; hint: check the plan with `neuroshard validate`"
         ) from error
+
+
+def _environment(group: dist.ProcessGroup) -> ShardingEnv:
+    """Return the environment of some ranks. TorchRec's own way to one makes a mesh, with a collective of all ranks."""
+    found = ShardingEnv(dist.get_world_size(group), dist.get_rank(group), None)
+    found.process_group = group
+    return found
+
+
+def server_model(
+    plan: GivenPlan,
+    sharder: EmbeddingBagCollectionSharder,
+    *,
+    seed: int = 0,
+    group: dist.ProcessGroup | None = None,
+) -> ServerModel:
+    """Return the model of an embedding server, while trainers call `sharded_model`. Raises InputError as it does."""
+
+    def own_shards() -> ServerModel:
+        try:
+            own = ServerModel(plan, _OwnShardsSharder(sharder.fused_params, sharder.qcomm_codecs_registry))
+            set_initial_weights(own, seed=seed)
+        except (MemoryError, RuntimeError) as error:
+            if is_full(error):
+                raise full_server(plan, error) from error
+            raise
+        return own
+
+    return together(own_shards, group)
 
 
 def _first_line(error: Exception) -> str:

@@ -69,6 +69,21 @@ class Process:
     """torchrun's id of all its processes. If unset: none was given."""
     local_world_size: int | None = None
     """Processes on this node. If unset: all are."""
+    num_servers: int = 0
+    """Processes of embedding servers, whose ranks come after the trainers'."""
+    trainers: dist.ProcessGroup | None = None
+    """The trainers, for their tables and dense part. If unset: all ranks are trainers, in the default group; or this is
+    a server."""
+
+    @property
+    def num_trainers(self) -> int:
+        """Ranks that have samples."""
+        return self.world_size - self.num_servers
+
+    @property
+    def is_server(self) -> bool:
+        """Whether it is a process of an embedding server."""
+        return self.rank >= self.num_trainers
 
     @property
     def num_neighbors(self) -> int:
@@ -96,10 +111,12 @@ def start_process(
     if cuda is not None:
         device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
     os.environ[POD_SIZE_VARIABLE] = str(plan.request.topology.nodes_per_domain)
-    warnings = [require_planned_nodes(plan, local_world_size=launched.local_world_size, device=device)]
+    num_servers = plan.num_server_processes
+    num_local = launched.local_world_size - num_servers  # all servers are on the trainers' node
+    warnings = [require_planned_nodes(plan, local_world_size=num_local, device=device)]
     timeout_seconds = job.spec.experimental.rendezvous.timeout_seconds
     if cuda is None or device.type == "cpu":
-        process = joined(device, timeout_seconds=timeout_seconds)
+        process = joined(device, timeout_seconds=timeout_seconds, num_servers=num_servers)
         if plan.bundle is not None and not plan.bundle.source.startswith("cpu:"):
             planned = plan.request.topology.device.name
             warnings.append(f"training on the CPU under a plan for {planned}: measured times will differ")
@@ -118,12 +135,13 @@ def start_process(
     return replace(process, run_id=launched.run_id, local_world_size=launched.local_world_size)
 
 
-def joined(device: torch.device, *, timeout_seconds: float) -> Process:
+def joined(device: torch.device, *, timeout_seconds: float, num_servers: int = 0) -> Process:
     """Meet the other processes.
 
     Args:
         device: that this process computes on.
         timeout_seconds: how long any collective operation waits for the others.
+        num_servers: processes of embedding servers, the last ranks.
 
     Raises:
         PeerLostError: the others did not come.
@@ -141,7 +159,18 @@ def joined(device: torch.device, *, timeout_seconds: float) -> Process:
         else:
             dist.init_process_group("gloo", timeout=timeout)
         group = new_group(timeout_seconds)
-    return Process(rank=dist.get_rank(), world_size=dist.get_world_size(), device=device, group=group)
+        trainers = None
+        if num_servers:
+            found = dist.new_group(list(range(dist.get_world_size() - num_servers)), timeout=timeout)
+            trainers = found if isinstance(found, dist.ProcessGroup) else None  # a server is not in it
+    return Process(
+        rank=dist.get_rank(),
+        world_size=dist.get_world_size(),
+        device=device,
+        group=group,
+        num_servers=num_servers,
+        trainers=trainers,
+    )
 
 
 def compute_on_one_core() -> None:

@@ -113,8 +113,16 @@ def prove_sharding(
     for members in plan.groups:
         found = _sharding(held, members)
         _require_planned(planned_sharding(plan), found, members if plan.replication is not None else None)
+    served = plan.of_servers
+    if served is not None:
+        ranks = range(plan.num_devices, plan.num_devices + served.num_devices)
+        far = _sharding(held, ranks)
+        _require_planned(planned_sharding(served), far, ranks)
+        found = {**found, **{name: _later(shards, plan.num_devices) for name, shards in far.items()}}
     by_columns = all(placement.sharding_type.is_by_columns for placement in plan.tables)
-    for placement, table in zip(plan.tables, plan.resolved.tables.tables, strict=True):
+    placed = list(zip(plan.tables, plan.resolved.tables.tables, strict=True))
+    placed += [] if served is None else zip(served.tables, served.resolved.tables.tables, strict=True)
+    for placement, table in placed:
         for each in held:
             is_free = table.pooling is None and by_columns  # such shards compute any pooling alike
             pooling = each.pooling if is_free else (table.pooling or Pooling.SUM).value
@@ -128,6 +136,11 @@ def prove_sharding(
                     "hint: give the plan to DistributedModelParallel, and its tables' types and pooling to the model"
                 )
     return found
+
+
+def _later(shards: Sequence[Shard], num_ranks: int) -> tuple[Shard, ...]:
+    """Return shards on devices that many ranks later."""
+    return tuple(shard.model_copy(update={"device": shard.device + num_ranks}) for shard in shards)
 
 
 def _require_planned(wanted: Sharding, found: Sharding, members: Sequence[int] | None) -> None:

@@ -38,28 +38,39 @@ from torchrec.distributed.types import (
 from torchrec.modules.embedding_configs import DataType
 
 
-def read_plan(path: Path, *, world_size: int, tables: Sequence[Table] | None = None) -> GivenPlan:
+def read_plan(
+    path: Path, *, world_size: int, tables: Sequence[Table] | None = None, has_servers: bool = False
+) -> GivenPlan:
     """Return a plan that can be run by ``world_size`` processes.
 
     Args:
         path: a plan file.
         world_size: processes there are, one per device.
         tables: those of the model, with their own types or those of the plan; None takes the plan's own.
+        has_servers: whether the last processes may be those of embedding servers.
 
     Raises:
         InputError: the file is not a plan, or the plan is for another model or for another number of processes, or
             TorchRec cannot run its placements, or would compute wrong values.
     """
     plan = read_any_plan(path)
-    num_devices = plan.num_devices
-    if num_devices != world_size:
+    if plan.servers is not None and not has_servers:
         raise InputError(
-            f"{path}: is for {num_devices} devices, there are {world_size} processes; "
+            f"{path}: has tables on embedding servers, which only NeuroShard's own trainer has; hint: plan without them"
+        )
+    num_servers = plan.num_server_processes
+    if plan.num_devices + num_servers != world_size:
+        servers = f" and {num_servers} processes of embedding servers" if num_servers else ""
+        raise InputError(
+            f"{path}: is for {plan.num_devices} devices{servers}, there are {world_size} processes; "
             "hint: start as many processes as the plan has devices, or plan again"
         )
-    problem = _other_model(plan, plan.resolved.tables.tables if tables is None else tables)
+    problem = _other_model(plan, plan.trained_tables.tables if tables is None else tables)
     if problem is None:
         problem = next(placement_problems(plan.tables, plan.resolved), None)
+    served = plan.of_servers
+    if problem is None and served is not None:
+        problem = next(placement_problems(served.tables, served.resolved), None)
     if problem is not None:
         raise InputError(f"{path}: {problem}")
     return plan
@@ -161,11 +172,12 @@ def _sharding(parameter: TorchRecParameter) -> ParameterSharding:
 
 def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     """Return the difference between the plan's tables and the model's; None: there is none."""
-    planned = {table.name: table for table in plan.resolved.tables.tables}
+    planned = {table.name: table for table in plan.trained_tables.tables}
     own = {table.name: table for table in plan.request.tables.tables}
     placed = [table.name for table in plan.tables]
+    far = () if plan.servers is None else [table.name for table in plan.servers.tables]
     for table in tables:
-        if table.name not in planned or table.name not in placed:
+        if table.name not in planned or table.name not in {*placed, *far}:
             return f"has no table {table.name!r}, which the model has; hint: plan again for this model"
         ours, found = _definition(table), _definition(planned[table.name])
         if ours not in {found, _definition(own[table.name])}:
@@ -174,7 +186,7 @@ def _other_model(plan: GivenPlan, tables: Sequence[Table]) -> str | None:
     extra = next((name for name in (*planned, *placed) if name not in known), None)
     if extra is not None:
         return f"has a table {extra!r}, which the model does not have; hint: plan again for this model"
-    if placed != list(planned):
+    if placed != [name for name in planned if name not in far]:
         return "its tables are not in the order of its request; hint: make the plan again"
     return None
 

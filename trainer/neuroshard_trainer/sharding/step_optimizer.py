@@ -6,12 +6,13 @@ from math import sqrt
 import torch
 from neuroshard_api.job.training import Training
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.optim.keyed import KeyedOptimizerWrapper
+from torchrec.optim.keyed import KeyedOptimizer, KeyedOptimizerWrapper
 
 from neuroshard_trainer.dense.parallel import clip_gradients
 from neuroshard_trainer.model.averaged_model import AveragedModel
 from neuroshard_trainer.model.variant_model import variant_of
 from neuroshard_trainer.ranks.tracing import traced
+from neuroshard_trainer.servers.model import ServerModel
 from neuroshard_trainer.sharding.learning_rate import learning_rate_factor, set_learning_rate
 
 
@@ -35,8 +36,8 @@ class StepOptimizer:
 
     def __init__(
         self,
-        model: DistributedModelParallel,
-        dense_optimizer: KeyedOptimizerWrapper,
+        model: DistributedModelParallel | ServerModel,
+        dense_optimizer: KeyedOptimizer,
         replicated_optimizer: KeyedOptimizerWrapper | None,
         training: Training,
         *,

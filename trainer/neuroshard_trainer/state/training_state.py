@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from torch.distributed._shard.sharded_tensor.api import ShardedTensor
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.optim.keyed import KeyedOptimizerWrapper
+from torchrec.optim.keyed import KeyedOptimizer, KeyedOptimizerWrapper
 
 from neuroshard_trainer.communication.gradient_codec import GradientCodec
 from neuroshard_trainer.model.averaged_model import AveragedModel
 from neuroshard_trainer.model.cross_network import saved_name
 from neuroshard_trainer.model.grouped_model import common_name
+from neuroshard_trainer.servers.model import ServerModel
 from neuroshard_trainer.sharding.live_sharding import Sharding
 from neuroshard_trainer.state.checkpoint import CheckpointFolder, State
 
@@ -30,8 +31,9 @@ def widths_of(sharding: Sharding) -> dict[str, tuple[int, ...]]:
 class TrainingState:
     """What a checkpoint holds. Its tensors are the live ones: loading into them is enough."""
 
-    model: DistributedModelParallel
-    dense_optimizer: KeyedOptimizerWrapper
+    model: DistributedModelParallel | ServerModel
+    dense_optimizer: KeyedOptimizer
+    """That of an embedding server has no parameters."""
     replicated_optimizer: KeyedOptimizerWrapper | None
     """Of data_parallel tables. None: there are none."""
     widths: TableWidths

@@ -1,0 +1,1 @@
+"""Embedding servers: ranks that hold tables and bring no samples."""
