@@ -114,7 +114,7 @@ class Experimental(Part):
     """How samples are drawn, ordered, and read."""
     embedding_servers: EmbeddingServers | None = None
     """Embedding servers, of `neuroshard run` alone: they are local processes after the trainers', which are on CPUs.
-    Needs experimental.pipeline None, and the optimizer SGD, Adagrad, or RowwiseAdagrad. Can be changed only while the
+    Needs experimental.pipeline None, and the optimizer SGD, Adagrad, or RowWiseAdagrad. Can be changed only while the
     job is suspended. If unset: there are none."""
     pipeline: TrainPipeline = TrainPipeline.SPARSE_DIST
     """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's

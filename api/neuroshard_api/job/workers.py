@@ -125,6 +125,13 @@ class EmbeddingServers(Part):
             message="embeddingServers needs a limit of memory in resources, which the planner fills with tables",
             holds=lambda servers: "memory" in servers.resources.limits,
         ),
+        Rule(
+            cel="!has(self.resources.requests) && (!has(self.resources.limits) || "
+            "self.resources.limits.all(name, name == 'memory'))",
+            message="embeddingServers are local processes, limited in memory alone; hint: leave other limits, and "
+            "requests, out",
+            holds=lambda servers: not servers.resources.requests and set(servers.resources.limits) <= {"memory"},
+        ),
     )
 
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
@@ -132,7 +139,7 @@ class EmbeddingServers(Part):
     procs_per_replica: Annotated[int, Field(ge=1, le=256)] = 1
     """Processes of each server. Each has an equal share of its memory, of which 1.5 GiB are not for tables."""
     resources: Resources
-    """Resources of each server; the limit of memory is needed."""
+    """Resources of each server: the limit of memory."""
     tables: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=256)], ...],
         Field(min_length=1, max_length=1024, json_schema_extra=ATOMIC),

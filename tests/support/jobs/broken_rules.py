@@ -284,7 +284,13 @@ RULES = (
         "servers-without-a-limit-of-memory",
         "spec.experimental.embeddingServers",
         "embeddingServers needs a limit of memory in resources, which the planner fills with tables",
-        experimental={"embeddingServers": {"resources": {"limits": {"cpu": 1}}, "tables": ["user"]}},
+        experimental={"embeddingServers": {"resources": {"limits": {}}, "tables": ["user"]}},
+    ),
+    broken_rule(
+        "servers-with-requests",
+        "spec.experimental.embeddingServers",
+        "embeddingServers are local processes, limited in memory alone; hint: leave other limits, and requests, out",
+        experimental={"embeddingServers": {**SERVERS, "resources": {"limits": {"memory": "8Gi", "cpu": 2}}}},
     ),
     broken_rule(
         "servers-of-another-trainer",
