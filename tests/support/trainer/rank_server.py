@@ -26,6 +26,7 @@ from typing import Any, Self
 TESTS = Path(__file__).parents[2]
 WITHIN_S = 600.0
 _POLL_S = 0.02
+_PORT_BYTES = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -167,11 +168,19 @@ def run_script(path: str, *arguments: str) -> None:
 
 
 def run_group(group: Group) -> Ended:
-    """Fork the ranks and wait for their end; none outlives the call."""
+    """Fork the ranks and wait for their end; none outlives the call.
+
+    The store is made after the last rank: its thread serves the first ones while others are forked, and a lock that it
+    holds at that moment is never released in the fork.
+    """
     from torch._C._distributed_c10d import TCPStore
 
+    told, tell = os.pipe()
+    pids = [_fork(group, rank, told) for rank in range(group.count)]
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=WITHIN_S))
-    pids = [_fork(group, rank, store.port) for rank in range(group.count)]
+    os.write(tell, group.count * store.port.to_bytes(_PORT_BYTES))
+    os.close(tell)
+    os.close(told)
     codes: dict[int, int] = {}
     ended_at: dict[int, float] = {}
     until = time.monotonic() + WITHIN_S
@@ -192,8 +201,14 @@ def run_group(group: Group) -> Ended:
     return Ended(codes=[codes[rank] for rank in ranks], ended_at=[ended_at[rank] for rank in ranks])
 
 
-def _fork(group: Group, rank: int, port: int) -> int:
-    """Return the child's process; the child itself never returns."""
+def _fork(group: Group, rank: int, told: int) -> int:
+    """Return the child's process; the child itself never returns.
+
+    Args:
+        group: of the rank.
+        rank: within it.
+        told: file in which each rank reads the port of the store.
+    """
     pid = os.fork()
     if pid:
         return pid
@@ -201,7 +216,7 @@ def _fork(group: Group, rank: int, port: int) -> int:
     try:
         _redirect(Path(group.folder, f"rank-{rank}.log"))
         place = {"RANK": rank, "LOCAL_RANK": rank % group.per_node, "WORLD_SIZE": group.count}
-        place |= {"LOCAL_WORLD_SIZE": group.per_node, "MASTER_PORT": port}
+        place |= {"LOCAL_WORLD_SIZE": group.per_node, "MASTER_PORT": int.from_bytes(os.read(told, _PORT_BYTES))}
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True", **group.environment})
         found = _target(group.target)(*group.arguments)
