@@ -4,6 +4,7 @@ import os
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from support.processes import has_ended
 from support.trainer.data_builders import CRITEO_TABLES, criteo_file, criteo_line
 from support.trainer.ending_batches import Ending
 from support.trainer.rank_server import RankServer, output
+from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 pytestmark = pytest.mark.slow
 FEATURES = features_of(CRITEO_TABLES)
@@ -86,6 +88,21 @@ def test_a_reader_that_ends_is_a_sentence(
     with pytest.raises(kind, match=expected):
         list(readers(2, timeout_seconds=timeout_seconds).batches(made, POSITIONS, CPU))
     assert not torch.multiprocessing.active_children()
+
+
+def test_a_reader_that_dies_while_it_hands_over_a_batch_is_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its memory is asked for at a socket of its own, which is then reset."""
+
+    def reset(loader: Any, _timeout: float) -> None:
+        loader._workers[0].kill()
+        loader._workers[0].join()
+        raise ConnectionResetError(104, "Connection reset by peer")
+
+    monkeypatch.setattr(_MultiProcessingDataLoaderIter, "_try_get_data", reset)
+    with pytest.raises(PeerLostError, match=r"reader process \d+ of this rank was killed"):
+        list(readers(2).batches(maker(tmp_path, criteo_file(tmp_path, 100)).training, POSITIONS, CPU))
 
 
 def test_readers_end_with_who_takes_no_more_batches(tmp_path: Path) -> None:

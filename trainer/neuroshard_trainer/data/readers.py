@@ -34,6 +34,8 @@ PREFETCHED_BATCHES = 3
 """Batches that each process has ready or in the making."""
 _ASKED_WITHIN_SECONDS = 1.0
 _IS_LOST = re.compile(r"DataLoader (worker|timed out)")
+_OF_READER = "in DataLoader worker process"
+"""What torch says of an error that is raised by what a process reads."""
 _PIDS = re.compile(r"pid\(?s?\)? ([\d, ]+)")
 
 
@@ -100,6 +102,12 @@ class Readers:
             if not _IS_LOST.search(str(error)):
                 raise
             raise PeerLostError(_lost(str(error))) from error
+        except (ConnectionError, EOFError) as error:
+            if _OF_READER in str(error):  # raised by what it reads
+                raise
+            # It died while it handed over the memory of a batch.
+            gone = [f"pid {each.pid}" for each in getattr(found, "_workers", ()) if not each.is_alive()]
+            raise PeerLostError(_lost(" ".join(gone))) from error
         finally:
             # Where batches are left, torch asks its processes to end and waits 5 s for each, twice, and where garbage
             # is collected in another order they never hear of it. They hold nothing that is worth the wait.
