@@ -175,12 +175,12 @@ def run_group(group: Group) -> Ended:
     """
     from torch._C._distributed_c10d import TCPStore
 
-    told, tell = os.pipe()
-    pids = [_fork(group, rank, told) for rank in range(group.count)]
+    ports, ports_in = os.pipe()
+    pids = [_fork(group, rank, ports) for rank in range(group.count)]
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=WITHIN_S))
-    os.write(tell, group.count * store.port.to_bytes(_PORT_BYTES))
-    os.close(tell)
-    os.close(told)
+    os.write(ports_in, group.count * store.port.to_bytes(_PORT_BYTES))
+    os.close(ports_in)
+    os.close(ports)
     codes: dict[int, int] = {}
     ended_at: dict[int, float] = {}
     until = time.monotonic() + WITHIN_S
@@ -201,13 +201,13 @@ def run_group(group: Group) -> Ended:
     return Ended(codes=[codes[rank] for rank in ranks], ended_at=[ended_at[rank] for rank in ranks])
 
 
-def _fork(group: Group, rank: int, told: int) -> int:
+def _fork(group: Group, rank: int, ports: int) -> int:
     """Return the child's process; the child itself never returns.
 
     Args:
         group: of the rank.
         rank: within it.
-        told: file in which each rank reads the port of the store.
+        ports: file from which each rank reads the port of the store.
     """
     pid = os.fork()
     if pid:
@@ -216,7 +216,7 @@ def _fork(group: Group, rank: int, told: int) -> int:
     try:
         _redirect(Path(group.folder, f"rank-{rank}.log"))
         place = {"RANK": rank, "LOCAL_RANK": rank % group.per_node, "WORLD_SIZE": group.count}
-        place |= {"LOCAL_WORLD_SIZE": group.per_node, "MASTER_PORT": int.from_bytes(os.read(told, _PORT_BYTES))}
+        place |= {"LOCAL_WORLD_SIZE": group.per_node, "MASTER_PORT": int.from_bytes(os.read(ports, _PORT_BYTES))}
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True", **group.environment})
         found = _target(group.target)(*group.arguments)
