@@ -17,6 +17,7 @@ import weakref
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import wait
 
 import torch
 from neuroshard_api.process.errors import ExpectedError, PeerLostError
@@ -106,7 +107,8 @@ class Readers:
             if _OF_READER in str(error):  # raised by what it reads
                 raise
             # It died while it handed over the memory of a batch.
-            gone = [f"pid {each.pid}" for each in getattr(found, "_workers", ()) if not each.is_alive()]
+            pids = {each.sentinel: each.pid for each in getattr(found, "_workers", ())}
+            gone = [f"pid {pids[ended]}" for ended in wait(list(pids), timeout=_ASKED_WITHIN_SECONDS) if ended in pids]
             raise PeerLostError(_lost(" ".join(gone))) from error
         finally:
             # Where batches are left, torch asks its processes to end and waits 5 s for each, twice, and where garbage
