@@ -56,10 +56,10 @@ class RunNews:
         for found in status.conditions:
             if found.type != ConditionType.PLAN_CURRENT or found.reason == Reason.PLAN_REPLACED:
                 continue
-            told = f"{found.reason}: {found.message}"
+            news = f"{found.reason}: {found.message}"
             candidate = None if status.replanning is None else status.replanning.candidate
             if found.reason == Reason.CANDIDATE_PLANNING and candidate is not None:
-                told = f"inputs drifted since step {candidate.since_step:,}; another plan is made"
+                news = f"inputs drifted since step {candidate.since_step:,}; another plan is made"
             elif found.reason == Reason.CANDIDATE_FAILED:
-                told = f"{told}; its log is {self._directory.log('replan')}"
-            self.say(told)
+                news = f"{news}; its log is {self._directory.log('replan')}"
+            self.say(news)

@@ -134,7 +134,7 @@ def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
         given = {each.name: values.pop(each.name) for each in shared}
         given["set"] = parse_settings(given["set"] or ())
         if given["devices"] is not None:
-            parse_devices(given["devices"])  # what is mistyped is told before files are read
+            parse_devices(given["devices"])  # a mistyped word is refused before files are read
         sizes = parse_batch_sizes(given["batch_size"])
         given["batch_size"] = sizes[0] if sizes else None
         if takes_sizes:

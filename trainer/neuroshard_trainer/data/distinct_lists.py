@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from neuroshard_trainer.data.id_columns import holds_ids
+from neuroshard_trainer.data.id_columns import holds_ids, whole
 from neuroshard_trainer.data.repeats import repeated
 from neuroshard_trainer.data.samples import Jagged
 
@@ -59,7 +59,7 @@ def without_repeats(table: pa.Table, names: Iterable[str]) -> pa.Table:
     """
     for name in names:
         place = table.schema.get_field_index(name)
-        column = _whole(table.column(place))
+        column = whole(table.column(place))
         column = pc.if_else(pc.is_valid(column), column, pa.scalar([], column.type)) if column.null_count else column
         kept = pc.if_else(pa.array(~_repeats(column)), column, pa.scalar(None, column.type))
         table = table.set_column(place, f"{name}{SUFFIX}", kept)
@@ -70,7 +70,7 @@ def with_repeats(table: pa.Table, names: Iterable[str]) -> pa.Table:
     """Return the rows of a row group with all lists, in columns whose names have no SUFFIX."""
     for name in names:
         place = table.schema.get_field_index(f"{name}{SUFFIX}")
-        column = _whole(table.column(place))
+        column = whole(table.column(place))
         of_row = np.cumsum(column.is_valid().to_numpy(zero_copy_only=False)) - 1
         table = table.set_column(place, name, column.drop_null().take(pa.array(of_row)))
     return table
@@ -81,8 +81,3 @@ def _repeats(column: pa.Array) -> NDArray[np.bool_]:
     codes = column.flatten().dictionary_encode(null_encoding="encode").indices.to_numpy()
     lengths = pc.list_value_length(column).to_numpy()
     return repeated([Jagged.of_lengths(codes.astype(np.int64), lengths)])
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    whole = column.combine_chunks()
-    return pa.array([], type=column.type) if isinstance(whole, pa.ChunkedArray) else whole  # of no chunk at all

@@ -70,9 +70,7 @@ class IdColumn:
     @classmethod
     def of(cls, column: "pa.ChunkedArray | pa.Array") -> "IdColumn":
         """Return the ids of a column of which ``holds_ids`` is true."""
-        array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-        if isinstance(array, pa.ChunkedArray):  # of no chunk at all
-            array = pa.array([], type=column.type)
+        array = whole(column)
         if not is_list(array.type):
             array = _without_views(array)
             if not array.null_count:
@@ -98,6 +96,12 @@ class IdColumn:
             return text_hashes(self.values).view(np.int64)
         numbers: NDArray[np.integer] = _integers(self.values)
         return numbers.view(np.int64) if numbers.dtype == np.uint64 else numbers.astype(np.int64)
+
+
+def whole(column: "pa.ChunkedArray | pa.Array") -> pa.Array:
+    """Return a column in one piece."""
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    return pa.array([], type=column.type) if isinstance(array, pa.ChunkedArray) else array  # of no chunk at all
 
 
 def _lengths(lists: pa.Array) -> NDArray[np.int64]:

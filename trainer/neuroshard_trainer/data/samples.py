@@ -68,16 +68,13 @@ class SharedLists:
     def take(self, rows: IndexArray) -> "SharedLists":
         """Return these samples, in this order."""
         of_sample = self.of_sample[rows]
-        opens = np.ones(len(rows), dtype=np.bool_)
-        opens[1:] = of_sample[1:] != of_sample[:-1]
+        opens = ~_continues(of_sample)
         return SharedLists(lists=self.lists.take(of_sample[opens]), of_sample=np.cumsum(opens) - 1)
 
     @property
     def continues(self) -> NDArray[np.bool_]:
         """[samples] whether a sample has the list of the sample before it; the first one never."""
-        shares: NDArray[np.bool_] = np.zeros(len(self.of_sample), dtype=np.bool_)
-        shares[1:] = self.of_sample[1:] == self.of_sample[:-1]
-        return shares
+        return _continues(self.of_sample)
 
     @property
     def values(self) -> IndexArray:
@@ -154,6 +151,12 @@ def joined_jagged(parts: Sequence[Jagged]) -> Jagged:
         values=np.concatenate([part.values for part in parts]),
         lengths=np.concatenate([part.lengths for part in parts]),
     )
+
+
+def _continues(of_sample: IndexArray) -> NDArray[np.bool_]:
+    continues: NDArray[np.bool_] = np.zeros(len(of_sample), dtype=np.bool_)
+    continues[1:] = of_sample[1:] == of_sample[:-1]
+    return continues
 
 
 def _unshared(lists: Jagged) -> SharedLists:
