@@ -219,6 +219,7 @@ def _fork(group: Group, rank: int, ports: int) -> int:
         place |= {"LOCAL_WORLD_SIZE": group.per_node, "MASTER_PORT": int.from_bytes(os.read(ports, _PORT_BYTES))}
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update({"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": "True", **group.environment})
+        _seed(rank)
         found = _target(group.target)(*group.arguments)
         code = found if isinstance(found, int) else 0
     except BaseException:  # noqa: BLE001 - in the rank's output, and in its exit code
@@ -227,6 +228,13 @@ def _fork(group: Group, rank: int, ports: int) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _seed(rank: int) -> None:
+    """Give each rank random numbers of its own, the same ones in every run."""
+    import torch
+
+    torch.manual_seed(rank)
 
 
 def _redirect(log: Path) -> None:
