@@ -110,12 +110,39 @@ def test_a_plan_of_variants_has_a_replicated_dense_part() -> None:
     [
         (TWO[:1], {}, "spec.variants: needs at least 2"),
         ((TWO[0], TWO[0]), {}, "name 'base' occurs twice"),
-        ((TWO[0], {"name": "a.b"}), {}, r"spec.variants\[1\].name"),
+        (
+            (TWO[0], {"name": "a.b"}),
+            {},
+            r"spec.variants\[1\].name: .*; hint: use lower-case letters, digits, and hyphens",
+        ),
+        (
+            tuple({"name": f"v{number}"} for number in range(33)),
+            {},
+            "spec.variants: takes at most 32 entries, found 33",
+        ),
+        (
+            (TWO[0], {"name": "b", "model": {"numDenseFeatures": 3}}),
+            {},
+            r"variants\[1\].model.numDenseFeatures: is the same in all of them; hint: set spec.model.numDenseFeatures",
+        ),
+        (
+            (TWO[0], {"name": "b", "training": {"maxSteps": 3}}),
+            {},
+            r"variants\[1\].training.maxSteps: is the same in all of them; hint: set spec.training.maxSteps",
+        ),
         ((TWO[0], {"name": "keys"}), {}, "attribute of torch's ModuleDict"),
         ([{"name": f"v{number}"} for number in range(33)], {}, "at most 32"),
         ((TWO[0], {"name": "other", "model": {"wukong": {}}}), {}, "wukong is for the architecture Wukong"),
-        ((TWO[0], {"name": "other", "training": {"denseOptimizer": "SGD"}}), {}, "denseOptimizer: is not a known key"),
-        ((TWO[0], {"name": "other", "model": {"batchSizePerDevice": 2}}), {}, "batchSizePerDevice: is not a known key"),
+        (
+            (TWO[0], {"name": "other", "training": {"denseOptimizer": "SGD"}}),
+            {},
+            "denseOptimizer: is the same in all of them",
+        ),
+        (
+            (TWO[0], {"name": "other", "model": {"batchSizePerDevice": 2}}),
+            {},
+            "batchSizePerDevice: is the same in all of them",
+        ),
         (TWO, {"trainer": {"command": ["train"]}}, "trainer.command"),
         (
             TWO,

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Final, Self, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError
@@ -18,7 +18,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, SchemaValidator
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
-from neuroshard_api.documents.field_names import field_names, nearest
+from neuroshard_api.documents.field_names import field_names, models_at, nearest
 from neuroshard_api.documents.kinds import problem_of_resource, problem_of_text, use_of
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.hints import in_one_line
@@ -412,6 +412,15 @@ def _without_echoes(faults: Sequence[Any]) -> list[Any]:
     ]
 
 
+_NAME_HINTS: Final = {
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$": "; hint: use lower-case letters, digits, and hyphens between them",
+    r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$": (
+        "; hint: use lower-case letters, digits, and hyphens and dots between them"
+    ),
+}
+"""What is allowed in names, by their pattern."""
+
+
 def _problem(fault: Any, cls: type[BaseModel]) -> str:  # noqa: ANN401 - pydantic's ErrorDetails, whose input is anything
     path = field_path(fault["loc"])
     kind = fault["type"]
@@ -419,16 +428,23 @@ def _problem(fault: Any, cls: type[BaseModel]) -> str:  # noqa: ANN401 - pydanti
         return f"{path}: is missing"
     if kind == "extra_forbidden":
         *above, last = fault["loc"]
+        for each in models_at(cls, above):
+            whole, whole_path = getattr(each, "shared_fields", (None, ""))
+            if whole is not None and str(last) in field_names(whole, ()):
+                return f"{path}: is the same in all of them; hint: set {whole_path}.{last}"
         near = nearest(str(last), field_names(cls, above))
         return f"{path}: is not a known key; hint: {f'did you mean {near}' if near else _SPELLING}"
     if kind == "too_short":
         return f"{path}: needs at least {fault['ctx']['min_length']} entries, found {fault['ctx']['actual_length']}"
+    if kind == "too_long":
+        return f"{path}: takes at most {fault['ctx']['max_length']} entries, found {fault['ctx']['actual_length']}"
     error = fault.get("ctx", {}).get("error")
     if isinstance(error, FieldError):
         path = f"{path}.{error.path}" if path else error.path
     message = str(fault["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind != "value_error":
-        message = f"{message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}"
+        hint = _NAME_HINTS.get(fault["ctx"]["pattern"], "") if kind == "string_pattern_mismatch" else ""
+        message = f"{message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}{hint}"
     return f"{path}: {message}" if path else message
 
 

@@ -18,6 +18,11 @@ def nearest(name: str, known: Sequence[str]) -> str | None:
 
 def field_names(model: type[BaseModel], place: Sequence[int | str]) -> tuple[str, ...]:
     """Return the names of the fields at a place of a document, as files write them; none where it has no fields."""
+    return tuple(field.alias or name for each in models_at(model, place) for name, field in each.model_fields.items())
+
+
+def models_at(model: type[BaseModel], place: Sequence[int | str]) -> list[type[BaseModel]]:
+    """Return the models that a place of a document may be; none where it has no fields."""
     models = [model]
     for part in place:
         if isinstance(part, str):
@@ -28,7 +33,7 @@ def field_names(model: type[BaseModel], place: Sequence[int | str]) -> tuple[str
                 if part in {field.alias, name}
             ]
             models = [found for annotation in annotations for found in models_of(annotation)]
-    return tuple(field.alias or name for each in models for name, field in each.model_fields.items())
+    return models
 
 
 def models_of(annotation: object, *, of_entries: bool = True) -> Iterator[type[BaseModel]]:

@@ -28,6 +28,9 @@ _RESERVED = sorted(name for name in MODULE_ATTRIBUTES if re.fullmatch(_NAME, nam
 class VariantModelFields(Part):
     """Fields of the model that a variant has of its own."""
 
+    shared_fields: ClassVar[tuple[type[Part], str]] = (Model, "spec.model")
+    """What has the other fields, which all variants share, and its path. For messages."""
+
     embedding_dim: EmbeddingDim | None = None
     """Columns of all tables. If unset: each table's own."""
     architecture: Architecture | None = None
@@ -44,6 +47,9 @@ class VariantModelFields(Part):
 
 class VariantTrainingFields(Part):
     """Fields of the training that a variant has of its own."""
+
+    shared_fields: ClassVar[tuple[type[Part], str]] = (Training, "spec.training")
+    """As of `VariantModelFields`."""
 
     embedding_learning_rate: PositiveDecimal | None = None
     """If unset: that of spec.training."""

@@ -78,7 +78,7 @@ SCHEMA = (
         "too-many-tables",
         "spec.model.embeddingTables",
         "Too many: 513: must have at most 512 items",
-        "tuple should have at most 512 items after validation, not 513",
+        "takes at most 512 entries, found 513",
         model=model(*(TABLE | {"name": f"table_{index}"} for index in range(513))),
     ),
     broken_schema(
