@@ -70,8 +70,8 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "sweep-choice": (
         "report/neuroshard_report/explain/divisions.py",
         "python/neuroshard_dlrm/sweeps.py",
+        "python/neuroshard_dlrm/variant_sets.py",
         *_SEARCH,
-        *_LOOP,
     ),
     "variants": (
         "trainer/neuroshard_trainer/variants.py",

@@ -1,101 +1,144 @@
-"""How devices are divided among variants: the choice next to all divisions, and its order next to trainings on a CPU.
+"""How devices are divided among variants: the choice next to all divisions.
 
     python -m benchmarks.sweep_choice
 
-The first part prices five public sets on 1 to 16 H100 (simulated) for 2 to 8 equal variants, and compares the chosen
-division with every choice of sizes. The second measures this CPU, trains four variants of a small model on one and on
-two processes each, in turns, and compares processor time with the prices.
+Prices five public sets on 1 to 16 H100 (simulated) for 2 to 8 equal variants, and compares the chosen division with
+every choice of sizes, of single variants and of sets that train together.
 """
 
-import json
+import math
 import os
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations_with_replacement
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
 
-import yaml
-from neuroshard_api.job.job_file import read_job_file
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.topology import Topology
+from neuroshard_api.job.job_file import JobFile
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_dlrm.device_counts import planned_counts
-from neuroshard_dlrm.devices import find_preset
+from neuroshard_dlrm.devices import build_topology
 from neuroshard_dlrm.options import RequestOptions
-from neuroshard_dlrm.requests import read_source, request_of
-from neuroshard_dlrm.sweeps import on_part
-from neuroshard_report.explain.divisions import PartTimes, Room, best_division, in_turns
+from neuroshard_dlrm.sweeps import chosen_division, part_requests
+from neuroshard_dlrm.variant_sets import SweepJob, sets_in, single_jobs
+from neuroshard_dlrm.variants import expanded
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.workload_store import read_workload
+from neuroshard_report.explain.device_counts import DeviceCount
+from neuroshard_report.explain.divisions import PartTimes, Room, in_turns
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
-from benchmarks.timed_command import run_timed
 
 WORKLOADS = ("criteo-kaggle", "mlperf-dlrm-v1", "mlperf-dlrm-dcnv2", "nvidia-synthetic-tiny", "nvidia-synthetic-small")
 DEVICES = (1, 4, 8, 16)
 VARIANTS = (2, 4, 8)
 SAMPLES_PER_DEVICE = 8192
 """On all devices; on a part more."""
-NUM_STEPS, GLOBAL_BATCH = 120, 2048
-RATES = ("0.001", "0.002", "0.004", "0.008")
-SIZES = (1, 2)
-NEUROSHARD = str(Path(sys.executable).with_name("neuroshard"))
 
 
 def main() -> None:
-    """Price, train, and write the result."""
+    """Price, and write the result."""
     choices = [row for workload in WORKLOADS for row in choice_rows(workload)]
-    load = os.getloadavg()[0]
     lines = [
         "# How devices are divided among variants",
         "",
-        f"Machine: {cpu_model()}, {os.cpu_count()} cores, load {load:.1f}.",
-        "",
-        "## The choice next to every choice of sizes",
+        f"Machine: {cpu_model()}, {os.cpu_count()} cores.",
         "",
         f"Equal variants, {SAMPLES_PER_DEVICE:,} samples per device where a variant has all of them; steps of the",
         "embedding part and the host, without a dense part, simulated H100. Gain: over one variant after the other on",
-        "all devices. The last column is the time of the chosen division over the least of all sizes.",
+        "all devices. The last column is the time of the chosen division over the least of all: of every choice of",
+        "sizes for single variants, and for sets of 2, 4, and 8 that train together in one trainer.",
         "",
-        "| tables | devices | variants | chosen: devices of each | ms for a step of all | gain | over the best |",
-        "|---|---|---|---|---|---|---|",
+        "| tables | devices | variants | together | chosen: devices of each job | ms for a step | gain | over best |",
+        "|---|---|---|---|---|---|---|---|",
         *choices,
-        "",
-        *trained_lines(),
     ]
-    print(write_result("sweep-choice", lines, hardware=hardware_slug(), packages=("numpy", "torch", "torchrec")))
+    print(write_result("sweep-choice", lines, hardware=hardware_slug(), packages=("numpy",)))
 
 
 def choice_rows(workload: str) -> Iterator[str]:
     """Yield a row for each number of devices and of variants."""
     for devices in DEVICES:
-        per_node = min(devices, find_preset("h100-80gb").devices_per_node)
-        room = Room(num_nodes=devices // per_node, devices_per_node=per_node)
-        times = part_times(workload, room)
-        if all(each is None for each in times):
-            yield f"| {workload} | {devices} | any | no room | | | |"
-            continue
+        topology = build_topology(RequestOptions(tables=workload, devices=devices, device_type="h100-80gb"))
+        room = Room(num_nodes=topology.num_nodes, devices_per_node=topology.devices_per_node)
+        prices = Prices(workload, topology, room)
         for count in VARIANTS:
-            found = best_division([times] * count, room)
-            assert found is not None, "a part has room"
-            best = min(total_of(sizes, times, room) for sizes in all_sizes(times, room, count))
-            whole_ms = times[-1]
-            gain = "-" if whole_ms is None else f"{count * whole_ms / found.total:.2f}"
-            sizes = ", ".join(map(str, sorted(found.sizes.values())))
-            numbers = f"{found.total:.3f} | {gain} | {found.total / best:.3f}"
-            yield f"| {workload} | {devices} | {count} | {sizes} | {numbers} |"
+            variants = expanded(job_of(workload, devices), {"spec.training.seed": list(range(count))})
+            sets, _ = sets_in(job_of(workload, devices), variants, room)
+            try:
+                choice = chosen_division(
+                    variants, sets, room, device_type="h100-80gb", asked=prices.asked, planned=prices.planned
+                )
+            except InfeasibleError:
+                yield f"| {workload} | {devices} | {count} | | no room | | | |"
+                continue
+            best = min(total for jobs in (single_jobs(variants), *sets) for total in prices.totals(jobs))
+            division = choice.chosen.division
+            assert division is not None, "it is possible"
+            gain = choice.gain(choice.chosen)
+            together = max(len(job.variants) for job in choice.jobs)
+            sizes = ", ".join(map(str, sorted(division.sizes.values())))
+            numbers = f"{division.total:.3f} | {'-' if gain is None else f'{gain:.2f}'} | {division.total / best:.3f}"
+            yield f"| {workload} | {devices} | {count} | {together} | {sizes} | {numbers} |"
 
 
-def part_times(workload: str, room: Room) -> PartTimes:
-    """Return the milliseconds of a step on a part of each size; the samples of all devices stay."""
-    source, of_all = read_source(workload), SAMPLES_PER_DEVICE * room.num_devices
-    requests = [
-        request_of(
-            source,
-            RequestOptions(tables=workload, devices=size, device_type="h100-80gb", batch_size=of_all // size),
-            algorithm=None,
-        )
-        for size in room.sizes
+class Prices:
+    """Plans of one workload's jobs on parts of some devices, each made once.
+
+    Args:
+        workload: name of the tables.
+        topology: all devices.
+        room: the same as they are divided.
+    """
+
+    def __init__(self, workload: str, topology: Topology, room: Room) -> None:
+        options = RequestOptions(tables=workload, device_type="h100-80gb")
+        self.asked = part_requests(options, topology, room)
+        self._room = room
+        self._made: dict[str, DeviceCount] = {}
+
+    def planned(self, requests: list[PlanRequest]) -> Mapping[int, DeviceCount]:
+        """Return the result of each request, by its place."""
+        keys = [request.to_json() for request in requests]
+        new = {key: request for key, request in zip(keys, requests, strict=True) if key not in self._made}
+        found = dict(planned_counts(list(new.values()), bundle=None, prices={}))
+        self._made |= {key: found[place] for place, key in enumerate(new)}
+        return {place: self._made[key] for place, key in enumerate(keys)}
+
+    def totals(self, jobs: Sequence[SweepJob]) -> Iterator[float]:
+        """Yield the milliseconds of every choice of sizes of some equal jobs, infinity where one has no plan."""
+        asked = [self.asked(jobs[0], size) for size in self._room.sizes]
+        possible = [request for request in asked if isinstance(request, PlanRequest)]
+        counts = iter(self.planned(possible).values())
+        times = [next(counts).step_ms if isinstance(request, PlanRequest) else None for request in asked]
+        yield math.inf
+        for sizes in all_sizes(times, self._room, len(jobs)):
+            yield total_of(sizes, times, self._room)
+
+
+def job_of(workload: str, devices: int) -> JobFile:
+    """Return a job of the workload on that many devices."""
+    tables = [
+        {
+            "name": table.name,
+            "numEmbeddings": table.num_embeddings,
+            "embeddingDim": table.embedding_dim,
+            "poolingFactor": str(table.pooling_factor),
+            **({} if table.zipf_exponent is None else {"zipfExponent": str(table.zipf_exponent)}),
+        }
+        for table in read_workload(workload).tables
     ]
-    counts = dict(planned_counts(requests, bundle=None, prices={}))
-    return [counts[place].step_ms for place in range(len(requests))]
+    document = {
+        "apiVersion": "training.neuroshard.dev/v1alpha1",
+        "kind": "DLRMTrainingJob",
+        "metadata": {"name": workload},
+        "spec": {
+            "model": {"embeddingTables": tables, "batchSizePerDevice": SAMPLES_PER_DEVICE},
+            "trainer": {"numProcPerNode": devices},
+            "experimental": {"planner": {"denseMemoryPerDevice": "1Mi"}},
+        },
+    }
+    return JobFile(path=Path("job.yaml"), job=DLRMTrainingJob.from_data(document), document=document)
 
 
 def all_sizes(times: PartTimes, room: Room, count: int) -> Iterator[tuple[int, ...]]:
@@ -108,95 +151,6 @@ def total_of(sizes: Sequence[int], times: PartTimes, room: Room) -> float:
     """Return the time until all variants have trained a step."""
     taken = [times[room.sizes.index(size)] or 0.0 for size in sizes]
     return in_turns(sizes, taken, room).total
-
-
-def trained_lines() -> list[str]:
-    """Return predicted and measured times of variants on one and on two processes of this CPU."""
-    with TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        file = written_job(folder)
-        room = Room(num_nodes=1, devices_per_node=max(SIZES))
-        predicted = predicted_ms(file, folder)
-        processor_s = dict.fromkeys(SIZES, 0.0)
-        start_s = {
-            size: run_of(file, folder, size, room=room, name="start", training={"maxSteps": 1}) for size in SIZES
-        }
-        for rate in RATES:
-            for size in SIZES:
-                own = {"denseLearningRate": rate, "maxSteps": NUM_STEPS}
-                processor_s[size] += (
-                    run_of(file, folder, size, room=room, name=f"rate-{rate}", training=own) - start_s[size]
-                )
-    lines = [
-        "## Four variants on two processes of this CPU",
-        "",
-        f"26 tables of 16 columns, {GLOBAL_BATCH:,} synthetic samples a step, {NUM_STEPS} steps, without evaluation.",
-        "Predicted: milliseconds of two devices for a step of all four, by cost models and dense parts measured here.",
-        "Measured: processor seconds of all processes of the four `neuroshard run`, less those of runs of one step,",
-        "their start; by the clock a busy machine would say nothing.",
-        "",
-        "| way | predicted, ms | measured, s | start of one, s |",
-        "|---|---|---|---|",
-    ]
-    names = {1: "two at a time on one process each", 2: "one after the other on both"}
-    lines += [
-        f"| {names[size]} | {predicted[size]:.1f} | {processor_s[size]:.1f} | {start_s[size]:.1f} |" for size in SIZES
-    ]
-    gains = predicted[2] / predicted[1], processor_s[2] / processor_s[1]
-    order = "equal" if (gains[0] > 1) == (gains[1] > 1) else "not equal"
-    return [*lines, "", f"Gain of parts: predicted {gains[0]:.2f}, measured {gains[1]:.2f}; the order is {order}."]
-
-
-def written_job(folder: Path) -> Path:
-    """Write the job, and return its file."""
-    tables: list[dict[str, Any]] = [
-        {"name": f"t{place}", "numEmbeddings": 1000 * (1 + place % 7), "embeddingDim": 16} for place in range(26)
-    ]
-    spec = {
-        "model": {
-            "embeddingTables": tables,
-            "batchSizePerDevice": GLOBAL_BATCH // max(SIZES),
-            "denseArchLayerSizes": [64],
-            "overArchLayerSizes": [64],
-        },
-        "profiler": {"budgetSeconds": 60},
-        "trainer": {"numProcPerNode": max(SIZES)},
-        "data": {"numSamples": 2 * NUM_STEPS * GLOBAL_BATCH, "validationPercent": 0},
-        "experimental": {"data": {"readerProcesses": 0}},
-        "training": {"maxSteps": NUM_STEPS},
-    }
-    job = {
-        "apiVersion": "training.neuroshard.dev/v1alpha1",
-        "kind": "DLRMTrainingJob",
-        "metadata": {"name": "small"},
-        "spec": spec,
-    }
-    path = folder / "small.yaml"
-    path.write_text(yaml.safe_dump(job), encoding="utf-8")
-    return path
-
-
-def predicted_ms(file: Path, folder: Path) -> dict[int, float]:
-    """Return the price of each way as ``neuroshard sweep --run`` has it: its trainings are of one step."""
-    asked = ("--devices", str(max(SIZES)), "--set", f"spec.training.denseLearningRate={','.join(RATES)}")
-    short = folder / "short.yaml"
-    short.write_text(file.read_text(encoding="utf-8").replace(f"maxSteps: {NUM_STEPS}", "maxSteps: 1"))
-    command = [NEUROSHARD, "sweep", str(short), *asked, "--out", str(folder / "sweep"), "--run", "--json"]
-    ended, _ = run_timed(command, capture_output=True, text=True, check=True)
-    ways = json.loads(ended.stdout)["ways"]
-    return {way["sizes"][0]: way["total_ms"] for way in ways if len(set(way["sizes"])) == 1}
-
-
-def run_of(file: Path, folder: Path, size: int, *, room: Room, name: str, training: dict[str, Any]) -> float:
-    """Train a variant on that many processes, and return the processor seconds of all its processes."""
-    document = on_part(read_job_file(file), size, room).document
-    document = {**document, "spec": {**document["spec"], "training": training}}
-    path = folder / f"{name}-{size}.yaml"
-    path.write_text(yaml.safe_dump(dict(document)), encoding="utf-8")
-    bundle, run_dir = folder / "sweep" / "runs" / "profile", folder / f"run-{name}-{size}"
-    command = [NEUROSHARD, "run", str(path), "--run-dir", str(run_dir), "--bundle", str(bundle)]
-    _, times = run_timed(command, capture_output=True, text=True, check=True)
-    return times.processor_s
 
 
 if __name__ == "__main__":

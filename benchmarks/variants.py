@@ -1,15 +1,18 @@
 """Ways to train variants of a small model on two processes of a CPU: one after the other, in parts, together, and both.
 
-    python -m benchmarks.variants [--steps N]
+    python -m benchmarks.variants [--movielens FOLDER] [--steps N]
 
 Each way trains four variants by the trainer, in turns with the others. Compared is the processor time of all processes,
-less that of a training of one step of the same processes and variants.
+less that of a training of one step of the same processes and variants, with what `neuroshard sweep` predicts for the
+way by cost models of this CPU. FOLDER has MovieLens-100K as RecBole packs it.
 """
 
 import argparse
+import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,9 +21,13 @@ import yaml
 from neuroshard_api.documents.progress import TrainingProgress
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
-from benchmarks.sweep_choice import GLOBAL_BATCH, NEUROSHARD, RATES, written_job
 from benchmarks.timed_command import run_timed
 
+NEUROSHARD = str(Path(sys.executable).with_name("neuroshard"))
+EXAMPLE = Path(__file__).parents[1] / "examples" / "02-movielens.yaml"
+GLOBAL_BATCH = 2048
+PROCESSES = 2
+RATES = ("0.001", "0.002", "0.004", "0.008")
 Way = tuple[int, int]
 """Processes of a part, and variants that train together on it."""
 WAYS: dict[Way, str] = {
@@ -30,17 +37,105 @@ WAYS: dict[Way, str] = {
     (1, 2): "both: two together on one process each",
 }
 ONE_BY_ONE: Way = (2, 1)
+AIMS: dict[Way, float] = {(1, 1): 1.4, (2, 4): 1.4, (1, 2): 1.6}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Measured:
+    """What the ways took."""
+
+    predicted_ms: Mapping[Way, float]
+    spent_s: Mapping[Way, float]
+    """Processor seconds, without the start of the trainings."""
+    start_s: Mapping[Way, float]
+    furthest: float
+    """Largest difference of a variant's last loss from that of one after the other."""
+
+    def gain(self, way: Way) -> float:
+        """Return the measured gain over one after the other."""
+        return self.spent_s[ONE_BY_ONE] / self.spent_s[way]
+
+    def predicted_gain(self, way: Way) -> float:
+        """Return the predicted gain over one after the other."""
+        return self.predicted_ms[ONE_BY_ONE] / self.predicted_ms[way]
+
+    def lines(self) -> list[str]:
+        """Return the table, and what it says of the aims and the order."""
+        missed = [WAYS[way] for way, aim in AIMS.items() if self.gain(way) < aim]
+        predicted, found = (sorted(WAYS, key=key) for key in (self.predicted_gain, self.gain))
+        order = "as predicted" if predicted == found else "not as predicted"
+        return [
+            "| way | predicted, ms | processor, s | gain | predicted gain | start of one training, s | trainings |",
+            "|---|---|---|---|---|---|---|",
+            *(
+                f"| {name} | {self.predicted_ms[way]:.1f} | {self.spent_s[way]:.1f} | {self.gain(way):.2f} "
+                f"| {self.predicted_gain(way):.2f} | {self.start_s[way]:.1f} | {len(RATES) // way[1]} |"
+                for way, name in WAYS.items()
+            ),
+            "",
+            f"Below its aim: {', '.join(missed) or 'none'}. Order of the ways: {order}. The last losses of a variant",
+            f"differ by at most {self.furthest:.1e} between the ways.",
+            "",
+        ]
 
 
 def main() -> None:
     """Train in each way, and write the result."""
     parser = argparse.ArgumentParser(description="Compare ways to train variants.")
     parser.add_argument("--steps", type=int, default=120, help="steps of each training; default: 120")
-    steps: int = parser.parse_args().steps
+    parser.add_argument(
+        "--movielens", type=Path, metavar="FOLDER", help="the data set; default: synthetic samples only"
+    )
+    options = parser.parse_args()
     load = os.getloadavg()[0]
+    sections = ["## Synthetic samples, 26 tables", "", *measured(synthetic_spec(options.steps), options.steps).lines()]
+    if options.movielens is not None:
+        spec = movielens_spec(options.movielens.resolve())
+        sections += ["## MovieLens-100K", "", *measured(spec, options.steps).lines()]
+    lines = [
+        "# Ways to train four variants on two processes of a CPU",
+        "",
+        f"Machine: {cpu_model()}, {os.cpu_count()} cores, load {load:.1f} to {os.getloadavg()[0]:.1f}.",
+        "",
+        f"{GLOBAL_BATCH:,} samples a step, {options.steps} steps, without evaluation, four learning rates of the dense",
+        "part. Processor seconds of all processes of a way, less those of trainings of one step, their start; by the",
+        "clock a busy machine would say nothing. Predicted: a step of all four, as `neuroshard sweep` prices it by",
+        "cost models of this CPU. Gain: over one after the other. Aims: 1.4 for parts and for together, 1.6 for both.",
+        "",
+        *sections,
+        "μ-TWO (Purandare et al., MLSys 2023) publishes up to 3 times the speed for models fused on one GPU, whose",
+        "launches and idle time they share. A core has neither: what is saved here is reading once, exchanges, and",
+        "Python's part of a step.",
+    ]
+    print(write_result("variants", lines, hardware=hardware_slug(), packages=("torch", "torchrec", "fbgemm-gpu-cpu")))
+
+
+def synthetic_spec(steps: int) -> dict[str, Any]:
+    """Return the spec of a job on synthetic samples."""
+    tables = [{"name": f"t{place}", "numEmbeddings": 1000 * (1 + place % 7), "embeddingDim": 16} for place in range(26)]
+    return {
+        "model": {"embeddingTables": tables, "denseArchLayerSizes": [64], "overArchLayerSizes": [64]},
+        "data": {"numSamples": 2 * steps * GLOBAL_BATCH, "validationPercent": 0},
+    }
+
+
+def movielens_spec(folder: Path) -> dict[str, Any]:
+    """Return the spec of the example, without its evaluations, on a folder with the data set."""
+    spec = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))["spec"]
+    return {"model": spec["model"], "data": {**spec["data"], "path": str(folder), "validationPercent": 0}}
+
+
+def measured(spec: dict[str, Any], steps: int) -> Measured:
+    """Train a job in each way, and return the times."""
     with TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        base = yaml.safe_load(written_job(folder).read_text(encoding="utf-8"))
+        base = {
+            "apiVersion": "training.neuroshard.dev/v1alpha1",
+            "kind": "DLRMTrainingJob",
+            "metadata": {"name": "small"},
+            "spec": {**spec, "experimental": {"data": {"readerProcesses": 0}}},
+        }
+        predicted_ms = predicted(folder, base)
         start_s = {way: trained(folder, base, way, RATES[: way[1]], steps=1)[0] for way in WAYS}
         spent_s, losses = dict.fromkeys(WAYS, 0.0), {way: dict[str, float]() for way in WAYS}
         for number in range(len(RATES)):
@@ -52,30 +147,25 @@ def main() -> None:
                 spent_s[way] += taken_s - start_s[way]
                 losses[way] |= found
     furthest = max(abs(losses[way][rate] - losses[ONE_BY_ONE][rate]) for way in WAYS for rate in RATES)
-    lines = [
-        "# Ways to train four variants on two processes of a CPU",
-        "",
-        f"Machine: {cpu_model()}, {os.cpu_count()} cores, load {load:.1f}.",
-        "",
-        f"26 tables of 16 columns, {GLOBAL_BATCH:,} synthetic samples a step, {steps} steps, without evaluation, four",
-        "learning rates of the dense part. Processor seconds of all processes of a way, less those of trainings of one",
-        "step, their start; by the clock a busy machine would say nothing. Gain: over one after the other.",
-        "",
-        "| way | processor, s | gain | start of one training, s | trainings |",
-        "|---|---|---|---|---|",
-        *(
-            f"| {name} | {spent_s[way]:.1f} | {spent_s[ONE_BY_ONE] / spent_s[way]:.2f} | {start_s[way]:.1f} "
-            f"| {len(RATES) // way[1]} |"
-            for way, name in WAYS.items()
-        ),
-        "",
-        f"The last losses of a variant differ by at most {furthest:.1e} between the ways.",
-        "",
-        "μ-TWO (Purandare et al., MLSys 2023) publishes up to 3 times the speed for models fused on one GPU, whose",
-        "launches and idle time they share. A core has neither: what is saved here is reading once, exchanges, and",
-        "Python's part of a step.",
-    ]
-    print(write_result("variants", lines, hardware=hardware_slug(), packages=("torch", "torchrec", "fbgemm-gpu-cpu")))
+    return Measured(predicted_ms=predicted_ms, spent_s=spent_s, start_s=start_s, furthest=furthest)
+
+
+def predicted(folder: Path, base: dict[str, Any]) -> dict[Way, float]:
+    """Return the price of each way as ``neuroshard sweep --run`` has it: its trainings are of one step."""
+    spec = {
+        **base["spec"],
+        "model": {**base["spec"]["model"], "batchSizePerDevice": GLOBAL_BATCH // PROCESSES},
+        "profiler": {"budgetSeconds": 60},
+        "trainer": {"numProcPerNode": PROCESSES},
+        "training": {"maxSteps": 1},
+    }
+    job = folder / "priced.yaml"
+    job.write_text(yaml.safe_dump({**base, "spec": spec}), encoding="utf-8")
+    asked = ("--devices", str(PROCESSES), "--set", f"spec.training.denseLearningRate={','.join(RATES)}")
+    command = [NEUROSHARD, "sweep", str(job), *asked, "--out", str(folder / "sweep"), "--run", "--json"]
+    ended, _ = run_timed(command, capture_output=True, text=True, check=True)
+    found = json.loads(ended.stdout)["ways"]
+    return {(way["sizes"][0], way["together"]): way["total_ms"] for way in found if len(set(way["sizes"])) == 1}
 
 
 def trained(

@@ -1,8 +1,10 @@
-"""The choice of a sweep: each variant priced on each part of the devices, and the division that takes least time.
+"""The choice of a sweep: each job priced on each part of the devices, and the division that takes least time.
 
-A variant keeps the job's global batch, so that a part of fewer devices has more samples on each of them.
+A job trains one variant, or a set of them together. It keeps the global batch, so that a part of fewer devices has more
+samples on each of them.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,18 +27,23 @@ from neuroshard_report.explain.divisions import Division, PartTimes, Room, best_
 
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import request_of
+from neuroshard_dlrm.variant_sets import SweepJob, single_jobs
 from neuroshard_dlrm.variants import Variant
 
 _DIVISIBLE = ("cpu", "memory", "ephemeral-storage")
 """Resources of a pod that a part has in proportion to its devices."""
 
 
+_LEAST_GAIN = 0.02
+"""Of sets over single variants: one trainer's failure is that of its whole set."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PricedPart:
-    """A variant on a part of the devices."""
+    """A job on a part of the devices."""
 
     count: DeviceCount | None
-    """Its plan, or the reason that there is none. None: the variant is not possible on that many devices."""
+    """Its plan, or the reason that there is none. None: the job is not possible on that many devices."""
     problem: str | None
     """None: there is a plan."""
 
@@ -56,8 +63,10 @@ class PricedPart:
 class Way:
     """One way to divide the devices among all variants."""
 
+    jobs: tuple[SweepJob, ...]
+    """Of one variant each, or of sets."""
     division: Division | None
-    """Times in milliseconds for a step of each variant. None: it is not possible."""
+    """Of the jobs; times in milliseconds for a step of each. None: it is not possible."""
     size: int | None
     """Devices of each part. None: parts differ."""
     memory_share: float | None
@@ -72,21 +81,27 @@ class SweepChoice:
 
     room: Room
     device_type: str
-    prices: tuple[tuple[PricedPart, ...], ...]
-    """By variant, then by ``room.sizes``."""
     ways: tuple[Way, ...]
-    """By the size of the parts; the mixed one last, if it is chosen."""
+    """Single variants by the size of the parts, the mixed one after them, if it is best; then the best way of sets of
+    each size."""
     chosen: Way
+    parts: tuple[PricedPart, ...]
+    """The chosen way's jobs on their parts."""
 
     @property
     def one_after_other_ms(self) -> float | None:
         """A step of each variant on all devices. None: one does not fit."""
-        division = next(way.division for way in self.ways if way.size == self.room.num_devices)
+        division = next(way.division for way in self.ways if way.size == self.room.num_devices)  # singles come first
         return None if division is None else division.total
 
     @property
+    def jobs(self) -> tuple[SweepJob, ...]:
+        """The chosen jobs."""
+        return self.chosen.jobs
+
+    @property
     def sizes(self) -> dict[int, int]:
-        """Devices of each variant, by its place, as chosen."""
+        """Devices of each chosen job, by its place."""
         assert self.chosen.division is not None, "it is possible"
         return self.chosen.division.sizes
 
@@ -95,9 +110,11 @@ class SweepChoice:
         whole_ms = self.one_after_other_ms
         return None if way.division is None or whole_ms is None else whole_ms / way.division.total
 
-    def chosen_part(self, variant: int) -> PricedPart:
-        """Return a variant on its chosen part."""
-        return self.prices[variant][self.room.sizes.index(self.sizes[variant])]
+
+Asked = Callable[[SweepJob, int], PlanRequest | str]
+"""The request of a job on a part of that many devices, or the reason that there is none."""
+Planned = Callable[[list[PlanRequest]], Mapping[int, DeviceCount]]
+"""The result of each of some requests, by its place."""
 
 
 def require_sweepable(file: JobFile) -> None:
@@ -165,95 +182,172 @@ def on_part(file: JobFile, size: int, room: Room) -> JobFile:
     return replace(file, job=job, document=changed)
 
 
-def part_requests(
-    variants: Sequence[Variant], options: RequestOptions, topology: Topology, room: Room
-) -> list[list[PlanRequest | str]]:
-    """Return the request of each variant on a part of each size, or the reason that there is none.
+def part_requests(options: RequestOptions, topology: Topology, room: Room) -> Asked:
+    """Return a function to the request of a job on a part.
 
     Args:
-        variants: of one job.
         options: those of the request but devices and fields of the job.
         topology: all devices.
         room: the same as they are divided.
     """
 
-    def asked(variant: Variant, size: int) -> PlanRequest | str:
+    def asked(job: SweepJob, size: int) -> PlanRequest | str:
         nodes = max(1, size // room.devices_per_node)
         part = topology.model_copy(update={"num_nodes": nodes, "devices_per_node": size // nodes})
         try:
-            file = on_part(variant.file, size, room)
+            found = on_part(job.priced, size, room)
             on = replace(options, devices=part, device_type=None)
-            request = request_of(file, on, algorithm=None, with_dense_of_jobs=True)
+            request = request_of(found, on, algorithm=None, with_dense_of_jobs=True)
         except (CommandError, DocumentError) as error:
             return str(error)
-        # Variants of equal tables are planned once.
+        # Jobs of equal tables are planned once.
         return request.model_copy(update={"tables": request.tables.model_copy(update={"name": options.tables})})
 
-    return [[asked(variant, size) for size in room.sizes] for variant in variants]
+    return asked
 
 
 def chosen_division(
     variants: Sequence[Variant],
-    requests: Sequence[Sequence[PlanRequest | str]],
+    sets: Sequence[tuple[SweepJob, ...]],
     room: Room,
     *,
     device_type: str,
-    planned: Callable[[list[PlanRequest]], Mapping[int, DeviceCount]],
+    asked: Asked,
+    planned: Planned,
 ) -> SweepChoice:
-    """Price all variants on all parts, and return the division with the least time for a step of each.
+    """Price all jobs on all parts, and return the division with the least time for a step of each variant.
 
     Args:
         variants: of one job.
-        requests: of `part_requests`.
+        sets: of `sets_in`.
         room: the devices.
         device_type: of the devices.
-        planned: returns the result of each of some requests, by its place.
+        asked: of `part_requests`.
+        planned: plans requests.
 
     Raises:
         CommandError: a variant is not a job on any part, as without the file of a counted dense part.
         InfeasibleError: a variant has no plan on any part.
     """
-    distinct: list[PlanRequest] = []
-    for each in (request for row in requests for request in row if isinstance(request, PlanRequest)):
-        if each not in distinct:
-            distinct.append(each)
-    counts = planned(distinct)
-
-    def priced(request: PlanRequest | str) -> PricedPart:
-        if isinstance(request, str):
-            return PricedPart(count=None, problem=request)
-        count = counts[distinct.index(request)]
-        return PricedPart(count=count, problem=count.problem)
-
-    prices = tuple(tuple(map(priced, row)) for row in requests)
+    singles = single_jobs(variants)
+    prices = _priced([{size: asked(job, size) for size in room.sizes} for job in singles], room, planned)
     for variant, row in zip(variants, prices, strict=True):
         if all(part.count is None for part in row):
             raise CommandError(f"variant {variant.text}: {row[-1].problem}")
         if all(part.step_ms is None for part in row):
             raise InfeasibleError(f"variant {variant.text}: has no plan on {room.sizes[-1]} devices: {row[-1].problem}")
+    ways = _ways(singles, prices, room)
+    best = _best(ways)
+    priced_jobs = [(singles, prices)]
+    for jobs in () if _is_one_turn(best) else sets:
+        at_most_ms = _total(best) * (1 - _LEAST_GAIN)
+        sizes = [size for size in room.sizes if _least_ms(jobs, prices, size, room) < at_most_ms]
+        if not sizes:
+            continue
+        of_sets = _priced([{size: asked(job, size) for size in sizes} for job in jobs], room, planned)
+        priced_jobs.append((jobs, of_sets))
+        ways.append(_best(_ways(jobs, of_sets, room)))
+    single_ms = _total(best)
+    faster = [way for way in ways if len(way.jobs) < len(variants) and _total(way) < single_ms * (1 - _LEAST_GAIN)]
+    chosen = _best(faster or [best])
+    assert chosen.division is not None, "each variant has a plan"
+    parts = next(parts for jobs, parts in priced_jobs if jobs == chosen.jobs)
+    return SweepChoice(
+        room=room,
+        device_type=device_type,
+        ways=tuple(ways),
+        chosen=chosen,
+        parts=tuple(parts[place][room.sizes.index(size)] for place, size in sorted(chosen.division.sizes.items())),
+    )
+
+
+def _priced(
+    requests: Sequence[Mapping[int, PlanRequest | str]], room: Room, planned: Planned
+) -> list[tuple[PricedPart, ...]]:
+    """Return the price of each job on each part, those that were not asked for without a plan and without a problem."""
+    distinct: list[PlanRequest] = []
+    for each in (request for row in requests for request in row.values()):
+        if isinstance(each, PlanRequest) and each not in distinct:
+            distinct.append(each)
+    counts = planned(distinct)
+
+    def priced(request: PlanRequest | str | None) -> PricedPart:
+        if not isinstance(request, PlanRequest):
+            return PricedPart(count=None, problem=request)
+        count = counts[distinct.index(request)]
+        return PricedPart(count=count, problem=count.problem)
+
+    return [tuple(priced(row.get(size)) for size in room.sizes) for row in requests]
+
+
+def _is_one_turn(way: Way) -> bool:
+    """Return whether all jobs train at once. Then sets on larger parts would add exchanges, and share nothing else."""
+    return way.division is not None and all(turn.begin == 0 for turn in way.division.turns)
+
+
+def _least_ms(jobs: Sequence[SweepJob], singles: Sequence[Sequence[PricedPart]], size: int, room: Room) -> float:
+    """Return a lower bound for a step of all variants: no set is faster than its slowest variant alone.
+
+    Args:
+        jobs: sets.
+        singles: prices of the variants alone.
+        size: of the parts.
+        room: the devices.
+    """
+    parts = room.num_devices // size
+    if parts > len(jobs):
+        return math.inf  # some parts would have no job
+    place = room.sizes.index(size)
+    alone = [singles[number][place].step_ms for job in jobs for number in job.variants]
+    if None in alone:
+        return math.inf  # with others it has no more room
+    slowest = [max(singles[number][place].step_ms or 0 for number in job.variants) for job in jobs]
+    return math.ceil(len(jobs) / parts) * min(slowest)
+
+
+def _ways(jobs: tuple[SweepJob, ...], prices: Sequence[Sequence[PricedPart]], room: Room) -> list[Way]:
+    """Return the ways of jobs on parts of one size, by that size, and the mixed one last, if it is better."""
     times: list[PartTimes] = [[part.step_ms for part in row] for row in prices]
-    ways = [_equal_way(prices, times, size, room) for size in room.sizes]
+    sizes = [size for place, size in enumerate(room.sizes) if any(_is_priced(row[place]) for row in prices)]
+    ways = [_equal_way(jobs, prices, times, size, room) for size in sizes]
     best = best_division(times, room)
-    assert best is not None, "each variant has a plan"
-    chosen = next((way for way in ways if way.division is not None and way.division.total <= best.total), None)
-    if chosen is None:
-        memory = max(prices[variant][room.sizes.index(size)].memory_share or 0 for variant, size in best.sizes.items())
-        chosen = Way(division=best, size=None, memory_share=memory, problem=None)
-        ways.append(chosen)
-    return SweepChoice(room=room, device_type=device_type, prices=prices, ways=tuple(ways), chosen=chosen)
+    if best is None or any(way.division is not None and way.division.total <= best.total for way in ways):
+        return ways
+    memory = max(prices[job][room.sizes.index(size)].memory_share or 0 for job, size in best.sizes.items())
+    return [*ways, Way(jobs=jobs, division=best, size=None, memory_share=memory, problem=None)]
 
 
-def _equal_way(prices: Sequence[Sequence[PricedPart]], times: Sequence[PartTimes], size: int, room: Room) -> Way:
+def _is_priced(part: PricedPart) -> bool:
+    return part.count is not None or part.problem is not None
+
+
+def _best(ways: Sequence[Way]) -> Way:
+    """Return the way with the least time; of equal ones the first; without any, the one on the largest parts."""
+    possible = [way for way in ways if way.division is not None]
+    return min(possible, key=_total) if possible else ways[-1]
+
+
+def _total(way: Way) -> float:
+    return math.inf if way.division is None else way.division.total
+
+
+def _equal_way(
+    jobs: tuple[SweepJob, ...],
+    prices: Sequence[Sequence[PricedPart]],
+    times: Sequence[PartTimes],
+    size: int,
+    room: Room,
+) -> Way:
     place = room.sizes.index(size)
     division = equal_division(times, size, room)
     parts = [row[place] for row in prices]
     if division is None:
         absent = [part.problem for part in parts if part.problem is not None]
-        fitting = len(parts) - len(absent)
-        some = f"{fitting} of {len(parts)} variants fit; " if fitting else ""
-        return Way(division=None, size=size, memory_share=None, problem=some + without_hint(absent[0]))
+        fitting = sum(len(job.variants) for job, part in zip(jobs, parts, strict=True) if part.problem is None)
+        some = f"{fitting} of {sum(len(job.variants) for job in jobs)} variants fit; " if fitting else ""
+        return Way(jobs=jobs, division=None, size=size, memory_share=None, problem=some + without_hint(absent[0]))
     shares = [part.memory_share or 0 for part in parts]
-    return Way(division=division, size=size, memory_share=max(shares), problem=None)
+    return Way(jobs=jobs, division=division, size=size, memory_share=max(shares), problem=None)
 
 
 def _of_part(name: str, amount: int | str, gpus: str, share: tuple[int, int]) -> int | str:

@@ -38,6 +38,8 @@ FREE_FIELDS: Final = (
     "spec.training.seed",
 )
 """Fields that a variant may have of its own, with all fields below them."""
+_SEED: Final = "spec.training.seed"
+"""Of the initial weights: the samples stay, and their order."""
 _NUMBER_LENGTH: Final = len("-00")
 
 
@@ -148,14 +150,24 @@ def value_text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
 
 
+def with_metadata(file: JobFile, *, name: str, text: str) -> dict[str, Any]:
+    """Return the metadata of a job of a sweep.
+
+    Args:
+        file: the job that the sweep is of.
+        name: of the job of the sweep.
+        text: settings of its variant; of several, a line for each.
+    """
+    metadata = dict(file.document.get("metadata") or {})
+    labels = {**(metadata.get("labels") or {}), SWEEP_LABEL: file.job.metadata.name}
+    annotations = {**(metadata.get("annotations") or {}), VARIANT_ANNOTATION: text}
+    return {**metadata, "name": name, "labels": labels, "annotations": annotations}
+
+
 def _variant(file: JobFile, settings: Settings, number: int) -> Variant:
-    sweep = file.job.metadata.name
     document = _with_values(file, settings)
-    metadata = dict(document.get("metadata") or {})
-    metadata["name"] = f"{sweep}-{number:02}"
-    metadata["labels"] = {**(metadata.get("labels") or {}), SWEEP_LABEL: sweep}
-    metadata["annotations"] = {**(metadata.get("annotations") or {}), VARIANT_ANNOTATION: _text(settings)}
-    document["metadata"] = metadata
+    name = f"{file.job.metadata.name}-{number:02}"
+    document["metadata"] = with_metadata(file, name=name, text=_text(settings))
     job = DLRMTrainingJob.from_data(document, where=f"{file.path} with {_text(settings)}")
     found = JobFile(path=file.path, job=job, document=document, config_maps=file.config_maps)
     return Variant(settings=settings, file=found)
@@ -163,6 +175,8 @@ def _variant(file: JobFile, settings: Settings, number: int) -> Variant:
 
 def _with_values(file: JobFile, settings: Settings) -> dict[str, Any]:
     fields = {path: value for path, value in settings.items() if path != WIDTHS}
+    if _SEED in fields:
+        fields["spec.experimental.data.seed"] = file.job.spec.sample_seed
     document = with_settings(copy.deepcopy(dict(file.document)), fields)
     if WIDTHS in settings:
         tables = document["spec"]["model"].get("embeddingTables")

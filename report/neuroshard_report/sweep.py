@@ -16,7 +16,9 @@ class SweepWay:
     """One way to divide devices among variants."""
 
     sizes: tuple[int, ...]
-    """Devices of each variant's part, in the variants' order."""
+    """Devices of each job's part, in the jobs' order."""
+    together: int = 1
+    """Most variants that one job trains."""
     total_ms: float | None
     """Time for a step of each variant. None: the way is not possible."""
     gain: float | None
@@ -33,6 +35,10 @@ class VariantResult:
     """One variant, and what its training reached so far."""
 
     job: str
+    variant: str | None = None
+    """Its name in a job that trains several. None: the job is the variant."""
+    number: int = 0
+    """Its place in the sweep."""
     settings: Mapping[str, str]
     """Values by the short names of the fields that differ."""
     state: str = "waiting"
@@ -53,6 +59,11 @@ class VariantResult:
     page: str | None = None
     """Relative path of its run's page. None: there is none."""
 
+    @property
+    def name(self) -> str:
+        """Job, and variant where the job has several."""
+        return self.job if self.variant is None else f"{self.job}/{self.variant}"
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SweepView:
@@ -69,6 +80,8 @@ class SweepView:
     """Whether the times have a dense part in them."""
     warnings: tuple[str, ...] = ()
     """Of the plans of the chosen parts, each once."""
+    without_sets: str | None = None
+    """Why variants do not train together. None: they may."""
 
     @property
     def is_simulated(self) -> bool:
@@ -96,6 +109,8 @@ class SweepView:
         found += [
             ("not possible", f"{way_text(way, self.num_devices)}: {way.problem}") for way in self.ways if way.problem
         ]
+        if self.without_sets is not None:
+            found.append(("not possible", f"variants together in one trainer: {self.without_sets}"))
         return [*found, *(("warning", text) for text in self.warnings)]
 
     def described(self) -> dict[str, object]:
@@ -109,19 +124,23 @@ class SweepView:
             "ways": [asdict(way) for way in self.ways],
             "variants": [asdict(result) for result in best_first(self.results)],
             "warnings": list(self.warnings),
+            "without_sets": self.without_sets,
         }
 
 
 def way_text(way: SweepWay, num_devices: int) -> str:
-    """Return a way in words: how many variants train on how many devices."""
+    """Return a way in words: how many variants, or sets of them, train on how many devices."""
+    if way.together > 1 and len(way.sizes) == 1:
+        return f"all together on {format_devices(way.sizes[0])}"
+    sets = f"sets of {way.together}: " if way.together > 1 else ""
     if set(way.sizes) == {num_devices}:
-        return f"one after the other on {num_devices}"
+        return f"{sets}one after the other on {num_devices}"
     numbers = {size: way.sizes.count(size) for size in sorted(set(way.sizes))}
     if len(numbers) > 1:
-        return ", ".join(f"{count} on {format_devices(size)} each" for size, count in numbers.items())
+        return sets + ", ".join(f"{count} on {format_devices(size)} each" for size, count in numbers.items())
     [(size, count)] = numbers.items()
     at_once = min(count, num_devices // size)
-    return f"{at_once} at a time on {format_devices(size)} each"
+    return f"{sets}{at_once} at a time on {format_devices(size)} each"
 
 
 def best_first(results: Sequence[VariantResult]) -> list[VariantResult]:
@@ -142,7 +161,7 @@ def result_columns(results: Sequence[VariantResult]) -> tuple[str, ...]:
 def result_row(result: VariantResult) -> tuple[str, ...]:
     """Return the cells of a variant."""
     return (
-        result.job,
+        result.name,
         *result.settings.values(),
         "" if result.normalized_entropy is None else f"{result.normalized_entropy:.4f}",
         "" if result.auc is None else f"{result.auc:.4f}",

@@ -259,15 +259,20 @@ def test_the_status_as_json_is_the_resources_own(neuroshard: Any, kubectl: Kubec
 
 
 def test_the_variants_of_a_sweep_are_listed_best_first(neuroshard: Any, kubectl: Kubectl) -> None:
-    """By the label that `neuroshard sweep` gives their jobs, with the metrics of their trainers."""
-    entropies = {"shop-00": "0.9", "shop-01": None, "shop-02": "0.8"}
+    """By the label that `neuroshard sweep` gives their jobs, with the metrics of their trainers, of each in a set."""
+    entropies = {"shop-00": "0.9", "shop-01": None, "shop-02": "0.8", "shop-03": "0.5"}
     for name, entropy in {**entropies, "other": "0.1"}.items():
         job = job_data(name, trainer={"numProcPerNode": 2})
         if name != "other":
             job["metadata"]["labels"] = {"training.neuroshard.dev/sweep": "shop"}
             job["metadata"]["annotations"] = {"training.neuroshard.dev/variant": f"seed={name[-1]}"}
-        kubectl.create(job)
         metrics = [] if entropy is None else [{"name": "normalized_entropy", "value": entropy}]
+        if name == "shop-03":
+            job["spec"]["variants"] = [{"name": "v03"}, {"name": "v04"}]
+            job["metadata"]["annotations"] = {"training.neuroshard.dev/variant": "seed=3\nseed=4"}
+            own = {"v03": "0.5", "v04": "0.7"}
+            metrics += [{"name": f"{each}/normalized_entropy", "value": value} for each, value in own.items()]
+        kubectl.create(job)
         running = {"name": "Running", "state": "Succeeded", "startTime": T0, "completionTime": T1}
         status = {
             "stage": "Failed" if entropy is None else "Succeeded",
@@ -285,15 +290,17 @@ def test_the_variants_of_a_sweep_are_listed_best_first(neuroshard: Any, kubectl:
     lines = [line.split() for line in text.out.splitlines()]
 
     assert (text.code, text.err) == (0, "")
-    assert lines[1:4] == [
+    assert lines[1:6] == [
+        ["shop-03/v03", "seed=3", "0.5000", "123", "Succeeded"],
+        ["shop-03/v04", "seed=4", "0.7000", "123", "Succeeded"],
         ["shop-02", "seed=2", "0.8000", "123", "Succeeded"],
         ["shop-00", "seed=0", "0.9000", "123", "Succeeded"],
         ["shop-01", "seed=1", "123", "Failed"],
     ]
     assert "shop-01  the loss is not finite" in text.out
     found = json.loads(data.out)
-    assert [each["job"] for each in found] == ["shop-02", "shop-00", "shop-01"]
-    assert (found[0]["normalized_entropy"], found[0]["num_devices"], found[0]["auc"]) == (0.8, 2, None)
+    assert [each["number"] for each in found] == [3, 4, 2, 0, 1]
+    assert (found[2]["normalized_entropy"], found[2]["num_devices"], found[2]["auc"]) == (0.8, 2, None)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,9 @@ from neuroshard_trainer.dense_profile import dense_profile
 from support.builders import job_data
 from support.cli.searches import QUICK_WORK
 
+GROUPS: dict[str, Any] = {"planner": {"shardingGroups": {"sizes": [2]}}, "trainer": {"numProcPerNode": 4}}
+ALONE: dict[str, Any] = {"training": {"communication": {"policy": "Auto"}}}
+"""Parts of a job whose variants do not train together."""
 RATES = ("--set", "spec.training.denseLearningRate=0.001,0.002,0.004")
 ON_TWO = ("--devices", 2, "--device-type", "h100-80gb")
 
@@ -39,13 +42,9 @@ def test_each_way_has_the_price_of_the_plans_of_its_parts(job_file: Path, tmp_pa
     out = tmp_path / "sweep"
 
     found = json.loads(neuroshard("sweep", job_file, *ON_TWO, *RATES, "--out", out, "--json").out)
-    step_ms = {}
-    for count in (1, 2):
-        options = ("--devices", count, "--device-type", "h100-80gb", "--batch-size", 2 * 8192 // count)
-        plan = json.loads(neuroshard("plan", job_file, *options, "--json").out)
-        step_ms[count] = plan["step"]["total_ms"]
+    step_ms = planned_ms(job_file, neuroshard)
 
-    single, whole, *mixed = found["ways"]
+    single, whole, *mixed = [way for way in found["ways"] if way["together"] == 1]
     assert single["total_ms"] == pytest.approx(2 * step_ms[1])
     assert whole["total_ms"] == pytest.approx(3 * step_ms[2])
     assert (single["sizes"], whole["sizes"]) == ([1, 1, 1], [2, 2, 2])
@@ -55,6 +54,24 @@ def test_each_way_has_the_price_of_the_plans_of_its_parts(job_file: Path, tmp_pa
         assert way["total_ms"] == pytest.approx(step_ms[1] + step_ms[2])
     [chosen] = [way for way in found["ways"] if way["is_chosen"]]
     assert chosen["total_ms"] == min(way["total_ms"] for way in found["ways"])
+
+
+def planned_ms(job_file: Path, neuroshard: Any) -> dict[int, float]:
+    """Return the predicted step of a job on parts of one and of two devices."""
+    found = {}
+    for count in (1, 2):
+        options = ("--devices", count, "--device-type", "h100-80gb", "--batch-size", 2 * 8192 // count)
+        found[count] = json.loads(neuroshard("plan", job_file, *options, "--json").out)["step"]["total_ms"]
+    return found
+
+
+def test_a_job_is_written_for_each_variant(tmp_path: Path, neuroshard: Any) -> None:
+    """With its part, batch, label, and settings."""
+    out = tmp_path / "sweep"
+    path = written(tmp_path / "shop.yaml", **ALONE)
+    found = json.loads(neuroshard("sweep", path, *ON_TWO, *RATES, "--out", out, "--json").out)
+
+    [chosen] = [way for way in found["ways"] if way["is_chosen"]]
     jobs = [read_job_file(path) for path in sorted(out.glob("*.yaml"))]
     assert [job.job.metadata.name for job in jobs] == ["shop-00", "shop-01", "shop-02"]
     assert [job.job.spec.trainer.world_size for job in jobs] == chosen["sizes"]
@@ -63,13 +80,48 @@ def test_each_way_has_the_price_of_the_plans_of_its_parts(job_file: Path, tmp_pa
         assert job.job.spec.model.batch_size_per_device * job.job.spec.trainer.world_size == 2 * 8192
         assert job.job.metadata.labels == {"training.neuroshard.dev/sweep": "shop"}
         assert set(job.config_maps) == {"other"}
+    assert "with 2 variants in one job: spec: variants: the guard of narrow types" in found["without_sets"]
+
+
+def test_variants_that_outnumber_the_devices_train_together(job_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+    """Those that may be in one trainer. A set has the price of its own plan, and the name of its first variant."""
+    out = tmp_path / "sweep"
+    both = (*RATES, "--set", "spec.training.denseOptimizer=Adam,SGD")
+    command = ("sweep", job_file, "--devices", 1, "--device-type", "h100-80gb", *both, "--out", out, "--json")
+    found, second = (json.loads(neuroshard(*command).out) for _ in range(2))
+
+    [chosen] = [way for way in found["ways"] if way["is_chosen"]]
+    assert (chosen["together"], chosen["sizes"]) == (3, [1, 1])
+    assert [path.name for path in sorted(out.glob("*.yaml"))] == ["shop-00.yaml", "shop-01.yaml"]
+    job = read_job_file(out / "shop-01.yaml").job
+    assert job.spec.training.dense_optimizer == "SGD"
+    assert [each.name for each in job.spec.variants or ()] == ["v01", "v03", "v05"]
+    plan = json.loads(neuroshard("plan", out / "shop-01.yaml", "--device-type", "h100-80gb", "--json").out)
+    assert chosen["total_ms"] == pytest.approx(2 * plan["step"]["total_ms"])
+    order = sorted(found["variants"], key=lambda each: each["number"])
+    assert [(each["job"], each["variant"]) for each in order] == [
+        (f"shop-0{number % 2}", f"v0{number}") for number in range(6)
+    ]
+    assert second == found
+
+
+def test_the_jobs_of_an_earlier_choice_go(tmp_path: Path, neuroshard: Any) -> None:
+    """As `kubectl apply` would train their variants twice."""
+    path, out = written(tmp_path / "shop.yaml", **ALONE), tmp_path / "sweep"
+    command = ("sweep", path, "--devices", 1, "--device-type", "h100-80gb", *RATES, "--out", out)
+    assert neuroshard(*command).code == 0
+    assert len(list(out.glob("*.yaml"))) == 3
+    written(path)
+    assert neuroshard(*command).code == 0
+
+    assert [each.name for each in out.glob("*.yaml")] == ["shop-00.yaml"]
 
 
 def test_the_table_and_the_page_show_gain_and_memory(tmp_path: Path, neuroshard: Any) -> None:
     """The same command again finds the folder as it left it."""
     command = (
         "sweep",
-        written(tmp_path / "shop.yaml", counts_dense=True),
+        written(tmp_path / "shop.yaml", counts_dense=True, **ALONE),
         *ON_TWO,
         *RATES,
         "--out",
@@ -99,7 +151,7 @@ def test_equal_dense_parts_are_counted_once(tmp_path: Path, neuroshard: Any, mon
 
     monkeypatch.setattr(requests, "_counted", counted)
     monkeypatch.setattr(requests, "_COUNTED", {})
-    path = written(tmp_path / "shop.yaml", counts_dense=True)
+    path = written(tmp_path / "shop.yaml", counts_dense=True, **ALONE)
     neuroshard("sweep", path, *ON_TWO, *RATES, "--out", tmp_path / "sweep")
 
     assert sorted(sizes) == [8192, 16384]
@@ -107,7 +159,7 @@ def test_equal_dense_parts_are_counted_once(tmp_path: Path, neuroshard: Any, mon
 
 def test_a_variant_that_needs_all_devices_has_them(tmp_path: Path, neuroshard: Any) -> None:
     """While the others share them; the way that is not possible has the reason."""
-    tables = [{"name": "user", "numEmbeddings": 60_000_000, "embeddingDim": 64}]
+    tables = [{"name": "user", "numEmbeddings": 72_000_000, "embeddingDim": 64}]
     path = written(tmp_path / "shop.yaml", model={"embeddingTables": tables})
     widths = ("--set", "spec.model.embeddingTables[*].embeddingDim=64,512")
     result = neuroshard("sweep", path, *ON_TWO, *widths, "--out", tmp_path / "sweep")
@@ -120,16 +172,16 @@ def test_a_variant_that_needs_all_devices_has_them(tmp_path: Path, neuroshard: A
 
 
 def test_parts_that_a_setting_does_not_go_with_are_told(tmp_path: Path, neuroshard: Any) -> None:
-    """Groups of two devices are not on a part of two; all four devices have them."""
-    planner = {"shardingGroups": {"sizes": [2]}}
-    path = written(tmp_path / "shop.yaml", planner=planner, trainer={"numProcPerNode": 4})
+    """Groups of two devices are not on a part of two; all four devices have them, and no set of variants has."""
+    path = written(tmp_path / "shop.yaml", **GROUPS)
     command = ("sweep", path, "--devices", 4, "--device-type", "h100-80gb", *RATES, "--out", tmp_path / "sweep")
     result = neuroshard(*command)
 
     assert result.code == 0
     assert "not possible  2 at a time on 2 devices each: spec.planner.shardingGroups.sizes[0]: " in result.out
     assert "one after the other on 4" in result.out
-    assert result.out.count("not possible") == 4
+    assert "not possible  variants together in one trainer: " in result.out
+    assert result.out.count("not possible") == 5
 
 
 def test_variants_without_room_are_told(tmp_path: Path, neuroshard: Any) -> None:

@@ -73,6 +73,24 @@ def test_a_sweep_trains_all_but_the_variant_that_diverges_and_repeats_none(
     assert "the loss is nan" in page
 
 
+def test_a_set_trains_on_one_device_and_each_variant_has_its_own_result(
+    job_file: Path, tmp_path: Path, neuroshard: Any
+) -> None:
+    """In one run; a variant that diverges has failed, and the other has its metrics."""
+    out = tmp_path / "sweep"
+    rates = ("--set", "spec.training.denseLearningRate=1e-3,1e30")
+    result = neuroshard("sweep", job_file, "--devices", 1, *rates, "--out", out, "--run", "--json")
+
+    assert result.code == ExitCode.JOB_FAILED
+    assert "1 of 2 variants failed: tiny-00/v01" in result.err
+    best, failed = json.loads(result.out)["variants"]
+    assert (best["job"], best["variant"], best["state"]) == ("tiny-00", "v00", "done")
+    assert 0 < best["normalized_entropy"] < 1.2
+    assert (failed["variant"], failed["state"]) == ("v01", "failed")
+    assert "its loss was not finite" in failed["problem"]
+    assert [path.name for path in out.glob("*.yaml")] == ["tiny-00.yaml"]
+
+
 def test_optuna_asks_and_is_told(job_file: Path, tmp_path: Path) -> None:
     """The example ends with the best of its trials."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

@@ -4,6 +4,7 @@ import contextlib
 import json as json_format
 import math
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -63,20 +64,22 @@ def status(  # noqa: PLR0917 - typer passes by name
 
 def _print_sweep(jobs: JobsClient, name: str, *, as_json: bool) -> None:
     """Print the variants of a sweep: their settings, metrics, and stages."""
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
 
     from neuroshard_report.sweep import best_first
     from neuroshard_report.terminal.sweep import render_results
 
-    found = [_variant(parsed(raw)) for raw in jobs.of_sweep(name)]
+    variants = (each for raw in jobs.of_sweep(name) for each in _variants(parsed(raw)))
+    found = [replace(each, number=number) for number, each in enumerate(variants)]
     if as_json:
         print_json([asdict(each) for each in best_first(found)])
         return
     print_text(render_results(found))
 
 
-def _variant(job: "DLRMTrainingJob") -> "VariantResult":
-    """Return a job of a sweep with the metrics of its status."""
+def _variants(job: "DLRMTrainingJob") -> "Iterator[VariantResult]":
+    """Yield the variants of a job of a sweep, with the metrics of its status."""
+    from neuroshard_api.documents.progress import by_variant, of_model
     from neuroshard_api.job.status import Stage, StageName
     from neuroshard_api.job.training_job import VARIANT_ANNOTATION
     from neuroshard_report.sweep import VariantResult
@@ -88,17 +91,22 @@ def _variant(job: "DLRMTrainingJob") -> "VariantResult":
     spans = [(each.start_time, each.completion_time) for each in stages if each.name is StageName.RUNNING]
     seconds = [(end - begin).total_seconds() for begin, end in spans if begin is not None and end is not None]
     has_failed = status is not None and status.stage is Stage.FAILED
-    return VariantResult(
-        job=job.metadata.name,
-        settings={"variant": job.metadata.annotations.get(VARIANT_ANNOTATION, "")},
-        state="no status" if status is None or status.stage is None else status.stage.value,
-        num_devices=job.spec.trainer.world_size,
-        normalized_entropy=_number(metrics.get("normalized_entropy")),
-        auc=_number(metrics.get("auc")),
-        loss=_number(metrics.get("loss")),
-        seconds=next(iter(seconds), None),
-        problem=status.message if status is not None and has_failed else None,
-    )
+    texts = job.metadata.annotations.get(VARIANT_ANNOTATION, "").splitlines()
+    names: list[str | None] = [each.name for each in job.spec.variants or ()]
+    for place, name in enumerate(names or [None]):
+        own = of_model(metrics) if name is None else by_variant(metrics).get(name, {})
+        yield VariantResult(
+            job=job.metadata.name,
+            variant=name,
+            settings={"variant": next(iter(texts[place:]), "")},
+            state="no status" if status is None or status.stage is None else status.stage.value,
+            num_devices=job.spec.trainer.world_size,
+            normalized_entropy=_number(own.get("normalized_entropy")),
+            auc=_number(own.get("auc")),
+            loss=_number(own.get("loss")),
+            seconds=next(iter(seconds), None),
+            problem=status.message if status is not None and has_failed else None,
+        )
 
 
 def _number(text: str | None) -> float | None:

@@ -88,15 +88,15 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     folder.require_for(variants)
     with folder.runs.locked():
         options = RequestOptions(tables=str(job), device_type=device_type, bundle=bundle, dense=dense)
-        choice, models = _chosen(file, variants, options, folder, devices=devices, is_run=run, quiet=json)
+        choice, models, without_sets = _chosen(file, variants, options, folder, devices=devices, is_run=run, quiet=json)
         _write_jobs(variants, choice, folder)
-        results = SweepResults(file, variants, choice, folder)
+        results = SweepResults(file, variants, choice, folder, without_sets=without_sets)
         write_file(folder.page, results.page())
         if not json:
             print_text(render_ways(results.view()))
         if run:
             try:
-                _train(variants, choice, folder, results, models=models, root=root)
+                _train(choice, folder, results, models=models, root=root)
             except KeyboardInterrupt:
                 say(f"interrupted; run the same command again to resume: {folder.path}")
                 raise
@@ -105,8 +105,8 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     elif run:
         print_text("")
         print_text(render_results(results.view().results))
-    _say_what_is_next(folder, variants, is_run=run, quiet=json)
-    failed = [each.job for each in results.view().results if each.state == "failed"]
+    _say_what_is_next(folder, choice, is_run=run, quiet=json)
+    failed = [each.name for each in results.view().results if each.state == "failed"]
     if run and failed:
         raise CommandError(
             f"{len(failed)} of {len(variants)} variants failed: {', '.join(failed)}"
@@ -155,8 +155,8 @@ def _chosen(
     devices: int,
     is_run: bool,
     quiet: bool,
-) -> "tuple[SweepChoice, Path]":
-    """Return the choice, and the bundle that it was made with."""
+) -> "tuple[SweepChoice, Path, str | None]":
+    """Return the choice, the bundle that it was made with, and why variants do not train together, or None."""
     from dataclasses import replace
 
     from neuroshard_costs.bundle import bundled_root
@@ -164,6 +164,7 @@ def _chosen(
     from neuroshard_dlrm.devices import find_bundle
     from neuroshard_dlrm.requests import request_of
     from neuroshard_dlrm.sweeps import chosen_division, part_requests
+    from neuroshard_dlrm.variant_sets import sets_in
     from neuroshard_report.explain.divisions import Room
     from neuroshard_report.terminal.progress import activity
 
@@ -179,8 +180,8 @@ def _chosen(
         models, topology = measured_models(file, folder.runs, given=models, devices=devices)
         options = replace(options, bundle=models)
     else:
-        asked = replace(options, devices=devices, bundle=None, dense=None)
-        topology = request_of(file, asked, algorithm=None).topology
+        whole = replace(options, devices=devices, bundle=None, dense=None)
+        topology = request_of(file, whole, algorithm=None).topology
         if models is None or not models.exists():
             models = bundled_root() / (topology.device.name if models is None else models.name)
     found = find_bundle(options.bundle, topology.device)
@@ -190,28 +191,33 @@ def _chosen(
             f"--devices: {devices} {topology.device.name} are {room.num_nodes} nodes, and --run trains on this machine"
             f"; hint: give at most {room.devices_per_node}, or apply the jobs to a cluster"
         )
+    sets, without_sets = sets_in(file, variants, room)
+    if options.dense is not None:
+        sets, without_sets = (), "--dense is the count of one variant"
+    asked = part_requests(options, topology, room)
     with activity("planning", is_silent=quiet) as shown:
-        requests = part_requests(variants, options, topology, room)
 
         def planned(distinct: "list[PlanRequest]") -> "Mapping[int, DeviceCount]":
             ready = planned_counts(distinct, bundle=None if options.bundle is None else models, prices={})
             return dict(shown.of(ready, total=len(distinct), amount=lambda _: 1))
 
-        choice = chosen_division(variants, requests, room, device_type=found.manifest.device.name, planned=planned)
-    return choice, models
+        choice = chosen_division(
+            variants, sets, room, device_type=found.manifest.device.name, asked=asked, planned=planned
+        )
+    return choice, models, without_sets
 
 
 def _write_jobs(variants: "Sequence[Variant]", choice: "SweepChoice", folder: "SweepFolder") -> None:
     from neuroshard_dlrm.sweeps import moved_to, on_part
 
     folder.take(variants)
-    for place, variant in enumerate(variants):
-        part = on_part(variant.file, choice.sizes[place], choice.room)
+    for place, job in enumerate(choice.jobs):
+        part = on_part(job.file, choice.sizes[place], choice.room)
         folder.write_job(moved_to(part, folder.path))
+    folder.keep_jobs([job.name for job in choice.jobs], of=[variant.name for variant in variants])
 
 
 def _train(
-    variants: "Sequence[Variant]",
     choice: "SweepChoice",
     folder: "SweepFolder",
     results: "SweepResults",
@@ -219,14 +225,14 @@ def _train(
     models: Path,
     root: Path,
 ) -> None:
-    """Train the variants in the order of the chosen division."""
+    """Train the jobs in the order of the chosen division."""
     from neuroshard_cli.local.progress_view import RunView
     from neuroshard_cli.local.sweep_runs import NEUROSHARD, VariantRun, train_variants
 
     assert choice.chosen.division is not None, "it is possible"
     runs = []
     for turn in choice.chosen.division.turns:
-        name = variants[turn.variant].name
+        name = choice.jobs[turn.variant].name
         directory = folder.run_directory(name)
         given = {"--run-dir": directory.path, "--bundle": models, "--data-dir": root}
         words = [str(word) for option in given.items() for word in option]
@@ -241,7 +247,7 @@ def _train(
         train_variants(runs, choice.room, base=folder.runs, view=view, gpus=visible_gpus(), ended=ended)
 
 
-def _say_what_is_next(folder: "SweepFolder", variants: "Sequence[Variant]", *, is_run: bool, quiet: bool) -> None:
+def _say_what_is_next(folder: "SweepFolder", choice: "SweepChoice", *, is_run: bool, quiet: bool) -> None:
     from neuroshard_api.job.model import ONLY_LOCAL_FILE
 
     if quiet:
@@ -249,8 +255,9 @@ def _say_what_is_next(folder: "SweepFolder", variants: "Sequence[Variant]", *, i
     say(f"sweep: {folder.page}")
     if is_run:
         return
-    first, last = (folder.job_file(variants[place].name) for place in (0, -1))
-    source = variants[0].file.job.spec.model.embedding_tables_from
+    first, last = (folder.job_file(choice.jobs[place].name) for place in (0, -1))
+    source = choice.jobs[0].file.job.spec.model.embedding_tables_from
     is_local = source is not None and source.file is not None
     then = f"for a cluster: {ONLY_LOCAL_FILE}" if is_local else f"`kubectl apply -f {folder.path}` trains them"
-    say(f"written: {first} to {last.name}; {then}")
+    files = f"{first}" if first == last else f"{first} to {last.name}"
+    say(f"written: {files}; {then}")

@@ -22,10 +22,10 @@ _RECORD = "sweep.json"
 class SweepFolder:
     """Files of one sweep.
 
-        JOB-00.yaml JOB-01.yaml      a job for each variant
+        JOB-00.yaml JOB-01.yaml      a job for each variant, or for each set of them, by its first one
         sweep.html                   the ways to divide the devices, and the variants, best first
         runs/sweep.json              the variants that the folder is for
-        runs/JOB-00/                 run directory of a variant that was trained here
+        runs/JOB-00/                 run directory of a job that was trained here
         runs/logs/JOB-00.log         what its run printed
         runs/profile/                measured cost models of this machine
 
@@ -62,6 +62,16 @@ class SweepFolder:
     def take(self, variants: "Sequence[Variant]") -> None:
         """Let the folder be of these variants from now on."""
         write_file(self._record, json.dumps(_recorded(variants), indent=1) + "\n")
+
+    def keep_jobs(self, names: Sequence[str], *, of: Sequence[str]) -> None:
+        """Remove the files of jobs that an earlier choice had and this one has not.
+
+        Args:
+            names: of this choice.
+            of: of all variants.
+        """
+        for name in sorted({*of} - {*names}):
+            self.job_file(name).unlink(missing_ok=True)
 
     def job_file(self, name: str) -> Path:
         """Return the file of a variant's job."""

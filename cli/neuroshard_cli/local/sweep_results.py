@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.progress import TrainingProgress
     from neuroshard_api.job.job_file import JobFile
     from neuroshard_dlrm.sweeps import SweepChoice, Way
+    from neuroshard_dlrm.variant_sets import SweepJob
     from neuroshard_dlrm.variants import Variant
     from neuroshard_report.sweep import SweepView, SweepWay, VariantResult
 
@@ -28,19 +29,27 @@ class SweepResults:
         variants: of it.
         choice: how they share the devices.
         folder: of the sweep.
+        without_sets: why variants do not train together. None: they may.
     """
 
     def __init__(
-        self, file: "JobFile", variants: "Sequence[Variant]", choice: "SweepChoice", folder: "SweepFolder"
+        self,
+        file: "JobFile",
+        variants: "Sequence[Variant]",
+        choice: "SweepChoice",
+        folder: "SweepFolder",
+        *,
+        without_sets: str | None,
     ) -> None:
         self._file = file
         self._variants = variants
         self._choice = choice
         self._folder = folder
+        self._without_sets = without_sets
         self._statuses: dict[str, int] = {}
 
     def end(self, name: str, status: int) -> None:
-        """Note the exit status of a variant's run."""
+        """Note the exit status of a job's run."""
         self._statuses[name] = status
 
     def page(self) -> str:
@@ -54,27 +63,33 @@ class SweepResults:
         from neuroshard_report.sweep import SweepView
 
         choice = self._choice
-        counts = [choice.chosen_part(place).count for place in range(len(self._variants))]
+        counts = [part.count for part in choice.parts]
         found = [count for count in counts if count is not None]
         return SweepView(
             name=self._file.job.metadata.name,
             num_devices=choice.room.num_devices,
             device_type=choice.device_type,
             ways=tuple(map(self._way, choice.ways)),
-            results=tuple(self._result(place) for place in range(len(self._variants))),
+            results=tuple(
+                self._result(job, size, number)
+                for job, (_, size) in zip(choice.jobs, sorted(choice.sizes.items()), strict=True)
+                for number in job.variants
+            ),
             sources=tuple(dict.fromkeys(count.source for count in found if count.source is not None)),
             counts_dense=all(count.plan is not None and count.plan.dense_ms is not None for count in found),
             warnings=tuple(dict.fromkeys(text for count in found for text in count.warnings)),
+            without_sets=self._without_sets,
         )
 
     def _way(self, way: "Way") -> "SweepWay":
         from neuroshard_report.sweep import SweepWay
 
-        count, division = len(self._variants), way.division
+        count, division = len(way.jobs), way.division
         assert way.size is not None or division is not None, "parts that differ are those of a division"
         sizes = [way.size or 0] * count if division is None else [division.sizes[place] for place in range(count)]
         return SweepWay(
             sizes=tuple(sizes),
+            together=max(len(job.variants) for job in way.jobs),
             total_ms=None if division is None else division.total,
             gain=self._choice.gain(way),
             memory_share=way.memory_share,
@@ -82,30 +97,44 @@ class SweepResults:
             is_chosen=way is self._choice.chosen,
         )
 
-    def _result(self, place: int) -> "VariantResult":
+    def _result(self, job: "SweepJob", size: int, number: int) -> "VariantResult":
+        """Return the result of a variant.
+
+        Args:
+            job: its own, or that of its set.
+            size: devices of the job.
+            number: of the variant.
+        """
         from neuroshard_dlrm.variants import short_names, value_text
         from neuroshard_report.sweep import VariantResult
 
-        variant, folder = self._variants[place], self._folder
+        variant, folder = self._variants[number], self._folder
         paths = list(dict.fromkeys(path for each in self._variants for path in each.settings))
         names = short_names(paths)
         values = {path: value_text(value) for path, value in variant.settings.items()}
-        directory, status = folder.run_directory(variant.name), self._statuses.get(variant.name)
-        progress = progress_in(directory)
+        directory, status = folder.run_directory(job.name), self._statuses.get(job.name)
+        progress, own_name = progress_in(directory), job.variant_name(number)
         states: dict[int | None, str] = {None: "waiting", ExitCode.OK: "done", ExitCode.INTERRUPTED: "interrupted"}
         state = states.get(status, "failed")
+        problem = failure_text(folder.runs, job.name) if state == "failed" else None
+        diverged = None if progress is None else (progress.diverged or {}).get(own_name or "")
+        if state == "done" and diverged is not None:
+            state, problem = "failed", f"its loss was not finite after step {diverged:,}"
+        metrics = metrics_of(progress, own_name)
         return VariantResult(
-            job=variant.name,
+            job=job.name,
+            variant=own_name,
+            number=number,
             settings={names[path]: values.get(path, "") for path in paths},
             state=state,
-            num_devices=self._choice.sizes[place],
+            num_devices=size,
             step=None if progress is None else progress.step,
-            normalized_entropy=_metric(progress, "normalized_entropy"),
-            auc=_metric(progress, "auc"),
-            loss=_metric(progress, "loss"),
+            normalized_entropy=metrics.get("normalized_entropy"),
+            auc=metrics.get("auc"),
+            loss=metrics.get("loss"),
             seconds=training_seconds(directory),
             samples_per_second=samples_per_second(directory),
-            problem=failure_text(folder.runs, variant.name) if state == "failed" else None,
+            problem=problem,
             page=str(directory.run_report.relative_to(folder.path.absolute()))
             if directory.run_report.exists()
             else None,
@@ -138,7 +167,11 @@ def training_seconds(directory: RunDirectory) -> float | None:
     return sum(each.total_seconds() for each in times) if times else None
 
 
-def _metric(progress: "TrainingProgress | None", name: str) -> float | None:
-    """Return a finite metric. None: there is none."""
-    value = None if progress is None else progress.metrics.get(name)
-    return value if value is not None and math.isfinite(value) else None
+def metrics_of(progress: "TrainingProgress | None", variant: str | None) -> dict[str, float]:
+    """Return the finite metrics of a job's model, or of one of its variants."""
+    from neuroshard_api.documents.progress import by_variant, of_model
+
+    if progress is None:
+        return {}
+    found = of_model(progress.metrics) if variant is None else by_variant(progress.metrics).get(variant, {})
+    return {name: value for name, value in found.items() if math.isfinite(value)}

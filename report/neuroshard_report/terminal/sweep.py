@@ -34,5 +34,5 @@ def render_results(results: Sequence[VariantResult]) -> RenderableType:
         rows=tuple(map(result_row, best_first(results))),
         text_columns=(*range(names), len(columns) - 1),
     )
-    failed = [(result.job, result.problem) for result in results if result.problem]
+    failed = [(result.name, result.problem) for result in results if result.problem]
     return Group(table, *([Text(), fact_grid(failed)] if failed else []))

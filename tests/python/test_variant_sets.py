@@ -1,0 +1,111 @@
+"""Sets of variants: which of them one job trains together, and that each keeps what it would have alone."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.job.job_file import JobFile
+from neuroshard_api.job.training_job import SWEEP_LABEL, VARIANT_ANNOTATION, DLRMTrainingJob
+from neuroshard_api.job.variants import expanded as expanded_variants
+from neuroshard_api.job.variants import inline_tables
+from neuroshard_dlrm.variant_sets import sets_of, single_jobs, together_counts
+from neuroshard_dlrm.variants import expanded
+from neuroshard_report.explain.divisions import Room
+from support.builders import job_data
+
+CROSS = {"numLayers": 2, "lowRankDim": 8}
+
+
+def job_file(**spec: Any) -> JobFile:
+    """Return a job as a file holds it."""
+    document = job_data("shop", **spec)
+    return JobFile(path=Path("job.yaml"), job=DLRMTrainingJob.from_data(document), document=document)
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"spec.training.denseLearningRate": ["0.001", "0.002"], "spec.training.gradientClipNorm": ["1", "2"]},
+        {"spec.training.seed": [1, 2, 3]},
+        {"spec.model.embeddingTables[*].embeddingDim": [16, 32], "spec.model.overArchLayerSizes": [[8], [4, 4]]},
+        {"spec.model.crossNetwork.numLayers": [1, 3]},
+        {"spec.training.denseOptimizer": ["Adam", "SGD"], "spec.training.denseLearningRate": ["0.1", "0.2"]},
+    ],
+)
+def test_a_variant_of_a_set_is_the_job_that_it_would_be_alone(choices: dict[str, list[Any]]) -> None:
+    """But for its name: model, training, and the seed of the samples."""
+    tables = job_data()["spec"]["model"]["embeddingTables"]
+    file = job_file(model={"embeddingTables": tables, "architecture": "DCNv2", "crossNetwork": CROSS})
+    variants = expanded(file, choices)
+
+    for job in sets_of(file, variants, len(variants)):
+        together = expanded_variants(job.file.job)
+        for number in job.variants:
+            alone, name = variants[number].file.job.spec, job.variant_name(number)
+            own = (job.file.job if name is None else together[name]).spec
+            assert own.model == alone.model
+            assert own.training == alone.training
+            assert own.sample_seed == alone.sample_seed
+
+
+def test_variants_are_together_with_those_that_they_may_be_with() -> None:
+    """In their order; a field that a set has once parts them."""
+    file = job_file()
+    variants = expanded(
+        file,
+        {"spec.training.denseLearningRate": ["0.1", "0.2", "0.3"], "spec.training.denseOptimizer": ["Adam", "SGD"]},
+    )
+
+    assert [job.variants for job in sets_of(file, variants, 2)] == [(0, 2), (1, 3), (4,), (5,)]
+    assert [job.variants for job in sets_of(file, variants, 6)] == [(0, 2, 4), (1, 3, 5)]
+
+
+def test_a_set_is_one_job_of_the_sweep() -> None:
+    """With the name of its first variant, and the settings of each in a line; alone, a variant is its own job."""
+    file = job_file()
+    variants = expanded(file, {"spec.training.seed": [1, 2, 3]})
+    pair, single = sets_of(file, variants, 2)
+
+    assert (pair.name, single) == ("shop-00", single_jobs(variants)[2])
+    assert pair.file.job.metadata.labels[SWEEP_LABEL] == "shop"
+    assert pair.file.job.metadata.annotations[VARIANT_ANNOTATION] == "seed=1\nseed=2"
+    assert [each.name for each in pair.file.job.spec.variants or ()] == ["v00", "v01"]
+
+
+def test_equal_sets_are_priced_as_one() -> None:
+    """Their variants' numbers decide no price."""
+    file = job_file()
+    first, second = sets_of(file, expanded(file, {"spec.training.seed": [1, 2, 3, 4]}), 2)
+
+    def tables_of(found: JobFile) -> tuple[Table, ...]:
+        tables = inline_tables(found.job)
+        assert tables is not None
+        return tables.tables
+
+    assert tables_of(first.file) != tables_of(second.file)
+    assert tables_of(first.priced) == tables_of(second.priced)
+
+
+@pytest.mark.parametrize(
+    ("count", "room", "together"),
+    [
+        (8, Room(num_nodes=1, devices_per_node=8), (2, 4, 8)),
+        (8, Room(num_nodes=1, devices_per_node=1), (2, 4, 8)),
+        (9, Room(num_nodes=1, devices_per_node=8), (2, 3, 5, 9)),
+        (2, Room(num_nodes=2, devices_per_node=8), (2,)),
+    ],
+)
+def test_sets_use_all_parts(count: int, room: Room, together: tuple[int, ...]) -> None:
+    """In one turn, in two, four, and so on."""
+    assert together_counts(count, room) == together
+
+
+def test_a_job_that_trains_no_variants_together_has_no_sets() -> None:
+    """By the rule of the job's own field."""
+    file = job_file(training={"communication": {"policy": "Auto"}})
+    variants = expanded(file, {"spec.training.seed": [1, 2]})
+
+    with pytest.raises(DocumentError, match="the guard of narrow types watches one model"):
+        sets_of(file, variants, 2)
