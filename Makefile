@@ -39,13 +39,13 @@ help: ## List these commands
 
 .PHONY: demo
 demo: $(RUN) $(MOVIELENS) ## Measure this CPU, plan, and train on MovieLens-100K with two processes (installs torch)
-	.venv-run/bin/neuroshard run examples/02-movielens.yaml --run-dir demo/movielens --data-dir $(MOVIELENS)
+	cd $(MOVIELENS) && $(CURDIR)/.venv-run/bin/neuroshard run $(CURDIR)/examples/02-movielens.yaml --run-dir $(CURDIR)/demo/movielens
 
 .PHONY: demo-plan
 demo-plan: $(DEMO) ## Plan a public model for 8 GPUs and write demo/report.html (installs what it needs, no torch)
 	@mkdir -p demo
 	.venv-demo/bin/neuroshard plan mlperf-dlrm-dcnv2 --devices 8 --device-type h100-80gb \
-		--out demo/plan.json --report demo/report.html
+		--out demo/plan.json --out demo/report.html
 
 # Two at a time on two cores; collection, and tests that wait, leave some of them idle.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n logical --dist worksteal

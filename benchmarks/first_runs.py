@@ -29,11 +29,12 @@ from benchmarks.results_file import cpu_model, hardware_slug, write_result
 ROOT = Path(__file__).parent.parent
 KEPT = ROOT / "build" / "first-runs.jsonl"
 MOVIELENS = ROOT / ".cache" / "recbole-1.2.1" / "recbole" / "dataset_example"
-EXAMPLES: Mapping[str, tuple[str, Sequence[str]]] = {
-    "demo": ("02-movielens.yaml", ("--data-dir", str(MOVIELENS))),
-    "smallest": ("01-smallest.yaml", ()),
-    "sessions": ("09-sessions.yaml", ()),
+EXAMPLES: Mapping[str, tuple[str, Path]] = {
+    "demo": ("02-movielens.yaml", MOVIELENS),
+    "smallest": ("01-smallest.yaml", ROOT),
+    "sessions": ("09-sessions.yaml", ROOT),
 }
+"""By name: the job's file, and the folder in which its data is."""
 PARTS = {
     "total": "totalMicroseconds",
     "compute": "computeMicroseconds",
@@ -135,16 +136,18 @@ def main() -> None:
 
 def run(example: str) -> Run:
     """Run an example in a new folder."""
-    file, options = EXAMPLES[example]
+    file, data = EXAMPLES[example]
     if example == "demo" and not MOVIELENS.is_dir():
         raise SystemExit(f"{MOVIELENS}: is not there; hint: make demo")
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / example
         command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "run"]
-        command += [str(ROOT / "examples" / file), "--run-dir", str(folder), *options]
+        command += [str(ROOT / "examples" / file), "--run-dir", str(folder)]
         environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
         load, others, began = os.getloadavg()[0], OtherWork(), time.monotonic()
-        ended = subprocess.run(command, env=environment, timeout=TIMEOUT_SECONDS, check=False, capture_output=True)  # noqa: S603 - the project's own command
+        ended = subprocess.run(  # noqa: S603 - the project's own command
+            command, env=environment, cwd=data, timeout=TIMEOUT_SECONDS, check=False, capture_output=True
+        )
         seconds = time.monotonic() - began
         other_processors = others.processors()
         if ended.returncode:

@@ -49,7 +49,7 @@ def main() -> int:
         sys.stderr.write(f"error: none of {', '.join(BROWSERS)} is installed\nhint: apt install chromium\n")
         return 1
     with tempfile.TemporaryDirectory() as folder:
-        ours = _plan(Path(folder), "neuroshard", "--report", f"{folder}/report.html")
+        ours = _plan(Path(folder), "neuroshard", "--out", f"{folder}/report.html")
         best = min(ours["baselines"], key=lambda each: each["total_ms"])["algorithm"]
         greedy = _plan(Path(folder), best)
         (IMAGES / "bars.svg").write_text(bars([(f"Best greedy plan ({best})", greedy), ("NeuroShard", ours)]), "utf-8")

@@ -4,7 +4,7 @@
         --set spec.model.embeddingOptimizer=SGD --out ours.json
     neuroshard plan one_line:Model --devices 2 --device-type h100-80gb \
         --set spec.model.embeddingOptimizer=SGD --set spec.planner.algorithm=DimGreedy --out greedy.json
-    neuroshard compare-training compare_plans.py greedy.json ours.json --rounds 20 --plot rounds.svg
+    neuroshard compare-training compare_plans.py greedy.json ours.json --rounds 20 --out rounds.svg
 
 The plans are for two H100; the training here is on the CPU.
 """  # noqa: INP001 - a script, not a package

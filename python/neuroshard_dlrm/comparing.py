@@ -26,7 +26,7 @@ def chosen_algorithms(names: Sequence[str] | None) -> list[Algorithm]:
     chosen = [name.strip() for name in names] if names is not None else list(Algorithm)
     unknown = [name for name in chosen if name not in list(Algorithm)]
     if unknown:
-        raise CommandError(f"--algorithms: there is no {unknown[0]!r}; hint: choose among {', '.join(Algorithm)}")
+        raise CommandError(f"algorithms: there is no {unknown[0]!r}; hint: choose among {', '.join(Algorithm)}")
     return [each for each in Algorithm if each in chosen]
 
 
@@ -42,7 +42,7 @@ def timed_comparison(
     if limit is not None:
         if threading.current_thread() is not threading.main_thread():
             raise CommandError(
-                "--algorithms: the time of TorchRec's planner is limited in the main thread alone; hint: leave "
+                "algorithms: the time of TorchRec's planner is limited in the main thread alone; hint: leave "
                 "torchrec out of them"
             )
         with suppress(MissingPackageError):  # which the comparison reports

@@ -27,6 +27,7 @@ MOST_POINTS = 64
 FEW = 2
 """Plans that are made in this process: the start of others takes longer."""
 DEFAULT_SAMPLES_PER_DEVICE = 8192
+MOST_SAMPLES = 2**24
 _BATCH_SIZE = "spec.model.batchSizePerDevice"
 _RANGE = re.compile(r"(\d{1,6})\.\.(\d{1,6})")
 _PRICE = re.compile(r"(\d+(?:\.\d+)?)(?:/h)?")
@@ -107,17 +108,20 @@ def kept_batch(source: Source, options: RequestOptions, *, of_all: int | None) -
         raise CommandError(
             f"{options.tables}: is a request for given devices; hint: give the job or the table set that it is made of"
         )
-    if of_all is not None and (options.batch_size is not None or _BATCH_SIZE in options.set):
+    per_device = options.set.get(_BATCH_SIZE, options.batch_size)
+    if of_all is not None and per_device is not None:
         raise CommandError("--global-batch-size: excludes a batch size per device; hint: give one of them")
     if of_all is not None:
         return Batch(of_all=of_all)
-    if options.batch_size is not None:
-        return Batch(per_device=options.batch_size)
+    if per_device is not None:
+        if type(per_device) is not int or not 1 <= per_device <= MOST_SAMPLES:
+            raise CommandError(
+                f"--set {_BATCH_SIZE}: is not a number from 1 to {MOST_SAMPLES:,} (found {per_device!r})"
+                "; hint: give one"
+            )
+        return Batch(per_device=per_device)
     if isinstance(source, JobFile):
         spec = source.job.spec
-        set_ = options.set.get(_BATCH_SIZE)
-        if isinstance(set_, int):
-            return Batch(per_device=set_)
         return Batch(of_all=spec.model.batch_size_per_device * spec.trainer.world_size)
     if isinstance(source, TableSet) and source.global_batch_size is not None:
         return Batch(of_all=source.global_batch_size)

@@ -99,7 +99,7 @@ class Plan(Tabular, Plannable):
         write_whole(Path(path), self.to_json())
 
     def report(self, path: Path | str) -> None:
-        """Write the HTML report, whole or not at all: what ``neuroshard plan --report`` writes."""
+        """Write the HTML report, whole or not at all: what ``neuroshard plan --out FILE.html`` writes."""
         from neuroshard_report.explain.robustness import traffic_costs
         from neuroshard_report.html.page import render_html
 

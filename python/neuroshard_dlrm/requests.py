@@ -202,7 +202,7 @@ def _require_effect(path: str, ask: _Ask, options: RequestOptions, asked: _Asked
         return
     if without.spec != asked.spec and without.request == asked.request:
         needs_count = options.dense is None and path.startswith(_OF_DENSE)
-        remedy = "give the counted dense part too, by --dense" if needs_count else "leave it out"
+        remedy = "give the counted dense part to `neuroshard plan --dense`" if needs_count else "leave it out"
         raise CommandError(f"--set {path}: does not change what is planned here; hint: {remedy}")
 
 
@@ -282,7 +282,8 @@ def _say_not_counted() -> None:
     """Say so once, however many requests are made."""
     say(
         f"the dense part is not counted, which takes TorchRec (not installed); hint: {install_hint('run')}, or "
-        "count it elsewhere by `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, for --dense"
+        "count it elsewhere by `python -m neuroshard_trainer.dense_profile JOB --out dense.json`, for "
+        "`neuroshard plan --dense`"
     )
 
 

@@ -34,7 +34,7 @@ def test_a_job_trains_with_narrow_types_and_exactly_from_equal_weights(neuroshar
     job, plan = written(tmp_path, HALVED)
     out = tmp_path / "found.json"
 
-    result = neuroshard("compare-accuracy", job, plan, "--seeds", 2, "--steps", 3, "--out", out)
+    result = neuroshard("compare-accuracy", job, plan, "--seeds", 2, "--out", out)
 
     assert result.code == 0, result.err
     assert "2 pairs of 3 steps on 2 x cpu, of equal weights and batches: exact, and embeddings in FP16" in result.out

@@ -68,7 +68,7 @@ def test_a_job_trains_under_two_plans_in_turns(neuroshard: Any, folder: Path) ->
         assert neuroshard("plan", folder / "tables.csv", *DEVICES, *options).code == 0
     result = neuroshard(
         *("compare-training", folder / "job.yaml", folder / "ours.json", folder / "greedy.json"),
-        *("--rounds", 2, "--steps", 2, "--out", out, "--plot", plot),
+        *("--rounds", 2, "--steps", 2, "--out", out, "--out", plot),
     )
 
     assert result.code == 0, result.err
@@ -107,7 +107,7 @@ def test_a_script_trains_under_two_plans_in_turns(
     assert [command[0] for command in (*plans, compare)] == ["plan", "plan", "compare-training"]
     for command in plans:
         assert neuroshard(*command).code == 0
-    result = neuroshard(*compare[:1], script, *compare[2:-3], "2", "--plot", "rounds.svg", "--out", "found.json")
+    result = neuroshard(*compare[:1], script, *compare[2:-3], "2", "--out", "rounds.svg", "--out", "found.json")
 
     assert result.code == 0, result.err
     written = json.loads((tmp_path / "found.json").read_text())
@@ -125,9 +125,8 @@ REFUSED = (
     (("idle.py", "nodes.json", "nodes.json"), "nodes.json: is for 4 devices on nodes of 2; this command starts a"),
     (("idle.py", "ours.json", "tables.csv"), "tables.csv"),
     (("idle.py", "ours.json"), "PLAN: found 1\nhint: give two plans or more"),
-    (("idle.py", "ours.json", "greedy.json", "--data-dir", "."), "--data-dir: belongs to a job"),
-    (("idle.py", "ours.json", "greedy.json", "--arguments", "'"), "--arguments: No closing quotation"),
-    (("job.yaml", "ours.json", "greedy.json", "--arguments", "x"), "--arguments: belong to a script"),
+    (("idle.py 'x", "ours.json", "greedy.json"), "idle.py 'x: No closing quotation\nhint: write a script and its"),
+    (("none.py --rate 1", "ours.json", "greedy.json"), "none.py: there is no such file\nhint: give a job or a script"),
     (("job.yaml", "ours.json"), "PLAN: found 1\nhint: give two plans or more"),
     (("job.yaml", "ours.json", "other.json"), "other.json: is for 4 devices, the job has 2"),
     (("job.yaml", "ours.json", "tables.csv"), "tables.csv"),

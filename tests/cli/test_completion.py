@@ -27,11 +27,10 @@ def completed(words: str) -> list[str]:
         ("neuroshard profile --device-type b2", {"b200-180gb"}),
         ("neuroshard plan t.csv --bundle h2", {"h200-141gb"}),
         ("neuroshard plan --set spec.planner.max", {"spec.planner.maxMemoryPerDevice="}),
-        ("neuroshard compare t.csv --algorithms random,d", {"random,dim_greedy"}),
         ("neuroshard doctor pret", {"pretrain"}),
     ],
-    ids=["device", "workload", "second argument", "list", "profile", "cost models", "field", "algorithm", "command"],
+    ids=["device", "workload", "second argument", "list", "profile", "cost models", "field", "command"],
 )
 def test_names_are_completed(words: str, offered: set[str]) -> None:
-    """Devices, workloads, and cost models with built-in data, fields of a job, algorithms, and commands."""
+    """Devices, workloads, and cost models with built-in data, fields of a job, and commands."""
     assert set(completed(words)) == offered

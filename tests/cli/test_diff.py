@@ -22,7 +22,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def test_two_plans_are_compared_as_text_json_and_html(files: tuple[Path, Path], neuroshard: Any) -> None:
     """The three say the same bytes."""
     page = files[0].with_name("diff.html")
-    text, plain = neuroshard("diff", *files, "--report", page), neuroshard("diff", *files, "--json")
+    text, plain = neuroshard("diff", *files, "--out", page), neuroshard("diff", *files, "--json")
     found = json.loads(plain.out)
 
     assert (text.code, plain.code) == (0, 0)
@@ -98,7 +98,7 @@ def test_a_plan_that_contradicts_itself_is_refused(files: tuple[Path, Path], neu
 def test_a_page_that_cannot_be_written_is_told_before_the_work(files: tuple[Path, Path], neuroshard: Any) -> None:
     """With its path."""
     page = files[0].parent / "missing" / "diff.html"
-    result = neuroshard("diff", *files, "--report", page)
+    result = neuroshard("diff", *files, "--out", page)
 
     assert result.code == ExitCode.INVALID_INPUT
     assert "does not exist" in result.err

@@ -9,6 +9,7 @@ from support.builders import job_data, tables
 from support.cli.searches import quick
 
 KINDS = ("--device-type", "h100-80gb")
+PER_DEVICE = ("--set", "spec.model.batchSizePerDevice=8")
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def test_each_line_is_the_plan_for_these_devices(table_file: Path, tmp_path: Pat
     asked = (table_file, "--devices", "1..2,4", "--device-type", "h100-80gb=3/h", "--global-batch-size", "8193")
 
     found = json.loads(neuroshard("estimate", *asked, "--json").out)
-    text = neuroshard("estimate", *asked, "--report", page)
+    text = neuroshard("estimate", *asked, "--out", page)
 
     assert [each["num_devices"] for each in found["points"]] == [1, 2, 4]
     assert [each["samples_per_device"] for each in found["points"]] == [8193, 4097, 2049]
@@ -62,7 +63,7 @@ def test_a_job_keeps_the_samples_of_all_its_devices(tmp_path: Path, neuroshard: 
     path.write_text(json.dumps(job))
 
     kept = json.loads(neuroshard("estimate", path, "--devices", "1,2", *KINDS, "--json").out)
-    text = neuroshard("estimate", path, "--devices", "1,2", *KINDS, "--batch-size", "64")
+    text = neuroshard("estimate", path, "--devices", "1,2", *KINDS, "--set", "spec.model.batchSizePerDevice=64")
 
     assert kept["global_batch_size"] == 4 * 96
     assert [each["samples_per_device"] for each in kept["points"]] == [384, 192]
@@ -92,14 +93,15 @@ def test_devices_without_room_are_told(neuroshard: Any) -> None:
         (("--device-type", "h100-80gb=0"), "--device-type: h100-80gb has no such price of an hour (found '0')"),
         (("--device-type", "h100-80gb=1,h100-80gb=2"), "--device-type: h100-80gb is given twice"),
         (("--device-type", "h100-80gb=2,a100-80gb"), "--device-type: a100-80gb has no price"),
-        (("--batch-size", "8", "--global-batch-size", "64"), "--global-batch-size: excludes a batch size per device"),
+        ((*PER_DEVICE, "--global-batch-size", "64"), "--global-batch-size: excludes a batch size per device"),
+        ((*PER_DEVICE[:1], f"{PER_DEVICE[1]}.5"), "--set spec.model.batchSizePerDevice: is not a number from 1 to"),
         (
             ("--device-type", "h100-80gb,b200-180gb", "--devices", "4"),
             "--device-type: b200-180gb has no bundled cost",
         ),
         (("--bundle", "missing"), "missing"),
         (("--bundle", "a100-80gb"), "--bundle: a100-80gb: "),
-        (("--report", "missing/counts.html"), "missing"),
+        (("--out", "missing/counts.html"), "missing"),
     ],
 )
 def test_what_is_wrong_is_named(arguments: tuple[str, ...], sentence: str, neuroshard: Any) -> None:

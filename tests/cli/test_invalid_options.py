@@ -28,7 +28,7 @@ PLAN = (
 LOG = ("log.parquet", "--session", "session", "--time", "time")
 VALID = {
     "plan": PLAN,
-    "compare": (*PLAN, "--algorithms", "size_greedy"),
+    "compare": PLAN,
     "score": ("mine.json",),
     "explain": ("mine.json",),
     "report": ("mine.json", "--out", "report.html"),
@@ -39,7 +39,7 @@ VALID = {
     "profile": ("--backend", "simulated", "--device-type", "h100-80gb", "--out", "profile", "--budget", "1s"),
 }
 """Arguments with which a command would succeed. Other commands are given no more than the option."""
-PLACES = {"--out", "--report", "--plot", "--run-dir"}
+PLACES = {"--out", "--run-dir"}
 """Options for which every word is the name of a file or folder that may be written."""
 FREE = {("export", "--module-path"), ("profile", "--meet-within")}
 """Options that take every text, or mean nothing without another one."""

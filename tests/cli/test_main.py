@@ -185,7 +185,7 @@ def test_an_option_of_earlier_days_names_what_says_it_now(
     usage = neuroshard(command, "--help").out
 
     assert (result.code, result.out) == (2, "")
-    assert f"{option}: is gone from `neuroshard {command}`\nhint: " in result.err
+    assert f"{option}: is gone from `neuroshard {command}`; hint: " in result.err.replace("\nhint: ", "; hint: ")
     assert set(re.findall(r"--[a-z-]+", EARLIER_OPTIONS[command][option])) - {option} <= set(
         re.findall(r"--[a-z-]+", usage)
     )

@@ -57,7 +57,7 @@ def test_a_workload_is_planned_by_its_name(neuroshard: Any) -> None:
 def test_a_report_shows_the_plan_under_other_traffic(neuroshard: Any, tables: Path) -> None:
     """One row for the plan and one for each baseline, in the summary and the page."""
     page = tables.with_name("report.html")
-    result = neuroshard("plan", tables, *DEVICES, "--report", page)
+    result = neuroshard("plan", tables, *DEVICES, "--out", page)
 
     assert result.code == 0
     assert "traffic 30 % off" in result.out
@@ -76,7 +76,7 @@ def test_a_report_leaves_the_plan_as_it_is(neuroshard: Any, tables: Path, monkey
     alone, beside = tables.with_name("alone.json"), tables.with_name("beside.json")
     page, later = tables.with_name("report.html"), tables.with_name("later.html")
     neuroshard("plan", tables, *DEVICES, "--out", alone)
-    both = neuroshard("plan", tables, *DEVICES, "--out", beside, "--report", page)
+    both = neuroshard("plan", tables, *DEVICES, "--out", beside, "--out", page)
     result = neuroshard("report", alone, "--bundle", bundled_root() / "h100-80gb", "--out", later)
 
     assert alone.read_bytes() == beside.read_bytes()
@@ -260,7 +260,7 @@ def test_a_sharded_dense_part_is_in_summary_explanation_and_report(neuroshard: A
     setting = f"spec.experimental.denseParallelism={{{units}, activationCheckpointing: Always}}"
     choices = ("--set", "spec.training.denseParallelism.policy=Shard", "--set", setting)
 
-    result = neuroshard("plan", few_tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
+    result = neuroshard("plan", few_tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--out", report)
     explained = neuroshard("explain", plan)
 
     assert (result.code, explained.code) == (0, 0)
@@ -286,7 +286,7 @@ def test_a_split_unit_is_in_summary_explanation_and_report(neuroshard: Any, few_
     units = "units: [{module: over_arch, strategy: ZeRO3}]"
     choices = ("--set", f"spec.experimental.denseParallelism={{{units}, operatorSplitting: Always}}")
 
-    result = neuroshard("plan", few_tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--report", report)
+    result = neuroshard("plan", few_tables, *DEVICES, "--dense", dense, *choices, "--out", plan, "--out", report)
     explained = neuroshard("explain", plan)
 
     assert (result.code, explained.code) == (0, 0)
@@ -304,7 +304,7 @@ def test_a_split_unit_is_in_summary_explanation_and_report(neuroshard: Any, few_
 @pytest.mark.parametrize(
     ("option", "words"),
     [
-        ("training.denseParallelism.policy=Shard", "give the counted dense part too, by --dense"),
+        ("training.denseParallelism.policy=Shard", "give the counted dense part to `neuroshard plan --dense`"),
         (
             "experimental.denseParallelism.units=over_arch",
             "spec.experimental.denseParallelism.units: input should be a valid array",
@@ -444,7 +444,8 @@ def test_batch_sizes_are_shown_where_the_plan_does_not_fit(neuroshard: Any, tabl
         (("--set", "spec.planner.reservedMemoryPercent=15"), "hint: set spec.planner.maxMemoryPerDevice instead"),
         (("--constraints", "none.yaml"), "none.yaml: does not exist"),
         (("--out", "no/such/folder/plan.json"), "no/such/folder/plan.json: the folder"),
-        (("--report", "."), "is a directory"),
+        (("--out", "."), "is a directory"),
+        (("--out", "a.html", "--out", "b.html"), "--out: a.html and b.html are both written as .html"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
@@ -545,11 +546,3 @@ def test_a_plan_near_the_one_in_force_says_what_moves(neuroshard: Any, tables: P
     assert "under the plan in force; nothing moves" in result.out
     assert "nothing moves" in explained.out
     assert json.loads(neuroshard("explain", after, "--json").out)["moves"]["num_bytes"] == 0
-
-
-def test_a_price_of_moves_needs_the_plan_in_force(neuroshard: Any, tables: Path) -> None:
-    """Without one nothing could move."""
-    result = neuroshard("plan", tables, *DEVICES, "--move-price", "2")
-
-    assert result.code == ExitCode.INVALID_INPUT
-    assert "hint: name that plan with --incumbent" in result.err

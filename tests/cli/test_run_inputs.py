@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 from neuroshard_api.job.continuation import other_facts
+from neuroshard_api.job.training import Data, DataFormat
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_cli.local.inputs import data_files, digest, machine, training_facts, versions
+from neuroshard_cli.local.inputs import data_files, data_root, digest, machine, training_facts, versions
 from support import builders
 
 MODEL = builders.job_data()["spec"]["model"]
@@ -30,6 +31,26 @@ def test_data_files_are_named_with_size_and_time(tmp_path: Path) -> None:
     assert data_files(tmp_path, "data/day_*") == data_files(tmp_path, str(tmp_path / "data"))[:2]
     assert data_files(tmp_path, "data")[1] != lines[1]
     assert data_files(tmp_path, "nowhere*") == []
+
+
+def test_data_is_in_the_folder_of_the_job_or_else_in_the_current_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job's folder comes first, also where neither has the data, so that an error names it."""
+    for name in ("jobs/both.csv", "data/both.csv", "data/day_0.csv"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("", encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "data")
+
+    def found(path: str) -> str:
+        return data_root(Path("../jobs/job.yaml"), Data(format=DataFormat.CSV, path=path)).resolve().name
+
+    assert [found(path) for path in ("both.csv", "day_*.csv", "none.csv", f"{tmp_path}/data/day_0.csv")] == [
+        "jobs",
+        "data",
+        "jobs",
+        "jobs",
+    ]
 
 
 def test_machine_and_versions_are_the_same_in_the_next_moment() -> None:

@@ -44,6 +44,7 @@ def trained(base: RunDirectory, runs: list[VariantRun], room: Room, *, gpus: tup
             base=base,
             view=view,
             gpus=gpus,
+            root=base.path,
             ended=lambda run, status: statuses.update({run.name: status}),
         )
     return statuses

@@ -81,7 +81,7 @@ def test_an_export_has_the_metrics_of_its_training(
     folder = exported(data=NPZ, quantized=True)
 
     found, quantized = (
-        json.loads(neuroshard(folder, held_out, "--json", *options).out) for options in ([], ["--quantized"])
+        json.loads(neuroshard(export, held_out, "--json").out) for export in (folder, folder / "quantized.pt")
     )
 
     trained = TrainingProgress.read(tmp_path / "run" / "progress.json").metrics
@@ -113,12 +113,12 @@ def test_data_that_is_preprocessed_otherwise_is_refused(
         data={"format": "CriteoTSV", "path": "day_0.tsv", "numSamples": None},
     )
 
-    other = neuroshard(folder, tmp_path, "--format", "CriteoBinary")
+    other = neuroshard(folder, tmp_path / "day_0_dense.npy")
     missing = neuroshard(folder, tmp_path / "none.tsv")
-    no_quantized = neuroshard(folder, tmp_path / "day_0.tsv", "--quantized")
+    no_quantized = neuroshard(folder / "quantized.pt", tmp_path / "day_0.tsv")
 
     assert (other.code, missing.code, no_quantized.code) == (2, 2, 2)
-    assert "its reader has Identity for dense feature 0, the model was trained with Log1p" in other.err
+    assert "the reader of CriteoBinary has Identity for dense feature 0, the model was trained with Log1p" in other.err
     assert f"DATA: {tmp_path / 'none.tsv'} does not exist" in missing.err
     assert "has no quantized.pt\nhint: export with --quantized INT8" in no_quantized.err
 
@@ -140,14 +140,14 @@ def test_missing_numbers_are_filled_as_in_training(
     folder = exported(data={"format": "Parquet", **files, "missing": "Mean"})
 
     found = json.loads(neuroshard(folder, tmp_path / "held_out.parquet", "--json").out)
-    cells = json.loads(neuroshard(folder, tmp_path / "held_out.csv", "--format", "CSV", "--json").out)
-    other = neuroshard(folder, write_npz(tmp_path / "data.npz"), "--format", "NPZ")
+    cells = json.loads(neuroshard(folder, tmp_path / "held_out.csv", "--json").out)
+    other = neuroshard(folder, write_npz(tmp_path / "data.npz"))
 
     trained = TrainingProgress.read(tmp_path / "run" / "progress.json").metrics
     assert found["normalized_entropy"] == pytest.approx(trained["normalized_entropy"], abs=1e-6)
     assert cells["loss"] == found["loss"]
     assert other.code == 2
-    assert "its reader has Identity for dense feature 0, the model was trained with Identity" in other.err
+    assert "the reader of NPZ has Identity for dense feature 0, the model was trained with Identity" in other.err
     assert "where it is missing of Parquet" in other.err
 
     (tmp_path / "run" / "data" / "dense-means.json").unlink()

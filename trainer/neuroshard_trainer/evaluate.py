@@ -23,7 +23,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
-from neuroshard_trainer.data.formats import open_source, preprocessing_of
+from neuroshard_trainer.data.formats import format_of, open_source, preprocessing_of
 from neuroshard_trainer.data.order import WHOLE_PERCENT, SampleOrder
 from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.source import SampleSource, TypedSource
@@ -37,7 +37,6 @@ def evaluate(
     export: Path,
     data: str,
     *,
-    data_format: DataFormat | None,
     quantized: bool,
     max_samples: int | None,
     batch_size: int = 8192,
@@ -46,8 +45,8 @@ def evaluate(
 
     Args:
         export: folder of the export.
-        data: file, folder, pattern, or URL; relative ones begin in the working directory.
-        data_format: of the data. None: that of the training.
+        data: file, folder, pattern, or URL; relative ones begin in the working directory. Its format is that of the
+            training, unless the end of its name is that of another one.
         quantized: whether ``quantized.pt`` computes, and not ``model.pt``.
         max_samples: of all; they come from blocks at even distances. None: no limit.
         batch_size: samples at a time.
@@ -59,7 +58,7 @@ def evaluate(
         MissingPackageError: the format needs a package.
     """
     description = exported_description(export)
-    read_format = data_format or description.data_format
+    read_format = format_of(data, description.data_format)
     described = _data(description, read_format, data)
     _require_equal_preprocessing(description, described)
     model: Model = exported_script(export, description) if quantized else exported_model(export, description)
@@ -94,8 +93,8 @@ def _data(description: ExportedModel, read_format: DataFormat, data: str) -> Dat
     """Return the place of the samples, as a job would name it. Raises InputError, DocumentError."""
     if read_format in NEEDS_NO_PATH:
         raise InputError(
-            f"--format: is missing, since the model was trained on {read_format.value}, which has no files; "
-            f"hint: give the format of {data}, such as --format Parquet"
+            f"{data}: its name tells no format, and the model was trained on {read_format.value}, which has no files"
+            "; hint: give a file, such as one that ends in .parquet, or a pattern"
         )
     names: dict[str, object] = {}
     if read_format in {*WITH_NAMED_COLUMNS, DataFormat.NPZ} and description.label_column is not None:
@@ -121,8 +120,8 @@ def _require_equal_preprocessing(description: ExportedModel, data: Data) -> None
         for expected, word in zip(trained, read, strict=False):
             if expected != word:
                 raise InputError(
-                    f"--format {data.format.value}: its reader has {word}, the model was trained with {expected} of "
-                    f"{description.data_format.value}; hint: give data of the format {description.data_format.value}"
+                    f"{data.path}: the reader of {data.format.value} has {word}, the model was trained with "
+                    f"{expected} of {description.data_format.value}; hint: give data of that format"
                 )
 
 

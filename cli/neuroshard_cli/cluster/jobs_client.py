@@ -3,10 +3,10 @@
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 NamespaceOption = Annotated[
     str | None, typer.Option("--namespace", "-n", help="The job's namespace; that of the kubeconfig if not given.")
 ]
-ContextOption = Annotated[str | None, typer.Option(help="A context of the kubeconfig; the current one if not given.")]
 NOT_FOUND = 404
+Found = TypeVar("Found")
 CALL_TIMEOUT_S = 30
 POD_JOB_LABEL = "batch.kubernetes.io/job-name"
 POD_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
@@ -48,6 +48,10 @@ class JobsClient:
         self._core: Any = client.CoreV1Api(api)
         self._where = {"group": GROUP, "version": VERSION, "namespace": namespace, "plural": PLURAL}
 
+    def find(self, name: str) -> dict[str, Any] | None:
+        """Return a job as the API server has it. None: there is none of this name. Raises CommandError otherwise."""
+        return _unless_missing(lambda: self.read(name))
+
     def read(self, name: str) -> dict[str, Any]:
         """Return a job as the API server has it. Raises CommandError."""
         with _sentences(f"{name} in namespace {self.namespace}"):
@@ -57,18 +61,13 @@ class JobsClient:
             return found
 
     def of_sweep(self, name: str) -> list[dict[str, Any]]:
-        """Return the jobs of a sweep, by name. Raises CommandError, also where there are none."""
+        """Return the jobs of a sweep, by name; none where there is no such sweep. Raises CommandError."""
         from neuroshard_api.job.training_job import SWEEP_LABEL
 
         with _sentences(f"jobs of the sweep {name} in namespace {self.namespace}"):
             found: list[dict[str, Any]] = self._jobs.list_namespaced_custom_object(
                 **self._where, label_selector=f"{SWEEP_LABEL}={name}", _request_timeout=CALL_TIMEOUT_S
             )["items"]
-        if not found:
-            raise CommandError(
-                f"--sweep: there is no job of a sweep {name!r} in namespace {self.namespace}"
-                "; hint: a sweep is named as the job that it was made of; `kubectl apply -f FOLDER` creates its jobs"
-            )
         return sorted(found, key=lambda each: str(each["metadata"]["name"]))
 
     def drift(self, name: str) -> "DriftReport | None":
@@ -92,15 +91,7 @@ class JobsClient:
 
         Raises CommandError, and DocumentError for a damaged ConfigMap.
         """
-        from kubernetes.client import ApiException
-
-        try:
-            return self.config_map(f"{name}-report")
-        except CommandError as error:
-            cause = error.__cause__
-            if isinstance(cause, ApiException) and cause.status == NOT_FOUND:
-                return {}
-            raise
+        return _unless_missing(lambda: self.config_map(f"{name}-report")) or {}
 
     def config_map(self, name: str) -> Mapping[str, bytes]:
         """Return the files of a ConfigMap, decompressed. Raises CommandError, and DocumentError for a damaged one."""
@@ -161,37 +152,31 @@ class JobsClient:
                 yield from answer.stream(decode_content=False)
 
 
-def names_job(target: str, *, namespace: str | None, context: str | None) -> bool:
+def names_job(target: str, *, namespace: str | None) -> bool:
     """Return whether a word is the name of a job in a cluster, and not a path of this machine."""
     path = Path(target)
     is_path = path.exists() or "/" in target or path.suffix in {".json", ".gz", ".yaml", ".yml"}
-    return namespace is not None or context is not None or not is_path
+    return namespace is not None or not is_path
 
 
 @contextlib.contextmanager
-def jobs_client(context: str | None, namespace: str | None) -> Iterator[JobsClient]:
-    """Give a client for a context of the user's kubeconfig.
-
-    Raises:
-        CommandError: there is no usable kubeconfig, or no such context.
-    """
+def jobs_client(namespace: str | None) -> Iterator[JobsClient]:
+    """Give a client for the current context of the user's kubeconfig. Raises CommandError where there is none."""
     from kubernetes import config
     from kubernetes.config import ConfigException
 
     # The client itself reads the variable once, when it is imported.
     file = os.environ.get("KUBECONFIG") or config.KUBE_CONFIG_DEFAULT_LOCATION
     try:
-        contexts, active = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
-        chosen = next((each for each in contexts if each["name"] == context), None) if context else active
-        if chosen is None:
-            known = ", ".join(each["name"] for each in contexts)
-            raise CommandError(f"--context: there is no context {context!r} in the kubeconfig; hint: there are {known}")
-        api: Any = config.new_client_from_config(file, context=chosen["name"])  # type: ignore[no-untyped-call]
+        _, context = config.list_kube_config_contexts(file)  # type: ignore[no-untyped-call]
+        if context is None:
+            raise CommandError("the kubeconfig has no current context; hint: `kubectl config use-context NAME` sets it")
+        api: Any = config.new_client_from_config(file)  # type: ignore[no-untyped-call]
     except ConfigException as error:
         hint = "set KUBECONFIG to a file that kubectl works with"
         raise CommandError(f"there is no usable kubeconfig: {error}; hint: {hint}") from error
     with contextlib.closing(api):
-        yield JobsClient(api, namespace or chosen["context"].get("namespace") or "default")
+        yield JobsClient(api, namespace or context["context"].get("namespace") or "default")
 
 
 def parsed(raw: dict[str, Any]) -> "DLRMTrainingJob":
@@ -204,6 +189,19 @@ def parsed(raw: dict[str, Any]) -> "DLRMTrainingJob":
     except DocumentError as error:
         hint = "is this command older than the operator? Update it, or read the job with kubectl"
         raise CommandError(f"{raw['metadata']['name']}: {error}; hint: {hint}") from error
+
+
+def _unless_missing(read: Callable[[], Found]) -> Found | None:
+    """Return the result of reading. None: there is nothing of that name, in a cluster that knows jobs."""
+    from kubernetes.client import ApiException
+
+    try:
+        return read()
+    except CommandError as error:
+        cause = error.__cause__
+        if isinstance(cause, ApiException) and cause.status == NOT_FOUND and error.exit_code is not ExitCode.CLUSTER:
+            return None
+        raise
 
 
 @contextlib.contextmanager

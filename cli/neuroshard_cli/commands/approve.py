@@ -7,7 +7,7 @@ import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
-from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, names_job, parsed
+from neuroshard_cli.cluster.jobs_client import NamespaceOption, jobs_client, names_job, parsed
 
 if TYPE_CHECKING:
     from neuroshard_api.job.training_job import DLRMTrainingJob
@@ -20,7 +20,6 @@ def approve(
         str, typer.Argument(metavar="RUN_DIR|JOB", help="Folder of a run, or name of a DLRMTrainingJob in a cluster.")
     ],
     namespace: NamespaceOption = None,
-    context: ContextOption = None,
 ) -> None:
     """Approve the plan that a job, or a run on this machine, waits with or suggests.
 
@@ -30,8 +29,8 @@ def approve(
     from neuroshard_cli.local.directory import RunDirectory
 
     directory = RunDirectory(Path(target))
-    if names_job(target, namespace=namespace, context=context):
-        plan = _approved_in_cluster(target, namespace=namespace, context=context)
+    if names_job(target, namespace=namespace):
+        plan = _approved_in_cluster(target, namespace=namespace)
     else:
         plan = _approved_here(directory)
     say(f"plan {plan} is approved")
@@ -56,11 +55,11 @@ def _approved_here(directory: "RunDirectory") -> str:
     return plan
 
 
-def _approved_in_cluster(name: str, *, namespace: str | None, context: str | None) -> str:
+def _approved_in_cluster(name: str, *, namespace: str | None) -> str:
     from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION
     from neuroshard_api.replanning.record import suggested_plan
 
-    with jobs_client(context, namespace) as jobs:
+    with jobs_client(namespace) as jobs:
         job = parsed(jobs.read(name))
         status = job.status
         reference = None if status is None or status.plan is None else status.plan.config_map_ref

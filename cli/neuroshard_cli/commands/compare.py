@@ -2,31 +2,21 @@
 
 import json as json_format
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
 from neuroshard_dlrm.options import RequestOptions
 
-from neuroshard_cli.shared.completion import complete_algorithms
 from neuroshard_cli.shared.output import print_document, print_text
-from neuroshard_cli.shared.request_options import MOST_USED, JsonOption, takes_request_options
+from neuroshard_cli.shared.request_options import JsonOption, takes_request_options
 
 if TYPE_CHECKING:
     from neuroshard_report.explain.comparison import Comparison
     from neuroshard_report.explain.robustness import Regret
 
 
-@takes_request_options
+@takes_request_options("constraints", "dense")
 def compare(
     options: RequestOptions,
-    algorithms: Annotated[
-        str | None,
-        typer.Option(
-            help="Those to compare, separated by commas. Default: all.",
-            rich_help_panel=MOST_USED,
-            autocompletion=complete_algorithms,
-        ),
-    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Compare all algorithms on one request.
@@ -34,7 +24,7 @@ def compare(
     Each is costed by the same cost models and by the simulator of the device, and timed.
     """
     from neuroshard_api.documents.request import Algorithm
-    from neuroshard_dlrm.comparing import chosen_algorithms, timed_comparison
+    from neuroshard_dlrm.comparing import timed_comparison
     from neuroshard_dlrm.devices import find_bundle
     from neuroshard_dlrm.requests import build_request
     from neuroshard_report.explain.comparison import regrets_of
@@ -43,11 +33,10 @@ def compare(
 
     request = build_request(options, Algorithm.NEUROSHARD, with_dense_of_jobs=True)
     bundle = find_bundle(options.bundle, request.topology.device)
-    wanted = chosen_algorithms(None if algorithms is None else algorithms.split(","))
     lines: list[Timed] = []
     with activity("comparing", is_silent=json) as shown:
-        for number, algorithm in enumerate(wanted):
-            shown.begin(f"{number + 1}/{len(wanted)} {algorithm}", done=number, total=len(wanted))
+        for number, algorithm in enumerate(Algorithm):
+            shown.begin(f"{number + 1}/{len(Algorithm)} {algorithm}", done=number, total=len(Algorithm))
             lines.append(timed_comparison(request, algorithm, bundle=bundle))
     if json:
         regrets = regrets_of(timed.comparison for timed in lines)

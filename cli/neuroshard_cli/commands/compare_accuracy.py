@@ -8,16 +8,15 @@ import typer
 from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.commands.compare_training import checked_plans, launch
+from neuroshard_cli.local.inputs import data_root
 from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_document, print_text
-from neuroshard_cli.shared.request_options import DataDirOption, JsonOption
+from neuroshard_cli.shared.request_options import JsonOption
 
 
-def compare_accuracy(  # noqa: PLR0917 - typer passes by name
+def compare_accuracy(
     job: Annotated[Path, typer.Argument(metavar="JOB", help="A DLRMTrainingJob in YAML or JSON.")],
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file with narrow types.")],
     seeds: Annotated[int, typer.Option(min=1, help="Pairs; the first has the job's seed, each other the next.")] = 3,
-    steps: Annotated[int | None, typer.Option(min=1, help="Of each training. Default: the job's.")] = None,
-    data_dir: DataDirOption = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the comparison (JSON).")] = None,
     json: JsonOption = False,
 ) -> None:
@@ -27,7 +26,7 @@ def compare_accuracy(  # noqa: PLR0917 - typer passes by name
 
     if out is not None:
         check_writable(out)
-    processes, (given,) = checked_plans(job, [plan])
+    spec, (given,) = checked_plans(job, [plan])
     if given.resolved.wire is None and given.resolved.gradients is None:
         raise CommandError(
             f"{plan}: sends nothing in narrow types, so that there is nothing to compare"
@@ -45,10 +44,8 @@ def compare_accuracy(  # noqa: PLR0917 - typer passes by name
             "--seeds",
             str(seeds),
         ]
-        if steps is not None:
-            command += ["--steps", str(steps)]
-        command += ["--data-dir", str(data_dir or job.absolute().parent), "--out", str(result)]
-        launch(command, processes=processes)
+        command += ["--data-dir", str(data_root(job, spec.data)), "--out", str(result)]
+        launch(command, processes=spec.trainer.devices_per_node)
         comparison = AccuracyComparison.read(result)
 
     def show() -> None:

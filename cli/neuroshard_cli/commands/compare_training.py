@@ -13,13 +13,15 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
-from neuroshard_cli.local.compared_script import SUFFIX, given_plans, request_file, script_command
-from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_document, print_text
-from neuroshard_cli.shared.request_options import DataDirOption, JsonOption
+from neuroshard_cli.local.compared_script import given_plans, request_file, script_command
+from neuroshard_cli.local.inputs import data_root
+from neuroshard_cli.shared.output import ResultFile, deliver, places_of, print_document, print_text
+from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.training_comparison import PredictedMemory
+    from neuroshard_api.job.training_job import Spec
 
 STDERR = 2
 """What the processes print is progress; stdout is for the result."""
@@ -27,10 +29,11 @@ STDERR = 2
 
 def compare_training(  # noqa: PLR0917 - typer passes by name
     trained: Annotated[
-        Path,
+        str,
         typer.Argument(
             metavar="JOB|SCRIPT",
-            help="A DLRMTrainingJob in YAML or JSON, or a Python script that calls compare_given_plans.",
+            help="A DLRMTrainingJob in YAML or JSON; or a Python script that calls compare_given_plans, in quotes with "
+            "its arguments.",
         ),
     ],
     plans: Annotated[
@@ -39,10 +42,16 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
     ],
     rounds: Annotated[int, typer.Option(min=2, help="Rounds that count; one more comes before them.")] = 10,
     steps: Annotated[int, typer.Option(min=1, help="Steps of each round under each plan.")] = 10,
-    data_dir: DataDirOption = None,
-    arguments: Annotated[str | None, typer.Option(help="Of SCRIPT, as in a shell.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the comparison (JSON).")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the rounds' step times (SVG).")] = None,
+    out: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Write the comparison as JSON, or the rounds' step times as a drawing where FILE ends in .svg; may be "
+            "repeated.",
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Train a job or a script under several plans in turns, from equal weights, and compare their step times."""
@@ -50,17 +59,16 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
     from neuroshard_report.html.rounds_plot import rounds_plot
     from neuroshard_report.terminal.training_comparison import render_training_comparison
 
-    for path in (out, plot):
-        if path is not None:
-            check_writable(path)
-    is_script = trained.suffix == SUFFIX
-    _require_fitting_options(plans, is_script=is_script, data_dir=data_dir, arguments=arguments)
+    places = places_of(out, page=".svg")
+    script = script_command(trained)
+    if len(plans) < 2:  # noqa: PLR2004 - it is a comparison
+        raise CommandError(f"PLAN: found {len(plans)}; hint: give two plans or more")
     with tempfile.TemporaryDirectory() as scratch:
         result = Path(scratch) / "comparison.json"
-        if is_script:
-            memory = _train_script(trained, plans, result, rounds=rounds, steps=steps, arguments=arguments)
+        if script:
+            memory = _train_script(script, plans, result, rounds=rounds, steps=steps)
         else:
-            memory = _train_job(trained, plans, result, rounds=rounds, steps=steps, data_dir=data_dir)
+            memory = _train_job(Path(trained), plans, result, rounds=rounds, steps=steps)
         comparison = TrainingComparison.read(result).model_copy(update={"memory": memory})
 
     def show() -> None:
@@ -70,45 +78,30 @@ def compare_training(  # noqa: PLR0917 - typer passes by name
             print_text(render_training_comparison(comparison))
 
     files = (
-        ResultFile("comparison", out, comparison.to_json),
-        ResultFile("plot", plot, lambda: rounds_plot(comparison)),
+        ResultFile("comparison", places.document, comparison.to_json),
+        ResultFile("plot", places.page, lambda: rounds_plot(comparison)),
     )
     deliver(show, *files, says=not json)
 
 
-def _require_fitting_options(
-    plans: list[Path], *, is_script: bool, data_dir: Path | None, arguments: str | None
-) -> None:
-    """Do nothing if there are two plans or more, and options of the kind that is trained. Raises CommandError."""
-    if len(plans) < 2:  # noqa: PLR2004 - it is a comparison
-        raise CommandError(f"PLAN: found {len(plans)}; hint: give two plans or more")
-    if is_script and data_dir is not None:
-        raise CommandError("--data-dir: belongs to a job, and a script reads its own data; hint: leave it out")
-    if arguments is not None and not is_script:
-        raise CommandError("--arguments: belong to a script, and a job has none; hint: leave them out")
-
-
-def _train_job(
-    job: Path, plans: list[Path], result: Path, *, rounds: int, steps: int, data_dir: Path | None
-) -> "PredictedMemory":
+def _train_job(job: Path, plans: list[Path], result: Path, *, rounds: int, steps: int) -> "PredictedMemory":
     """Train a job, and return the memory that its models need by their plans."""
-    processes, given = checked_plans(job, plans)
+    spec, given = checked_plans(job, plans)
     memory = _predicted_memory(plans, given)
     command = ["-m", "neuroshard_trainer.compare.plans", str(job), "--plans", *map(str, plans)]
     command += ["--rounds", str(rounds), "--steps", str(steps), "--out", str(result)]
-    command += ["--data-dir", str(data_dir or job.absolute().parent)]
-    launch(command, processes=processes)
+    command += ["--data-dir", str(data_root(job, spec.data))]
+    launch(command, processes=spec.trainer.devices_per_node)
     return memory
 
 
 def _train_script(
-    script: Path, plans: list[Path], result: Path, *, rounds: int, steps: int, arguments: str | None
+    command: list[str], plans: list[Path], result: Path, *, rounds: int, steps: int
 ) -> "PredictedMemory | None":
     """Train by a script, and return the memory that its models need by their plans. None: a plan has no ledger."""
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.training_comparison import file_names
 
-    command = script_command(script, arguments)
     processes, found = given_plans(plans)
     given = [plan for plan in found if isinstance(plan, GivenPlan)]
     memory = _predicted_memory(plans, given) if len(given) == len(plans) else None
@@ -120,7 +113,7 @@ def _train_script(
     )
     if not result.exists():
         raise CommandError(
-            f"{script}: ended without a comparison"
+            f"{command[0]}: ended without a comparison"
             "; hint: call neuroshard_torchrec.compare_given_plans(make, module) in it"
         )
     return memory
@@ -141,8 +134,8 @@ def _predicted_memory(plans: "Sequence[Path]", given: "Sequence[GivenPlan]") -> 
     return memory
 
 
-def checked_plans(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]":
-    """Return the number of the job's processes, and the plans, all of which are for it. Raises CommandError."""
+def checked_plans(job: Path, plans: list[Path]) -> "tuple[Spec, list[GivenPlan]]":
+    """Return the spec of the job, and the plans, all of which are for it. Raises CommandError."""
     from neuroshard_api.job.job_file import read_job_file
     from neuroshard_dlrm.plan_file import mismatches, read_given_plan
 
@@ -158,7 +151,7 @@ def checked_plans(job: Path, plans: list[Path]) -> "tuple[int, list[GivenPlan]]"
         problems = mismatches(plan, found.tables(), world_size=per_node, devices_per_node=per_node)
         if problems:
             raise CommandError(f"{path}: {problems[0]}")
-    return per_node, given
+    return found.job.spec, given
 
 
 def launch(command: "Sequence[str]", *, processes: int, environment: "Mapping[str, str] | None" = None) -> None:

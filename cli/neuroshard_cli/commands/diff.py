@@ -6,15 +6,15 @@ from typing import Annotated
 
 import typer
 
-from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_json, print_text
-from neuroshard_cli.shared.request_options import JsonOption
+from neuroshard_cli.shared.output import ResultFile, deliver, json_text, places_of, print_json, print_text
+from neuroshard_cli.shared.request_options import JsonOption, OutOption
 
 
 def diff(
     before: Annotated[Path, typer.Argument(metavar="BEFORE", help="A plan file.")],
     after: Annotated[Path, typer.Argument(metavar="AFTER", help="Another plan file.")],
     *,
-    report: Annotated[Path | None, typer.Option(help="Write the difference to this HTML file too.")] = None,
+    out: OutOption = None,
     json: JsonOption = False,
 ) -> None:
     """Compare two plans: tables that move, bytes that move, and the parts of the step that change.
@@ -25,8 +25,7 @@ def diff(
     from neuroshard_report.explain.difference import plan_difference
     from neuroshard_report.terminal.difference import render_difference
 
-    if report is not None:
-        check_writable(report)
+    places = places_of(out)
     found = plan_difference(read_placement(before), read_placement(after))
 
     def show() -> None:
@@ -40,4 +39,5 @@ def diff(
 
         return render_difference_html(found)
 
-    deliver(show, ResultFile("report", report, page), says=not json)
+    document = ResultFile("difference", places.document, lambda: json_text(asdict(found)))
+    deliver(show, document, ResultFile("report", places.page, page), says=not json)

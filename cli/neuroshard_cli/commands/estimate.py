@@ -1,18 +1,18 @@
 """``neuroshard estimate``: how many devices, and of which kind."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.completion import complete_device_types
-from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_json, print_text
+from neuroshard_cli.shared.output import ResultFile, deliver, json_text, places_of, print_json, print_text
 from neuroshard_cli.shared.request_options import (
     MOST_USED,
     BundleOption,
     DenseOption,
     JsonOption,
+    OutOption,
     SetOption,
     SourceArgument,
 )
@@ -46,22 +46,11 @@ def estimate(  # noqa: PLR0917 - typer passes by name
             min=1,
             max=2**31,
             help="Samples of a step on all devices, which stay when their number changes. Default: a job's or table "
-            "set's own.",
+            "set's own; with --set spec.model.batchSizePerDevice=8192, those of each device stay.",
             rich_help_panel=MOST_USED,
         ),
     ] = None,
-    batch_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            max=2**24,
-            help="Samples per device, which stay in place of those of all devices.",
-            rich_help_panel=MOST_USED,
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write the curves to this HTML file too.", rich_help_panel=MOST_USED)
-    ] = None,
+    out: OutOption = None,
     set_: SetOption = None,
     dense: DenseOption = None,
     bundle: BundleOption = None,
@@ -85,11 +74,10 @@ def estimate(  # noqa: PLR0917 - typer passes by name
     from neuroshard_report.terminal.device_counts import render_device_counts
     from neuroshard_report.terminal.progress import activity
 
-    if report is not None:
-        check_writable(report)
+    places = places_of(out)
     types, prices = parse_kinds(device_type)
     counts = parse_counts(devices)
-    options = RequestOptions(tables=tables, batch_size=batch_size, set=parse_settings(set_ or ()), dense=dense)
+    options = RequestOptions(tables=tables, set=parse_settings(set_ or ()), dense=dense)
     source = read_source(tables)
     batch = kept_batch(source, options, of_all=global_batch_size)
     requests = requests_on(source, options, device_types=types, counts=counts, batch=batch)
@@ -115,7 +103,8 @@ def estimate(  # noqa: PLR0917 - typer passes by name
 
         return render_device_counts_html(found)
 
-    deliver(show, ResultFile("report", report, page), says=not json)
+    document = ResultFile("estimate", places.document, lambda: json_text(found.described()))
+    deliver(show, document, ResultFile("report", places.page, page), says=not json)
     if all(each.plan is None for each in found.counts):
         raise InfeasibleError(
             f"{tables}: fits on none of these devices; hint: ask for more of them with --devices, or see what would "

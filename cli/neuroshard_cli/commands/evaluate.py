@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from neuroshard_api.process.failures import CommandError
 
-from neuroshard_cli.shared.choices import DataFormatChoice
 from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_document, print_text
 from neuroshard_cli.shared.request_options import JsonOption
 
@@ -16,15 +15,19 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.model_evaluation import ModelEvaluation
 
 
-def evaluate(  # noqa: PLR0917 - typer passes by name
-    export: Annotated[Path, typer.Argument(metavar="EXPORT", help="Folder of `python -m neuroshard_trainer.export`.")],
+QUANTIZED_FILE = "quantized.pt"
+
+
+def evaluate(
+    export: Annotated[
+        Path,
+        typer.Argument(
+            metavar="EXPORT", help="Folder of `python -m neuroshard_trainer.export`, or quantized.pt in it."
+        ),
+    ],
     data: Annotated[
         str, typer.Argument(metavar="DATA", help="Samples with labels: a file, a folder, a pattern, or a URL.")
     ],
-    data_format: Annotated[
-        DataFormatChoice | None, typer.Option("--format", help="Format of DATA. Default: the training's.")
-    ] = None,
-    quantized: Annotated[bool, typer.Option("--quantized", help="Evaluate quantized.pt, and not model.pt.")] = False,
     max_samples: Annotated[int | None, typer.Option(min=1, help="Maximum samples. Default: all.")] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write the metrics (JSON).")] = None,
     json: JsonOption = False,
@@ -34,21 +37,16 @@ def evaluate(  # noqa: PLR0917 - typer passes by name
     Raw data is read and preprocessed as in training. The model computes on the CPU of this machine.
     """
     from neuroshard_api.job.exported_model import ExportedModel
-    from neuroshard_api.job.training import DataFormat
     from neuroshard_report.terminal.model_evaluation import render_model_evaluation
 
     if out is not None:
         check_writable(out)
-    description = ExportedModel.read(export / "model.json")  # before the imports that take seconds
+    quantized = export.name == QUANTIZED_FILE
+    folder = export.parent if quantized else export
+    description = ExportedModel.read(folder / "model.json")  # before the imports that take seconds
     if quantized and description.quantized_type is None:
-        raise CommandError(f"--quantized: {export} has no quantized.pt; hint: export with --quantized INT8")
-    found = _trainer()(
-        export,
-        data,
-        data_format=None if data_format is None else DataFormat(data_format),
-        quantized=quantized,
-        max_samples=max_samples,
-    )
+        raise CommandError(f"{folder}: has no {QUANTIZED_FILE}; hint: export with --quantized INT8")
+    found = _trainer()(folder, data, quantized=quantized, max_samples=max_samples)
 
     def show() -> None:
         if json:

@@ -30,16 +30,14 @@ def export(
             "TorchRec's DLRMTrain."
         ),
     ] = None,
-    compute_device: Annotated[Literal["cuda", "cpu"], typer.Option(help="What each rank computes on.")] = "cuda",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="The file. Default: stdout.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Errors are JSON; the export always is.")] = False,  # noqa: ARG001 - read before parsing
 ) -> None:
     """Write a plan as a TorchRec sharding plan, or its step as a trace.
 
     Neither torch nor TorchRec is needed to write it. The trace has the predicted step of each rank, and of a run's
     folder the measured one below it; ui.perfetto.dev and chrome://tracing show it.
     """
-    from neuroshard_api.documents.torchrec_plan import TorchRecPlan
+    from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecPlan
 
     if form == "perfetto":
         if module_path is not None:
@@ -50,7 +48,8 @@ def export(
         if module_path is not None:
             _require_one_module(document, plan)
         what = "sharding plan"
-        text = TorchRecPlan.of(document, module_path=module_path, compute_device=compute_device).to_json()
+        device: ComputeDevice = "cpu" if document.request.topology.device.is_cpu else "cuda"
+        text = TorchRecPlan.of(document, module_path=module_path, compute_device=device).to_json()
     if out is None:
         print_document(text)
     else:

@@ -7,7 +7,7 @@ import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
-from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, parsed
+from neuroshard_cli.cluster.jobs_client import NamespaceOption, jobs_client, parsed
 from neuroshard_cli.shared.output import print_document
 
 if TYPE_CHECKING:
@@ -28,10 +28,9 @@ def logs(
         bool, typer.Option("--follow", "-f", help="Go on as it is written; of several workers the first.")
     ] = False,
     namespace: NamespaceOption = None,
-    context: ContextOption = None,
 ) -> None:
     """Print the logs of the pods of a job's stage."""
-    with jobs_client(context, namespace) as jobs:
+    with jobs_client(namespace) as jobs:
         started = {each.name.value.lower(): each.job_name for each in _stages(parsed(jobs.read(job))) if each.job_name}
         if not started or (stage and stage not in started):
             known = f"; there are logs of {', '.join(started)}" if started else ""

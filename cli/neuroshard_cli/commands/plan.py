@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.options import RequestOptions
 
 from neuroshard_cli.shared.batch_sizes import print_sizes, requests_of, with_sizes
-from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, print_document, print_text
+from neuroshard_cli.shared.output import ResultFile, deliver, places_of, print_document, print_text
 from neuroshard_cli.shared.request_options import MOST_USED, SEARCH, WHAT, JsonOption, takes_request_options
 
 if TYPE_CHECKING:
@@ -21,16 +20,20 @@ if TYPE_CHECKING:
     from neuroshard_report.explain.robustness import TrafficCost
 
 
-@takes_request_options
+@takes_request_options()
 def plan(
     options: RequestOptions,
     *,
     batch_sizes: tuple[int, ...],
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Write the plan to this file.", rich_help_panel=MOST_USED)
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Write an HTML report to this file.", rich_help_panel=MOST_USED)
+        list[Path] | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Write the plan, or its report where FILE ends in .html; may be repeated.",
+            metavar="FILE",
+            rich_help_panel=MOST_USED,
+        ),
     ] = None,
     statistics: Annotated[
         Path | None,
@@ -45,14 +48,6 @@ def plan(
             help="The plan in force; of nearly equal plans the one that moves least is taken.", rich_help_panel=SEARCH
         ),
     ] = None,
-    move_price: Annotated[
-        float,
-        typer.Option(
-            min=0.0,
-            help="Milliseconds of a step that may be given up for each GiB that does not move.",
-            rich_help_panel=SEARCH,
-        ),
-    ] = 0.0,
     json: JsonOption = False,
 ) -> None:
     """Plan the placement of a model's embedding tables.
@@ -71,16 +66,12 @@ def plan(
     from neuroshard_report.terminal.plan import render_plan
     from neuroshard_report.terminal.progress import activity
 
-    if move_price and incumbent is None:
-        raise CommandError("--move-price: is of moves from a plan in force; hint: name that plan with --incumbent")
-    for path in (out, report):
-        if path is not None:
-            check_writable(path)
+    places = places_of(out)
     sized = requests_of(options, batch_sizes)
     request = sized[0] if sized else build_request(options, None, with_dense_of_jobs=True)
     bundle = find_bundle(options.bundle, request.topology.device)
     request, *sized = _measured((request, *sized), statistics)
-    before = None if incumbent is None else read_incumbent(incumbent, price_ms_per_gib=move_price)
+    before = None if incumbent is None else read_incumbent(incumbent)
     of_sizes: list[BatchSize] = []
     try:
         with activity("searching", is_silent=json) as shown:
@@ -92,7 +83,7 @@ def plan(
             found = searched(request)
             shown.show("what would save time", None)
             found = with_levers(found, costs=bundle)
-            traffic = () if report is None else traffic_costs(found, bundle=bundle)
+            traffic = () if places.page is None else traffic_costs(found, bundle=bundle)
     except InfeasibleError:
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)
         raise
@@ -104,8 +95,8 @@ def plan(
         print_text(render_plan(found, traffic=traffic))
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=False)
 
-    files = (ResultFile("plan", out, found.to_json), ResultFile("report", report, lambda: _page(found, traffic)))
-    deliver(show, *files, says=not json)
+    page = ResultFile("report", places.page, lambda: _page(found, traffic))
+    deliver(show, ResultFile("plan", places.document, found.to_json), page, says=not json)
 
 
 def _state(state: "SearchState") -> tuple[str, float]:

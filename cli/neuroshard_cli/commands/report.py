@@ -9,7 +9,7 @@ from neuroshard_api.process.hints import say
 from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.cluster.job_page import job_page, write_live_page
-from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client, names_job
+from neuroshard_cli.cluster.jobs_client import NamespaceOption, jobs_client, names_job
 from neuroshard_cli.local.directory import RunDirectory, file_digest
 from neuroshard_cli.local.run_page import run_page
 from neuroshard_cli.shared.output import print_document, write_file
@@ -28,7 +28,6 @@ def report(
     ],
     *,
     namespace: NamespaceOption = None,
-    context: ContextOption = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Of a JOB: write the file again until the job has ended.")
     ] = False,
@@ -40,20 +39,15 @@ def report(
             "where it is installed."
         ),
     ] = None,
-    steps: Annotated[
-        Path | None, typer.Option(help="The step report of a training under the plan: adds the measured dense part.")
-    ] = None,
 ) -> None:
     """Write a plan, or what a run or a job measured under its plan, as one HTML file.
 
     The file loads nothing from elsewhere, and reads well in light and dark and on paper.
     """
-    is_job = names_job(source, namespace=namespace, context=context)
-    _require_fitting_options(
-        source, is_job=is_job, watch=watch, out=out, of_plan=bundle is not None or steps is not None
-    )
+    is_job = names_job(source, namespace=namespace)
+    _require_fitting_options(source, is_job=is_job, watch=watch, out=out, of_plan=bundle is not None)
     if is_job:
-        with jobs_client(context, namespace) as jobs:
+        with jobs_client(namespace) as jobs:
             if watch and out is not None:
                 for version, _ in enumerate(write_live_page(jobs, source, out)):
                     if not version:
@@ -62,7 +56,7 @@ def report(
             page, _ = job_page(jobs, source)
     else:
         plan = Path(source)
-        page = _run_page(plan) if plan.is_dir() else _plan_page(plan, bundle=bundle, steps=steps)
+        page = _run_page(plan) if plan.is_dir() else _plan_page(plan, bundle=bundle)
     if out is None:
         print_document(page)
     else:
@@ -77,7 +71,7 @@ def _require_fitting_options(source: str, *, is_job: bool, watch: bool, out: Pat
         raise CommandError(f"--watch: needs a job in a cluster, and --out; hint: {hint}")
     if of_plan and (is_job or Path(source).is_dir()):
         raise CommandError(
-            f"{source}: is a {'job' if is_job else 'run'}, without --bundle and --steps; hint: give its plan as a file"
+            f"{source}: is a {'job' if is_job else 'run'}, without --bundle; hint: give its plan as a file"
         )
 
 
@@ -91,14 +85,14 @@ def _run_page(folder: Path) -> str:
     return run_page(directory)
 
 
-def _plan_page(plan: Path, *, bundle: Path | None, steps: Path | None) -> str:
+def _plan_page(plan: Path, *, bundle: Path | None) -> str:
     from neuroshard_costs.bundle import bundle_at
     from neuroshard_dlrm.comparing import torchrec_cost
     from neuroshard_report.explain.robustness import traffic_costs
     from neuroshard_report.html.page import render_html
 
     document = read_plan(plan)
-    measured = None if steps is None else _steps(steps, plan)
+    measured = _steps(plan)
     if bundle is None:
         return render_html(document, steps=measured)
     models = bundle_at(bundle)
@@ -108,13 +102,11 @@ def _plan_page(plan: Path, *, bundle: Path | None, steps: Path | None) -> str:
     )
 
 
-def _steps(file: Path, plan: Path) -> "StepReport":
-    """Return a step report of a plan. Raises CommandError where it is of another."""
+def _steps(plan: Path) -> "StepReport | None":
+    """Return the step report of a training under a plan, in its folder or in train/. None: there is none."""
     from neuroshard_api.documents.step_report import StepReport
+    from neuroshard_api.job.stage_commands import STEP_REPORT_FILE
 
-    found = StepReport.read(file)
-    if found.plan_sha256 != file_digest(plan):
-        raise CommandError(
-            f"--steps: {file} was measured under another plan than {plan}; hint: give the plan of that run"
-        )
-    return found
+    files = (plan.parent / STEP_REPORT_FILE, plan.parent / "train" / STEP_REPORT_FILE)
+    found = (StepReport.read(file) for file in files if file.exists())
+    return next((report for report in found if report.plan_sha256 == file_digest(plan)), None)

@@ -10,7 +10,7 @@ from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.output import print_document, print_text, progress_console, write_file
-from neuroshard_cli.shared.request_options import DataDirOption, JsonOption
+from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
@@ -20,14 +20,13 @@ if TYPE_CHECKING:
     from neuroshard_cli.local.stage_runner import StageFailedError
 
 
-def run(  # noqa: PLR0917 - typer passes by name
+def run(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A DLRMTrainingJob in YAML or JSON.")],
     run_dir: Annotated[Path | None, typer.Option(help="Folder of the run. Default: runs/ and the job's name.")] = None,
     bundle: Annotated[
         Path | None, typer.Option(help="Cost models to plan with, instead of measuring this machine.")
     ] = None,
     plan: Annotated[Path | None, typer.Option(help="A plan to train under, instead of profiling and planning.")] = None,
-    data_dir: DataDirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Profile, plan, and train a job on this machine.
@@ -38,6 +37,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     from neuroshard_api.job.training_job import LaunchPolicy
 
     from neuroshard_cli.local.directory import RunDirectory
+    from neuroshard_cli.local.inputs import data_root
     from neuroshard_cli.local.progress_view import RunView
     from neuroshard_cli.local.repeats import STAGE, wants_repeats
     from neuroshard_cli.local.result import result_json, result_of, result_table
@@ -49,7 +49,7 @@ def run(  # noqa: PLR0917 - typer passes by name
     found = read_job_file(file)
     require_local(found.job, where=str(file))
     tables = found.tables()
-    root = data_dir or file.absolute().parent
+    root = data_root(file, found.job.spec.data)
     require_trainable(found.job, tables, root=root)
     is_given = plan is not None or found.job.spec.plan_ref is not None
     stages = (STAGE, *STAGES) if wants_repeats(found.job, tables) and not is_given else STAGES

@@ -13,7 +13,7 @@ from neuroshard_cli.shared.output import ResultFile, check_writable, deliver, pr
 from neuroshard_cli.shared.request_options import MOST_USED, JsonOption, takes_request_options
 
 
-@takes_request_options
+@takes_request_options("constraints", "dense")
 def score(
     options: RequestOptions,
     plan: Annotated[

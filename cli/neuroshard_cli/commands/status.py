@@ -1,7 +1,6 @@
 """``neuroshard status``: where a job in a cluster is, and what it costs."""
 
 import contextlib
-import json as json_format
 import math
 import time
 from collections.abc import Iterator
@@ -9,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_api.process.failures import CommandError
 
-from neuroshard_cli.cluster.jobs_client import ContextOption, JobsClient, NamespaceOption, jobs_client, parsed
+from neuroshard_cli.cluster.jobs_client import JobsClient, NamespaceOption, jobs_client, parsed
 from neuroshard_cli.shared.output import print_document, print_json, print_text, progress_console
 from neuroshard_cli.shared.request_options import JsonOption
 
@@ -22,59 +20,44 @@ if TYPE_CHECKING:
 LOOK_EVERY_S = 2.0
 
 
-def status(  # noqa: PLR0917 - typer passes by name
-    job: Annotated[
-        str | None, typer.Argument(metavar="JOB", help="Name of a DLRMTrainingJob.", show_default=False)
-    ] = None,
+def status(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="JOB|SWEEP", help="Name of a DLRMTrainingJob, or of a sweep: its variants, best first."),
+    ],
     namespace: NamespaceOption = None,
-    context: ContextOption = None,
     watch: Annotated[
         bool,
         typer.Option(
             "--watch", "-w", help="Follow the job until it has ended: in place on a terminal, else line by line."
         ),
     ] = False,
-    sweep: Annotated[
-        str | None, typer.Option(help="Name of a sweep, in place of JOB: its variants are listed, best first.")
-    ] = None,
     json: JsonOption = False,
 ) -> None:
-    """Show a job's stages, costs, and last failure."""
-    from neuroshard_report.terminal.job import render_job
+    """Show a job's stages, costs, and last failure.
 
-    if sweep is not None:
-        if job is not None or watch:
-            other = "JOB" if job is not None else "--watch"
-            raise CommandError(f"--sweep: excludes {other}, which is of one job; hint: give one of them")
-        with jobs_client(context, namespace) as jobs:
-            _print_sweep(jobs, sweep, as_json=json)
-        return
-    if job is None:
-        raise CommandError("JOB: is missing; hint: give the name of a job, or of a sweep with --sweep")
-    with jobs_client(context, namespace) as jobs:
-        if watch:
-            raise typer.Exit(watch_job(jobs, job))
-        raw = jobs.read(job)
-        if json:
-            print_document(json_format.dumps(raw.get("status", {}), indent=1) + "\n")
-            return
-        print_text(render_job(found := parsed(raw)))
-        _print_drift(jobs, found)
-
-
-def _print_sweep(jobs: JobsClient, name: str, *, as_json: bool) -> None:
-    """Print the variants of a sweep: their settings, metrics, and stages."""
+    A sweep has the name of the job that it was made of. Where that is in the cluster too, both are shown.
+    """
     from dataclasses import asdict, replace
 
     from neuroshard_report.sweep import best_first
+    from neuroshard_report.terminal.job import render_job
     from neuroshard_report.terminal.sweep import render_results
 
-    variants = (each for raw in jobs.of_sweep(name) for each in _variants(parsed(raw)))
-    found = [replace(each, number=number) for number, each in enumerate(variants)]
-    if as_json:
-        print_json([asdict(each) for each in best_first(found)])
-        return
-    print_text(render_results(found))
+    with jobs_client(namespace) as jobs:
+        if watch:
+            raise typer.Exit(watch_job(jobs, name))
+        of_sweep = (each for raw in jobs.of_sweep(name) for each in _variants(parsed(raw)))
+        variants = [replace(each, number=number) for number, each in enumerate(of_sweep)]
+        raw = jobs.find(name) if variants else jobs.read(name)
+        if json:
+            print_json([asdict(each) for each in best_first(variants)] if raw is None else raw.get("status", {}))
+            return
+        if raw is not None:
+            print_text(render_job(found := parsed(raw)))
+            _print_drift(jobs, found)
+        if variants:
+            print_text(render_results(variants))
 
 
 def _variants(job: "DLRMTrainingJob") -> "Iterator[VariantResult]":

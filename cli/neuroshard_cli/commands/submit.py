@@ -6,16 +6,13 @@ from typing import Annotated
 import typer
 from neuroshard_api.process.failures import CommandError
 
-from neuroshard_cli.cluster.jobs_client import ContextOption, NamespaceOption, jobs_client
-from neuroshard_cli.commands.status import watch_job
+from neuroshard_cli.cluster.jobs_client import NamespaceOption, jobs_client
 from neuroshard_cli.shared.output import print_document
 
 
 def submit(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A DLRMTrainingJob in YAML or JSON.")],
     namespace: NamespaceOption = None,
-    context: ContextOption = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Tell each change until the job has ended.")] = False,
 ) -> None:
     """Check a job file here, and create the job in the cluster.
 
@@ -33,7 +30,7 @@ def submit(
     named = job.metadata.namespace
     if named and namespace and named != namespace:
         raise CommandError(f"{file}: metadata.namespace: is {named!r}, and --namespace {namespace!r}; hint: remove one")
-    with jobs_client(context, namespace or named) as jobs:
+    with jobs_client(namespace or named) as jobs:
         # The file's own words, not ours: what it leaves out gets the cluster's defaults.
         jobs.create(found.document, is_trial=True)
         for name, config_map in found.config_maps.items():
@@ -41,5 +38,3 @@ def submit(
             print_document(f"ConfigMap {name} created in namespace {jobs.namespace}\n")
         jobs.create(found.document)
         print_document(f"{job.metadata.name} created in namespace {jobs.namespace}\n")
-        if watch:
-            raise typer.Exit(watch_job(jobs, job.metadata.name))

@@ -17,7 +17,6 @@ from neuroshard_cli.shared.output import print_document, print_text, progress_co
 from neuroshard_cli.shared.request_options import (
     MOST_USED,
     BundleOption,
-    DataDirOption,
     DenseOption,
     DeviceTypeOption,
     JsonOption,
@@ -59,7 +58,6 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     device_type: DeviceTypeOption = None,
     bundle: BundleOption = None,
     dense: DenseOption = None,
-    data_dir: DataDirOption = None,
     json: JsonOption = False,
 ) -> None:
     """Divide devices among variants of a job so that all train in the least time, write a job for each, and train them.
@@ -71,6 +69,7 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     from neuroshard_dlrm.variants import expanded, parse_choices
     from neuroshard_report.terminal.sweep import render_results, render_ways
 
+    from neuroshard_cli.local.inputs import data_root
     from neuroshard_cli.local.sweep_folder import SweepFolder
     from neuroshard_cli.local.sweep_results import SweepResults
 
@@ -79,11 +78,9 @@ def sweep(  # noqa: PLR0917 - typer passes by name
     variants = expanded(file, parse_choices(set_))
     if dense is not None:
         require_one_dense_part(variants)
-    root = data_dir or job.absolute().parent
+    root = data_root(job, file.job.spec.data)
     if run:
         _require_runnable(file, variants, root=root, devices=devices)
-    elif data_dir is not None:
-        raise CommandError("--data-dir: is of the training here; hint: add --run, or leave it out")
     folder = SweepFolder(out)
     folder.require_for(variants)
     with folder.runs.locked():
@@ -234,9 +231,9 @@ def _train(
     for turn in choice.chosen.division.turns:
         name = choice.jobs[turn.variant].name
         directory = folder.run_directory(name)
-        given = {"--run-dir": directory.path, "--bundle": models, "--data-dir": root}
+        given = {"--run-dir": directory.path, "--bundle": models.absolute()}
         words = [str(word) for option in given.items() for word in option]
-        command = (*NEUROSHARD, "run", str(folder.job_file(name)), *words)
+        command = (*NEUROSHARD, "run", str(folder.job_file(name).absolute()), *words)
         runs.append(VariantRun(name=name, command=command, directory=directory, num_devices=len(turn.devices)))
 
     def ended(run: VariantRun, status: int) -> None:
@@ -244,7 +241,7 @@ def _train(
         write_file(folder.page, results.page())
 
     with RunView(tuple(run.name for run in runs), progress_console()) as view:
-        train_variants(runs, choice.room, base=folder.runs, view=view, gpus=visible_gpus(), ended=ended)
+        train_variants(runs, choice.room, base=folder.runs, view=view, gpus=visible_gpus(), root=root, ended=ended)
 
 
 def _say_what_is_next(folder: "SweepFolder", choice: "SweepChoice", *, is_run: bool, quiet: bool) -> None:

@@ -39,14 +39,19 @@ def given_plans(paths: "Sequence[Path]") -> "tuple[int, Sequence[GivenPlan | Tor
     return sizes[0][0], found
 
 
-def script_command(script: Path, arguments: str | None) -> list[str]:
-    """Return the command of a script. Raises CommandError."""
-    if not script.is_file():
-        raise CommandError(f"{script}: there is no such file; hint: give a job or a script")
+def script_command(text: str) -> list[str]:
+    """Return the words of a script and its arguments; none of another file, such as a job's. Raises CommandError."""
+    if Path(text).is_file():
+        return [text] if text.endswith(SUFFIX) else []
     try:
-        return [str(script), *shlex.split(arguments or "")]
+        script, *arguments = shlex.split(text) or [""]
     except ValueError as error:
-        raise CommandError(f"--arguments: {error}; hint: write them as in a shell") from error
+        raise CommandError(f"{text}: {error}; hint: write a script and its arguments as in a shell") from error
+    if not script.endswith(SUFFIX):
+        return []
+    if not Path(script).is_file():
+        raise CommandError(f"{script}: there is no such file; hint: give a job or a script")
+    return [script, *arguments]
 
 
 def request_file(

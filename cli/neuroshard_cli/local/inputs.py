@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.job.training import Data
     from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 
 MEASURED_WITH = ("neuroshard-operator", "torch", "fbgemm-gpu", "fbgemm-gpu-cpu", "torchrec")
@@ -28,6 +29,17 @@ def data_files(root: Path, pattern: str) -> list[str]:
     found = [path] if path.exists() else sorted(root.glob(pattern)) if not os.path.isabs(pattern) else []  # noqa: PTH117 - a pattern, no path
     files = [each for top in found for each in ([top] if top.is_file() else sorted(top.rglob("*"))) if each.is_file()]
     return [f"{file} {file.stat().st_size} {file.stat().st_mtime_ns}" for file in files]
+
+
+def data_root(job_file: Path, data: "Data") -> Path:
+    """Return the folder in which relative paths of a job's data begin: the file's, or else the current one."""
+    folder, current = job_file.absolute().parent, Path.cwd()
+    return current if data.path is not None and not _has(folder, data.path) and _has(current, data.path) else folder
+
+
+def _has(root: Path, pattern: str) -> bool:
+    """Return whether a path or glob pattern names something."""
+    return (root / pattern).exists() or (not os.path.isabs(pattern) and any(root.glob(pattern)))  # noqa: PTH117 - as above
 
 
 def machine() -> list[str]:

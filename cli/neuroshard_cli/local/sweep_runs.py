@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_report.explain.divisions import FreeDevices, Room
@@ -50,6 +51,7 @@ def train_variants(
     base: RunDirectory,
     view: RunView,
     gpus: Sequence[str],
+    root: Path,
     ended: Callable[[VariantRun, int], None],
 ) -> None:
     """Train variants in their order; each begins as soon as its devices are free, whatever became of those before.
@@ -60,6 +62,7 @@ def train_variants(
         base: folder of the sweep's runs; locked by the caller.
         view: has a line for each variant.
         gpus: identities of the GPUs, in the order of the devices. Empty: variants train on the CPU.
+        root: folder that the runs are started in, which has their data.
         ended: called with each variant and its exit status.
 
     Raises:
@@ -73,7 +76,7 @@ def train_variants(
                 while waiting and (devices := free.take(waiting[0].num_devices)) is not None:
                     run = waiting.pop(0)
                     view.begin(run.name, f"on {len(devices)} of {room.num_devices} devices")
-                    training.append(_started(run, devices, base=base, gpus=gpus))
+                    training.append(_started(run, devices, base=base, gpus=gpus, root=root))
                 time.sleep(LOOK_EVERY_S)
                 for each in [each for each in training if each.process.poll() is not None]:
                     training.remove(each)
@@ -86,11 +89,14 @@ def train_variants(
             _stop(training)
 
 
-def _started(run: VariantRun, devices: tuple[int, ...], *, base: RunDirectory, gpus: Sequence[str]) -> _Training:
+def _started(
+    run: VariantRun, devices: tuple[int, ...], *, base: RunDirectory, gpus: Sequence[str], root: Path
+) -> _Training:
     visible: Mapping[str, str] = {"CUDA_VISIBLE_DEVICES": ",".join(gpus[each] for each in devices)} if gpus else {}
     with base.log(run.name).open("wb") as log:
         process = subprocess.Popen(  # noqa: S603 - this command
             run.command,
+            cwd=root,
             env={**os.environ, **visible, MARK_VARIABLE: str(base.path)},
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -24,13 +24,6 @@ def complete_bundles(incomplete: str) -> list[str]:
     return _beginning(bundled_names(), incomplete)
 
 
-def complete_algorithms(incomplete: str) -> list[str]:
-    """Return the algorithms that begin so, of a list with commas its last word."""
-    from neuroshard_api.documents.request import Algorithm
-
-    return _last_of_list(Algorithm, incomplete)
-
-
 def complete_commands(incomplete: str) -> list[str]:
     """Return the commands that begin so."""
     from neuroshard_cli.command_list import ENTRIES

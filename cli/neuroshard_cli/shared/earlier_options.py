@@ -14,29 +14,68 @@ _OF_PROFILES: Final[Mapping[str, str]] = {
     "--devices-per-node": "spec.trainer.numProcPerNode",
     "--optimizer": "spec.model.embeddingOptimizer",
 }
+_OF_PLANS: Final[Mapping[str, str]] = dict.fromkeys(
+    ("--constraints", "--dense"),
+    "plan with it by `neuroshard plan`, and give the plan, which says all that it answers, as TABLES",
+)
+_PAGE: Final = "give --out a file that ends in .html"
+_DATA_DIR: Final = "start the command in the folder that has the data"
+_CONTEXT: Final[Mapping[str, str]] = {
+    "--context": "choose it by `kubectl config use-context NAME`, or name another file in KUBECONFIG"
+}
 EARLIER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "plan": {
         **_OF_REQUESTS,
         "--algorithm": "write --set spec.planner.algorithm=DimGreedy",
         "--batch-sizes": "give --batch-size several numbers, such as 8192,4096; the plan is for the first",
+        "--report": _PAGE,
+        "--move-price": "leave it out, or use move_price of neuroshard_dlrm.plan",
     },
     "compare": {
         **_OF_REQUESTS,
+        **_OF_PLANS,
+        "--algorithms": "leave it out; for one of them use `neuroshard plan`, for some neuroshard_dlrm.compare",
         "--torchrec-seconds": "leave it out: TorchRec's planner has 60 s; neuroshard_dlrm.compare takes another limit",
     },
-    "score": _OF_REQUESTS,
+    "score": {**_OF_REQUESTS, **_OF_PLANS},
+    "diff": {"--report": _PAGE},
     "estimate": {
+        "--report": _PAGE,
+        "--batch-size": "write --set spec.model.batchSizePerDevice=8192",
         "--device-types": "write --device-type, which takes several",
         "--price": "write the price with its type: --device-type h100-80gb=2.99/h",
     },
-    "report": {"--job": "leave out the word --job: report takes the name of a job"},
+    **dict.fromkeys(("approve", "logs"), _CONTEXT),
+    "status": {**_CONTEXT, "--sweep": "leave out the word --sweep: status takes the name of a sweep"},
+    "submit": {**_CONTEXT, "--watch": "`neuroshard status JOB --watch` tells each change"},
+    "report": {
+        **_CONTEXT,
+        "--steps": "put step-report.json into the folder of the plan",
+        "--job": "leave out the word --job: report takes the name of a job",
+    },
     "init": {"--data": "leave out the word --data: the data comes first"},
     "stats": {
         "--module": "leave out the word --module: stats takes package.module:function in the place of data",
         "--batches": "leave it out: at most 10 batches are read",
     },
-    "evaluate": {"--batch-size": "leave it out: it changes no metric"},
-    "compare-training": {"--plans": "leave it out: plan files follow by themselves"},
+    "evaluate": {
+        "--batch-size": "leave it out: it changes no metric",
+        "--quantized": "give the file EXPORT/quantized.pt in place of the folder",
+        "--format": "leave it out: the end of a name tells it, else the training",
+    },
+    "export": {
+        "--compute-device": "leave it out: the plan names its devices; neuroshard_trainer.sharding_plan takes others",
+        "--json": "leave it out: the export is JSON",
+    },
+    "compare-training": {
+        "--data-dir": _DATA_DIR,
+        "--plans": "leave it out: plan files follow by themselves",
+        "--plot": "give --out a file that ends in .svg",
+        "--arguments": "write them after the script, both in one pair of quotes",
+    },
+    "compare-accuracy": {"--data-dir": _DATA_DIR, "--steps": "write spec.training.maxSteps into the job"},
+    "run": {"--data-dir": _DATA_DIR},
+    "sweep": {"--data-dir": _DATA_DIR},
     "profile": {
         **{option: f"write --set {field}=VALUE" for option, field in _OF_PROFILES.items()},
         "--seed": "leave it out: a profile draws the same samples each time",

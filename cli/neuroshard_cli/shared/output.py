@@ -3,10 +3,10 @@
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from neuroshard_api.process.atomic_file import write_whole
 from neuroshard_api.process.failures import CommandError
@@ -26,6 +26,15 @@ class ResultFile:
     path: Path | None
     """None: it was not asked for."""
     text: Callable[[], str]
+
+
+class Places(NamedTuple):
+    """Files that --out names, by their endings."""
+
+    document: Path | None
+    """None: none of them."""
+    page: Path | None
+    """None: none of them."""
 
 
 class ReaderGoneError(Exception):
@@ -61,9 +70,14 @@ def print_document(text: str) -> None:
         raise CommandError(f"stdout: cannot be written: {error.strerror}; hint: free space or choose a file") from error
 
 
+def json_text(data: object) -> str:
+    """Return plain data as JSON, with documents in it."""
+    return json.dumps(data, indent=1, default=lambda each: each.model_dump(mode="json")) + "\n"
+
+
 def print_json(data: object) -> None:
     """Write plain data to stdout as JSON, with documents in it. Raises as `print_document`."""
-    print_document(json.dumps(data, indent=1, default=lambda each: each.model_dump(mode="json")) + "\n")
+    print_document(json_text(data))
 
 
 def check_writable(path: Path, *, is_folder: bool = False) -> None:
@@ -76,6 +90,22 @@ def check_writable(path: Path, *, is_folder: bool = False) -> None:
         raise CommandError(f"{path}: the folder {parent} does not exist; hint: make it first")
     if not os.access(parent, os.W_OK):
         raise CommandError(f"{path}: the folder {parent} cannot be written to; hint: choose another path")
+
+
+def places_of(files: Sequence[Path] | None, *, page: str = ".html") -> Places:
+    """Return the places of a document and of a page, by the page's ending. Raises CommandError where one is not usable.
+
+    Asked before the work that would be lost.
+    """
+    found: dict[bool, Path] = {}
+    for file in files or ():
+        check_writable(file)
+        is_page = file.suffix.lower() == page
+        if is_page in found:
+            form = page if is_page else "JSON"
+            raise CommandError(f"--out: {found[is_page]} and {file} are both written as {form}; hint: leave one out")
+        found[is_page] = file
+    return Places(document=found.get(False), page=found.get(True))
 
 
 def write_file(path: Path, text: str) -> None:

@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -27,12 +27,14 @@ SEARCH = "Search"
 """Titles of groups of options in the help."""
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON; errors are JSON too.")]
-DataDirOption = Annotated[
-    Path | None,
+OutOption = Annotated[
+    list[Path] | None,
     typer.Option(
-        exists=True,
-        file_okay=False,
-        help="Where relative paths of spec.data begin in a training here. Default: the folder of the job's file.",
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Write the result as JSON, or as a page where FILE ends in .html; may be repeated.",
+        rich_help_panel=MOST_USED,
     ),
 ]
 SourceArgument = Annotated[
@@ -107,12 +109,16 @@ _SHOWN: Mapping[str, Any] = {
 """Type and help of each option, by its name."""
 
 
-def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the parameters of RequestOptions; it receives them as its one argument ``options``.
+def takes_request_options(*left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the parameters of RequestOptions but some; it receives them as its one argument ``options``.
 
     The command's own arguments, which have no dashes, come before the table set. One that has ``batch_sizes`` receives
     all sizes of --batch-size there, and the first in the options; for others there is one size.
     """
+    return functools.partial(_with_request_options, left_out=left_out)
+
+
+def _with_request_options(command: Callable[..., None], *, left_out: Sequence[str]) -> Callable[..., None]:
     shared = [
         inspect.Parameter(
             each.name,
@@ -121,6 +127,7 @@ def takes_request_options(command: Callable[..., None]) -> Callable[..., None]:
             annotation=_SHOWN[each.name],
         )
         for each in fields(RequestOptions)
+        if each.name not in left_out
     ]
     parameters = _parameters(command)
     own = [each for each in parameters if each.name not in {"options", "batch_sizes"}]

@@ -40,6 +40,16 @@ _SUFFIXES = {
     DataFormat.CSV: tuple(text + packed for text in (".csv", *_TEXT) for packed in ("", *COMPRESSED)),
 }
 
+_NAMED = (DataFormat.PARQUET, DataFormat.CSV, DataFormat.NPZ, DataFormat.CRITEO_BINARY)
+"""Formats that the end of a name tells, the first that has it."""
+
+
+def format_of(path: str, usual: DataFormat) -> DataFormat:
+    """Return the format that the end of a name tells; the usual one where that has it too, or none does."""
+    if path.lower().endswith(_SUFFIXES.get(usual, ())):
+        return usual
+    return next((each for each in _NAMED if path.lower().endswith(_SUFFIXES[each])), usual)
+
 
 def open_source(
     data: Data,
