@@ -48,7 +48,8 @@ planted (a quiet run), and goes through each fault in an order that its seed giv
 A fault adds {extra} ms of computation to a step: to rank 1's lookups, forward and backward, and its dense part
 (device); before the exchange of pooled embeddings on all ranks (exchange); to the reading of batches (data); to the
 dense part of all ranks (dense); to lookups, exchange, and dense part of all ranks (everything); or the table `item` is
-looked up 80 times as often (inputs).
+looked up 240 times as often (inputs), which takes
+about as long.
 
 A fault is named rightly if the first cause of its last report is the planted one with its ranks and tables. More causes
 are those that the report names after it: other programs come and go, and the steps are in fact slower by them too."""

@@ -29,7 +29,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 TABLES = tuple(
     builders.table(name, num_embeddings=20_000, embedding_dim=64, pooling_factor=8.0) for name in ("user", "item")
 )
-SAMPLES, POOLING, DRIFTED_POOLING = 32, 8, 640
+SAMPLES, POOLING, DRIFTED_POOLING = 32, 8, 1920
 LEARN_STEPS, FAULT_STEPS, REST_STEPS = 300, 300, 200
 EXPECTED: dict[str, list[list[Any]]] = {
     "device": [[SlowdownCause.DEVICE_SLOW, [1], []]],

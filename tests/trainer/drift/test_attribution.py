@@ -250,6 +250,43 @@ def test_steps_that_only_wait_for_processors_are_slow_by_other_programs() -> Non
     )
 
 
+@pytest.mark.parametrize(
+    ("factor", "share", "expected"),
+    [
+        (1.5, 0.2, [SlowdownCause.COMMUNICATION_SLOW]),
+        (1.5, 0.7, []),
+        (2.5, 0.7, [SlowdownCause.COMMUNICATION_SLOW]),
+    ],
+    ids=["a core", "a third of a core", "a third of a core, much slower"],
+)
+def test_ranks_that_mostly_wait_for_processors_name_large_shifts_alone(
+    factor: float, share: float, expected: list[SlowdownCause]
+) -> None:
+    """Steps 8 % longer have a cause where processors are free, and none where ranks wait for one 70 % of the time."""
+    exchanges = everywhere("forward_exchange", "backward_exchange", factor=factor)
+    before, since = (
+        [each.model_copy(update={"processor_wait_share": share}) for each in times]
+        for times in (ranks({}), ranks(exchanges))
+    )
+
+    named = causes(before, since, since_step=1, ranks_per_node=RANKS_PER_NODE)
+
+    assert [each.cause for each in named] == expected
+
+
+def test_changed_inputs_have_evidence_of_their_own_on_a_busy_machine() -> None:
+    """They are named by the least shift, however long ranks wait for processors."""
+    lookups = {2: dict.fromkeys(COMPUTE, 1.5)}
+    before, since = (
+        [each.model_copy(update={"processor_wait_share": 0.8}) for each in times]
+        for times in (ranks({}), ranks(lookups))
+    )
+
+    (change,) = causes(before, since, since_step=1, ranks_per_node=RANKS_PER_NODE, inputs=LOOKED_UP_TWICE)
+
+    assert (change.cause, change.ranks) == (SlowdownCause.INPUTS_DRIFTED, (2,))
+
+
 def test_changed_inputs_are_named_where_nothing_else_explains_the_steps() -> None:
     """With the share that they explain, which is nothing where lookups became fewer."""
     fewer = InputChange(ranks_of_table={"item": (2,)}, compute_ratios={2: 0.5})

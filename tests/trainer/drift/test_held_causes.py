@@ -39,11 +39,13 @@ def test_inputs_that_changed_since_are_named_at_once() -> None:
     assert held.take((DEVICE,), tables=("item",), added_ms=1.0) == (INPUTS,)
 
 
-@pytest.mark.parametrize(("added_ms", "expected"), [(2.0, (DENSE,)), (1.9, (DEVICE,)), (0.4, (DEVICE,))])
-def test_a_second_slow_down_on_top_of_one_that_lasts_is_named_at_once(
+@pytest.mark.parametrize(
+    ("added_ms", "expected"), [(2.0, (DENSE,)), (1.9, (DEVICE,)), (0.6, (DEVICE,)), (0.5, (DENSE,))]
+)
+def test_a_second_slow_down_and_what_is_left_of_the_first_are_named_at_once(
     added_ms: float, expected: tuple[DriftChange, ...]
 ) -> None:
-    """Steps then take at least twice as much longer as when the first one was named."""
+    """Steps then take at least twice as much longer as when the first one was named, or at most half as much."""
     held = HeldCauses()
     held.take((DEVICE,), tables=(), added_ms=1.0)
 

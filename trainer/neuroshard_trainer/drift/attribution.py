@@ -11,7 +11,9 @@ and a plan for them has to promise its gain before anything restarts. Other caus
 
 Where processes compute on the host, other programs on its cores lengthen all parts, most of all exchanges, in which
 ranks wait for those that have no core. Steps that are longer by no more than the waiting for processors explains are
-slow by that alone.
+slow by that alone. What the same waiting makes of a step also varies: work that has a core for a share of the time
+takes the inverse of that share as long, so that the least shift that has a cause grows by that inverse. Changed lookups
+have evidence other than times, and keep the least shift.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +33,10 @@ MATERIAL_SHARE: Final = 0.5
 """Of the least shift of a step: a part that adds less is not a cause of it."""
 CAUSING_SHARE: Final = 0.2
 """Of what the step takes longer: a part that adds less is not a cause next to those that add more."""
+
+
+_LEAST_PROCESSOR_SHARE: Final = 0.05
+"""Of a rank that nearly always waits, steps twice as long are a change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +86,9 @@ def causes(
 ) -> tuple[DriftChange, ...]:
     """Return the causes of a slow-down, none where the slowest rank's step is not longer by ``min_shift``.
 
+    On hosts whose processors are shared, only changed inputs are named up to ``min_shift`` over the least share of time
+    for which a rank had a processor.
+
     Args:
         reference: medians before, by rank in ascending order.
         recent: medians since, of the same ranks.
@@ -93,16 +102,21 @@ def causes(
     if not before_ms or step.excess < min_shift:
         return ()
     pattern = _Pattern(reference, recent, step, inputs, min_shift)
-    others = [
-        *(
-            pattern.processors_taken()
-            or pattern.everything_slow()
-            or [*(pattern.ranks_slow(ranks_per_node) or pattern.dense_slow()), *pattern.communication_slow()]
-        ),
-        *([] if pattern.processors_taken() else pattern.data_late()),
-    ]
+    is_clear = step.excess >= min_shift / _processor_share([*reference, *recent])
+    others: _Found = []
+    if is_clear:
+        others = [
+            *(
+                pattern.processors_taken()
+                or pattern.everything_slow()
+                or [*(pattern.ranks_slow(ranks_per_node) or pattern.dense_slow()), *pattern.communication_slow()]
+            ),
+            *([] if pattern.processors_taken() else pattern.data_late()),
+        ]
     others.sort(key=lambda each: -pattern.accounted_share(each[0], each[2]))
-    found = [*pattern.inputs_drifted(), *others] or pattern.dense_slow_somewhere() or pattern.unexplained()
+    found = [*pattern.inputs_drifted(), *others]
+    if not found and is_clear:
+        found = pattern.dense_slow_somewhere() or pattern.unexplained()
     return tuple(
         DriftChange(
             cause=cause,
@@ -297,6 +311,13 @@ class _Pattern:
         )
         rest = (self._unexplained(_Ratio(StepPart.COMPUTE, rank, *way)) for way in ways)
         return min(each.excess for each in rest) >= self.min_shift
+
+
+def _processor_share(ranks: Sequence[RankTimes]) -> float:
+    """Return the least share of time in which a rank could run and had a processor; 1 on devices, or if unknown."""
+    if any(times.host_bound is not None for times in ranks):
+        return 1.0
+    return max(_LEAST_PROCESSOR_SHARE, min(1 - (times.processor_wait_share or 0.0) for times in ranks))
 
 
 def _waiting_growth(before: RankTimes, since: RankTimes) -> float:

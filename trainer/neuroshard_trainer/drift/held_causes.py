@@ -8,7 +8,8 @@ from neuroshard_api.documents.drift_report import DriftChange
 OTHER_REPORTS: Final = 3
 """Reports in a row that must find the same other causes before these are named instead."""
 GROWN: Final = 2.0
-"""Ratio by which the added time must have grown since the causes were named to be that of a second slow-down."""
+"""Ratio by which the added time must have grown since the causes were named to be that of a second slow-down, or must
+have shrunk to be what is left when their slow-down has ended."""
 _Names = frozenset[tuple[object, ...]]
 
 
@@ -44,9 +45,9 @@ class HeldCauses:
     ) -> tuple[DriftChange, ...]:
         """Take in what a report found, and return what is named.
 
-        The first causes are named at once, and so are others where other tables changed since, or where a second
-        slow-down came on top of one that lasts: that is new knowledge. Otherwise others have to be found by several
-        reports in a row.
+        The first causes are named at once, and so are others where other tables changed since, where a second
+        slow-down came on top of one that lasts, or where most of it has ended: that is new knowledge. Otherwise others
+        have to be found by several reports in a row.
 
         Args:
             found: the causes by the recent medians; empty where steps are as before.
@@ -54,9 +55,9 @@ class HeldCauses:
             added_ms: what steps take longer than before the slow-down.
         """
         names = _names(found)
-        has_grown = self._added_ms is not None and added_ms >= GROWN * self._added_ms
+        is_another = self._added_ms is not None and not self._added_ms / GROWN < added_ms < GROWN * self._added_ms
         is_known = not self.named or names == _names(self.named)
-        is_news = is_known or has_grown or self._tables != frozenset(tables)
+        is_news = is_known or is_another or self._tables != frozenset(tables)
         self._num_others = self._num_others + 1 if names == self._others else 1
         self._others = names
         if is_news or self._num_others >= OTHER_REPORTS:
