@@ -2,7 +2,7 @@
 
 type        what a device sends for n parameters                    what is left over
 FP16, BF16  an all-reduce of 2 n bytes                              nothing: rounded
-Threshold   an all-gather of the largest entries, 8 bytes each      carried into the next step
+Threshold   an all-gather of the largest entries, 4 bytes each      carried into the next step
 
 Gradients of embedding tables have nothing to do with it: their kernels apply them where they arise.
 """
@@ -35,17 +35,19 @@ class GradientType(StrEnum):
         return self is GradientType.THRESHOLD
 
 
-CAPACITY_OVER_KEPT = 2
+CAPACITY_OVER_KEPT = 1.25
 """Entries that Threshold has room for, over those that it is to keep."""
-SPARSE_ENTRY_BYTES = 8
-"""Of a kept entry: its position and its value."""
+LEAST_OVER_KEPT = 0.5
+"""Entries that a threshold keeps, over those that it is to keep, below which it is replaced."""
+SPARSE_ENTRY_BYTES = 4
+"""Of a kept entry: its position in a block of 65,536, and its value in BF16."""
 
 
 class GradientSettings(Value):
     """Settings of Threshold."""
 
     keep_percent: Annotated[float, Field(gt=0, le=50)] = 5.0
-    """Share of the entries that is sent, in percent. There is room for twice as many."""
+    """Share of the entries that is sent, in percent. There is room for a quarter more."""
     refresh_steps: PositiveCount = 2000
     """Steps after which the threshold is computed again."""
 

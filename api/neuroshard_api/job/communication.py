@@ -69,10 +69,11 @@ class Threshold(Part):
     )
 
     keep_percent: PositiveDecimal = "5"
-    """Share of the gradients' entries that a step sends, in percent: the largest. There is room for twice as many; all
+    """Share of the gradients' entries that a step sends, in percent: the largest. There is room for a quarter more; all
     others are added to the next step's gradients."""
     refresh_steps: PositiveCount = 2000
-    """Steps after which the threshold is computed again; at once where the kept share leaves half to double."""
+    """Steps after which the threshold is computed again; at once where the kept share is below half of keepPercent, or
+    above the room."""
 
 
 class CommunicationGuard(Part):

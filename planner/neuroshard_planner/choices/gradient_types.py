@@ -31,12 +31,13 @@ from neuroshard_planner.searches import Search
 
 LEAST_PARAMETERS = 100_000_000
 """Replicated parameters below which nothing is gained: 400 MB of gradients, mostly hidden by backward compute."""
-_MOST_GATHERED = 0.5
-"""Of (devices - 1) x kept share: from there on an all-gather receives more than an all-reduce moves."""
 _MOST_NAMED = 3
 """Units that a message names."""
 _MS_PER_SECOND = 1000.0
 _VALUE_BYTES = 4
+_MOST_GATHERED = 2 * _VALUE_BYTES / (SPARSE_ENTRY_BYTES * CAPACITY_OVER_KEPT)
+"""Of (devices - 1) x kept share: from there on an all-gather receives more than an all-reduce moves, which is twice the
+gradients."""
 
 
 class GradientTypes:

@@ -46,7 +46,7 @@ def test_sent_and_carried_gradients_sum_to_the_gradients(found: list[dict[str, A
         assert max(own["errors"][:first_encoded]) < SUMS
         assert min(own["errors"][first_encoded:]) > 0.01
         assert own["flushed"] < SUMS
-        assert max(own["bytes"][first_encoded:]) < 2 * own["num_parameters"]
+        assert max(own["bytes"][first_encoded:]) < 0.3 * own["num_parameters"]  # 5 % x 1.25 x 4 bytes
 
 
 def test_gradients_are_exact_and_equal_on_all_ranks_once_the_codec_is_off(found: list[dict[str, Any]]) -> None:
@@ -88,10 +88,10 @@ def test_what_a_sound_codec_carries_is_no_difference_to_the_exact_mean(found: li
         assert rank["Threshold"]["measured"] < SUMS
 
 
-def test_the_kept_share_stays_within_half_to_double_of_what_was_asked_for(found: list[dict[str, Any]]) -> None:
+def test_the_kept_share_stays_between_half_of_what_was_asked_for_and_the_room(found: list[dict[str, Any]]) -> None:
     """In steps 400 to 500, although what is carried grows."""
     for rank in found:
-        assert 0.025 <= min(rank["kept"]) <= max(rank["kept"]) <= 0.1 + 1e-3
+        assert 0.025 <= min(rank["kept"]) <= max(rank["kept"]) <= 0.0625 + 1e-3
 
 
 def test_a_gradient_that_is_no_number_reaches_all_ranks(found: list[dict[str, Any]]) -> None:

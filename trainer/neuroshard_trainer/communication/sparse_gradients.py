@@ -1,24 +1,34 @@
 """Gradients of which only the largest entries are sent: those at or above a threshold, as many as there is room for.
 
-    all-gather of (position, value) from every rank  ->  sums, in the order of the ranks, over their number
+    all-gather of every rank's message  ->  sums, in the order of the ranks, over their number
 
-What is sent and what is left over are the entries themselves, so that both add up to the gradient bit by bit. No count
-reaches the host: the room is fixed, unused room holds a position past the end, and a threshold whose kept share left
-half to double is replaced on the device. Source of the method: Gupta and others, "Training Recommender Systems at
-Scale", KDD 2021, arXiv 2010.08899.
+A message, in bytes of n entries in blocks of 65,536 with room for r of them:
+
+    4 for each block        how many of its entries follow
+    2 r                     position of each in its block
+    2 r                     value of each, in BF16
+
+What is left over includes what rounding takes of a value, so that sent and carried values add up to the gradient bit
+by bit. No count reaches the host: the room is fixed, and a threshold whose kept share is below half, or more than there
+is room for, is replaced on the device. Source of the method: Gupta and others, "Training Recommender Systems at Scale",
+KDD 2021, arXiv 2010.08899.
 """
 
 import math
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.documents.gradient_exchange import CAPACITY_OVER_KEPT
+from neuroshard_api.documents.gradient_exchange import CAPACITY_OVER_KEPT, LEAST_OVER_KEPT
 from torch.futures import Future
 
 from neuroshard_trainer.communication.streams import used_on_this_stream
 
 SAMPLE = 65_536
 """Entries of a bucket whose quantile is the threshold."""
+BLOCK = 65_536
+"""Entries whose positions fit into 16 bits."""
+_LOWEST = -32_768
+"""Of a signed position; torch counts, compares, and adds none without a sign."""
 
 
 class SparseGradients:
@@ -60,8 +70,11 @@ class SparseGradients:
         places = torch.nonzero_static(is_large, size=room, fill_value=size).view(-1)
         self._count(is_large, room)
         late = torch.cat((values, values.new_zeros(1)))
-        message = torch.stack((places.to(torch.int32), late[places].view(torch.int32)))
-        late[places] = 0.0
+        wanted = late[places]
+        sent = wanted.to(torch.bfloat16)
+        left = wanted - sent.float()
+        late[places] = torch.where(left.isfinite(), left, 0.0)
+        message = packed(places, sent, size=size)
         received = message.new_empty((self._group.size(), *message.shape))
         work = dist.all_gather(list(received), message, group=self._group, async_op=True)
         assert work is not None, "asynchronous, and of a group with this rank"
@@ -70,7 +83,8 @@ class SparseGradients:
             used_on_this_stream(received, values)
             total = values.new_zeros(size + 1)
             for theirs in received:  # one rank after the other: equal sums on all ranks
-                total.index_add_(0, theirs[0].long(), theirs[1].view(torch.float32))
+                positions, entries = unpacked(theirs, size=size, room=room)
+                total.index_add_(0, positions, entries.float())
             return values.copy_(total[:size]).div_(len(received))
 
         return late[:size], work.get_future().then(added), message.nbytes
@@ -101,7 +115,37 @@ class SparseGradients:
             threshold = fresh
         else:
             share = (magnitudes >= last).double().mean() / self._kept_share
-            is_off = (share < 1 / CAPACITY_OVER_KEPT) | (share > CAPACITY_OVER_KEPT)
+            is_off = (share < LEAST_OVER_KEPT) | (share > CAPACITY_OVER_KEPT)
             threshold = torch.where(is_off, fresh, last)
         self._thresholds[bucket, size] = threshold
         return threshold
+
+
+def packed(places: torch.Tensor, values: torch.Tensor, *, size: int) -> torch.Tensor:
+    """Return the bytes of a message.
+
+    Args:
+        places: [r] ascending positions of entries; ``size`` for room that is not used.
+        values: [r] of them in BF16.
+        size: number of entries, sent or not.
+    """
+    blocks = torch.where(places < size, places // BLOCK, _num_blocks(size))
+    counts = torch.zeros(_num_blocks(size) + 1, dtype=torch.int32, device=places.device)
+    counts.index_add_(0, blocks, torch.ones_like(blocks, dtype=torch.int32))
+    positions = (places % BLOCK + _LOWEST).to(torch.int16)
+    return torch.cat([part.view(torch.uint8) for part in (counts[:-1], positions, values)])
+
+
+def unpacked(message: torch.Tensor, *, size: int, room: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the [room] positions and values of a message; those of unused room have the position ``size``."""
+    num_blocks = _num_blocks(size)
+    counts, positions, values = message.split((4 * num_blocks, 2 * room, 2 * room))
+    ends = counts.view(torch.int32).cumsum(0)
+    entry = torch.arange(room, device=message.device)
+    block = torch.searchsorted(ends, entry, right=True)
+    places = block * BLOCK + (positions.view(torch.int16).long() - _LOWEST)
+    return torch.where(entry < ends[-1], places, size), values.view(torch.bfloat16)
+
+
+def _num_blocks(size: int) -> int:
+    return -(-size // BLOCK)
