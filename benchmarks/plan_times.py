@@ -175,10 +175,10 @@ def new_profile(folder: Path, tables: TableSet, *, batch_size: int) -> Path:
     """Profile tables on two processes of this machine, with a number of samples of each; return where."""
     (folder / "tables.json").write_text(tables.to_json())
     command = [sys.executable, "-c", "from neuroshard_cli.main import main; main()", "profile"]
-    command += ["--tables", str(folder / "tables.json"), "--set", f"spec.model.batchSizePerDevice={batch_size}"]
+    command += [str(folder / "tables.json"), "--set", f"spec.model.batchSizePerDevice={batch_size}"]
     command += ["--set", "spec.model.embeddingOptimizer=RowWiseAdagrad"]  # as the profile of a job measures its own
-    command += ["--procs", str(WORLD_SIZE), "--device", "cpu", "--out", str(folder / "profile")]
-    subprocess.run(command, check=True)  # noqa: S603 - the project's own command
+    command += ["--set", f"spec.trainer.numProcPerNode={WORLD_SIZE}", "--out", str(folder / "profile")]
+    subprocess.run(command, check=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})  # noqa: S603 - the project's own command
     return folder / "profile"
 
 

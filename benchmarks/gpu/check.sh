@@ -67,8 +67,9 @@ trap 'kill $keeper 2>/dev/null' EXIT
 smi() { nvidia-smi -q 2>/dev/null | grep -iE "product name|driver version|cuda version|clocks|graphics|sm  |memory  |power draw|throttle|reason|ecc|mig" >>"$OUT/smi.txt"; }
 
 product_profile() {
-    "$python" -W ignore -c "from neuroshard_cli.main import main; main()" profile --backend fbgemm \
-        --device "$([ -n "$KIT_CPU" ] && echo cpu || echo cuda)" --budget 50s --max-records 12 --set spec.model.embeddingOptimizer=RowWiseAdagrad --out "$data/profile"
+    [ -z "$KIT_CPU" ] || export CUDA_VISIBLE_DEVICES=
+    "$python" -W ignore -c "from neuroshard_cli.main import main; main()" profile --set spec.profiler.backend=FBGEMM \
+        --budget 50s --max-records 12 --set spec.model.embeddingOptimizer=RowWiseAdagrad --out "$data/profile"
 }
 tests() {
     # -o addopts= leaves out the plug-in for clusters, whose packages may not be here

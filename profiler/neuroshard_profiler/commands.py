@@ -33,18 +33,15 @@ _Backend = Annotated[
 _Device = Annotated[DeviceChoice | None, typer.Option(help="What it is timed on. Default: a GPU if there is one.")]
 
 
-def _device_types(incomplete: str) -> list[str]:
-    """Return the device types with built-in data that begin so, for the shell."""
-    from neuroshard_api.documents.presets import load_presets
+def _fields(incomplete: str) -> list[str]:
+    """Return the fields that a profile depends on and that begin so, for the shell."""
+    from neuroshard_profiler.settings import FIELDS
 
-    return [name for name in load_presets() if name.startswith(incomplete)]
+    return [f"{path}=" for path in FIELDS if path.startswith(incomplete)]
 
 
 _DeviceType = Annotated[
-    str | None,
-    typer.Option(
-        help="A device of `neuroshard devices`: what is simulated, or what the GPU is.", autocompletion=_device_types
-    ),
+    str | None, typer.Option(help="A device of `neuroshard devices`: what is simulated, or what the GPU is.")
 ]
 _Budget = Annotated[
     str, typer.Option(help="Time for measurements, earlier ones of the folder included: 45s, 10m or 2h.")
@@ -60,41 +57,37 @@ _Seed = Annotated[int, typer.Option(min=0, help="Equal seeds draw equal samples.
 
 
 def profile(
-    job: Annotated[
-        Path | None,
+    files: Annotated[
+        list[Path] | None,
         typer.Argument(
-            metavar="[JOB]",
-            help="A DLRMTrainingJob, whose settings hold where no option is given.",
+            metavar="[JOB] [TABLES]",
+            help="A DLRMTrainingJob, whose settings hold; and the model's tables, of which half of what is measured is "
+            "made. Default: no job, and sets spread widely only.",
         ),
     ] = None,
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for records, hardware.json and the bundle.")],
-    tables: _Tables = None,
-    backend: _Backend = None,
-    device: _Device = None,
-    device_type: _DeviceType = None,
-    budget: _Budget = "10m",
-    max_records: _MaxRecords = None,
-    procs: Annotated[
-        int | None, typer.Option(min=1, help="Processes that measure the all-to-all. Default: the devices of a node.")
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Time for measurements, earlier ones of the folder included: 45s, 10m or 2h. Default: the job's, else "
+            "10m."
+        ),
     ] = None,
+    max_records: _MaxRecords = None,
     set_: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="PATH=VALUE",
             help="A field of a job, over what JOB says, such as spec.model.batchSizePerDevice=4096; may be repeated.",
+            autocompletion=_fields,
         ),
-    ] = None,
-    base: Annotated[
-        Path | None, typer.Option(help="Bundle to calibrate. Default: the bundled one of the same device.")
     ] = None,
     meet: Annotated[
         str | None,
         typer.Option(metavar="HOST:PORT", help="Measure the network between two nodes: where node 0 is met."),
     ] = None,
-    meet_within: Annotated[str, typer.Option(help="How long each node waits for the other: 45s, 10m or 2h.")] = "3m",
-    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Measure this machine and fit cost models to it.
 
@@ -111,29 +104,23 @@ def profile(
     from neuroshard_profiler.budget import budget_progress, parse_budget
     from neuroshard_profiler.profile import measure_with_node_0
     from neuroshard_profiler.profile import profile as profiled
-    from neuroshard_profiler.settings import Meeting, ProfileSettings, job_settings
+    from neuroshard_profiler.settings import (
+        Meeting,
+        ProfileSettings,
+        job_and_tables,
+        job_settings,
+    )
 
-    given = {
-        "tables_file": tables,
-        "backend": backend,
-        "device_kind": device,
-        "device_type": device_type,
-        "max_records": max_records,
-        "num_processes": procs,
-        "base": base,
-    }
+    job, tables = job_and_tables(files or ())
+    asked = job_settings(job, parse_settings(set_ or ()))
+    if budget is not None:
+        asked["budget_seconds"] = parse_budget(budget)
     settings = ProfileSettings(
-        **{
-            **job_settings(job, parse_settings(set_ or ())),
-            **{name: value for name, value in given.items() if value is not None},
-            "out": out,
-            "budget_seconds": parse_budget(budget),
-            "meeting": None
-            if meet is None
-            else Meeting.at(
-                meet, node_rank=os.environ.get(NODE_RANK_VARIABLE), within_seconds=parse_budget(meet_within)
-            ),
-        }
+        **asked,
+        tables_file=tables,
+        max_records=max_records,
+        out=out,
+        meeting=None if meet is None else Meeting.at(meet, node_rank=os.environ.get(NODE_RANK_VARIABLE)),
     )
     if settings.meeting is not None and settings.meeting.node_rank > 0:
         measure_with_node_0(settings)
@@ -141,11 +128,8 @@ def profile(
         return
     with budget_progress(_console()) as progress:
         report = profiled(settings, progress=progress, say=_say)
-    if json:
-        sys.stdout.write(report.manifest.to_json())
-    else:
-        print_content(render_manifest(report.manifest))
-        _say(f"bundle written to {settings.out / 'bundle'}")
+    print_content(render_manifest(report.manifest))
+    _say(f"bundle written to {settings.out / 'bundle'}")
 
 
 def collect_compute(

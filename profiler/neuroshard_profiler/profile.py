@@ -121,7 +121,6 @@ def profile(
         measured,
         settings.out / BUNDLE_FOLDER,
         device=device,
-        base=settings.base,
         seed=settings.seed,
         progress=bars,
         say=say,
@@ -275,7 +274,7 @@ def num_processes_of(settings: ProfileSettings, kind: DeviceKind | Literal["simu
         if wanted is not None and wanted > there:
             raise SettingsError(
                 f"{wanted} processes are to measure with one GPU each, but torch can use {there} here"
-                "; hint: lower --procs (spec.trainer.numProcPerNode), or make more GPUs visible"
+                "; hint: lower spec.trainer.numProcPerNode, or make more GPUs visible"
             )
         return wanted or there
     alone = kind == "cpu" and settings.meeting is None

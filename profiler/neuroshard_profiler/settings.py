@@ -1,7 +1,7 @@
 """What a profile is asked for, and what a job asks. Measures nothing."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final
@@ -10,8 +10,11 @@ from neuroshard_api.documents.document import read_data
 from neuroshard_api.documents.presets import DevicePreset, preset
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Optimizer, TableSet
+from neuroshard_api.job.job_file import is_job_file
+from neuroshard_api.job.preparation import ProfilerBackend
+from neuroshard_api.job.profile_time import profile_seconds
 from neuroshard_api.job.settings import Settings, with_settings
-from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE
+from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE, meeting_seconds
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob
 from neuroshard_api.sharding.kernels import DeviceKind
 
@@ -54,13 +57,11 @@ class Meeting:
     """Host and port of node 0, as `host:port`."""
     node_rank: int
     """0 for the node that writes the profile, 1 for its peer."""
-    within_seconds: float = 180.0
-    """How long each waits for the other."""
 
     num_nodes: ClassVar[int] = 2
 
     @classmethod
-    def at(cls, endpoint: str, *, node_rank: str | None, within_seconds: float) -> "Meeting":
+    def at(cls, endpoint: str, *, node_rank: str | None) -> "Meeting":
         """Return the meeting of this node. Raises SettingsError for an address or a number that is none."""
         host, _, port = endpoint.rpartition(":")
         if not host or not port.isdecimal():
@@ -70,7 +71,7 @@ class Meeting:
                 f"meet: {NODE_RANK_VARIABLE} must be 0 on the node that writes the profile and 1 on its peer, "
                 f"found {node_rank!r}; hint: set it, as torchrun and Indexed Jobs do"
             )
-        return cls(endpoint=endpoint, node_rank=int(node_rank), within_seconds=within_seconds)
+        return cls(endpoint=endpoint, node_rank=int(node_rank))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,12 +103,12 @@ class ProfileSettings:
     two."""
     meeting: Meeting | None = None
     """Where the other node is met. None: the devices of this node exchange among themselves."""
+    meeting_seconds: float = 180.0
+    """How long each of two nodes waits for the other."""
     part: MeasuringProcess = MeasuringProcess()
     """Of the table sets, where several processes measure them."""
     optimizer: Optimizer | None = None
     """The job's, the only one that is measured. None: all that the backend has."""
-    base: Path | None = None
-    """The bundle to calibrate. None: the bundled one of the same device, if there is one."""
     seed: int = 0
 
     @property
@@ -133,9 +134,11 @@ class ProfileSettings:
         return read_table_set(self.tables_file) if self.tables_file else None
 
 
-_FIELDS: Final[Mapping[str, str]] = {
+FIELDS: Final[Mapping[str, str]] = {
     "spec.profiler.backend": "backend",
     "spec.profiler.deviceType": "device_type",
+    "spec.profiler.budgetSeconds": "budget_seconds",
+    "spec.experimental.profiler.timeoutSeconds": "meeting_seconds",
     "spec.model.batchSizePerDevice": "batch_size_per_device",
     "spec.model.embeddingOptimizer": "optimizer",
     "spec.trainer.numNodes": "num_nodes",
@@ -150,6 +153,16 @@ _DEFAULTS: Final[Mapping[str, Any]] = {
 }
 
 
+def job_and_tables(files: Sequence[Path]) -> tuple[Path | None, Path | None]:
+    """Return the files of a job and of tables among those given. Raises DocumentError, or SettingsError for others."""
+    jobs = [path for path in files if is_job_file(path)]
+    others = [path for path in files if path not in jobs]
+    if len(jobs) > 1 or len(others) > 1:
+        names = ", ".join(map(str, jobs if len(jobs) > 1 else others))
+        raise SettingsError(f"{names}: a profile is for one job with one set of tables; hint: leave the others out")
+    return (jobs[0] if jobs else None), (others[0] if others else None)
+
+
 def job_settings(path: Path | None, settings: Settings) -> dict[str, Any]:
     """Return the profile settings of a job, by the names of ProfileSettings.
 
@@ -162,7 +175,7 @@ def job_settings(path: Path | None, settings: Settings) -> dict[str, Any]:
         CommandError: there is no such field.
         SettingsError: a setting says nothing of a profile.
     """
-    vain = next((name for name in settings if name not in _FIELDS), None)
+    vain = next((name for name in settings if name not in FIELDS), None)
     if path is None:
         job = DLRMTrainingJob.from_data(with_settings(_DEFAULTS, settings), where="--set")
     else:
@@ -170,14 +183,19 @@ def job_settings(path: Path | None, settings: Settings) -> dict[str, Any]:
         changed = with_settings(document, settings) if settings and isinstance(document, Mapping) else document
         job = DLRMTrainingJob.from_data(changed, where=str(path))
     if vain is not None:
-        raise SettingsError(f"--set {vain}: does not change what is measured; hint: fields are {', '.join(_FIELDS)}")
+        raise SettingsError(f"--set {vain}: does not change what is measured; hint: fields are {', '.join(FIELDS)}")
     profiler, trainer = job.spec.profiler, job.spec.trainer
+    simulated = profiler.backend is ProfilerBackend.SIMULATED
     found = {
+        # Where the GPUs of a job cannot be used, a profile of the CPU would be of no use.
+        "device_kind": "cuda" if trainer.num_gpus_per_node > 0 and not simulated else None,
         "backend": profiler.backend.option,
         "device_type": profiler.device_type,
         "batch_size_per_device": job.spec.model.batch_size_per_device,
         "num_nodes": trainer.num_nodes,
         "devices_per_node": trainer.devices_per_node,
         "optimizer": job.spec.model.embedding_optimizer.optimizer,
+        "budget_seconds": profile_seconds(job.spec),
+        "meeting_seconds": meeting_seconds(job.spec),
     }
-    return found if path is not None else {name: found[name] for name in (_FIELDS[each] for each in settings)}
+    return found if path is not None else {name: found[name] for name in (FIELDS[each] for each in settings)}

@@ -1,7 +1,5 @@
 """The command lines of a job's stages."""
 
-from typing import Any
-
 import pytest
 from neuroshard_api.job.stage_commands import (
     ANY_PORT,
@@ -17,40 +15,12 @@ from support import builders
 TRAINER_FILES = {"job_file": "job.json", "plan_file": "plan.json", "run_dir": "run", "data_dir": "data"}
 
 
-@pytest.mark.parametrize(
-    ("profiler", "options"),
-    [
-        ({}, ["--budget", "60s"]),
-        ({"backend": "FBGEMM", "budgetSeconds": 20}, ["--backend", "fbgemm", "--budget", "20s"]),
-        ({"backend": "TorchNative"}, ["--backend", "torch_native", "--budget", "60s"]),
-        ({"backend": "Simulated", "deviceType": "h100-80gb"}, ["--backend", "simulated", "--budget", "60s"]),
-    ],
-    ids=["auto", "fbgemm", "torch", "simulated"],
-)
-def test_the_profiler_is_told_backend_and_budget(profiler: dict[str, Any], options: list[str]) -> None:
-    """The rest it reads from the job."""
-    command = profiler_command(
-        builders.job(profiler=profiler), job_file="job.json", tables_file="tables.json", out_dir="profile"
-    )
+def test_the_profiler_is_told_its_files() -> None:
+    """All else is in the job."""
+    command = profiler_command(job_file="job.json", tables_file="tables.json", out_dir="profile", meet="node-0:29500")
 
-    files = ["job.json", "--tables", "tables.json", "--out", "profile"]
-    assert command == ["python", "-m", "neuroshard_profiler", "profile", *files, *options]
-
-
-@pytest.mark.parametrize(
-    ("backend", "gpus", "expected"),
-    [("Auto", 8, ["--device", "cuda"]), ("FBGEMM", 8, ["--device", "cuda"]), ("Simulated", 8, []), ("Auto", 0, [])],
-    ids=["GPUs", "FBGEMM", "simulated", "CPU"],
-)
-def test_a_job_with_gpus_is_never_profiled_on_a_cpu(backend: str, gpus: int, expected: list[str]) -> None:
-    """A driver that is too old must end the profile, not turn it into one of a CPU core."""
-    trainer = {"resourcesPerNode": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
-    profiler = {"backend": backend, "deviceType": "h100-80gb"}
-    command = profiler_command(
-        builders.job(profiler=profiler, trainer=trainer), job_file="j.json", tables_file="t.json", out_dir="profile"
-    )
-
-    assert command[command.index("--device") :][:2] == expected if expected else "--device" not in command
+    files = ["job.json", "tables.json", "--out", "profile"]
+    assert command == ["python", "-m", "neuroshard_profiler", "profile", *files, "--meet", "node-0:29500"]
 
 
 def test_the_planner_is_told_its_files() -> None:

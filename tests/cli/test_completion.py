@@ -24,7 +24,7 @@ def completed(words: str) -> list[str]:
         ("neuroshard plan criteo-k", {"criteo-kaggle"}),
         ("neuroshard score plan.json mlperf", {"mlperf-dlrm-dcnv2", "mlperf-dlrm-v1"}),
         ("neuroshard estimate t.csv --device-type h100-80gb,h2", {"h100-80gb,h200-141gb"}),
-        ("neuroshard profile --device-type b2", {"b200-180gb"}),
+        ("neuroshard profile --set spec.profiler.d", {"spec.profiler.deviceType="}),
         ("neuroshard plan t.csv --bundle h2", {"h200-141gb"}),
         ("neuroshard plan --set spec.planner.max", {"spec.planner.maxMemoryPerDevice="}),
         ("neuroshard doctor pret", {"pretrain"}),

@@ -25,6 +25,7 @@ PLAN = (
     "--set",
     "spec.experimental.planner.workBudget=100",
 )
+SIMULATED = ("--set", "spec.profiler.backend=Simulated", "--set", "spec.profiler.deviceType=h100-80gb")
 LOG = ("log.parquet", "--session", "session", "--time", "time")
 VALID = {
     "plan": PLAN,
@@ -36,14 +37,14 @@ VALID = {
     "stats": ("log.parquet", "--embedding-dim", "16"),
     "init": ("log.parquet", "--embedding-dim", "16", "--dense", "time"),
     "cluster-sessions": (*LOG, "--out", "out", "--window", "5"),
-    "profile": ("--backend", "simulated", "--device-type", "h100-80gb", "--out", "profile", "--budget", "1s"),
+    "profile": (*SIMULATED, "--out", "profile", "--budget", "1s"),
 }
 """Arguments with which a command would succeed. Other commands are given no more than the option."""
 PLACES = {"--out", "--run-dir"}
 """Options for which every word is the name of a file or folder that may be written."""
-FREE = {("export", "--module-path"), ("profile", "--meet-within")}
-"""Options that take every text, or mean nothing without another one."""
-UNUSABLE_MODELS = {"--bundle", "--base"}
+FREE = {("export", "--module-path")}
+"""Options that take every text."""
+UNUSABLE_MODELS = {"--bundle"}
 """Have an exit code for themselves, which retries depend on."""
 
 

@@ -5,17 +5,20 @@ import pytest
 from neuroshard_costs.bundle import load_bundle
 from support.cli.searches import quick
 
-TINY = ("--device-type", "h100-80gb", "--samples", "300", "--epochs", "1")
-
 
 @pytest.mark.torch
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore")  # of torch and matplotlib
-def test_a_bundle_is_trained(neuroshard: Any, tmp_path: Path) -> None:
+def test_a_bundle_is_trained(neuroshard: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The smallest run: a bundle that plans, labelled as simulated, and its error is printed."""
     pytest.importorskip("torch")
+    from neuroshard_costs.pretrain.train import PretrainSettings
+
     out = tmp_path / "bundle"
-    trained = neuroshard("pretrain", *TINY, "--out", out)
+    sizes = {"num_compute_samples": 300, "num_communication_samples": 300}
+    tiny = PretrainSettings(**sizes, compute_epochs=1, communication_epochs=1)
+    monkeypatch.setattr("neuroshard_costs.pretrain.train.PretrainSettings", lambda: tiny)
+    trained = neuroshard("pretrain", "--device-type", "h100-80gb", "--out", out)
     planned = neuroshard("plan", "criteo-kaggle", *quick(2), "--bundle", out, "--json")
 
     assert (trained.code, trained.err) == (0, f"bundle written to {out}\n")

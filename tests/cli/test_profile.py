@@ -5,7 +5,10 @@ from typing import Any
 
 from neuroshard_costs.bundle import load_bundle
 
-SIMULATED = ("--backend", "simulated", "--device-type", "a100-80gb", "--max-records", 20)
+SIMULATED = (
+    *("--set", "spec.profiler.backend=Simulated", "--set", "spec.profiler.deviceType=a100-80gb"),
+    *("--max-records", 20),
+)
 
 
 def test_a_profile_is_told_on_the_screen(neuroshard: Any, tmp_path: Path) -> None:
@@ -25,4 +28,4 @@ def test_a_mistake_is_a_sentence_with_a_code(neuroshard: Any, tmp_path: Path) ->
     result = neuroshard("profile", *SIMULATED[:2], "--out", tmp_path)
 
     assert (result.code, result.out) == (2, "")
-    assert "needs a device type to simulate" in result.err
+    assert "backend Simulated needs the deviceType that it simulates" in result.err

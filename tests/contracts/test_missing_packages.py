@@ -63,7 +63,10 @@ json.dump(results, sys.stdout)
 Each runs in a child of an interpreter that has imported nothing but what later rows name as preloaded.
 """
 PLAN = ("neuroshard_planner", "--request", "r.json", "--bundle", "h100-80gb", "--out", "p.json")
-PROFILE = ("neuroshard_profiler", "profile", "--out", "x", "--backend", "simulated", "--device-type", "h100-80gb")
+PROFILE = (
+    *("neuroshard_profiler", "profile", "--out", "x"),
+    *("--set", "spec.profiler.backend=Simulated", "--set", "spec.profiler.deviceType=h100-80gb"),
+)
 TRAIN = ("neuroshard_trainer", "job.yaml", "--plan", "p.json", "--run-dir", "x")
 LAUNCH = ("neuroshard_trainer.launch", "--standalone", "-m", *TRAIN)
 API = "neuroshard_api.documents.records"
@@ -73,12 +76,12 @@ MISSING = (
     (API, "numpy", PROFILE, "profiler"),
     (API, "rich", PROFILE, "profiler"),
     (API, "typer", PROFILE, "profiler"),
-    (API, "torch", (*PROFILE[:4], "--backend", "torch_native"), "torch"),
+    (API, "torch", (*PROFILE[:4], "--set", "spec.profiler.backend=TorchNative"), "torch"),
     (API, "torch", TRAIN, "trainer"),
     (API, "torch", LAUNCH, "trainer"),
 )
 """What is imported before, what is not installed, the command, and what installs it."""
-NO_KERNELS = ("torch", "fbgemm_gpu", (*PROFILE[:4], "--backend", "fbgemm"), "fbgemm-gpu")
+NO_KERNELS = ("torch", "fbgemm_gpu", (*PROFILE[:4], "--set", "spec.profiler.backend=FBGEMM"), "fbgemm-gpu")
 NO_TORCHREC = ("torch", "torchrec", "neuroshard_profiler.backends.fbgemm")
 
 

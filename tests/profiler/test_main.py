@@ -1,6 +1,5 @@
 """Specification of ``python -m neuroshard_profiler``: whole runs, as a pod makes them."""
 
-import json
 import os
 import signal
 import subprocess
@@ -27,7 +26,10 @@ from support.mounts import mounted
 from support.profiler.record_builders import compute_record, written
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-SIMULATED = ("--backend", "simulated", "--device-type", "h100-80gb")
+SIMULATED = ("--set", "spec.profiler.backend=Simulated", "--set", "spec.profiler.deviceType=h100-80gb")
+OF_PARTS = ("--backend", "simulated", "--device-type", "h100-80gb")
+"""The same for a part of a profile."""
+UNKNOWN = ("--set", "spec.profiler.deviceType=h1000")
 
 
 @pytest.fixture
@@ -41,7 +43,7 @@ def tables_file(tmp_path: Path) -> Path:
 def test_a_simulated_profile_is_whole(tmp_path: Path, tables_file: Path) -> None:
     """Records, hardware and a bundle that fit each other, all labelled simulated."""
     out = tmp_path / "profile"
-    options = ["--tables", str(tables_file), "--out", str(out), "--max-records", "30"]
+    options = [str(tables_file), "--out", str(out), "--max-records", "30"]
     options += ["--set", "spec.trainer.numProcPerNode=8"]
 
     assert main(["profile", *SIMULATED, *options]) == ExitCode.OK
@@ -73,7 +75,7 @@ def test_a_simulated_profile_needs_neither_torch_nor_scipy(tmp_path: Path) -> No
 def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
     """After kill -9 the file holds whole records, and the rest is measured as if nothing had happened."""
     path, whole = tmp_path / "killed.jsonl", tmp_path / "whole.jsonl"
-    command = ["collect-compute", *SIMULATED, "--max-records", "100000", "--budget", "10m", "--out", str(path)]
+    command = ["collect-compute", *OF_PARTS, "--max-records", "100000", "--budget", "10m", "--out", str(path)]
     process = subprocess.Popen([sys.executable, "-m", "neuroshard_profiler", *command])
     while not (path.exists() and path.read_bytes().count(b"\n") >= 5):
         assert process.poll() is None
@@ -86,7 +88,7 @@ def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
 
     for target in (path, whole):
         options = ["--max-records", str(finished), "--out", str(target)]
-        assert main(["collect-compute", *SIMULATED, *options]) == ExitCode.OK
+        assert main(["collect-compute", *OF_PARTS, *options]) == ExitCode.OK
     assert [record.model_copy(update={"elapsed_seconds": None}) for record in read_records(path)] == [
         record.model_copy(update={"elapsed_seconds": None}) for record in read_records(whole)
     ]
@@ -95,7 +97,7 @@ def test_a_killed_run_is_gone_on_with(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_has_what_is_left_of_the_budget(tmp_path: Path) -> None:
     """Where nothing is left, it measures no more than what a fit needs."""
     path = tmp_path / "compute.jsonl"
-    command = ["collect-compute", *SIMULATED, "--out", str(path), "--budget", "1h"]
+    command = ["collect-compute", *OF_PARTS, "--out", str(path), "--budget", "1h"]
     assert main([*command, "--max-records", "3"]) == ExitCode.OK
     *others, last = path.read_text(encoding="utf-8").splitlines()
     spent = ProfileRecord.from_json(last).model_copy(update={"elapsed_seconds": 3600.5})
@@ -111,7 +113,8 @@ def test_a_run_that_goes_on_has_what_is_left_of_the_budget(tmp_path: Path) -> No
 def test_a_job_and_large_tables_are_read_as_their_config_map_holds_them(tmp_path: Path) -> None:
     """The tables compressed, since they are above half a megabyte; the records are those of the plain files."""
     members = table_set(*tables(1500, reuse_histogram=(0.5, *[1 / 32] * 16)))
-    text = job("job", profiler={"deviceType": "h100-80gb"}).model_dump_json(by_alias=True, exclude_none=True)
+    profiler = {"deviceType": "h100-80gb", "backend": "Simulated"}
+    text = job("job", profiler=profiler).model_dump_json(by_alias=True, exclude_none=True)
     folder = mounted({"job.json": text.encode(), "tables.json": members.to_json().encode()}, tmp_path / "files")
     assert sorted(path.name for path in folder.iterdir()) == ["job.json", "tables.json.gz"]
     plain = tmp_path / "tables.json"
@@ -120,7 +123,7 @@ def test_a_job_and_large_tables_are_read_as_their_config_map_holds_them(tmp_path
     measured = []
     for file in (folder / "tables.json.gz", plain):
         out = tmp_path / f"profile-of-{file.name}"
-        options = ["--tables", str(file), "--out", str(out), "--backend", "simulated", "--max-records", "12"]
+        options = [str(file), "--out", str(out), "--max-records", "12"]
         assert main(["profile", str(folder / "job.json"), *options]) == ExitCode.OK
         records = read_records(out / "records" / "compute.jsonl")
         measured.append([record.compute for record in records])
@@ -140,7 +143,7 @@ def test_this_cpu_is_profiled_and_planned_for(tmp_path: Path, monkeypatch: pytes
     assert tables is not None
     tables_file.write_text(tables.to_json(), encoding="utf-8")
     command = profiler_command(
-        job, job_file=str(job_file), tables_file=str(tables_file), out_dir=str(out), python=sys.executable
+        job_file=str(job_file), tables_file=str(tables_file), out_dir=str(out), python=sys.executable
     )
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
@@ -171,16 +174,17 @@ def test_this_cpu_is_profiled_and_planned_for(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
-        (["profile", "--out", "x", "--backend", "simulated"], 2, "needs a device type to simulate"),
+        (["profile", "--out", "x", *SIMULATED[:2]], 2, "backend Simulated needs the deviceType"),
         (["profile", "--out", "x", *SIMULATED, "--budget", "soon"], 2, "budget: 'soon' is not a duration"),
-        (["profile", "--out", "x", *SIMULATED[:2], "--device-type", "h1000"], 2, "device type 'h1000' is not known"),
+        (["profile", "--out", "x", *SIMULATED[:2], *UNKNOWN], 2, "device type 'h1000' is not known"),
         (["profile", "nowhere.yaml", "--out", "x"], 2, "nowhere.yaml: does not exist"),
+        (["profile", "a.json", "b.json", "--out", "x"], 2, "a.json, b.json: a profile is for one job with one set of"),
         (["profile"], 2, "--out"),
         (["profile", *SIMULATED, "--out", "/dev/null/x"], 2, "cannot be a folder here"),
         (["collect-comm", "--out", "x"], 2, "found itself alone\nhint: start it with `torchrun"),
         (["fit", "nowhere.jsonl", "--hardware", "h.json", "--out", "x"], 2, "nowhere.jsonl: cannot be read"),
     ],
-    ids=["no device", "budget", "unknown device", "no job", "no out", "no folder", "alone", "no records"],
+    ids=["no device", "budget", "unknown device", "no job", "two sets", "no out", "no folder", "alone", "no records"],
 )
 def test_a_mistake_is_told_in_a_sentence(
     arguments: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
@@ -213,11 +217,3 @@ def test_a_folder_of_an_earlier_release_is_refused_before_anything_is_measured(
     assert main(["profile", *SIMULATED, "--out", str(out), "--max-records", "20"]) == ExitCode.INVALID_INPUT
     assert f"{earlier}: holds records of measuring method 1" in capsys.readouterr().err
     assert list((out / "records").iterdir()) == [earlier]
-
-
-def test_the_manifest_is_printed_for_machines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Stdout carries the document alone."""
-    command = ["profile", *SIMULATED, "--out", str(tmp_path / "profile"), "--max-records", "20", "--json"]
-
-    assert main(command) == ExitCode.OK
-    assert json.loads(capsys.readouterr().out)["schema_version"] == "bundle-manifest/v1"

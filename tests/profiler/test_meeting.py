@@ -15,16 +15,17 @@ from neuroshard_costs.fitting.records import read_records
 from neuroshard_profiler.__main__ import main
 from support.builders import table_set
 
+SIMULATED = ("--set", "spec.profiler.backend=Simulated", "--set", "spec.profiler.deviceType=h100-80gb")
 ENOUGH_RECORDS = "26"
 """For the fit of both directions; no more are measured."""
 
 
-def command(out: Path, *, endpoint: str, meet_within: str = "300s") -> list[str]:
+def command(out: Path, *, endpoint: str, timeout: int | None = None) -> list[str]:
     """Return the arguments of one of two nodes with one process each, of a job of four such nodes."""
     tables = out.with_suffix(".json")
     tables.write_text(table_set().to_json(), encoding="utf-8")
-    arguments = ["profile", "--out", str(out), "--tables", str(tables)]
-    arguments += ["--backend", "torch_native", "--device", "cpu", "--procs", "1"]
+    arguments = ["profile", str(tables), "--out", str(out), "--set", "spec.profiler.backend=TorchNative"]
+    arguments += [] if timeout is None else ["--set", f"spec.experimental.profiler.timeoutSeconds={timeout}"]
     fields = ("model.embeddingOptimizer=SGD", "model.batchSizePerDevice=256", "trainer.numNodes=4")
     arguments += [word for field in fields for word in ("--set", f"spec.{field}")]
     arguments += ["--set", "spec.trainer.numProcPerNode=1"]
@@ -36,8 +37,6 @@ def command(out: Path, *, endpoint: str, meet_within: str = "300s") -> list[str]
         ENOUGH_RECORDS,
         "--meet",
         endpoint,
-        "--meet-within",
-        meet_within,
     ]
 
 
@@ -91,7 +90,7 @@ def test_a_node_whose_peer_does_not_come_ends_with_a_lost_peer(
 ) -> None:
     """Within the time that it was given, and before it measures anything."""
     monkeypatch.setenv("PET_NODE_RANK", str(node_rank))
-    arguments = command(tmp_path / "node", endpoint=f"127.0.0.1:{quiet_port()}", meet_within="2s")
+    arguments = command(tmp_path / "node", endpoint=f"127.0.0.1:{quiet_port()}", timeout=16)
 
     assert main(arguments) == ExitCode.PEER_LOST
     assert "did not meet at 127.0.0.1:" in capsys.readouterr().err
@@ -104,7 +103,7 @@ def test_a_node_whose_peer_does_not_come_ends_with_a_lost_peer(
         (("--meet", "host"), "0", "'host' is not an address; hint: write host:port of node 0"),
         (("--meet", "host:1"), "2", "PET_NODE_RANK must be 0 on the node that writes the profile and 1 on its peer"),
         (("--meet", "host:1"), None, "found None"),
-        (("--meet", "host:1", "--backend", "simulated", "--device-type", "h100-80gb"), "0", "exchanges nothing"),
+        (("--meet", "host:1", *SIMULATED), "0", "exchanges nothing"),
     ],
     ids=["no port", "a third node", "no number", "simulated"],
 )

@@ -12,14 +12,14 @@ from support.golden import Golden, sections
 from support.profiler.record_builders import compute_record, written
 
 MESSAGES = Path(__file__).parent / "messages.txt"
-SIMULATED = ("--backend", "simulated", "--device-type", "h100-80gb")
+SIMULATED = ("--set", "spec.profiler.backend=Simulated", "--set", "spec.profiler.deviceType=h100-80gb")
 PROFILE = ("profile", "--out", "out")
 STATS = ("stats", "--embedding-dim", "16")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
     "a missing option": ("profile",),
-    "a simulated backend without a device": (*PROFILE, "--backend", "simulated"),
-    "an unknown device": (*PROFILE, "--backend", "simulated", "--device-type", "h1000"),
+    "a simulated backend without a device": (*PROFILE, *SIMULATED[:2]),
+    "an unknown device": (*PROFILE, *SIMULATED[:3], "spec.profiler.deviceType=h1000"),
     "a budget that is not a duration": (*PROFILE, *SIMULATED, "--budget", "soon"),
     "a job that does not exist": ("profile", "none.yaml", "--out", "out"),
     "a folder that cannot be made": ("profile", *SIMULATED, "--out", "text.csv/out"),
@@ -27,7 +27,17 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "a node without its rank": (*PROFILE, *SIMULATED, "--meet", "host:29500"),
     "an address without a port": (*PROFILE, "--meet", "host"),
     "one process instead of several": ("collect-comm", "--out", "out"),
-    "a part that does not exist": ("collect-compute", *SIMULATED, "--out", "out", "--part", "8/8"),
+    "a part that does not exist": (
+        "collect-compute",
+        "--backend",
+        "simulated",
+        "--device-type",
+        "h100-80gb",
+        "--out",
+        "out",
+        "--part",
+        "8/8",
+    ),
     "no records": ("fit", "none.jsonl", "--hardware", "none.json", "--out", "out"),
     "data that does not exist": (*STATS, "none.parquet"),
     "files of several formats": (*STATS, "."),

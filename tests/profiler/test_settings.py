@@ -1,5 +1,6 @@
 """Specification of what a profile is asked for."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_profiler.errors import SettingsError
 from neuroshard_profiler.settings import ProfileSettings, job_settings
+from support.builders import job_data
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -33,3 +35,18 @@ def test_a_device_type_is_a_preset() -> None:
     assert ProfileSettings(out=Path(), device_type="h100-80gb").preset is not None
     with pytest.raises(SettingsError, match=r"'h1' is not known; hint: did you mean h100-80gb\? Otherwise"):
         _ = ProfileSettings(out=Path(), device_type="h1").preset
+
+
+@pytest.mark.parametrize(
+    ("backend", "gpus", "kind"),
+    [("Auto", 8, "cuda"), ("FBGEMM", 8, "cuda"), ("Simulated", 8, None), ("Auto", 0, None)],
+    ids=["GPUs", "FBGEMM", "simulated", "CPU"],
+)
+def test_a_job_with_gpus_is_never_profiled_on_a_cpu(tmp_path: Path, backend: str, gpus: int, kind: str | None) -> None:
+    """A driver that is too old must end the profile, not turn it into one of a CPU core."""
+    trainer = {"resourcesPerNode": {"limits": {"nvidia.com/gpu": gpus}}} if gpus else {}
+    data = job_data(profiler={"backend": backend, "deviceType": "h100-80gb"}, trainer=trainer)
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+    assert job_settings(path, {})["device_kind"] == kind

@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 
 from neuroshard_api.documents.topology import DeviceType
-from neuroshard_api.job.preparation import ProfilerBackend
 from neuroshard_api.job.profile_time import profile_seconds
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 
@@ -57,7 +56,6 @@ _MEETING_SECONDS = 180
 
 
 def profiler_command(
-    job: DLRMTrainingJob,
     *,
     job_file: str,
     tables_file: str,
@@ -67,10 +65,9 @@ def profiler_command(
 ) -> list[str]:
     """Return the command that measures a device and trains cost models of it; running it again resumes it.
 
-    What else it needs, such as the device type and the number of processes, it reads from the job.
+    What else it needs, such as its time and the number of processes, it reads from the job.
 
     Args:
-        job: what is measured for.
         job_file: the job's file.
         tables_file: the job's tables.
         out_dir: folder of the results.
@@ -78,14 +75,8 @@ def profiler_command(
             node is measured alone.
         python: the interpreter.
     """
-    profiler = job.spec.profiler
-    command = [python, "-m", "neuroshard_profiler", "profile", job_file, "--tables", tables_file, "--out", out_dir]
-    if profiler.backend.option is not None:
-        command += ["--backend", profiler.backend.option]
-    if job.spec.trainer.num_gpus_per_node > 0 and profiler.backend is not ProfilerBackend.SIMULATED:
-        command += ["--device", "cuda"]  # where the GPUs cannot be used, a profile of the CPU would be of no use
-    command += ["--budget", f"{profile_seconds(job.spec)}s"]
-    return command if meet is None else [*command, "--meet", meet, "--meet-within", f"{meeting_seconds(job.spec)}s"]
+    command = [python, "-m", "neuroshard_profiler", "profile", job_file, tables_file, "--out", out_dir]
+    return command if meet is None else [*command, "--meet", meet]
 
 
 def meeting_seconds(spec: Spec) -> int:

@@ -9,8 +9,7 @@ import typer
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 
-from neuroshard_cli.shared.output import check_writable, print_document, print_text
-from neuroshard_cli.shared.request_options import JsonOption
+from neuroshard_cli.shared.output import check_writable, print_text
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.bundle import BundleManifest
@@ -33,7 +32,6 @@ def calibrate(
     ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The new directory, of the same kind as BUNDLE.")],
-    json: JsonOption = False,
 ) -> None:
     """Correct cost models by measurements: records of another machine, or the steps of a training.
 
@@ -49,9 +47,6 @@ def calibrate(
         manifest, tables = _by_records(bundle, measured[0], out)
     else:
         manifest, tables = _by_steps(bundle, _only(plans), [path for path in measured if path not in plans], out)
-    if json:
-        print_document(manifest.to_json())
-        return
     for table in (render_manifest(manifest), *tables):
         print_text(table)
     say(f"bundle written to {out}")

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 def profiler_work(directory: RunDirectory, job: "DLRMTrainingJob") -> Work:
     """Return the commands that measure this machine."""
     command = profiler_command(
-        job,
         job_file=str(directory.job_file),
         tables_file=str(directory.tables_file),
         out_dir=str(directory.profile_dir),

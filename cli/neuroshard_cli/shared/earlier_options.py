@@ -13,11 +13,16 @@ _OF_PROFILES: Final[Mapping[str, str]] = {
     "--nodes": "spec.trainer.numNodes",
     "--devices-per-node": "spec.trainer.numProcPerNode",
     "--optimizer": "spec.model.embeddingOptimizer",
+    "--backend": "spec.profiler.backend",
+    "--device-type": "spec.profiler.deviceType",
+    "--procs": "spec.trainer.numProcPerNode",
+    "--meet-within": "spec.experimental.profiler.timeoutSeconds",
 }
 _OF_PLANS: Final[Mapping[str, str]] = dict.fromkeys(
     ("--constraints", "--dense"),
     "plan with it by `neuroshard plan`, and give the plan, which says all that it answers, as TABLES",
 )
+_IN_FOLDER: Final = "read {} in the folder of --out"
 _PAGE: Final = "give --out a file that ends in .html"
 _DATA_DIR: Final = "start the command in the folder that has the data"
 _CONTEXT: Final[Mapping[str, str]] = {
@@ -76,9 +81,20 @@ EARLIER_OPTIONS: Final[Mapping[str, Mapping[str, str]]] = {
     "compare-accuracy": {"--data-dir": _DATA_DIR, "--steps": "write spec.training.maxSteps into the job"},
     "run": {"--data-dir": _DATA_DIR},
     "sweep": {"--data-dir": _DATA_DIR},
+    "calibrate": {"--json": _IN_FOLDER.format("manifest.json")},
+    "cluster-sessions": {"--json": _IN_FOLDER.format("clustering.json")},
     "profile": {
         **{option: f"write --set {field}=VALUE" for option, field in _OF_PROFILES.items()},
         "--seed": "leave it out: a profile draws the same samples each time",
+        "--json": _IN_FOLDER.format("bundle/manifest.json"),
+        "--tables": "leave out the word --tables: the file follows the job",
+        "--device": "leave it out; CUDA_VISIBLE_DEVICES= hides GPUs, and a job with GPUs is never profiled on a CPU",
+        "--base": "use `neuroshard calibrate BASE RECORDS`, with the records of the profile",
+    },
+    "pretrain": {
+        "--json": _IN_FOLDER.format("manifest.json"),
+        **dict.fromkeys(("--samples", "--epochs"), "leave it out: a run is as long as those of the bundled bundles"),
+        "--seed": "leave it out: equal devices give equal bundles on equal libraries",
     },
 }
 """By command and option: the remedy."""

@@ -70,7 +70,6 @@ def profiler_job(context: Context, settings: Settings, run: ProfilerRun) -> Mani
     file_names = run.files.stored_names
     out = f"{WORK}/{RESULT}"
     command = profiler_command(
-        context.job,
         job_file=f"{WORK}/files/{file_names[JOB_FILE]}",
         tables_file=f"{WORK}/files/{file_names[TABLES_FILE]}",
         out_dir=out,

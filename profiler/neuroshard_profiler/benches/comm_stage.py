@@ -45,7 +45,7 @@ def measure_communication(
         bar = BudgetBar(progress, "all-to-all", budget)
         command = _ranks_command(settings, backend, path, budget)
         measurer = Measurer(command=command, records=path, log=path.with_name(COMMUNICATION_LOG))
-        meets_within_s = settings.meeting.within_seconds if settings.meeting else 0.0
+        meets_within_s = settings.meeting_seconds if settings.meeting else 0.0
         run_measurers([measurer], on_poll=bar.update, silent_seconds=SILENT_SECONDS + meets_within_s)
 
 
@@ -57,7 +57,7 @@ def _ranks_command(settings: ProfileSettings, backend: Backend, path: Path, budg
     else:  # torchrun with an exit code that tells a peer that did not come from other failures
         command = [sys.executable, "-m", "neuroshard_trainer.launch", f"--nnodes={meeting.num_nodes}"]
         command += [f"--node-rank={meeting.node_rank}", "--rdzv-backend=static", f"--rdzv-endpoint={meeting.endpoint}"]
-        command += [f"--rdzv-conf=timeout={meeting.within_seconds:.0f}"]
+        command += [f"--rdzv-conf=timeout={settings.meeting_seconds:.0f}"]
     command += [f"--nproc-per-node={settings.num_processes}", "-m", "neuroshard_profiler", "collect-comm"]
     command += ["--out", str(path), "--budget", f"{budget.seconds:.3f}s", "--device", backend.kind]
     command += ["--seed", str(settings.seed), "--batch-size", str(settings.batch_size_per_device)]

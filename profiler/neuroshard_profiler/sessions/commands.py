@@ -39,7 +39,6 @@ def cluster_sessions(
     ] = False,
     engine: Engine = "duckdb",
     memory_mib: MemoryMib = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON; errors are JSON too.")] = False,
 ) -> None:
     """Rewrite a log with the samples of a session together.
 
@@ -66,10 +65,7 @@ def cluster_sessions(
         ),
         progress=_say,
     )
-    if json:
-        sys.stdout.write(report.to_json())
-    else:
-        print_content(render_clustering(report))
+    print_content(render_clustering(report))
 
 
 def _say(sentence: str) -> None:
