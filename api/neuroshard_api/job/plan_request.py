@@ -23,7 +23,7 @@ from neuroshard_api.job.resource import size_bytes
 from neuroshard_api.job.training import DataFormat, Deduplication, Precision
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.job.variants import expanded
-from neuroshard_api.process.allocator import has_expandable_segments
+from neuroshard_api.process import allocator
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType
 from neuroshard_api.sharding.replication import ReplicationChoices
 
@@ -52,7 +52,7 @@ def plan_request(
         deduplicated=groups_to_deduplicate(job, tables),
         remarks=(*_unmeasured_repeats(job, tables), *_other_precision(job, topology)),
         counts_dense=counts_dense(spec),
-        has_expandable_segments=_has_expandable_segments(job),
+        has_expandable_segments=segments_grow(spec),
         limits=Constraints(excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if spec.trainer.command else None),
     )
 
@@ -136,11 +136,10 @@ def _limits(spec: Spec, given: Constraints) -> Constraints:
     return Constraints(**others | {name: value for name, value in own.items() if value is not None})
 
 
-def _has_expandable_segments(job: DLRMTrainingJob) -> bool:
+def segments_grow(spec: Spec) -> bool:
     """Return whether the trainer's allocator grows its segments: NeuroShard's own does where nothing else is set."""
-    trainer = job.spec.trainer
-    given = has_expandable_segments({each.name: each.value for each in trainer.env})
-    return not trainer.command if given is None else given
+    given = allocator.has_expandable_segments({each.name: each.value for each in spec.trainer.env})
+    return not spec.trainer.command if given is None else given
 
 
 def _require_trainable(narrow: NarrowTypes, batch_size_per_device: int, topology: Topology) -> None:

@@ -5,11 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from neuroshard_api.job.plan_request import counts_dense
+from neuroshard_api.job.plan_request import counts_dense, segments_grow
 from neuroshard_api.job.preparation import ProfilerPolicy
 from neuroshard_api.job.resource import Part
 from neuroshard_api.job.status import HardwareStatus
-from neuroshard_api.job.training import Training
 from neuroshard_api.job.training_job import AFFECTS, Spec
 
 from neuroshard_decisions.context import Context
@@ -18,7 +17,7 @@ _HOW_IT_RUNS = {"timeout_seconds", "backoff_limit", "image", "resources", "pod_m
 """Fields that say how a stage's pod runs and not what it decides."""
 _OF_OTHER_PODS = {"profiler", "planner"}
 """Fields of spec.experimental that the workers do not see. The plan that they lead to is hashed by itself."""
-_REPEATS = {"session_column", "deduplication"}
+_REPEATS = {"session_column", "deduplication", "shuffle"}
 """Fields of spec.data that decide whether a plan may leave out repeated lists, next to how sessions are drawn."""
 
 
@@ -82,18 +81,7 @@ def plan_inputs_hash(
         said["correction"] = correction
     if at_hand:
         said["at_hand"] = at_hand
-    chosen = spec.training.dense_optimizer
-    if counts_dense(spec) and chosen is not Training().dense_optimizer:
-        said["dense_optimizer"] = chosen.value
-    if counts_dense(spec) and spec.dense_choices is not None:
-        said["dense_parallelism"] = spec.dense_choices.model_dump(mode="json", exclude_defaults=True)
-    few = spec.experimental
-    communication = _said(spec.training.communication) | _said(few.communication, leave_out={"guard"})
-    search = _said(few.planner, leave_out=_HOW_IT_RUNS)
-    said |= {name: part for name, part in (("communication", communication), ("search", search)) if part}
-    if spec.has_sessions:
-        said["sessions"] = _said(spec.data, only=_REPEATS) | _said(few.data, only={"session_run", "synthetic_sessions"})
-    return _hash(said)
+    return _hash(said | _asked(spec))
 
 
 def fallback_hash(inputs_hash: str, algorithm: str) -> str:
@@ -114,6 +102,27 @@ def workers_hash(spec: Spec, plan_hash: str) -> str:
         said["variants"] = [_said(each) for each in spec.variants]
     said["experimental"] = _said(spec.experimental, leave_out=_OF_OTHER_PODS)
     return _hash(said | {"plan": plan_hash})
+
+
+def _asked(spec: Spec) -> dict[str, Any]:
+    """Return the other settings that decide the request of a job, those that are set."""
+    said: dict[str, Any] = {}
+    few, training = spec.experimental, spec.training
+    if counts_dense(spec):
+        said |= _said(training, only={"dense_optimizer", "precision"})
+    if counts_dense(spec) and spec.dense_choices is not None:
+        said["dense_parallelism"] = spec.dense_choices.model_dump(mode="json", exclude_defaults=True)
+    if spec.trainer.command:  # its plans have no copies on all devices, and its dense part is not counted
+        said["own_trainer"] = True
+    if not segments_grow(spec):
+        said["expandable_segments"] = False
+    said |= _said(few, only={"pipeline"})
+    communication = _said(training.communication) | _said(few.communication, leave_out={"guard"})
+    search = _said(few.planner, leave_out=_HOW_IT_RUNS)
+    said |= {name: part for name, part in (("communication", communication), ("search", search)) if part}
+    if spec.has_sessions:
+        said["sessions"] = _said(spec.data, only=_REPEATS) | _said(few.data, only={"session_run", "synthetic_sessions"})
+    return said
 
 
 def _said(part: Part, *, leave_out: set[str] | None = None, only: set[str] | None = None) -> dict[str, Any]:

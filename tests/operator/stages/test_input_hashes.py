@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.presets import preset
+from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training_job import AFFECTS, Spec
 from neuroshard_decisions.stages.input_hashes import plan_inputs_hash, workers_hash
@@ -126,3 +128,32 @@ def test_sessions_decide_the_plan(spec: dict[str, Any], *, changes: bool) -> Non
 
     assert (before != after) == changes
     assert len(hashes) == (3 if changes and spec != SESSIONS else 2)
+
+
+OTHER_ALLOCATOR = {"env": [{"name": "PYTORCH_ALLOC_CONF", "value": "max_split_size_mb:64"}]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "change"),
+    [
+        ({}, {"trainer": {"command": ["python"]}}),
+        ({}, {"trainer": OTHER_ALLOCATOR}),
+        ({}, {"experimental": {"pipeline": "None"}}),
+        ({}, {"training": {"precision": "BF16"}}),
+        ({}, {"training": {"communication": {"policy": "Auto"}}}),
+        ({}, {"planner": {"hostMemoryPerNode": "64Gi"}}),
+        ({}, {"experimental": {"planner": {"denseMemoryPerDevice": "1Gi"}}}),
+        (SESSIONS, {"data": {"shuffle": False}}),
+    ],
+    ids=lambda each: "-".join(each) or "plain",
+)
+def test_what_changes_the_request_changes_the_plan(spec: dict[str, Any], change: dict[str, Any]) -> None:
+    """A job that resumes with another trainer is not started under a plan for the one before."""
+    jobs = [builders.job(**{"trainer": {}, **spec}), builders.job(**{"trainer": {}, **spec, **change})]
+    topology = preset("h100-80gb").topology(devices_per_node=jobs[0].spec.trainer.devices_per_node)
+    tables = jobs[0].spec.model.inline_tables("shop")
+    assert tables is not None
+    asked = [plan_request(job, tables=tables, topology=topology) for job in jobs]
+
+    assert asked[0] != asked[1]
+    assert len({plan_inputs_hash(job.spec, HARDWARE, replans=0) for job in jobs}) == len(jobs)
