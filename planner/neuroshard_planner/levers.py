@@ -5,11 +5,13 @@ Each lever is priced by one evaluation that takes little of a search:
 lever                                    promise
 types on the wire and of tables, batch   price of the plan's own placement: all tables change alike, and stay
 repeats                                  the plan's cost, times the lower bound without repeats over that with them
-groups, nodes                            a short search in the plan's sharding types: there are other devices
+groups, nodes, of few tables             a short search in the plan's sharding types: there are other devices
+groups, nodes, of many tables            the plan's cost, times that of its cuts on even devices there over that here
 
-The first and the last are costs of real placements, so that a search finds no worse. The bound promises what a search
-would find where the best plan is as far above its bound as this plan is above its own: what keeps a plan from its
-bound, cuts that cost and devices that are uneven, is mostly due to the tables and stays.
+The first and the third are costs of real placements, so that a search finds no worse. The others promise what a search
+would find where the best plan is as far above its bound, or above even devices, as this plan is above its own: what
+keeps a plan from them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short
+search of many tables ends far above what a whole one finds.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -18,6 +20,7 @@ models can distinguish, and than the promises are wrong by, are not named.
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.levers import Lever, LeverName
 from neuroshard_api.documents.plan import Plan
@@ -36,8 +39,11 @@ from neuroshard_planner.choices.wire_types import refusal_of_all
 from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
 from neuroshard_planner.planning import Bundle, searched
 from neuroshard_planner.plans.tables import placement_of
-from neuroshard_planner.problem.problem import Problem
-from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_planner.problem.problem import Placement, Problem
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS, default_types
+from neuroshard_planner.search.bounds import EVERYWHERE
+from neuroshard_planner.search.estimator import promised_ms as promised_ms_of
+from neuroshard_planner.search.infeasible import require_room
 
 PROMISE_ERROR = 0.05
 """Of a step: below it a promise may have the wrong sign (`benchmarks/promises.py`)."""
@@ -48,6 +54,8 @@ OPPOSITE = (LeverName.BATCH_SIZE, LeverName.NODES)
 """Levers of more and of less. Less is priced where more saves nothing: hardly ever do both save."""
 SHORT_WORK = 2000
 """Device evaluations of a search among other devices."""
+MOST_SEARCHED_UNITS = 64
+"""Of such a search; with more it ends up to a quarter above a whole one."""
 MOST_NAMED = 3
 """Groups of features."""
 
@@ -107,9 +115,13 @@ def promised_ms(plan: Plan, lever: LeverRequest, *, costs: Bundle) -> float:
         PlannerError: nothing fits, or the request contradicts itself.
     """
     request = lever.request
-    if request.topology != plan.resolved.topology:
-        return searched(_short(request, plan), costs, None).predicted.total_ms + lever.added_ms
     problem = Problem(request, costs)
+    if request.topology != plan.resolved.topology:
+        if len(problem.units) <= MOST_SEARCHED_UNITS:
+            return searched(_short(request, plan), costs, None).predicted.total_ms + lever.added_ms
+        require_room(request, default_types(request, costs.manifest))
+        here_ms, there_ms = (_even_ms(plan, each) for each in (Problem(plan.resolved, costs), problem))
+        return plan.predicted.total_ms * there_ms / here_ms + lever.added_ms
     placement = placement_of(plan.tables, problem)
     if not problem.fits(placement):
         raise InfeasibleError("the plan's placement does not fit with the lever")
@@ -120,6 +132,15 @@ def promised_ms(plan: Plan, lever: LeverRequest, *, costs: Bundle) -> float:
     # Rows and copies may avoid the all-to-alls that narrow types shorten.
     by_bound_ms = plan.predicted.total_ms * bound_of_choices_ms(request, costs) / plan.lower_bound_ms
     return min(by_bound_ms, on_placement_ms)
+
+
+def _even_ms(plan: Plan, problem: Problem) -> float:
+    """Return the cost of a plan's cuts on the devices of a problem, as if these were even."""
+    placement, family = placement_of(plan.tables, problem), problem.kinds.family
+    is_everywhere = np.isin(family[placement.kinds], EVERYWHERE)
+    copies = np.repeat(np.unique(placement.kinds[is_everywhere]), problem.num_devices)
+    kinds = np.concatenate((placement.kinds[~is_everywhere], copies))
+    return float(promised_ms_of(problem, [Placement(kinds=kinds, devices=np.zeros_like(kinds))])[0])
 
 
 def saved_share(plan: Plan, lever: LeverRequest, found_ms: float) -> float:

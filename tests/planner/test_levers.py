@@ -11,7 +11,8 @@ from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import Link
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.replication import ReplicationChoices
-from neuroshard_planner.levers import LeverRequest, questions, saved_share, with_levers
+from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.levers import LeverRequest, promised_ms, questions, saved_share, with_levers
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
@@ -119,6 +120,24 @@ def test_other_batch_sizes_and_nodes_are_judged_by_the_time_per_sample() -> None
     plan = planned(builders.request(search=builders.QUICK))
     twice = LeverRequest(LeverName.BATCH_SIZE, "", plan.request, "", "", 2 * plan.request.global_batch_size)
     assert saved_share(plan, twice, 1.5 * plan.predicted.total_ms) == pytest.approx(0.25)
+
+
+def test_other_nodes_of_many_tables_are_promised_by_even_devices() -> None:
+    """The promise is near the plan that a whole search finds; where the tables do not fit, there is none."""
+    request = builders.request(
+        *builders.tables(96, embedding_dim=128, num_embeddings=27_000_000),
+        topology=builders.topology(24, num_nodes=3),
+        search=SearchSettings(work_budget=6_000),
+        constraints=Constraints(sharding_types=BY_COLUMNS),
+    )
+    plan, costs = planned(request), ExactCosts(request.topology.device)
+    more, less = (each for each in questions(plan, costs=costs) if each.name is LeverName.NODES)
+
+    found = planned(more.request).predicted.total_ms
+
+    assert promised_ms(plan, more, costs=costs) == pytest.approx(found, rel=0.03)
+    with pytest.raises(InfeasibleError):
+        promised_ms(plan, less, costs=costs)
 
 
 def test_the_field_of_each_lever_is_one_of_a_job() -> None:
