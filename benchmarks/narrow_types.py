@@ -13,14 +13,18 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
+from unittest.mock import patch
 
 import torch
+import torch.distributed as dist
 import yaml
 from fbgemm_gpu.quantize_comm import QuantizationContext
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireTypes
@@ -35,6 +39,7 @@ from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.communication.codecs import Codecs, live_codecs
 from neuroshard_trainer.communication.gradient_codec import with_gradient_codec
 from neuroshard_trainer.communication.guard import Guard
+from neuroshard_trainer.communication.largest_values import LargestValues
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
 from neuroshard_trainer.dense.optimizers import dense_optimizer
 from neuroshard_trainer.metrics import Evaluation
@@ -66,6 +71,10 @@ class Exchange:
 
     wire: WireType = WireType.FP32
     """Of pooled embeddings, in both directions. FP16 where values are rounded otherwise before and after."""
+    backward: WireType | None = None
+    """Of their gradients. None: as forward."""
+    carries_by_place: bool = False
+    """Whether what a gradient's largest values leave over is added to the one that has its place in the next step."""
     rounded: tuple[torch.dtype, torch.dtype] | None = None
     """Types whose values are exchanged, forward and backward, in place of a codec that a CPU does not have."""
     gradients: GradientExchange | None = None
@@ -105,6 +114,10 @@ class Trained:
     """Change of the held-out loss in percent by check of the guard. None: exchange was exact, or it is not finite."""
     suspended: tuple[int, ...] = ()
     """Steps after which the guard suspended narrow types."""
+    embedding_bytes: float = 0.0
+    """Pooled embeddings and their gradients that rank 0 handed to all-to-alls, per step."""
+    gradient_bytes: float = 0.0
+    """Gradients of the dense part that a codec handed to all-gathers, per step."""
 
 
 class RoundedValues:
@@ -126,12 +139,13 @@ class RoundedValues:
         """Return the columns, without padding."""
         return values.shape[-1], 0
 
-    def calc_quantized_size(self, input_len: int, _context: object) -> int:
+    def calc_quantized_size(self, input_len: int, ctx: object = None) -> int:  # noqa: ARG002 - TorchRec's signature
         """Return the number of values."""
         return input_len
 
-    def encode(self, values: torch.Tensor, _context: object) -> torch.Tensor:
+    def encode(self, input_tensor: torch.Tensor, ctx: object = None) -> torch.Tensor:  # noqa: ARG002
         """Return the rounded values."""
+        values = input_tensor
         if self._kind.itemsize > 1:
             return values.to(self._kind).float()
         group = WIRE_FORMATS[WireType.FP8].group_values
@@ -140,9 +154,24 @@ class RoundedValues:
         scale = largest / torch.finfo(self._kind).max
         return ((flat / scale).to(self._kind).float() * scale).flatten()[: values.numel()].view(values.shape)
 
-    def decode(self, values: torch.Tensor, _context: object) -> torch.Tensor:
+    def decode(self, input_tensor: torch.Tensor, ctx: object = None) -> torch.Tensor:  # noqa: ARG002
         """Return the values."""
-        return values
+        return input_tensor
+
+
+class CarriedByPlace(LargestValues):
+    """A codec that adds what it left over to what it encodes next: of another sample, for batches have no places."""
+
+    def __init__(self, kind: WireType) -> None:
+        super().__init__(kind)
+        self._carried: torch.Tensor | None = None
+
+    def encode(self, input_tensor: torch.Tensor, ctx: QuantizationContext | None = None) -> torch.Tensor:
+        """Return positions and values of the largest sums."""
+        values = input_tensor if self._carried is None else input_tensor + self._carried
+        encoded = super().encode(values, ctx)
+        self._carried = values - self.decode(encoded, ctx)
+        return encoded
 
 
 def job_of(data: str, seed: int) -> DLRMTrainingJob:
@@ -182,7 +211,8 @@ def plan_of(job: DLRMTrainingJob, types: WireTypes, gradients: GradientExchange 
 
 def trained(job: DLRMTrainingJob, exchange: Exchange, process: Process, data_dir: Path) -> dict[str, Any]:
     """Train a job once, and return the results. All ranks must call this."""
-    plan = plan_of(job, WireTypes(forward=exchange.wire, backward=exchange.wire), exchange.gradients)
+    types = WireTypes(forward=exchange.wire, backward=exchange.backward or exchange.wire)
+    plan = plan_of(job, types, exchange.gradients)
     data = open_training_data(job, plan.request.tables, process, root=data_dir, spare=data_dir)
     model = sharded_job_model(job, plan, process)
     gradients = with_gradient_codec(model, plan, device=process.device)
@@ -202,11 +232,13 @@ def trained(job: DLRMTrainingJob, exchange: Exchange, process: Process, data_dir
     optimizer = StepOptimizer(model, of_dense, None, job.spec.training, step=0)
     size = data.global_batch_size
     positions = range(0, job.spec.training.epochs * data.num_training - size + 1, size)
+    sent = Counter[str]()
     for step, batch in enumerate(data.training(positions, process.device), start=1):
-        optimizer.zero_grad()
-        loss_value = binary_cross_entropy_with_logits(model(*batch.inputs).float(), batch.labels)
-        torch.autograd.backward(loss_value)
-        optimizer.step()
+        with counted(sent):
+            optimizer.zero_grad()
+            loss_value = binary_cross_entropy_with_logits(model(*batch.inputs).float(), batch.labels)
+            torch.autograd.backward(loss_value)
+            optimizer.step()
         if guard is not None and guard.is_due(step):
             was_narrow = guard.record.state is GuardState.NARROW
             with torch.no_grad():
@@ -227,7 +259,27 @@ def trained(job: DLRMTrainingJob, exchange: Exchange, process: Process, data_dir
         "auc": found["auc"],
         "checks": checks,
         "suspended": suspended,
+        "embedding_bytes": sent["embeddings"] / len(positions),
+        "gradient_bytes": sent["gradients"] / len(positions),
     }
+
+
+@contextmanager
+def counted(sent: Counter[str]) -> Iterator[None]:
+    """Add the bytes that this rank hands to all-to-alls of values, and to all-gathers of thresholded gradients."""
+    exchange, gather = dist.all_to_all_single, dist.all_gather
+
+    def exchanged(output: torch.Tensor, input: torch.Tensor, *options: Any, **more: Any) -> Any:  # noqa: A002, ANN401 - torch's
+        if input.dtype not in {torch.int32, torch.int64}:  # of indices
+            sent["embeddings"] += input.nbytes
+        return exchange(output, input, *options, **more)
+
+    def gathered(outputs: list[torch.Tensor], value: torch.Tensor, *options: Any, **more: Any) -> Any:  # noqa: ANN401
+        sent["gradients"] += value.nbytes
+        return gather(outputs, value, *options, **more)
+
+    with patch.object(dist, "all_to_all_single", exchanged), patch.object(dist, "all_gather", gathered):
+        yield
 
 
 def _change(codecs: Codecs, exchange: Exchange) -> None:
@@ -236,9 +288,11 @@ def _change(codecs: Codecs, exchange: Exchange) -> None:
     if exchange.rounded is not None:
         forward._codec, backward._codec = map(RoundedValues, exchange.rounded)  # noqa: SLF001 - no public way
         backward._scale = 1.0  # noqa: SLF001 - it was FP16's
+    if exchange.carries_by_place:
+        backward._codec = CarriedByPlace(codecs.types.backward)  # noqa: SLF001
     if exchange.is_broken:
         decode = forward._codec.decode  # noqa: SLF001
-        forward._codec.decode = lambda *values: 2 * decode(*values)  # noqa: SLF001
+        forward._codec.decode = lambda *values: 2 * decode(*values)  # type: ignore[method-assign]  # noqa: SLF001
 
 
 def _held_out_loss(model: torch.nn.Module, data: TrainingData, process: Process) -> Callable[[], torch.Tensor]:

@@ -23,6 +23,7 @@ _EFFICIENCY = {
     WireType.INT8: c.INT8_CODEC_EFFICIENCY,
     WireType.FP8: c.FP8_CODEC_EFFICIENCY,
     WireType.MX4: c.MX4_CODEC_EFFICIENCY,
+    **{kind: c.SPARSE_CODEC_EFFICIENCY for kind in WireType if kind.is_sparse},
 }
 """Of encoding and of decoding, as a share of the memory's peak."""
 

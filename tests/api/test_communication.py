@@ -23,7 +23,17 @@ INT8_FP16 = WireTypes(forward=WireType.INT8, backward=WireType.FP16)
 
 @pytest.mark.parametrize(
     ("kind", "share"),
-    [("FP32", 1.0), ("FP16", 0.5), ("BF16", 0.5), ("INT8", 0.3125), ("FP8", 0.265625), ("MX4", 0.1328125)],
+    [
+        ("FP32", 1.0),
+        ("FP16", 0.5),
+        ("BF16", 0.5),
+        ("INT8", 0.3125),
+        ("FP8", 0.265625),
+        ("MX4", 0.1328125),
+        ("TOP32", 0.1875),
+        ("TOP16", 0.09375),
+        ("TOP8", 0.046875),
+    ],
 )
 def test_a_value_takes_the_bytes_of_its_type_and_its_share_of_the_scales(kind: str, share: float) -> None:
     """Next to the four bytes of FP32."""
@@ -38,7 +48,9 @@ def test_mx4_fills_up_the_columns_of_a_device_forward_alone() -> None:
     assert mx4.sent_bytes(36, 96, pads=False) == 36 * 96 * 17 // 32
 
 
-@pytest.mark.parametrize(("kind", "least"), [("FP32", 1), ("FP16", 1), ("INT8", 8), ("FP8", 32), ("MX4", 8)])
+@pytest.mark.parametrize(
+    ("kind", "least"), [("FP32", 1), ("FP16", 1), ("INT8", 8), ("FP8", 32), ("MX4", 8), ("TOP8", 32)]
+)
 def test_the_samples_of_a_device_fill_whole_groups_at_every_width(kind: str, least: int) -> None:
     """Widths are multiples of 4; a group that is not full fails in the middle of a step."""
     types = WireTypes(forward=WireType(kind))
@@ -56,7 +68,8 @@ def test_types_that_torchrec_replaces_on_cpus_are_refused_there(kind: str) -> No
     """They would silently become FP16, or fail."""
     found = WireTypes(backward=WireType(kind)).problem(batch_size_per_device=1024, on_cpu=True)
 
-    assert found == f"backward: TorchRec has no {kind} codec for CPUs; hint: use one of FP32, FP16, INT8, MX4"
+    known = "FP32, FP16, INT8, MX4, TOP32, TOP16, TOP8"
+    assert found == f"backward: TorchRec has no {kind} codec for CPUs; hint: use one of {known}"
 
 
 def test_a_request_with_types_that_cannot_be_trained_is_refused() -> None:

@@ -21,6 +21,18 @@ def test_a_plan_becomes_a_sharding_plan(neuroshard: Any, tmp_path: Path) -> None
     assert to_file.err == f"sharding plan written to {exported}\n"
 
 
+def test_a_plan_in_types_that_torchrec_lacks_is_refused(neuroshard: Any, tmp_path: Path) -> None:
+    """A registry of TorchRec's codecs cannot be made of it."""
+    plan, given = tmp_path / "plan.json", ("--set", "spec.training.communication.policy=Fixed")
+    types = "spec.experimental.communication.embeddings={forward: [FP16], backward: [TOP16]}"
+    assert neuroshard("plan", "criteo-kaggle", *quick(4), *given, "--set", types, "--out", plan).code == 0
+
+    refused = neuroshard("export", plan)
+
+    assert refused.code == 2
+    assert "in TOP16, for which TorchRec has no codec" in refused.err
+
+
 def test_only_known_formats_are_written(neuroshard: Any, tmp_path: Path) -> None:
     """The choices are in the sentence."""
     result = neuroshard("export", tmp_path / "plan.json", "--format", "onnx")

@@ -18,7 +18,7 @@ from neuroshard_api.documents.tables import DIM_MULTIPLE
 
 
 class WireType(StrEnum):
-    """Types of encoded values; names as in TorchRec's CommType."""
+    """Types of encoded values; names as in TorchRec's CommType, where it has them."""
 
     FP32 = "FP32"
     FP16 = "FP16"
@@ -29,6 +29,17 @@ class WireType(StrEnum):
     """Eight bits, with an FP32 scale and padding for each 128 values."""
     MX4 = "MX4"
     """Four bits, with an exponent of eight bits for each 32 values."""
+    TOP32 = "TOP32"
+    """Of each 128 values the 32 largest, in BF16, with a byte of position each; the others arrive as 0."""
+    TOP16 = "TOP16"
+    """The 16 largest alone."""
+    TOP8 = "TOP8"
+    """The 8 largest alone."""
+
+    @property
+    def is_sparse(self) -> bool:
+        """Whether only the largest values are sent. TorchRec has no such codecs: the trainer's own are meant."""
+        return WIRE_FORMATS[self].kept_values is not None
 
 
 def _encoded(kind: WireType) -> WireType:
@@ -52,7 +63,9 @@ class WireFormat:
     pads_columns: bool = False
     """Whether a device's columns are filled up to whole groups, forward."""
     on_cpu: bool
-    """Whether TorchRec has the codec for processes on a CPU."""
+    """Whether there is a codec for processes on a CPU."""
+    kept_values: int | None = None
+    """Values of a group that are sent. None: all are."""
 
     @property
     def bytes_per_value(self) -> float:
@@ -75,6 +88,8 @@ class WireFormat:
         return padded * num_samples * self.group_bytes // self.group_values
 
 
+_SPARSE_VALUE_BYTES = 3
+"""Of a value that is sent, and its position."""
 WIRE_FORMATS: Mapping[WireType, WireFormat] = {
     WireType.FP32: WireFormat(group_values=1, group_bytes=4, on_cpu=True),
     WireType.FP16: WireFormat(group_values=1, group_bytes=2, on_cpu=True),
@@ -82,8 +97,13 @@ WIRE_FORMATS: Mapping[WireType, WireFormat] = {
     WireType.INT8: WireFormat(group_values=32, group_bytes=40, on_cpu=True),
     WireType.FP8: WireFormat(group_values=128, group_bytes=136, on_cpu=False),
     WireType.MX4: WireFormat(group_values=32, group_bytes=17, pads_columns=True, on_cpu=True),
+    **{
+        kind: WireFormat(group_values=128, group_bytes=_SPARSE_VALUE_BYTES * kept, on_cpu=True, kept_values=kept)
+        for kind, kept in ((WireType.TOP32, 32), (WireType.TOP16, 16), (WireType.TOP8, 8))
+    },
 }
-"""Source: calc_quantized_size of FBGEMM 1.9's quantize_comm, and get_qcomm_codecs_registry of TorchRec 1.9."""
+"""Source: calc_quantized_size of FBGEMM 1.9's quantize_comm, get_qcomm_codecs_registry of TorchRec 1.9, and the
+trainer's codec of largest values."""
 
 
 class WireTypes(Value):

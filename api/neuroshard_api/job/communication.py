@@ -12,8 +12,8 @@ from neuroshard_api.documents.counts import PositiveCount
 from neuroshard_api.documents.gradient_exchange import GradientChoices, GradientExchange, GradientSettings, GradientType
 from neuroshard_api.job.resource import ATOMIC, Part, PositiveDecimal, Rule
 
-NARROWEST = (WireType.FP8, WireType.MX4)
-"""Types whose rounding of gradients must be watched by a guard that can end it."""
+NARROWEST = (WireType.FP8, WireType.MX4, *(kind for kind in WireType if kind.is_sparse))
+"""Types whose loss of gradients must be watched by a guard that can end it."""
 
 
 class CommunicationPolicy(StrEnum):
@@ -46,8 +46,8 @@ class EmbeddingWires(Part):
 
     forward: WireTypeList = (WireType.FP16, WireType.INT8)
     """Of pooled embeddings. Auto: permitted types; Fixed: exactly one. FP32 is exact, and with Auto always permitted.
-    FP16, BF16, INT8 (a scale for each 32 values), FP8 (a scale for each 128 values), or MX4 (4 bits, an exponent for
-    each 32 values); CPUs have no BF16 and FP8."""
+    FP16, BF16, INT8 (a scale for each 32 values), FP8 (a scale for each 128 values), MX4 (4 bits, an exponent for
+    each 32 values), or TOP32, TOP16, TOP8 (the 32, 16, or 8 largest of each 128 values); CPUs have no BF16 and FP8."""
     backward: WireTypeList = (WireType.FP16,)
     """Of their gradients, likewise. FP16 gradients are scaled by a power of two, so that they do not become 0."""
 
@@ -103,8 +103,11 @@ class WireSettings(Part):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="self.guard.action == 'Exact' || !self.embeddings.backward.exists(each, each in ['FP8', 'MX4'])",
-            message="embeddings.backward FP8 and MX4 need guard.action Exact",
+            cel=(
+                "self.guard.action == 'Exact' || !self.embeddings.backward.exists(each, each in "
+                f"{[each.value for each in NARROWEST]})"
+            ),
+            message=f"embeddings.backward {', '.join(NARROWEST)} need guard.action Exact",
             holds=lambda own: (
                 own.guard.action is GuardAction.EXACT or not any(each in NARROWEST for each in own.embeddings.backward)
             ),

@@ -45,6 +45,7 @@ def export(
         what, text = "trace", _trace(plan)
     else:
         document = read_given_plan(plan)
+        _require_torchrec_codecs(document, plan)
         if module_path is not None:
             _require_one_module(document, plan)
         what = "sharding plan"
@@ -74,4 +75,15 @@ def _require_one_module(plan: "GivenPlan", path: Path) -> None:
         raise CommandError(
             f"--module-path: the tables of {path} name their modules, as {named.name!r} names {named.collection!r}; "
             "hint: leave it out"
+        )
+
+
+def _require_torchrec_codecs(plan: "GivenPlan", path: Path) -> None:
+    """Do nothing if TorchRec has codecs of all types on the wire. Raises CommandError."""
+    types = plan.resolved.wire
+    sparse = [] if types is None else [each for each in (types.forward, types.backward) if each.is_sparse]
+    if sparse:
+        raise CommandError(
+            f"{path} sends pooled embeddings in {sparse[0]}, for which TorchRec has no codec: NeuroShard's trainer has "
+            "it; hint: plan with other types in spec.experimental.communication.embeddings"
         )

@@ -180,6 +180,10 @@ SIXTEEN_BIT_CODEC_EFFICIENCY = _codec("FP16 and BF16", 0.37, 0.52)
 INT8_CODEC_EFFICIENCY = _codec("INT8", 0.118, 0.44)
 FP8_CODEC_EFFICIENCY = _codec("FP8", 0.121, 0.178)
 MX4_CODEC_EFFICIENCY = _codec("MX4", 0.29, 0.71)
+SPARSE_CODEC_EFFICIENCY = (
+    Constant(0.03, "of the peak", ConstantTrust.ASSUMED, "largest values: torch's topk of groups of 128, and copies"),
+    Constant(0.2, "of the peak", ConstantTrust.ASSUMED, "largest values: zeros, then values put at their places"),
+)
 CODEC_LAUNCH_SECONDS = Constant(
     5e-6, "s per pass", ConstantTrust.MEASURED, "FBGEMM's codecs of 64 x 64 values on an H200 (benchmarks/data/h200)"
 )

@@ -458,7 +458,16 @@ def _converted_bytes(request: PlanRequest) -> int:
     if request.wire is None:
         return 0
     narrow = [each for each in (request.wire.forward, request.wire.backward) if each is not WireType.FP32]
-    return max((math.ceil(WIRE_FORMATS[each].bytes_per_value) for each in narrow), default=0)
+    return max(map(_copied_bytes, narrow), default=0)
+
+
+def _copied_bytes(kind: WireType) -> int:
+    """Return the bytes of a value in what a codec makes of it, rounded up."""
+    form = WIRE_FORMATS[kind]
+    if form.kept_values is None:
+        return math.ceil(form.bytes_per_value)
+    # The magnitudes of all values are there while the largest are chosen, with an index of 8 bytes for each of those.
+    return BYTES_PER_ELEMENT[DataType.FP32] + math.ceil(form.bytes_per_value + 8 * form.kept_values / form.group_values)
 
 
 def _by_family(number: int, *, replicated: int) -> IndexArray:

@@ -1,9 +1,9 @@
-"""FBGEMM's codecs of pooled embeddings, without the scale that the trainer gives gradients. Times nothing."""
+"""The trainer's codecs of pooled embeddings, without the scale that the trainer gives gradients. Times nothing."""
 
 import torch
 from neuroshard_api.documents.communication import WireTypes
 from neuroshard_api.documents.records import CodecSample
-from neuroshard_trainer.communication.codecs import fbgemm_codecs
+from neuroshard_trainer.communication.codecs import wire_codecs
 from torch import Tensor
 
 
@@ -14,13 +14,12 @@ class CodecCall:
         generator = torch.Generator(device).manual_seed(0)
         shape = (sample.batch_size, sample.num_columns)
         self._values = torch.randn(shape, generator=generator, device=device)
-        self._codec = fbgemm_codecs(WireTypes(forward=sample.type, backward=sample.type), device).forward
+        self._codec, _ = wire_codecs(WireTypes(forward=sample.type, backward=sample.type), device)
         self._context = self._codec.create_context()
 
     def forward(self, number: int) -> Tensor:  # noqa: ARG002 - all calls are alike
         """Return the encoded values."""
-        encoded: Tensor = self._codec.encode(self._values, self._context)
-        return encoded
+        return self._codec.encode(self._values, self._context)
 
     def backward(self, pooled: Tensor, gradient: Tensor) -> None:  # noqa: ARG002 - a call's signature
         """Decode what forward has returned."""

@@ -28,7 +28,7 @@ class CodecBackend(LabelledBackend, Protocol):
 
 
 def codec_samples(*, on_cpu: bool) -> Iterator[CodecSample]:
-    """Yield the samples of each type that TorchRec has a codec for."""
+    """Yield the samples of each type that there is a codec for."""
     for kind in WireType:
         if kind is WireType.FP32 or (on_cpu and not WIRE_FORMATS[kind].on_cpu):
             continue

@@ -10,6 +10,7 @@ from neuroshard_api.documents.communication import CommunicationChoices, WireTyp
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Constraints, PlanRequest, SearchSettings
+from neuroshard_api.documents.topology import Link
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_costs.exchanges import encoded_exchange
 from neuroshard_planner.choices.wire_types import exchange_ms
@@ -81,6 +82,21 @@ def test_the_price_of_types_is_that_of_a_request_with_them() -> None:
     assert plan.communication.exact_ms is not None
     assert plan.communication.exact_ms - (chosen.saved_ms or 0.0) == pytest.approx(simulated.total_ms, rel=2e-3)
     assert chosen.exchange_ms == pytest.approx(exchange_ms(simulated), rel=2e-3)
+
+
+def test_largest_values_alone_are_sent_where_a_slow_link_is_worth_their_passes() -> None:
+    """The fewest of those that are permitted; over a fast link the passes take more than they save."""
+    top = (WireType.TOP32, WireType.TOP8)
+    choices = CommunicationChoices(forward=(WireType.FP16, *top), backward=(WireType.FP16, *top))
+    slow = Link(bandwidth_bytes_per_second=1e9, latency_seconds=20e-6)
+    plans = [
+        planned(asked(communication=choices, **fields))
+        for fields in ({"topology": builders.topology(16, num_nodes=8, inter_node=slow)}, {})
+    ]
+
+    chosen = [each.communication.chosen for each in plans if each.communication is not None]
+    assert chosen[0] == WireTypes(forward=WireType.TOP8, backward=WireType.TOP8)
+    assert chosen[1] == WireTypes(forward=WireType.FP16, backward=WireType.FP16)
 
 
 def test_a_plan_without_a_choice_is_the_exact_plan_to_the_last_byte() -> None:

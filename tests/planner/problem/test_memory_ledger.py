@@ -212,6 +212,16 @@ def test_one_device_converts_nothing_for_the_wire() -> None:
     assert narrow.activation_bytes(FIRST, np.array([64])) == plain.activation_bytes(FIRST, np.array([64]))
 
 
+def test_choosing_the_largest_values_needs_the_magnitudes_of_all() -> None:
+    """Next to the copy that is sent: a codec of all values makes none."""
+    plain, rounded, largest = (
+        MemoryLedger(request(num_devices=2, wire=wire)).activation_bytes(FIRST, np.array([64]))
+        for wire in (None, *(WireTypes(forward=kind) for kind in (WireType.INT8, WireType.TOP32)))
+    )
+
+    assert plain < rounded < largest
+
+
 def test_a_device_is_counted_at_the_moment_when_it_needs_most() -> None:
     """The top of the dense work, vectors that travel, or the kernels that sort: what is alive at one is not at another.
 

@@ -162,7 +162,7 @@ RULES = (
     broken_rule(
         "narrowest-gradients-without-an-end",
         "spec.experimental.communication",
-        "embeddings.backward FP8 and MX4 need guard.action Exact",
+        "embeddings.backward FP8, MX4, TOP32, TOP16, TOP8 need guard.action Exact",
         experimental={"communication": {"embeddings": {"backward": ["MX4"]}, "guard": {"action": "Report"}}},
     ),
     broken_rule(

@@ -28,12 +28,20 @@ from support.trainer.trainer_models import random_samples
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 CPU = torch.device("cpu")
-SAMPLES = 16  # of each rank
+SAMPLES = 32  # of each rank: whole groups of every type
 CUTS = {"user": ((1, 20), (0, 12)), "item": ((2, 32),), "country": ((1, 16),)}
 """Rank 3 has nothing to send."""
 PAIRS = [
     WireTypes(forward=WireType(forward), backward=WireType(backward))
-    for forward, backward in (("FP16", "FP16"), ("INT8", "INT8"), ("MX4", "MX4"), ("INT8", "FP32"), ("FP32", "FP16"))
+    for forward, backward in (
+        ("FP16", "FP16"),
+        ("INT8", "INT8"),
+        ("MX4", "MX4"),
+        ("INT8", "FP32"),
+        ("FP32", "FP16"),
+        ("TOP32", "TOP16"),
+        ("FP16", "TOP8"),
+    )
 ]
 
 
@@ -146,7 +154,7 @@ def guarded(process: Process) -> dict[str, Any]:
     model, codecs = model_of(process, types)
     assert codecs is not None
     decode = codecs.forward._codec.decode
-    codecs.forward._codec.decode = lambda *values: 20 * decode(*values)
+    codecs.forward._codec.decode = lambda *values: 20 * decode(*values)  # type: ignore[method-assign]
     settings = CommunicationGuard(check_every_steps=1)
     guard = Guard(codecs, settings, process.group, GuardRecord())
     dense, lookups, labels = random_samples(1000 + process.rank, SAMPLES, TABLES)

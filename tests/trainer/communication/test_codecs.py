@@ -9,6 +9,7 @@ from fbgemm_gpu.split_embedding_configs import SparseType
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.process.errors import InputError
 from neuroshard_trainer.communication.codecs import SwitchableCodec, codecs_of, gradient_scale
+from neuroshard_trainer.communication.largest_values import LargestValues
 from support.trainer.trainer_builders import plan_of
 
 CPU = torch.device("cpu")
@@ -87,6 +88,42 @@ def test_types_that_torchrec_would_replace_are_refused() -> None:
         InputError, match="sends INT8 forward, BF16 backward, and on cpu TorchRec falls back to INT8 forward, FP16"
     ):
         codecs_of(plan_of(wire=WireTypes(forward=WireType.INT8, backward=WireType.BF16)), CPU)
+
+
+@pytest.mark.parametrize(("kind", "kept"), [(WireType.TOP32, 32), (WireType.TOP16, 16), (WireType.TOP8, 8)])
+def test_the_largest_values_of_each_group_arrive_and_the_others_as_0(kind: WireType, kept: int) -> None:
+    """Whatever their sign, rounded to BF16."""
+    groups = torch.randn((50, 128), generator=torch.Generator().manual_seed(0))
+    codec = SwitchableCodec(LargestValues(kind))
+
+    found = passed(codec, groups.view(-1)).view_as(groups)
+
+    sent = found != 0
+    assert sent.sum(dim=1).tolist() == [kept] * 50
+    assert torch.equal(found[sent], groups[sent].to(torch.bfloat16).float())
+    assert (groups.abs().where(sent, torch.inf).amin(dim=1) >= groups.abs().where(~sent, 0.0).amax(dim=1)).all()
+    assert codec.take_work().sent_bytes == 50 * 3 * kept
+
+
+def test_a_value_that_is_no_number_is_sent() -> None:
+    """All ranks must see it."""
+    values = torch.ones(128)
+    values[3], values[77] = torch.nan, -torch.inf
+
+    found = passed(SwitchableCodec(LargestValues(WireType.TOP8)), values)
+
+    assert found[3].isnan()
+    assert found[77] == -torch.inf
+
+
+def test_each_direction_has_a_codec_of_its_own_kind() -> None:
+    """FBGEMM's, our own, or none, in any pair."""
+    pairs = [("TOP16", "FP16"), ("INT8", "TOP8"), ("TOP32", "TOP32"), ("TOP8", "FP32")]
+    for forward, backward in pairs:
+        types = WireTypes(forward=WireType(forward), backward=WireType(backward))
+        codecs = codecs_of(plan_of(wire=types, batch_size_per_device=32), CPU)
+        assert codecs is not None
+        assert codecs.types == types
 
 
 @pytest.mark.parametrize("fields", [{}, {"wire": WireTypes()}])

@@ -8,8 +8,10 @@ from support.trainer.rank_server import RankServer
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 LIMITS = {"FP32": 0.0, "FP16": 2.0**-11, "INT8": 32**0.5 * 2 / 510, "MX4": 0.25}
+LIMITS |= {f"TOP{kept}": (1 - kept / 128) ** 0.5 + 2.0**-8 for kept in (32, 16, 8)}
 """Largest loss relative to the norm that rounding allows: half a unit of FP16's last place; half of 1/255 of a group's
-range, which is twice its largest value; half of the distance of two numbers of MX4, which have one bit of mantissa."""
+range, which is twice its largest value; half of the distance of two numbers of MX4, which have one bit of mantissa;
+all but the largest values of a group, if all were alike, and what BF16 rounds of those."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Codecs of the all-to-all of pooled embeddings: FBGEMM's for the plan's types, switched on and off between steps.
+"""Codecs of the all-to-all of pooled embeddings: FBGEMM's and our own, switched on and off between steps.
 
     direction   what is encoded                              what is decoded
     forward     pooled embeddings of this rank's shards      pooled embeddings of this rank's samples
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 import torch
 from fbgemm_gpu.quantize_comm import QuantizationContext
 from fbgemm_gpu.quantize_comm import QuantizedCommCodec as FbgemmCodec
+from fbgemm_gpu.split_embedding_configs import SparseType
 from neuroshard_api.documents.communication import WIRE_FORMATS, WireType, WireTypes
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.process.errors import InputError
@@ -23,6 +24,7 @@ from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.types import CommOp, QuantizedCommCodecs
 
+from neuroshard_trainer.communication.largest_values import Codec, LargestValues
 from neuroshard_trainer.measure.step_marks import StepMarks
 from neuroshard_trainer.ranks.clocks import Mark
 
@@ -47,12 +49,12 @@ class SwitchableCodec:
     this exchange is exact.
 
     Args:
-        codec: FBGEMM's.
+        codec: FBGEMM's, or that of largest values.
         scale: power of two that values are multiplied with before they are encoded, and divided by after they are
             decoded. FBGEMM's own loss scale divides before it widens, so that small values become 0 all the same.
     """
 
-    def __init__(self, codec: FbgemmCodec, *, scale: float = 1.0) -> None:
+    def __init__(self, codec: Codec, *, scale: float = 1.0) -> None:
         self._codec = codec
         self._scale = scale
         self.marks: StepMarks | None = None
@@ -67,14 +69,16 @@ class SwitchableCodec:
 
     @property
     def wire_type(self) -> WireType:
-        """The type that FBGEMM writes, whatever it was asked for."""
-        return WireType(self._codec._comm_precision.name)  # noqa: SLF001 - no public way
+        """The type that the codec writes, whatever it was asked for."""
+        if isinstance(self._codec, FbgemmCodec):
+            return WireType(self._codec._comm_precision.name)  # noqa: SLF001 - no public way
+        assert isinstance(self._codec, LargestValues), "there are no others"
+        return self._codec.wire_type
 
     @property
     def quantized_dtype(self) -> torch.dtype:
         """Type of the tensors that travel."""
-        dtype: torch.dtype = self._codec.quantized_dtype if self.is_on else torch.float32
-        return dtype
+        return self._codec.quantized_dtype if self.is_on else torch.float32
 
     def create_context(self) -> QuantizationContext | None:
         """Return the context of one exchange. None: it is exact."""
@@ -86,12 +90,11 @@ class SwitchableCodec:
         """Return the columns of this rank with what fills up whole groups, and that filling."""
         if qcomm_ctx is None:
             return input_tensor.shape[-1], 0
-        columns, padding = self._codec.padded_size(input_tensor, dim_per_rank, my_rank, qcomm_ctx)
-        return columns, padding
+        return self._codec.padded_size(input_tensor, dim_per_rank, my_rank, qcomm_ctx)
 
     def calc_quantized_size(self, input_len: int, ctx: QuantizationContext | None = None) -> int:
         """Return the number of elements that ``input_len`` values are encoded to."""
-        return input_len if ctx is None else int(self._codec.calc_quantized_size(input_len, ctx))
+        return input_len if ctx is None else self._codec.calc_quantized_size(input_len, ctx)
 
     def encode(self, input_tensor: torch.Tensor, ctx: QuantizationContext | None = None) -> torch.Tensor:
         """Return the encoded tensor."""
@@ -112,7 +115,7 @@ class SwitchableCodec:
         if ctx is None:
             return input_grad
         with self._timed(self.work.decodings):
-            values: torch.Tensor = self._codec.decode(input_grad, ctx)
+            values = self._codec.decode(input_grad, ctx)
             return values if self._scale == 1 else values / self._scale
 
     def take_work(self) -> CodecWork:
@@ -194,11 +197,11 @@ def codecs_of(plan: GivenPlan, device: torch.device) -> Codecs | None:
     types = plan.resolved.wire
     if types is None or types.is_exact:
         return None
-    made = fbgemm_codecs(types, device)
+    forward, backward = wire_codecs(types, device)
     codecs = Codecs(
-        forward=SwitchableCodec(made.forward),
+        forward=SwitchableCodec(forward),
         backward=SwitchableCodec(
-            made.backward,
+            backward,
             scale=gradient_scale(plan.request.batch_size_per_device) if types.backward is WireType.FP16 else 1.0,
         ),
     )
@@ -210,21 +213,28 @@ def codecs_of(plan: GivenPlan, device: torch.device) -> Codecs | None:
     return codecs
 
 
-def fbgemm_codecs(types: WireTypes, device: torch.device) -> QuantizedCommCodecs:
-    """Return FBGEMM's codecs of types that are not both FP32, or of those that TorchRec takes instead on a device."""
+def wire_codecs(types: WireTypes, device: torch.device) -> tuple[Codec, Codec]:
+    """Return the codecs of both directions: of types, or of those that TorchRec takes instead of them on a device."""
     group = WIRE_FORMATS[WireType.FP8].group_values
+    both = (types.forward, types.backward)
+    forward, backward = (CommType.FP32 if kind.is_sparse else CommType[kind] for kind in both)
     registry = get_qcomm_codecs_registry(
         QCommsConfig(
-            forward_precision=CommType[types.forward],
-            backward_precision=CommType[types.backward],
-            fp8_quantize_dim=group if types.forward is WireType.FP8 else None,
-            fp8_quantize_dim_bwd=group if types.backward is WireType.FP8 else None,
+            forward_precision=forward,
+            backward_precision=backward,
+            fp8_quantize_dim=group if forward is CommType.FP8 else None,
+            fp8_quantize_dim_bwd=group if backward is CommType.FP8 else None,
         ),
         comm_ops=[ALL_TO_ALL],
         device=device,
     )
-    assert registry is not None, "some type is not FP32"
-    return registry[ALL_TO_ALL.name]
+    exact = FbgemmCodec(SparseType.FP32)
+    made = registry[ALL_TO_ALL.name] if registry else QuantizedCommCodecs(forward=exact, backward=exact)
+    first, second = (
+        LargestValues(kind) if kind.is_sparse else codec
+        for kind, codec in zip(both, (made.forward, made.backward), strict=True)
+    )
+    return first, second
 
 
 def gradient_scale(batch_size: int) -> float:

@@ -139,7 +139,7 @@ def packed(places: torch.Tensor, values: torch.Tensor, *, size: int) -> torch.Te
 def unpacked(message: torch.Tensor, *, size: int, room: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the [room] positions and values of a message; those of unused room have the position ``size``."""
     num_blocks = _num_blocks(size)
-    counts, positions, values = message.split((4 * num_blocks, 2 * room, 2 * room))
+    counts, positions, values = torch.split(message, [4 * num_blocks, 2 * room, 2 * room])
     ends = counts.view(torch.int32).cumsum(0)
     entry = torch.arange(room, device=message.device)
     block = torch.searchsorted(ends, entry, right=True)
