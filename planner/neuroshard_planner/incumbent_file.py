@@ -39,6 +39,7 @@ def incumbent_of(plan: GivenPlan, content: bytes, *, where: str, price_ms_per_gi
         raise DocumentError(where, [problem])
     return Incumbent(
         tables=plan.tables,
+        served=() if plan.servers is None else plan.servers.tables,
         plan_sha256=hashlib.sha256(content).hexdigest(),
         price_ms_per_gib=price_ms_per_gib,
     )

@@ -60,8 +60,10 @@ def plan(
             return _plan(request, bundle, incumbent, watch)
         return plan_with_servers(
             request,
-            of_devices=lambda asked: _plan(asked, bundle, incumbent, watch),
+            of_devices=lambda asked, near: _plan(asked, bundle, near, watch),
             of_servers=lambda asked: _plan(asked, bundle, None, watch),
+            costs=bundle,
+            incumbent=incumbent,
         )
 
 

@@ -1,57 +1,381 @@
-"""A plan with embedding servers: two searches, of the tables on devices and of those on servers.
+"""Plans with embedding servers: which tables are on them, and two searches, of the tables on devices and of the others.
 
-The processes of the servers take the place of devices in the second one, and look up for all trainers' batches. The
-cost models are those of the trainers' processes, which are CPUs too.
+Servers are the third place of a table, after devices and host memory, which the search of the devices deals out between
+them. The processes of the servers take the place of devices in the search of theirs. Tables are sent there in the order
+of what servers take for a byte of them: large, narrow, and rarely looked-up ones first. Tables that are named are
+there in any case. Where more may be chosen, sets of the first tables of that order are tried, and the set of those that
+would be in host memory otherwise. Each set is bounded by the time of its servers, and by the lower bound of the
+devices' plan; those that promise most are searched.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
+import numpy as np
 from neuroshard_api.documents.dense_layout import DenseChoices, DensePolicy
-from neuroshard_api.documents.plan import Plan, ServedTables
-from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.documents.served_request import request_of_servers, without_tables
+from neuroshard_api.documents.plan import IncumbentPlan, MovedTable, Plan, ServedTables, TablePlacement
+from neuroshard_api.documents.plan_choices import Alternative, ChoiceName, PlanChoice
+from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.served_request import PROCESS_BYTES, request_of_servers, without_tables
+from neuroshard_api.documents.servers import MOST_LOOKUPS, ServerPolicy, table_problem
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.process.hints import without_hint
+from neuroshard_costs.servers import lookup_ms
+from neuroshard_costs.shards import BYTES_PER_ELEMENT
 
-from neuroshard_planner.errors import InfeasibleError
+from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
+from neuroshard_planner.choices.trials import cheaper_ms
+from neuroshard_planner.errors import InfeasibleError, PlannerError
+from neuroshard_planner.plans.moved_bytes import priced_ms, received_bytes
+from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.cost_model import CostModel
+from neuroshard_planner.problem.memory_ledger import MemoryLedger
+from neuroshard_planner.problem.plan_cost import predicted_cost
+from neuroshard_planner.problem.problem import Problem
+from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.server_cost import hidden_ms, priced_servers, served_cost, with_servers
 
 Search = Callable[[PlanRequest], Plan]
+NearSearch = Callable[[PlanRequest, Incumbent | None], Plan]
+MOST_SEARCHED = 4
+"""Sets of tables that are searched where one fits already."""
+MOST_NAMED = 3
+"""Tables that are named in a line."""
+SERVER_WORK = 2000
+"""Device evaluations of the search of tables on servers, where its request names no budget."""
 
 
-def plan_with_servers(request: PlanRequest, *, of_devices: Search, of_servers: Search) -> Plan:
+class _Option(NamedTuple):
+    """A table that may be on servers."""
+
+    table: Table
+    num_bytes: int
+    """Weights and optimizer state."""
+    cost_ms: float
+    """Lookups and exchange, if all servers shared them evenly."""
+
+
+def plan_with_servers(
+    request: PlanRequest, *, of_devices: NearSearch, of_servers: Search, costs: CostModel, incumbent: Incumbent | None
+) -> Plan:
     """Return the plan of a request with embedding servers.
 
     Args:
-        request: names the servers and their tables.
+        request: has the servers.
         of_devices: returns the plan of the tables on devices, near the plan in force.
         of_servers: returns that of the tables on servers.
+        costs: those of the trainers' devices.
+        incumbent: the plan in force.
 
     Raises:
         RequestError, InfeasibleError, MissingPackageError: as `pipeline.plan`.
     """
     pool = request.servers
     assert pool is not None, "the caller looked"
-    near = without_tables(request, pool.tables)
-    if near.dense is not None:  # a sharded dense part would be gathered by all ranks
-        choices = near.dense_choices or DenseChoices()
-        near = near.model_copy(update={"dense_choices": choices.model_copy(update={"policy": DensePolicy.REPLICATE})})
-    far = request_of_servers(request)
+    split = _Split(request, of_devices=of_devices, of_servers=of_servers, costs=costs, incumbent=incumbent)
+    pinned = frozenset(pool.tables)
+    if pool.policy is ServerPolicy.NEVER or request.algorithm is not Algorithm.NEUROSHARD:
+        return split.plan(pinned)
+    return _chosen(request, split, pinned)
+
+
+def _chosen(request: PlanRequest, split: "_Split", pinned: frozenset[str]) -> Plan:
+    """Return the plan with the tables on servers that the policy permits."""
+    pool = request.servers
+    assert pool is not None, "the caller looked"
+    options = server_options(request, taken=pinned)
+    sets = [pinned | {each.table.name for each in options[:count]} for count in range(len(options) + 1)]
+    tried: list[Alternative] = []
     try:
-        served = of_servers(far)
+        best = split.plan(pinned)
     except InfeasibleError as error:
-        cause = str(error).partition("; hint: ")[0]
-        raise InfeasibleError(
-            f"the tables on embedding servers do not fit, where each of {pool.num_processes} processes is a device: "
-            f"{cause}; hint: give more servers or memory, or leave tables on the trainers' devices (servers.tables)"
-        ) from error
-    found = of_devices(near)
-    lookups, devices = served.predicted.total_ms, found.predicted.total_ms
-    warning = (
-        f"servers: the predicted {devices:.3f} ms are of the tables on devices; lookups and exchange of those on "
-        f"servers take {lookups:.3f} ms, during which the devices look up theirs, so that both take at most the sum"
-    )
-    return found.model_copy(
-        update={
-            "request": request,
-            "servers": ServedTables(tables=served.tables, predicted=served.predicted, memory=served.memory),
-            "warnings": (*found.warnings, warning),
-        }
-    )
+        first = _least_fitting(sets[1:], split, error)
+        tried.append(Alternative(text=_named(pinned), refusal=without_hint(str(error))))
+        best, start = split.plan(first), first
+    else:
+        start = pinned
+        if pool.policy is ServerPolicy.IF_NEEDED:
+            return best
+    before_ms = None if tried else best.predicted.total_ms
+    if pool.policy is ServerPolicy.AUTO:
+        own = pinned | (_on_host(best) & {each.table.name for each in options})
+        larger = [own, *_growing(sets, start)]
+        if split.incumbent_names is not None and split.incumbent_names >= pinned:
+            larger.insert(0, split.incumbent_names)
+        best = _cheapest(best, [each for each in dict.fromkeys(larger) if each != start], split, tried)
+    chosen = frozenset() if best.servers is None else frozenset(each.name for each in best.servers.tables)
+    written = [
+        each if each.refusal is not None or each.text == _named(chosen) else _refused(each, "another set costs less")
+        for each in tried
+    ]
+    if not written:
+        return best
+    choice = PlanChoice(name=ChoiceName.SERVERS, before_ms=before_ms, alternatives=tuple(written))
+    return best.model_copy(update={"choices": (*(best.choices or ()), choice)})
+
+
+def _refused(alternative: Alternative, refusal: str) -> Alternative:
+    return alternative.model_copy(update={"refusal": refusal})
+
+
+def _growing(sets: Sequence[frozenset[str]], start: frozenset[str]) -> Iterator[frozenset[str]]:
+    """Yield larger sets, each of twice as many further tables, and the largest."""
+    begin = sets.index(start) if start in sets else 0
+    step = 1
+    while begin + step < len(sets):
+        yield sets[begin + step]
+        step *= 2
+    yield sets[-1]
+
+
+def _cheapest(best: Plan, sets: Sequence[frozenset[str]], split: "_Split", tried: list[Alternative]) -> Plan:
+    """Return the cheapest of a plan and those with these tables on servers, and record what was tried."""
+    bounded = []
+    for names in sets:
+        try:
+            bounded.append((split.bound_ms(names), len(names), names))
+        except PlannerError as error:
+            tried.append(Alternative(text=_named(names), refusal=without_hint(str(error))))
+    searched = 0
+    for bound_ms, _, names in sorted(bounded, key=lambda each: each[:2]):
+        alternative = Alternative(text=_named(names), bound_ms=bound_ms)
+        if bound_ms >= cheaper_ms(best):
+            tried.append(_refused(alternative, f"no plan of it takes less than {bound_ms:.3f} ms"))
+            continue
+        if searched == MOST_SEARCHED:
+            tried.append(_refused(alternative, f"{MOST_SEARCHED} sets with lower bounds were searched"))
+            continue
+        searched += 1
+        try:
+            found = split.plan(names)
+        except PlannerError as error:
+            tried.append(_refused(alternative, without_hint(str(error))))
+            continue
+        alternative = alternative.model_copy(update={"total_ms": found.predicted.total_ms})
+        if priced_ms(found) < cheaper_ms(best):
+            best = found
+        else:
+            alternative = _refused(alternative, f"its best plan takes {found.predicted.total_ms:.3f} ms")
+        tried.append(alternative)
+    return best
+
+
+def _least_fitting(sets: Sequence[frozenset[str]], split: "_Split", error: InfeasibleError) -> frozenset[str]:
+    """Return the smallest of ascending sets with a plan, as far as doubling and halving find it. Raises ``error``."""
+    last = len(sets) - 1
+    low, high = -1, min(0, last)
+    while high == -1 or not split.fits(sets[high]):
+        if high == last:
+            raise error
+        low, high = high, min(2 * high + 1, last)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if split.fits(sets[middle]) else (middle, high)
+    return sets[high]
+
+
+def _on_host(plan: Plan) -> frozenset[str]:
+    return frozenset(each.name for each in plan.tables if each.compute_kernel.is_on_host)
+
+
+def _named(names: frozenset[str]) -> str:
+    first = sorted(names)[:MOST_NAMED]
+    more = f" and {len(names) - len(first)} more" if len(names) > len(first) else ""
+    return f"on servers: {', '.join(first) or 'none'}{more}"
+
+
+def server_options(request: PlanRequest, *, taken: frozenset[str] = frozenset()) -> Sequence[_Option]:
+    """Return the tables that may be on a request's servers, those first that cost least for a byte.
+
+    They are as many as the servers have memory for, and answer lookups of; one table stays on devices.
+
+    Args:
+        request: has the servers.
+        taken: names of tables that are on them already.
+    """
+    pool = request.servers
+    assert pool is not None, "the caller looked"
+    tables = request.tables.tables
+    index = np.arange(len(tables))
+    rows, columns = (np.array([getattr(each, name) for each in tables]) for name in ("num_embeddings", "embedding_dim"))
+    ledger = MemoryLedger(request)
+    sizes = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
+    room = pool.count * pool.memory_bytes - pool.num_processes * PROCESS_BYTES
+    room -= sum(int(size) for table, size in zip(tables, sizes, strict=True) if table.name in taken)
+    lookups = MOST_LOOKUPS * pool.count - sum(table.pooling_factor for table in tables if table.name in taken)
+    options = [
+        _Option(table, int(size), _alone_ms(table, request))
+        for table, size in zip(tables, sizes, strict=True)
+        if table.name not in taken and table_problem(request, table) is None
+    ]
+    found: list[_Option] = []
+    for each in sorted(options, key=lambda each: (each.cost_ms / each.num_bytes, each.table.name)):
+        if each.num_bytes <= room and each.table.pooling_factor <= lookups:
+            room, lookups = room - each.num_bytes, lookups - each.table.pooling_factor
+            found.append(each)
+    return found[: max(0, len(tables) - len(taken) - 1)]
+
+
+def _alone_ms(table: Table, request: PlanRequest) -> float:
+    """Return the milliseconds of a table that all servers share evenly."""
+    pool = request.servers
+    assert pool is not None, "the caller looked"
+    samples = request.global_batch_size
+    lookups = samples * table.pooling_factor
+    row_bytes = lookups * table.embedding_dim * BYTES_PER_ELEMENT[table.data_type]
+    cores = pool.cores_per_process * pool.num_processes
+    link = request.topology.intra_node if pool.link is None else pool.link
+    sent_bytes = 8 * lookups + 8 * samples * table.embedding_dim * table.num_features
+    busy_s = sent_bytes / (pool.count * link.bandwidth_bytes_per_second)
+    return float(lookup_ms(np.array([lookups]), np.array([row_bytes]), cores=cores).sum()) + 1000.0 * busy_s
+
+
+class _Split:
+    """Plans of one request by the tables on its servers, each made once."""
+
+    def __init__(
+        self,
+        request: PlanRequest,
+        *,
+        of_devices: NearSearch,
+        of_servers: Search,
+        costs: CostModel,
+        incumbent: Incumbent | None,
+    ) -> None:
+        self._request = request
+        self._of_devices = of_devices
+        self._of_servers = of_servers
+        self._costs = costs
+        self._incumbent = incumbent
+        self._plans: dict[frozenset[str], Plan | InfeasibleError] = {}
+        self._served: dict[frozenset[str], ServedTables] = {}
+
+    @property
+    def incumbent_names(self) -> frozenset[str] | None:
+        """The tables that are on servers in the plan in force. None: there is none, or it is of other tables."""
+        before = self._incumbent
+        if before is None or {each.name for each in (*before.tables, *before.served)} != {
+            table.name for table in self._request.tables.tables
+        }:
+            return None
+        return frozenset(each.name for each in before.served)
+
+    def fits(self, names: frozenset[str]) -> bool:
+        """Return whether there is a plan with these tables on servers."""
+        try:
+            self.plan(names)
+        except InfeasibleError:
+            return False
+        return True
+
+    def plan(self, names: frozenset[str]) -> Plan:
+        """Return the plan with these tables on servers. Raises InfeasibleError."""
+        if names not in self._plans:
+            try:
+                self._plans[names] = self._planned(names)
+            except InfeasibleError as error:
+                self._plans[names] = error
+        found = self._plans[names]
+        if isinstance(found, InfeasibleError):
+            raise found
+        return found
+
+    def bound_ms(self, names: frozenset[str]) -> float:
+        """Return a cost that no plan with these tables on servers is seen to go below. Raises PlannerError."""
+        predicted = self._on_servers(names).predicted
+        assert predicted is not None, "it was priced"
+        return max(predicted.total_ms, bound_of_choices_ms(self._near(names), self._costs))
+
+    def _near(self, names: frozenset[str]) -> PlanRequest:
+        if not names:
+            return self._request.model_copy(update={"servers": None})
+        near = without_tables(self._request, names)
+        if near.dense is None:
+            return near
+        # A sharded dense part would be gathered by all ranks.
+        choices = near.dense_choices or DenseChoices()
+        return near.model_copy(update={"dense_choices": choices.model_copy(update={"policy": DensePolicy.REPLICATE})})
+
+    def _on_servers(self, names: frozenset[str]) -> ServedTables:
+        if names not in self._served:
+            pool = self._request.servers
+            assert pool is not None, "the caller looked"
+            far = request_of_servers(self._request, names)
+            budget = self._request.search.work_budget or SERVER_WORK
+            far = far.model_copy(update={"search": far.search.model_copy(update={"work_budget": budget})})
+            try:
+                served = self._of_servers(far)
+            except InfeasibleError as error:
+                raise InfeasibleError(
+                    f"the tables on embedding servers do not fit, where each of {pool.num_processes} processes is a "
+                    f"device: {without_hint(str(error))}; hint: give more servers or memory, or leave tables on the "
+                    "trainers' devices (servers.tables)"
+                ) from error
+            self._served[names] = priced_servers(self._request, far, served, self._costs)
+        return self._served[names]
+
+    def _planned(self, names: frozenset[str]) -> Plan:
+        served = self._on_servers(names) if names else None
+        before = self._incumbent
+        stays = before is not None and self.incumbent_names == names
+        near = None if before is None or not stays else before.on_devices
+        found = self._of_devices(self._near(names), near)
+        if served is None:
+            found = found.model_copy(update={"request": self._request})
+        else:
+            found = with_servers(found, self._request, served, self._costs)
+        known = self.incumbent_names
+        if before is None or known is None:
+            return found
+        return found.model_copy(update={"incumbent": self._written_down(found, before, known)})
+
+    def _written_down(self, plan: Plan, before: Incumbent, names: frozenset[str]) -> IncumbentPlan:
+        """Return the plan in force with its cost under this request, and the tables that move, also to servers."""
+        problem = Problem(self._near(names), self._costs)
+        placement = placement_of(before.tables, problem)
+        cost = predicted_cost(problem, placement, plan.predicted.source)
+        total_ms, fits = cost.total_ms, problem.fits(placement)
+        if names:
+            far = request_of_servers(self._request, names)
+            served = ServedTables(tables=before.served)
+            priced = Problem(far, self._costs)
+            own = placement_of(before.served, priced)
+            computed = predicted_cost(priced, own, plan.predicted.source)
+            servers = served_cost(self._request, far, served.tables, self._costs, computed=computed)
+            total_ms += servers.total_ms - hidden_ms(cost, servers)
+            fits = fits and priced.fits(own)
+        first = self._request.topology.num_devices
+        earlier, later = (
+            _all_places(tables, served, first)
+            for tables, served in (
+                (before.tables, before.served),
+                (plan.tables, () if plan.servers is None else plan.servers.tables),
+            )
+        )
+        moved = [
+            (
+                table.name,
+                round(
+                    sum(received_bytes(earlier[table.name], later[table.name], table, request=plan.request).values())
+                ),
+            )
+            for table in self._request.tables.tables
+        ]
+        return IncumbentPlan(
+            plan_sha256=before.plan_sha256,
+            total_ms=total_ms,
+            fits=fits,
+            price_ms_per_gib=before.price_ms_per_gib,
+            moved=tuple(MovedTable(name=name, num_bytes=num_bytes) for name, num_bytes in moved if num_bytes),
+        )
+
+
+def _all_places(
+    tables: Sequence[TablePlacement], served: Sequence[TablePlacement], num_devices: int
+) -> dict[str, TablePlacement]:
+    """Return the tables by name, processes of servers numbered after the devices."""
+    found = {each.name: each for each in tables}
+    for each in served:
+        shards = tuple(shard.model_copy(update={"device": shard.device + num_devices}) for shard in each.shards)
+        found[each.name] = each.model_copy(update={"shards": shards})
+    return found

@@ -4,9 +4,9 @@ from neuroshard_api.process.sizes import format_bytes
 
 from neuroshard_report.explain.difference import FieldChange, PlanDifference, PlanPrice
 from neuroshard_report.quantities import format_ms, format_percent
-from neuroshard_report.summary import COST_TERMS, EXPANSION_TERM
+from neuroshard_report.summary import COST_TERMS, EXPANSION_TERM, SERVER_TERM
 
-PART_NAMES = dict((*COST_TERMS, EXPANSION_TERM))
+PART_NAMES = dict((*COST_TERMS, EXPANSION_TERM, SERVER_TERM))
 """Names of the parts of a step for people, by their fields."""
 MOST_NAMED = 5
 """Tables, and fields of the request, that are named in a sentence."""

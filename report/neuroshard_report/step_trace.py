@@ -34,6 +34,9 @@ def step_trace(plan: Plan, steps: StepReport | None = None) -> str:
             for event in _track(PREDICTED_PID, rank, _predicted(cost, plan), _collectives(cost))
         ),
     ]
+    if plan.servers is not None and plan.servers.predicted is not None:
+        for process, cost in enumerate(plan.servers.predicted.devices):
+            events += _track(PREDICTED_PID, plan.num_devices + process, _on_server(cost), {})
     if steps is not None:
         medians = f"medians of steps {steps.first_step} to {steps.first_step + steps.num_steps}"
         events += _process(MEASURED_PID, f"measured: {steps.source}, {medians}")
@@ -55,7 +58,19 @@ def _predicted(cost: DeviceCost, plan: Plan) -> _Parts:
         ("backward exchange", cost.backward_communication_ms),
         ("backward compute", cost.backward_compute_ms),
         ("rows from host memory", cost.host_link_ms),
+        ("wait for servers", cost.server_exposed_ms),
         ("updates of copied tables", cost.dense_update_ms),
+    )
+
+
+def _on_server(cost: DeviceCost) -> _Parts:
+    return (
+        ("ids from trainers", cost.input_communication_ms),
+        ("lookups on the server", cost.forward_compute_ms),
+        ("wait for slower servers", cost.wait_ms),
+        ("pooled embeddings to trainers", cost.forward_communication_ms),
+        ("gradients from trainers", cost.backward_communication_ms),
+        ("updates on the server", cost.backward_compute_ms),
     )
 
 

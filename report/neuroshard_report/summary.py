@@ -32,6 +32,9 @@ COST_TERMS = (
 EXPANSION_TERM = ("expansion_ms", "expansion")
 """A further term, of plans that leave out repeats."""
 
+SERVER_TERM = ("server_exposed_ms", "wait for servers")
+"""A further term, of plans with embedding servers, with which no repeats are left out."""
+
 MEMORY_TERMS = (
     ("weights_bytes", "weights"),
     ("optimizer_state_bytes", "optimizer state"),
@@ -52,6 +55,8 @@ MANAGED_COLLISION_TERM = ("managed_collision_bytes", "managed collision")
 
 def cost_terms(plan: Plan) -> Sequence[tuple[str, str]]:
     """Return the terms of the costs of a plan's devices."""
+    if any(cost.server_ms is not None for cost in plan.predicted.devices):
+        return (*COST_TERMS, SERVER_TERM)
     expands = all(cost.expansion_ms is not None for cost in plan.predicted.devices)
     return (*COST_TERMS, EXPANSION_TERM) if expands else COST_TERMS
 
@@ -103,6 +108,31 @@ class DeviceView:
     def memory_share(self) -> float:
         """Share of the capacity that the ledger fills."""
         return self.memory_bytes / self.memory.capacity_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerView:
+    """One process of an embedding server."""
+
+    server: int
+    process: int
+    """Among those of the server."""
+    num_shards: int
+    lookups_per_sample: float
+    exchanged_bytes: int
+    """Ids, pooled embeddings, and gradients of a step."""
+    cost: DeviceCost
+    memory: DeviceMemory
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return f"server {self.server}.{self.process}"
+
+    @property
+    def busy_ms(self) -> float:
+        """Its time of a step but the wait for slower processes."""
+        return self.cost.total_ms - self.cost.wait_ms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -245,6 +275,7 @@ class PlanSummary:
                 ("dense updates", slowest.cost.dense_update_ms),
                 ("host memory", slowest.cost.host_link_ms),
                 ("expansion of repeats", slowest.cost.expansion_ms or 0.0),
+                ("wait for servers", slowest.cost.server_exposed_ms),
             ),
             key=lambda part: -part[1],
         )
@@ -283,8 +314,38 @@ class PlanSummary:
             used = f"{format_bytes(fullest.used_bytes)} of {format_bytes(fullest.capacity_bytes)}"
             parts.append(f"process {number} is the fullest: {used}")
         if served.predicted is not None:
-            parts.append(f"lookups and exchange {format_ms(served.predicted.total_ms)} ms")
+            slowest = self.slowest.cost
+            hidden = f"{format_ms(slowest.server_hidden_ms or 0.0)} ms of it next to the devices' own work"
+            source = served.predicted.source
+            label = "" if source == self.plan.predicted.source else f" ({source})"
+            parts.append(f"lookups and exchange {format_ms(served.predicted.total_ms)} ms{label}, {hidden}")
         return "; ".join(parts)
+
+    @property
+    def servers(self) -> tuple[ServerView, ...]:
+        """The processes of embedding servers; empty: there are none, or they have no price."""
+        pool, served, asked = self.plan.request.servers, self.plan.servers, self.plan.request
+        if pool is None or served is None or served.predicted is None or served.memory is None:
+            return ()
+        tables = {table.name: table for table in asked.tables.tables}
+        lookups, held = [0.0] * pool.num_processes, [0] * pool.num_processes
+        for placed in served.tables:
+            for shard in placed.shards:
+                lookups[shard.device] += tables[placed.name].pooling_factor
+                held[shard.device] += 1
+        return tuple(
+            ServerView(
+                server=process // pool.processes,
+                process=process % pool.processes,
+                num_shards=held[process],
+                lookups_per_sample=lookups[process],
+                exchanged_bytes=sum(each.num_bytes for each in cost.collectives)
+                + sum(each.num_bytes for each in cost.collectives if each.backward_ms),
+                cost=cost,
+                memory=memory,
+            )
+            for process, (cost, memory) in enumerate(zip(served.predicted.devices, served.memory, strict=True))
+        )
 
     @property
     def groups(self) -> str:

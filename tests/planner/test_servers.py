@@ -7,11 +7,15 @@ import pytest
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.plan import Plan, any_plan
 from neuroshard_api.documents.request import Constraints, Pipeline, PlanRequest, TableConstraints
-from neuroshard_api.documents.servers import ServerPool
+from neuroshard_api.documents.servers import ServerPolicy, ServerPool, untrained_servers
 from neuroshard_api.documents.tables import Optimizer, Pooling
+from neuroshard_api.documents.topology import HostLink, HostMemory, Link
+from neuroshard_api.sharding.kinds import ComputeKernel
+from neuroshard_api.sharding.replication import ReplicationChoices
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.checks import plan_problems
+from neuroshard_planner.search.migration import Incumbent
 from pydantic import ValidationError
 from support import builders
 from support.planner.exact_costs import ExactCosts
@@ -72,12 +76,16 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown table": ({"names": ("user",)}, "servers.tables: there is no table 'user'"),
     "all tables": ({"names": ("history", "item", "country")}, "servers.tables: names all tables"),
     "an optimizer without a kernel on CPUs": ({"optimizer": Optimizer.ADAM}, "optimizer"),
-    "GPUs": ({"topology": builders.topology(2)}, "servers: serve trainers on CPUs"),
-    "several nodes": (
-        {"topology": builders.topology(2, num_nodes=2, device=CPU)},
-        "servers: serve the trainers of one",
+    "no table": ({"names": ()}, "servers.policy: is never, and no table is named"),
+    "many lookups": (
+        {"tables": (builders.table("history", pooling_factor=9.0), *TABLES[1:])},
+        "servers.tables: have 4.5 lookups per sample and server, and a server answers at most 4",
     ),
-    "a pipeline": ({"pipeline": Pipeline.SPARSE_DIST}, "pipeline: is sparse-dist"),
+    "a table of many lookups": (
+        {"tables": (builders.table("history", pooling_factor=7.0), *TABLES[1:])},
+        "servers.tables: 'history' has 7 lookups per sample",
+    ),
+    "groups of devices": ({"replication": ReplicationChoices()}, "replication: does not go with servers"),
     "narrow types": (
         {"wire": WireTypes(forward=WireType.FP16, backward=WireType.FP16)},
         "wire: does not go with servers",
@@ -106,7 +114,131 @@ def test_what_servers_do_not_go_with_is_refused(fields: dict[str, Any], message:
         request(*names, **fields)
 
 
-def test_a_request_of_a_job_is_refused_in_the_jobs_names() -> None:
-    """The user wrote spec.experimental.pipeline."""
-    with pytest.raises(ValidationError, match=r"spec\.experimental\.pipeline: is sparse-dist"):
-        request("history", pipeline=Pipeline.SPARSE_DIST, settings_of="job")
+UNTRAINED: dict[str, tuple[dict[str, Any], str]] = {
+    "GPUs": ({"topology": builders.topology(2)}, "servers: serve trainers on CPUs"),
+    "several nodes": (
+        {"topology": builders.topology(2, num_nodes=2, device=CPU)},
+        "servers: serve the trainers of one",
+    ),
+    "a pipeline": ({"pipeline": Pipeline.SPARSE_DIST}, "pipeline: is sparse-dist"),
+}
+
+
+@pytest.mark.parametrize(("fields", "message"), UNTRAINED.values(), ids=UNTRAINED)
+def test_what_is_priced_and_not_trained_has_a_sentence(fields: dict[str, Any], message: str) -> None:
+    """A plan has a price with servers that the trainer does not have, and a job with them is refused."""
+    assert (untrained_servers(request("history", **fields)) or "").startswith(message)
+
+
+def test_a_slow_link_is_refused() -> None:
+    """Below 25 Gb/s servers take longer than anything that they could replace."""
+    link = Link(bandwidth_bytes_per_second=10e9 / 8, latency_seconds=3e-5)
+    pool = ServerPool(count=1, memory_bytes=builders.GIB, link=link, tables=("history",))
+
+    with pytest.raises(ValidationError, match=r"servers\.link: is 10 Gb/s, and servers need 25"):
+        builders.request(*TABLES, topology=builders.topology(2), servers=pool)
+
+
+GPU = builders.device_type(memory_bytes=4 * builders.GIB)
+FAST = Link(bandwidth_bytes_per_second=400e9 / 8, latency_seconds=1e-5)
+
+
+def on_gpus(policy: ServerPolicy, *, rows: int = 40_000_000, link: Link = FAST, **fields: Any) -> PlanRequest:
+    """Return a request for two GPUs and two servers of 64 cores, which may have tables by a policy."""
+    pool = ServerPool(count=2, memory_bytes=16 * builders.GIB, cores=64, link=link, policy=policy)
+    tables = (builders.table("history", num_embeddings=rows, embedding_dim=64), *TABLES[1:])
+    fields = {"topology": builders.topology(2, device=GPU), **fields}
+    return builders.request(*tables, **fields, servers=pool)
+
+
+def found_on(asked: PlanRequest, **options: Any) -> Plan:
+    """Return the plan of a request for GPUs."""
+    return search(asked, bundle=ExactCosts(asked.topology.device), **options)
+
+
+def names_on_servers(plan: Plan) -> list[str]:
+    """Return the tables of a plan that are on servers."""
+    return [] if plan.servers is None else [table.name for table in plan.servers.tables]
+
+
+def test_the_predicted_total_has_the_wait_for_servers() -> None:
+    """Ids are exposed; of the rest only what takes longer than the devices' own pass adds to the step."""
+    found = planned(request("history"))
+
+    assert found.servers is not None
+    assert found.servers.predicted is not None
+    device = found.predicted.devices[0]
+    assert device.server_ms == found.servers.predicted.total_ms
+    ids_ms = found.servers.predicted.devices[0].input_communication_ms
+    assert ids_ms <= device.server_exposed_ms <= device.server_ms
+    assert found.predicted.total_ms == pytest.approx(max(cost.total_ms for cost in found.predicted.devices))
+    assert found.step is not None
+    assert found.step.embedding_ms == found.predicted.total_ms
+    assert all((each.total_ms or found.predicted.total_ms) >= found.predicted.total_ms for each in found.baselines)
+    assert plan_problems(found) == []
+
+
+def test_a_price_that_is_not_the_servers_is_refused() -> None:
+    """Validation holds what devices wait for against what servers take."""
+    found = planned(request("history"))
+    devices = tuple(each.model_copy(update={"server_ms": 1e3}) for each in found.predicted.devices)
+    changed = found.model_copy(update={"predicted": found.predicted.model_copy(update={"devices": devices})})
+
+    assert any(each.startswith("predicted.devices[0].server_ms: is 1000") for each in plan_problems(changed))
+
+
+def test_tables_go_to_servers_only_where_nothing_else_fits() -> None:
+    """With the policy if_needed, a table that fits on the devices stays there, and a larger one leaves."""
+    fits, too_large = (on_gpus(ServerPolicy.IF_NEEDED, rows=rows) for rows in (10_000_000, 40_000_000))
+
+    assert names_on_servers(found_on(fits)) == []
+    found = found_on(too_large)
+    assert names_on_servers(found) == ["history"]
+    assert found.request == too_large
+    assert plan_problems(found) == []
+    assert any_plan(found.model_dump(mode="json", exclude_none=True)) == found
+    assert found.choices is not None
+    assert found.choices[-1].before_ms is None
+
+
+def test_host_memory_that_is_faster_keeps_tables_from_servers() -> None:
+    """With the policy auto, the plan is never dearer than the one that may use host memory alone."""
+    link = HostLink(to_device_bytes_per_second=6e10, from_device_bytes_per_second=6e10)
+    memory = HostMemory(bytes_per_node=64 * builders.GIB, link=link)
+    topology = builders.topology(2, device=GPU).model_copy(update={"host_memory": memory})
+    constraints = Constraints(compute_kernels=tuple(ComputeKernel))
+    slow = Link(bandwidth_bytes_per_second=25e9 / 8, latency_seconds=1e-4)
+    asked = on_gpus(ServerPolicy.AUTO, link=slow, topology=topology, constraints=constraints)
+    without = found_on(asked.model_copy(update={"servers": None}))
+
+    found = found_on(asked)
+
+    assert names_on_servers(found) == []
+    assert found.predicted.total_ms == without.predicted.total_ms
+    assert found.tables == without.tables
+    assert found.choices is not None
+    assert all(each.refusal for each in found.choices[-1].alternatives)
+
+
+def test_a_replan_counts_moves_to_servers() -> None:
+    """A table that leaves devices for servers moves whole, and one that stays there does not move."""
+    before = found_on(on_gpus(ServerPolicy.IF_NEEDED, rows=10_000_000))
+    pool = on_gpus(ServerPolicy.IF_NEEDED, rows=10_000_000).servers
+    assert pool is not None
+    pinned = pool.model_copy(update={"tables": ("history",)})
+    asked = before.request.model_copy(update={"servers": pinned})
+
+    moved = found_on(asked, incumbent=Incumbent(tables=before.tables)).incumbent
+    stays = found_on(asked, incumbent=_incumbent(found_on(asked))).incumbent
+
+    assert moved is not None
+    assert moved.total_ms == pytest.approx(before.predicted.total_ms)
+    assert [each.name for each in moved.moved] == ["history"]
+    assert moved.moved_bytes == 10_000_000 * (64 * 4 + 2 * 4)  # two shards, each with a state for each row
+    assert stays is not None
+    assert stays.moved == ()
+
+
+def _incumbent(plan: Plan) -> Incumbent:
+    assert plan.servers is not None
+    return Incumbent(tables=plan.tables, served=plan.servers.tables)

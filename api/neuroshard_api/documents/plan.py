@@ -18,6 +18,7 @@ from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import Algorithm, ComputePeak, DeviceIndex, PlanRequest
 from neuroshard_api.documents.resolved_request import resolved_request
 from neuroshard_api.documents.served_request import request_of_servers, without_tables
+from neuroshard_api.documents.servers import ServerPolicy
 from neuroshard_api.documents.stored_types import StoredTypes
 from neuroshard_api.documents.tables import DataType, Table, TableSet
 from neuroshard_api.documents.whole_step import WholeStep
@@ -95,6 +96,11 @@ class DeviceCost(Value):
     expansion_ms: Milliseconds | None = None
     """Copies of pooled embeddings to the samples that repeat a list, and the sums of their gradients. If unset: no
     repeats are left out."""
+    server_ms: Milliseconds | None = None
+    """From the first id sent to embedding servers to the last row that they update. If unset: there are no servers."""
+    server_hidden_ms: Milliseconds | None = None
+    """The part of server_ms during which devices look up and exchange their own tables. If unset: there are no
+    servers."""
     collectives: tuple[CollectiveCost, ...] = ()
     """Those that the plan's tables take part in. Empty in older plans: not known."""
     embedding_dim_sum: Count
@@ -112,10 +118,16 @@ class DeviceCost(Value):
         return self.input_communication_ms + self.forward_communication_ms + self.backward_communication_ms
 
     @property
+    def server_exposed_ms(self) -> float:
+        """What servers add to the step."""
+        return (self.server_ms or 0.0) - (self.server_hidden_ms or 0.0)
+
+    @property
     def total_ms(self) -> float:
         """Sum of the terms, the wait included."""
         total_ms = self.compute_ms + self.host_link_ms + self.wait_ms + self.communication_ms + self.dense_update_ms
-        return total_ms if self.expansion_ms is None else total_ms + self.expansion_ms
+        total_ms = total_ms if self.expansion_ms is None else total_ms + self.expansion_ms
+        return total_ms if self.server_ms is None else total_ms + self.server_exposed_ms
 
     def decisive_ms(self, compute_peak: ComputePeak) -> float:
         """Return the time by which the devices of a plan rank: the device with most of it is the one waited for.
@@ -178,7 +190,8 @@ class ServedTables(Value):
     tables: Annotated[tuple[TablePlacement, ...], Field(min_length=1)]
     """In the order of the request's tables; the `device` of a shard is the number of a process."""
     predicted: PlanCost | None = None
-    """Lookups and exchange of the servers, whose processes are its devices. If unset: the plan has no price."""
+    """Lookups and exchange with trainers of the servers, whose processes are its devices; what devices hide of it
+    counts too. If unset: the plan has no price."""
     memory: tuple[DeviceMemory, ...] | None = None
     """One entry per process. If unset: the plan has no price."""
 
@@ -212,6 +225,7 @@ class BaselineCost(Value):
 
     algorithm: Algorithm
     total_ms: Milliseconds | None = None
+    """With the plan's tables on embedding servers, the longer of the plan's own cost and that without these."""
     step_ms: Milliseconds | None = None
     """The whole step under it. If unset: it found no plan, or the plan is of an earlier release."""
     problem: str | None = None
@@ -303,7 +317,8 @@ class GivenPlan(Document):
     bundle: BundleReference | None = None
     predicted: PlanCost | None = None
     lower_bound_ms: Milliseconds | None = None
-    """No plan of the same options, with tables of these types, costs less under the same cost model."""
+    """No plan of the same options, with tables of these types and the same on servers, costs less under the same cost
+    model."""
     gap: Annotated[float, Field(ge=0)] | None = None
     """predicted.total_ms / lower_bound_ms - 1."""
     warnings: tuple[str, ...] = ()
@@ -337,7 +352,8 @@ class GivenPlan(Document):
     replicated_dense: DenseCost | None = None
     """Predicted time of a counted dense part that is replicated as a whole. If unset: it is not, or was not counted."""
     servers: ServedTables | None = None
-    """Tables on embedding servers; all else but the request is then of the other tables. If unset: there are none."""
+    """Tables on embedding servers. All else is then of the other tables, but for the request, and times, in which the
+    step's wait for servers is. If unset: there are none."""
     step: WholeStep | None = None
     """The whole step. If unset: the plan has no price, or is of an earlier release."""
     request: PlanRequest
@@ -364,15 +380,20 @@ class GivenPlan(Document):
     @model_validator(mode="after")
     def _served_as_asked(self) -> Self:
         pool = self.request.servers
-        if (pool is None) != (self.servers is None):
-            raise ValueError("servers: must be in the plan where they are in its request, and only there")
-        if pool is None or self.servers is None:
+        if self.servers is not None and pool is None:
+            raise ValueError("servers: must be in the plan only where they are in its request; hint: make it again")
+        if pool is None:
             return self
-        wanted = [table.name for table in self.request.tables.tables if table.name in pool.tables]
-        found = [table.name for table in self.servers.tables]
+        found = () if self.servers is None else tuple(table.name for table in self.servers.tables)
+        may_choose = pool.policy is not ServerPolicy.NEVER
+        wanted = tuple(
+            table.name
+            for table in self.request.tables.tables
+            if table.name in pool.tables or (may_choose and table.name in found)
+        )
         if wanted != found:
             raise ValueError(
-                f"servers.tables: are {', '.join(found)}, the request has {', '.join(wanted)} there"
+                f"servers.tables: are {', '.join(found) or 'none'}, the request has {', '.join(wanted) or 'none'} there"
                 "; hint: make the plan again"
             )
         return self
@@ -481,18 +502,23 @@ class GivenPlan(Document):
 
     @property
     def of_devices(self) -> "GivenPlan":
-        """The plan of the tables on devices, as one without servers."""
+        """The plan of the tables on devices, as one without servers; it has no price where there are servers."""
         if self.servers is None:
             return self
         names = [each.name for each in self.servers.tables]
-        return self.model_copy(update={"request": without_tables(self.request, names), "servers": None})
+        unpriced = dict.fromkeys(PRICE_FIELDS)
+        fields = {name: getattr(self, name) for name in GivenPlan.model_fields}
+        changes = {"request": without_tables(self.request, names), "servers": None, "step": None}
+        return GivenPlan.model_construct(**fields | unpriced | changes)
 
     @property
     def of_servers(self) -> "GivenPlan | None":
         """The plan of the tables on servers, whose processes take the place of devices. None: there are none."""
         if self.servers is None:
             return None
-        return GivenPlan(algorithm=self.algorithm, tables=self.servers.tables, request=request_of_servers(self.request))
+        names = [each.name for each in self.servers.tables]
+        asked = request_of_servers(self.request, names)
+        return GivenPlan(algorithm=self.algorithm, tables=self.servers.tables, request=asked)
 
     @property
     def trained_tables(self) -> TableSet:
@@ -506,8 +532,8 @@ class GivenPlan(Document):
 
     @property
     def num_server_processes(self) -> int:
-        """Processes of all embedding servers."""
-        return 0 if self.request.servers is None else self.request.servers.num_processes
+        """Processes of all embedding servers that hold tables."""
+        return 0 if self.request.servers is None or self.servers is None else self.request.servers.num_processes
 
     @property
     def num_devices(self) -> int:

@@ -26,6 +26,8 @@ class ChoiceName(StrEnum):
     """Types in which pooled embeddings and their gradients travel."""
     GRADIENT_TYPES = "gradient_types"
     """Types in which gradients of the dense part travel."""
+    SERVERS = "servers"
+    """Tables on embedding servers."""
 
 
 class Alternative(Value):

@@ -67,6 +67,8 @@ def resolved_request(
     found = asked.model_copy(update=changed) if changed else asked
     if served:
         found = without_tables(found, served)
+    elif found.servers is not None:  # it permits servers, and the plan has none
+        found = found.model_copy(update={"servers": None})
     if replication is None:
         return found
     return request_of_group(found, replication.of(asked.topology).group)

@@ -4,22 +4,34 @@
                 T .. T+S-1  servers     whole tables, or blocks of their columns
 
 A lookup of a table on servers is an all-to-all of all ranks, and so is its gradient. So a step is exact: servers update
-their rows in it. A request names the tables; the plan has their shards in a part of its own, and all else in the plan
-is of the other tables, as if there were no servers.
+their rows in it. A request names tables, or lets the plan choose them; the plan has their shards in a part of its own.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from neuroshard_api.documents.counts import MAX_MEMORY_BYTES
+from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, PositiveCount
 from neuroshard_api.documents.dense_layout import DensePolicy
 from neuroshard_api.documents.document import Value
+from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.topology import Link
 from neuroshard_api.sharding.kernels import kernel_problem
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.request import PlanRequest
+
+
+class ServerPolicy(StrEnum):
+    """Whether a plan may choose tables for servers, besides those that are named."""
+
+    NEVER = "never"
+    IF_NEEDED = "if_needed"
+    """Only as many as do not fit on devices and in their host memory."""
+    AUTO = "auto"
+    """Whenever that is predicted to be faster."""
 
 
 class ServerPool(Value):
@@ -30,8 +42,15 @@ class ServerPool(Value):
     """On each server. Each has a share of the server's memory."""
     memory_bytes: Annotated[int, Field(ge=1, le=MAX_MEMORY_BYTES)]
     """Of each server, for all of its processes."""
-    tables: Annotated[tuple[str, ...], Field(min_length=1)]
-    """Names of the tables that are on servers."""
+    cores: PositiveCount | None = None
+    """Of each server, for all of its processes. If unset: one of each process."""
+    link: Link | None = None
+    """What a server sends to trainers, and receives at the same time. If unset: its processes are on the trainers'
+    node, and exchange as these do."""
+    policy: ServerPolicy = ServerPolicy.NEVER
+    """Whether further tables than those that are named may be on servers."""
+    tables: tuple[str, ...] = ()
+    """Names of the tables that are on servers in any case."""
 
     @property
     def num_processes(self) -> int:
@@ -43,6 +62,17 @@ class ServerPool(Value):
         """Memory of each process."""
         return self.memory_bytes // self.processes
 
+    @property
+    def cores_per_process(self) -> float:
+        """Cores of each process."""
+        return 1.0 if self.cores is None else self.cores / self.processes
+
+
+MOST_LOOKUPS = 4.0
+"""Lookups per sample that each server answers at most: above them servers take longer than all else of a step."""
+LEAST_BANDWIDTH = 25e9 / 8
+"""Bytes per second of a server's link at least."""
+
 
 def servers_problem(request: "PlanRequest") -> str | None:
     """Return the first reason that the servers of a request cannot serve it, field first. None: they can."""
@@ -50,34 +80,72 @@ def servers_problem(request: "PlanRequest") -> str | None:
     if pool is None:
         return None
     tables = {table.name: table for table in request.tables.tables}
+    if pool.link is not None and pool.link.bandwidth_bytes_per_second < LEAST_BANDWIDTH:
+        found = 8e-9 * pool.link.bandwidth_bytes_per_second
+        return f"servers.link: is {found:.3g} Gb/s, and servers need {8e-9 * LEAST_BANDWIDTH:.0f}; hint: leave them out"
+    named = _named_problem(request, pool, tables)
+    refused = (table_problem(request, tables[name]) for name in pool.tables)
+    return named or next(filter(None, refused), None) or _training_problem(request)
+
+
+def _named_problem(request: "PlanRequest", pool: ServerPool, tables: Mapping[str, Table]) -> str | None:
+    """Return the reason that no servers have the tables that are named, together."""
     unknown = next((name for name in pool.tables if name not in tables), None)
     if unknown is not None:
         return f"servers.tables: there is no table {unknown!r} in the set {request.tables.name!r}; hint: check the name"
+    if not pool.tables and pool.policy is ServerPolicy.NEVER:
+        return "servers.policy: is never, and no table is named; hint: set it to if_needed or auto, or name tables"
     if len(set(pool.tables)) == len(tables):
         return "servers.tables: names all tables, and trainers need one on their devices; hint: leave one out"
-    sequence = next((name for name in pool.tables if tables[name].is_sequence), None)
-    if sequence is not None:
-        return f"servers.tables: {sequence!r} has pooling NONE, and servers pool; hint: leave it out"
-    for name in pool.tables:
-        table, optimizer = tables[name], request.optimizer_of(tables[name])
-        problem = kernel_problem("cpu", weight_types={name: table.data_type}, optimizer=optimizer)
-        if problem is not None:
-            return f"servers.tables: {name!r} would be trained on a CPU: {problem}"
-    return _training_problem(request) or _constraint_problem(request, pool.tables)
-
-
-def _training_problem(request: "PlanRequest") -> str | None:
-    """Return the first setting of the training that servers do not go with."""
-    device, dense = request.topology.device, request.dense_choices
-    if not device.is_cpu:
+    asked = sum(tables[name].pooling_factor for name in pool.tables) / pool.count
+    if asked > MOST_LOOKUPS:
         return (
-            f"servers: serve trainers on CPUs, and the devices are {device.name}"
+            f"servers.tables: have {asked:g} lookups per sample and server, and a server answers at most "
+            f"{MOST_LOOKUPS:g}; hint: leave tables with many lookups out, or give more servers"
+        )
+    return None
+
+
+def table_problem(request: "PlanRequest", table: Table) -> str | None:
+    """Return the reason that a table cannot be on a request's servers, field first. None: it can be."""
+    pool, constraints, name = request.servers, request.constraints, table.name
+    assert pool is not None, "the caller looked"
+    if table.is_sequence:
+        return f"servers.tables: {name!r} has pooling NONE, and servers pool; hint: leave it out"
+    problem = kernel_problem("cpu", weight_types={name: table.data_type}, optimizer=request.optimizer_of(table))
+    if problem is not None:
+        return f"servers.tables: {name!r} would be trained on a CPU: {problem}"
+    if name in constraints.tables:
+        return f"constraints.tables: {name!r} is on servers, which take no constraints; hint: leave them out"
+    if table.colocation_group is not None or any(name in group for group in constraints.colocate):
+        return f"servers.tables: {name!r} is co-located with others on a device; hint: leave it out"
+    if table.pooling_factor > MOST_LOOKUPS:
+        return (
+            f"servers.tables: {name!r} has {table.pooling_factor:g} lookups per sample, and a server answers at most "
+            f"{MOST_LOOKUPS:g}; hint: leave it out"
+        )
+    return None
+
+
+def untrained_servers(request: "PlanRequest") -> str | None:
+    """Return the first reason that NeuroShard's trainer cannot train servers that a plan may have. None: it can."""
+    if request.servers is None:
+        return None
+    if not request.topology.device.is_cpu:
+        return (
+            f"servers: serve trainers on CPUs, and the devices are {request.topology.device.name}"
             "; hint: give host memory of the GPU nodes (topology.host_memory), or leave servers out"
         )
     if request.topology.num_nodes > 1:
         return "servers: serve the trainers of one node; hint: give one node, or leave servers out"
     if request.pipeline.value != "none":
         return f"pipeline: is {request.pipeline.value}, and servers answer one batch after the other; hint: set none"
+    return None
+
+
+def _training_problem(request: "PlanRequest") -> str | None:
+    """Return the first setting of the training that servers do not go with."""
+    dense = request.dense_choices
     others = {
         "replication": request.replication,
         "communication": request.communication,
@@ -91,16 +159,4 @@ def _training_problem(request: "PlanRequest") -> str | None:
         return f"{other}: does not go with servers; hint: leave one of the two out"
     if dense is not None and dense.policy is DensePolicy.SHARD:
         return "dense_choices.policy: shard does not go with servers; hint: replicate the dense part"
-    return None
-
-
-def _constraint_problem(request: "PlanRequest", names: Sequence[str]) -> str | None:
-    constraints, tables = request.constraints, request.tables.tables
-    named = next((name for name in names if name in constraints.tables), None)
-    if named is not None:
-        return f"constraints.tables: {named!r} is on servers, which take no constraints; hint: leave them out"
-    groups = [group for group in constraints.colocate if set(group) & set(names)]
-    groups += [(table.name,) for table in tables if table.name in names and table.colocation_group is not None]
-    if groups:
-        return f"servers.tables: {groups[0][0]!r} is co-located with others on a device; hint: leave it out"
     return None

@@ -25,6 +25,7 @@ JOB_FIELDS: Mapping[str, str] = {
     "search.seed": "spec.experimental.planner.seed",
     "search.work_budget": "spec.experimental.planner.workBudget",
     "servers": "spec.experimental.embeddingServers",
+    "servers.policy": "spec.experimental.embeddingServers.policy",
     "servers.tables": "spec.experimental.embeddingServers.tables",
     "topology.host_memory": "spec.planner.hostMemoryPerNode",
     "wire": "spec.experimental.communication.embeddings",

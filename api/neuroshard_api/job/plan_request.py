@@ -12,6 +12,7 @@ from neuroshard_api.documents.request import (
     PlanRequest,
     SearchSettings,
 )
+from neuroshard_api.documents.servers import untrained_servers
 from neuroshard_api.documents.table_files import parse_table_set
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.topology import HostMemory, Topology
@@ -36,7 +37,8 @@ def plan_request(
     Raises:
         DocumentError: tables may be in host memory, and these devices have none, or a link to it that is not known; or
             a table has a name or an optimizer with which the job's trainer does not train it; or a fixed type on the
-            wire does not go with the batch size or the devices; or a feature is another column of the job's data.
+            wire does not go with the batch size or the devices; or a feature is another column of the job's data; or
+            the job's trainer does not train its embedding servers.
     """
     spec = job.spec
     require_feature_columns(spec.model, spec.data, tables, where="job")
@@ -44,7 +46,7 @@ def plan_request(
     _require_one_optimizer(job, tables)
     tables = with_known_repeats(job, tables)
     _require_trainable(spec.narrow_types, spec.model.batch_size_per_device, topology)
-    return spec_request(
+    found = spec_request(
         spec,
         tables=tables,
         topology=topology,
@@ -55,6 +57,10 @@ def plan_request(
         has_expandable_segments=segments_grow(spec),
         limits=Constraints(excluded_sharding_types=(ShardingType.DATA_PARALLEL,) if spec.trainer.command else None),
     )
+    problem = untrained_servers(found)
+    if problem is not None:
+        raise DocumentError("job", [found.in_its_names(problem)])
+    return found
 
 
 def spec_request(

@@ -160,7 +160,13 @@ def trainer_command(
 
 
 def torchrun_environment(
-    job: DLRMTrainingJob, *, host: str, run_id: str, port: int | None = None, grace_seconds: int = GRACE_SECONDS
+    job: DLRMTrainingJob,
+    *,
+    host: str,
+    run_id: str,
+    port: int | None = None,
+    grace_seconds: int = GRACE_SECONDS,
+    has_servers: bool = True,
 ) -> Mapping[str, str]:
     """Return torchrun's settings as the environment variables that it reads.
 
@@ -175,10 +181,11 @@ def torchrun_environment(
         run_id: sets workers of different attempts apart.
         port: of the store. If unset: the job's. ANY_PORT: torchrun binds a free one, which only a single node finds.
         grace_seconds: between the request to stop and the kill of a node's worker.
+        has_servers: whether the plan has tables on the job's embedding servers, if it has any.
     """
     experimental, trainer = job.spec.experimental, job.spec.trainer
     rendezvous, servers = experimental.rendezvous, experimental.embedding_servers
-    num_servers = 0 if servers is None else servers.num_processes
+    num_servers = 0 if servers is None or not has_servers else servers.num_processes
     own_port = rendezvous.port if port is None else port
     return {
         "PET_NNODES": str(trainer.num_nodes),

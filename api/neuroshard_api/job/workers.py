@@ -2,11 +2,12 @@
 
 import math
 import re
+from enum import StrEnum
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from neuroshard_api.documents.servers import ServerPool
+from neuroshard_api.documents.servers import ServerPolicy, ServerPool
 from neuroshard_api.job.resource import (
     ATOMIC,
     INT_OR_STRING,
@@ -116,10 +117,24 @@ ONLY_LOCAL_SERVERS = (
 """Why a job with servers does not run in a cluster."""
 
 
+class ServersPolicy(StrEnum):
+    """Whether the planner chooses tables for servers."""
+
+    NEVER = "Never"
+    IF_NEEDED = "IfNeeded"
+    AUTO = "Auto"
+
+
 class EmbeddingServers(Part):
     """Processes on CPU hosts that hold tables and bring no samples."""
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            cel="self.policy != 'Never' || size(self.tables) > 0",
+            message="embeddingServers holds no table: policy is Never, and tables names none; hint: set policy "
+            "IfNeeded or Auto, or name tables",
+            holds=lambda servers: servers.policy is not ServersPolicy.NEVER or bool(servers.tables),
+        ),
         Rule(
             cel="has(self.resources.limits) && 'memory' in self.resources.limits",
             message="embeddingServers needs a limit of memory in resources, which the planner fills with tables",
@@ -134,6 +149,9 @@ class EmbeddingServers(Part):
         ),
     )
 
+    policy: ServersPolicy = ServersPolicy.NEVER
+    """Which tables are on servers besides those of tables: with Never none, with IfNeeded those that fit nowhere else,
+    with Auto all with which a step is predicted to be faster. No server is started where the plan has none."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
     """Servers."""
     procs_per_replica: Annotated[int, Field(ge=1, le=256)] = 1
@@ -142,9 +160,9 @@ class EmbeddingServers(Part):
     """Resources of each server: the limit of memory."""
     tables: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=256)], ...],
-        Field(min_length=1, max_length=1024, json_schema_extra=ATOMIC),
-    ]
-    """Names of the tables that are on servers: large ones with few lookups per sample."""
+        Field(max_length=1024, json_schema_extra=ATOMIC),
+    ] = ()
+    """Names of the tables that are on servers in any case: large ones with few lookups per sample."""
 
     @property
     def num_processes(self) -> int:
@@ -158,6 +176,7 @@ class EmbeddingServers(Part):
             count=self.replicas,
             processes=self.procs_per_replica,
             memory_bytes=int(quantity(self.resources.limits["memory"])),
+            policy=ServerPolicy[self.policy.name],
             tables=self.tables,
         )
 

@@ -94,10 +94,21 @@ def worker_work(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path,
         **{each.name: each.value or "" for each in job.spec.trainer.env if each.value_from is None},
         READY_FILE_VARIABLE: str(ready_file),
         **worker_environment(**places),
-        **torchrun_environment(job, host="localhost", port=port, run_id=job.metadata.name),
+        **torchrun_environment(
+            job, host="localhost", port=port, run_id=job.metadata.name, has_servers=_has_servers(directory, job)
+        ),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
     return Work(stage=TRAIN, commands=[command], environment=environment)
+
+
+def _has_servers(directory: RunDirectory, job: "DLRMTrainingJob") -> bool:
+    """Return whether the plan in force has tables on the job's embedding servers."""
+    from neuroshard_api.documents.plan import GivenPlan
+
+    return job.spec.experimental.embedding_servers is not None and bool(
+        GivenPlan.read(directory.plan_file).num_server_processes
+    )
 
 
 def _limit_s(stage: "StagePods") -> float | None:

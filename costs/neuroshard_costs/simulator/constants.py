@@ -311,6 +311,11 @@ HOST_LAUNCH_SECONDS = Constant(
 CPU_OPERATIONS_PER_CYCLE = Constant(
     16, "operations per core and cycle", ConstantTrust.ASSUMED, "half of what two units of AVX2 with FP32 have"
 )
+_SERVER_CORE = "FBGEMM 1.9, row-wise Adagrad, one core of an x86-64 virtual machine; other processors differ"
+SERVER_FORWARD_SECONDS = Constant(90e-9, "core s per lookup", ConstantTrust.ASSUMED, _SERVER_CORE)
+SERVER_FORWARD_BYTE_SECONDS = Constant(0.2e-9, "core s per byte of a row", ConstantTrust.ASSUMED, _SERVER_CORE)
+SERVER_BACKWARD_SECONDS = Constant(300e-9, "core s per lookup", ConstantTrust.ASSUMED, _SERVER_CORE)
+SERVER_BACKWARD_BYTE_SECONDS = Constant(1.9e-9, "core s per byte of a row", ConstantTrust.ASSUMED, _SERVER_CORE)
 DENSE_OVERLAP = Constant(
     0.5, "of the compute", ConstantTrust.ASSUMED, "share of a unit's compute that hides its collectives"
 )

@@ -51,6 +51,7 @@ def plan_problems(plan: GivenPlan, *, must_fit: bool = True) -> list[str]:
         *_constraint_problems(plan),
         *_memory_problems(plan, must_fit=must_fit),
         *_device_cost_problems(plan),
+        *_server_cost_problems(plan),
         *_total_problems(plan),
     ]
 
@@ -235,6 +236,24 @@ def _device_cost_problems(plan: Plan) -> Iterator[str]:
     slowest = max(cost.total_ms for cost in devices)
     if not isclose(plan.predicted.total_ms, slowest, rel_tol=TOLERANCE):
         yield f"predicted.total_ms: is {plan.predicted.total_ms:.6g}, the slowest device takes {slowest:.6g}"
+
+
+def _server_cost_problems(plan: Plan) -> Iterator[str]:
+    """Yield the contradictions between the times of servers and what devices wait for them."""
+    served = None if plan.servers is None else plan.servers.predicted
+    for device, cost in enumerate(plan.predicted.devices):
+        found, hidden_ms = cost.server_ms, cost.server_hidden_ms
+        if (found is None) != (served is None) or (hidden_ms is None) != (served is None):
+            yield f"predicted.devices[{device}].server_ms: must be there where servers have a price, and only there"
+        elif found is not None and served is not None and hidden_ms is not None:
+            if not isclose(found, served.total_ms, rel_tol=TOLERANCE):
+                yield f"predicted.devices[{device}].server_ms: is {found:.6g}, the servers take {served.total_ms:.6g}"
+            if hidden_ms > found * (1 + TOLERANCE):
+                yield f"predicted.devices[{device}].server_hidden_ms: is {hidden_ms:.6g}, of {found:.6g} in all"
+    if served is not None:
+        slowest = max(cost.total_ms for cost in served.devices)
+        if not isclose(served.total_ms, slowest, rel_tol=TOLERANCE):
+            yield f"servers.predicted.total_ms: is {served.total_ms:.6g}, the slowest process takes {slowest:.6g}"
 
 
 def _collective_problems(device: int, cost: DeviceCost, *, has_groups: bool) -> Iterator[str]:

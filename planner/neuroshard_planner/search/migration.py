@@ -5,7 +5,7 @@ the one found, what local search makes of the incumbent, and the incumbent. Each
 has it, the largest moves first, unless that costs more than the search's tolerance allows.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from neuroshard_api.documents.plan import IncumbentPlan, MovedTable, TablePlacement
@@ -28,10 +28,17 @@ class Incumbent:
 
     tables: tuple[TablePlacement, ...]
     """In the order of the request's."""
+    served: tuple[TablePlacement, ...] = ()
+    """Those on embedding servers."""
     plan_sha256: str | None = None
     """Hash of its document. If unset: not known."""
     price_ms_per_gib: float = 0.0
     """Milliseconds of a step that may be given up for each GiB that does not move."""
+
+    @property
+    def on_devices(self) -> "Incumbent":
+        """The plan of the tables on devices alone."""
+        return replace(self, served=())
 
 
 class Migration:

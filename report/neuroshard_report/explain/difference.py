@@ -11,7 +11,10 @@ from neuroshard_api.documents.plan import DeviceCost, GivenPlan, Plan, TablePlac
 from neuroshard_api.documents.tables import Table
 from neuroshard_planner.plans.moved_bytes import received_bytes
 
-COST_FIELDS = tuple(name for name in DeviceCost.model_fields if name.endswith("_ms"))
+COST_FIELDS = (
+    *(name for name in DeviceCost.model_fields if name.endswith("_ms") and not name.startswith("server_")),
+    "server_exposed_ms",
+)
 """Terms of a device's cost, which sum to its total."""
 MAX_VALUE_LENGTH = 60
 """Characters of a value of a request that are shown."""
@@ -140,9 +143,15 @@ def plan_difference(before: GivenPlan, after: GivenPlan) -> PlanDifference:
 
 
 def _tables(plan: GivenPlan) -> dict[str, tuple[Table, TablePlacement]]:
-    """Return the tables of a plan by name, with their shards on all groups of devices."""
+    """Return the tables of a plan by name, with their shards on all groups of devices; after these, on servers."""
     pairs = zip(plan.resolved.tables.tables, plan.tables, strict=True)
-    return {table.name: (table, _written_out(placement, plan.groups)) for table, placement in pairs}
+    found = {table.name: (table, _written_out(placement, plan.groups)) for table, placement in pairs}
+    served = plan.of_servers
+    if served is None:
+        return found
+    processes = [tuple(range(plan.num_devices, plan.num_devices + plan.num_server_processes))]
+    placed = zip(served.request.tables.tables, served.tables, strict=True)
+    return found | {table.name: (table, _written_out(placement, processes)) for table, placement in placed}
 
 
 def _written_out(placement: TablePlacement, groups: Sequence[Sequence[int]]) -> TablePlacement:

@@ -232,8 +232,11 @@ def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
 def _position(plan: Plan, name: str) -> int:
     names = [table.name for table in plan.tables]
     if plan.servers is not None and name in {table.name for table in plan.servers.tables}:
+        pool = plan.request.servers
+        is_named = pool is not None and name in pool.tables
+        why = "since the request names it there (servers.tables)" if is_named else "which the plan chose for it"
         raise RequestError(
-            f"table: {name!r} is on embedding servers since the request names it there (servers.tables)"
+            f"table: {name!r} is on embedding servers, {why}"
             "; hint: `neuroshard report` has the servers' memory and price"
         )
     if name not in names:

@@ -59,5 +59,6 @@ def step_terms(plan: Plan, problem: Problem, placement: Placement) -> tuple[Term
         *([("host memory", sum(host_ms), slowest[int(np.argmax(host_ms))])] if any(host_ms) else []),
         *([("expansion", first.expansion_ms, widest)] if first.expansion_ms else []),
         *([("averages of copies", averages, widest)] if averages else []),
+        *([("wait for servers", first.server_exposed_ms, widest)] if first.server_exposed_ms else []),
     )
     return tuple(sorted(starmap(term, found), key=lambda each: -each.ms))

@@ -66,6 +66,8 @@ def render_plan(plan: Plan, *, traffic: Sequence[TrafficCost] = ()) -> Renderabl
     parts.append(
         _DeviceTable(devices=shown, terms=cost_terms(plan), total_ms=plan.predicted.total_ms, num_left_out=left_out)
     )
+    if summary.servers:
+        parts += [Text(), _servers(summary)]
     if summary.collectives:
         parts += [Text(), _collectives(summary)]
     if summary.collections:
@@ -255,6 +257,25 @@ def _incumbent(before: IncumbentPlan) -> str:
         f"{format_bytes(before.moved_bytes)} of {len(before.moved)} tables move" if before.moved else "nothing moves"
     )
     return f"{format_ms(before.total_ms)} ms under the plan in force{does_fit}; {moved}"
+
+
+def _servers(summary: PlanSummary) -> RenderableType:
+    """Return a line for each process of a server, the slowest first where there are many."""
+    shown = sorted(summary.servers, key=lambda each: -each.busy_ms)[:MAX_DEVICES]
+    rows = tuple(
+        (
+            each.name,
+            str(each.num_shards),
+            f"{each.lookups_per_sample:.3g}",
+            format_bytes(each.exchanged_bytes),
+            format_ms(each.cost.compute_ms),
+            format_ms(each.cost.communication_ms),
+            f"{format_bytes(each.memory.used_bytes)} ({each.memory.used_bytes / each.memory.capacity_bytes:.0%})",
+        )
+        for each in sorted(shown, key=lambda each: (each.server, each.process))
+    )
+    columns = ("servers", "shards", "lookups/sample", "bytes/step", "lookup ms", "exchange ms", "memory")
+    return TextTable(columns=columns, rows=rows, text_columns=(0,))
 
 
 def _quantile_table(summary: PlanSummary) -> RenderableType:

@@ -281,6 +281,13 @@ RULES = (
         profiler={"costModelRef": {"configMapName": "a", "path": "bundles/h100"}},
     ),
     broken_rule(
+        "servers-without-tables",
+        "spec.experimental.embeddingServers",
+        "embeddingServers holds no table: policy is Never, and tables names none; hint: set policy IfNeeded or Auto, "
+        "or name tables",
+        experimental={"embeddingServers": {"resources": {"limits": {"memory": "8Gi"}}}},
+    ),
+    broken_rule(
         "servers-without-a-limit-of-memory",
         "spec.experimental.embeddingServers",
         "embeddingServers needs a limit of memory in resources, which the planner fills with tables",

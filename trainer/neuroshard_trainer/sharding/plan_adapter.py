@@ -15,6 +15,7 @@ from pathlib import Path
 import fbgemm_gpu
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.documents.servers import untrained_servers
 from neuroshard_api.documents.tables import DataType as Element
 from neuroshard_api.documents.tables import Table
 from neuroshard_api.documents.torchrec_plan import ComputeDevice, TorchRecParameter, TorchRecPlan
@@ -58,6 +59,9 @@ def read_plan(
         raise InputError(
             f"{path}: has tables on embedding servers, which only NeuroShard's own trainer has; hint: plan without them"
         )
+    untrained = None if plan.servers is None else untrained_servers(plan.request)
+    if untrained is not None:
+        raise InputError(f"{path}: {untrained}")
     num_servers = plan.num_server_processes
     if plan.num_devices + num_servers != world_size:
         servers = f" and {num_servers} processes of embedding servers" if num_servers else ""

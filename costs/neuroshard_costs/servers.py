@@ -1,0 +1,119 @@
+"""Times of embedding servers: lookups on their cores, and the exchanges with trainers. Milliseconds.
+
+    ids up -> lookups -> pooled embeddings down | gradients up -> updates
+
+Lookups are those of the cost models where these are of a CPU, which servers then have too. Elsewhere they are counted
+by cores: a row costs one of them a fixed time, and a time for its bytes. Over a link an exchange takes as long as the
+busiest server or trainer needs for its bytes; servers on the trainers' node exchange as a collective of all ranks does.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from neuroshard_api.documents.servers import ServerPool
+from neuroshard_api.documents.topology import Link, Topology
+
+from neuroshard_costs.exchanges import MS_PER_SECOND, Exchange, TransferModel
+from neuroshard_costs.shards import FloatArray
+from neuroshard_costs.simulator import constants as c
+
+CORES_SOURCE = "simulated:cpu-cores"
+"""Label of times that are counted by cores."""
+_VALUE_BYTES = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerTraffic:
+    """What the processes of servers exchange with all trainers in a step."""
+
+    id_bytes: FloatArray
+    """[processes] Ids and lengths."""
+    columns: FloatArray
+    """[processes] Pooled columns of a sample."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServerExchanges:
+    """Milliseconds of a step's exchanges."""
+
+    ids_ms: float
+    pooled_ms: float
+    gradients_ms: float
+
+
+def lookup_ms(lookups: FloatArray, looked_up_bytes: FloatArray, *, cores: float) -> FloatArray:
+    """Return [n, 2] forward and backward milliseconds of processes, the fused optimizer included.
+
+    Args:
+        lookups: [n] of all samples.
+        looked_up_bytes: [n] lookups times bytes of a row.
+        cores: of each process.
+    """
+    passes = (
+        (c.SERVER_FORWARD_SECONDS, c.SERVER_FORWARD_BYTE_SECONDS),
+        (c.SERVER_BACKWARD_SECONDS, c.SERVER_BACKWARD_BYTE_SECONDS),
+    )
+    return np.stack(
+        [MS_PER_SECOND / cores * (each * lookups + of_byte * looked_up_bytes) for each, of_byte in passes], axis=1
+    )
+
+
+def exchanges(
+    traffic: ServerTraffic, pool: ServerPool, topology: Topology, *, global_batch_size: int, costs: TransferModel
+) -> ServerExchanges:
+    """Return the times of the three exchanges.
+
+    Args:
+        traffic: of each process.
+        pool: the servers.
+        topology: the trainers.
+        global_batch_size: samples of all trainers.
+        costs: of exchanges on the trainers' node.
+    """
+    if pool.link is None:
+        return _on_node(traffic, topology, global_batch_size=global_batch_size, costs=costs)
+    pooled_bytes = _VALUE_BYTES * global_batch_size * traffic.columns
+    ids_ms, pooled_ms = (
+        _over_link(num_bytes.reshape(pool.count, pool.processes).sum(axis=1), pool.link, topology)
+        for num_bytes in (traffic.id_bytes, pooled_bytes)
+    )
+    return ServerExchanges(ids_ms=ids_ms, pooled_ms=pooled_ms, gradients_ms=pooled_ms)
+
+
+def _over_link(num_bytes: FloatArray, link: Link, topology: Topology) -> float:
+    """Return the time in which servers exchange these [servers] bytes with trainers, of which each has equally many."""
+    of_trainer = float(num_bytes.sum()) / topology.num_devices
+    busy = max(
+        float(num_bytes.max()) / link.bandwidth_bytes_per_second,
+        of_trainer / topology.inter_node.bandwidth_bytes_per_second,
+    )
+    return MS_PER_SECOND * (link.latency_seconds + busy)
+
+
+def _on_node(
+    traffic: ServerTraffic, topology: Topology, *, global_batch_size: int, costs: TransferModel
+) -> ServerExchanges:
+    """Return the times of all-to-alls of trainers and servers, of as many bytes as the servers send to trainers.
+
+    Of its own columns a rank keeps a share in an all-to-all, and a server sends all: so each has fewer samples in it.
+    """
+    num_ranks = topology.num_devices + len(traffic.columns)
+    ranks = topology.model_copy(update={"num_nodes": 1, "devices_per_node": num_ranks, "rack": None})
+    samples = -(-global_batch_size // (num_ranks - 1))
+
+    def both_ms(columns: FloatArray) -> FloatArray:
+        exchange = Exchange(
+            topology=ranks,
+            batch_size_per_device=samples,
+            mean_dim_sum=float(columns.sum()) / num_ranks,
+            bytes_per_element=_VALUE_BYTES,
+        )
+        return exchange.times_ms(np.asarray(columns.max()), costs)
+
+    ids_ms = float(both_ms(traffic.id_bytes / (_VALUE_BYTES * global_batch_size))[0])
+    pooled_ms, gradients_ms = both_ms(traffic.columns).tolist()
+    added = costs.added_collection
+    if added is not None:
+        ids_ms = max(ids_ms, added.indices_ms)
+        pooled_ms, gradients_ms = (max(pair) for pair in zip((pooled_ms, gradients_ms), added.exchange_ms, strict=True))
+    return ServerExchanges(ids_ms=ids_ms, pooled_ms=pooled_ms, gradients_ms=gradients_ms)

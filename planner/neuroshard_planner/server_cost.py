@@ -1,0 +1,176 @@
+"""The price of tables on embedding servers, and what it adds to a step next to the tables on devices.
+
+    trainers   send ids | own lookups and exchanges                     | own gradients and updates
+    servers             | lookups, then pooled embeddings to trainers   | gradients from trainers, updates
+
+The exchange of ids is exposed. What servers do in a pass after it takes the devices' time only where it is longer than
+what the slowest device does in that pass; time on the link to host memory, and expansion of repeats, hide nothing.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from neuroshard_api.documents.plan import (
+    BaselineCost,
+    CollectiveCost,
+    DeviceCost,
+    Plan,
+    PlanCost,
+    ServedTables,
+    TablePlacement,
+)
+from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.sharding.collectives import CollectiveKind
+from neuroshard_api.sharding.kinds import Family
+from neuroshard_costs.exchanges import TransferModel, index_bytes, lookup_bytes
+from neuroshard_costs.servers import CORES_SOURCE, ServerTraffic, exchanges, lookup_ms
+from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
+
+from neuroshard_planner.whole_step import with_whole_step
+
+_VALUE_BYTES = 4
+
+
+def priced_servers(request: PlanRequest, far: PlanRequest, served: Plan, costs: TransferModel) -> ServedTables:
+    """Return tables on servers with their price.
+
+    Args:
+        request: with the servers.
+        far: of the tables on servers, whose processes take the place of devices.
+        served: a plan of it.
+        costs: those of the trainers' devices.
+    """
+    predicted = served_cost(request, far, served.tables, costs, computed=served.predicted)
+    return ServedTables(tables=served.tables, predicted=predicted, memory=served.memory)
+
+
+def served_cost(
+    request: PlanRequest,
+    far: PlanRequest,
+    tables: Sequence[TablePlacement],
+    costs: TransferModel,
+    *,
+    computed: PlanCost | None = None,
+) -> PlanCost:
+    """Return the cost of tables on servers, whose processes are its devices.
+
+    Args:
+        request: with the servers.
+        far: of the tables on servers.
+        tables: where they are.
+        costs: those of the trainers' devices.
+        computed: lookups of the processes by the cost models; not taken where these are of GPUs.
+    """
+    pool = request.servers
+    assert pool is not None, "the caller looked"
+    samples, num = request.global_batch_size, pool.num_processes
+    lookups, row_bytes, id_bytes, columns = (np.zeros(num) for _ in range(4))
+    bytes_of_lookup = lookup_bytes(far.tables.tables)
+    for table, placed, of_lookup in zip(far.tables.tables, tables, bytes_of_lookup.tolist(), strict=True):
+        own = samples * table.pooling_factor
+        ids = index_bytes(np.array(own), np.array(float(samples * table.num_features)), of_lookup)
+        for shard in placed.shards:
+            lookups[shard.device] += own
+            row_bytes[shard.device] += own * shard.num_columns * BYTES_PER_ELEMENT[table.data_type]
+            id_bytes[shard.device] += float(ids)
+            columns[shard.device] += shard.num_columns * table.num_vectors
+    if request.topology.device.is_cpu and computed is not None:
+        times: FloatArray = np.array([(each.forward_compute_ms, each.backward_compute_ms) for each in computed.devices])
+        source = computed.source
+    else:
+        times, source = lookup_ms(lookups, row_bytes, cores=pool.cores_per_process), CORES_SOURCE
+    traffic = ServerTraffic(id_bytes=id_bytes, columns=columns)
+    found = exchanges(traffic, pool, request.topology, global_batch_size=samples, costs=costs)
+    forward_ms = float(times[:, 0].max())
+    devices = tuple(
+        DeviceCost(
+            forward_compute_ms=forward,
+            backward_compute_ms=backward,
+            wait_ms=forward_ms - forward,
+            input_communication_ms=found.ids_ms,
+            forward_communication_ms=found.pooled_ms,
+            backward_communication_ms=found.gradients_ms,
+            collectives=(
+                CollectiveCost(
+                    kind=CollectiveKind.INDICES,
+                    family=None,
+                    forward_ms=found.ids_ms,
+                    backward_ms=0.0,
+                    num_bytes=round(id_bytes[process]),
+                ),
+                CollectiveCost(
+                    kind=CollectiveKind.ALL_TO_ALL,
+                    family=Family.COLUMNS,
+                    forward_ms=found.pooled_ms,
+                    backward_ms=found.gradients_ms,
+                    num_bytes=round(_VALUE_BYTES * samples * columns[process]),
+                ),
+            ),
+            embedding_dim_sum=round(columns[process]),
+        )
+        for process, (forward, backward) in enumerate(times.tolist())
+    )
+    return PlanCost(total_ms=max(each.total_ms for each in devices), source=source, devices=devices)
+
+
+def hidden_ms(devices: PlanCost, servers: PlanCost) -> float:
+    """Return the part of the servers' time during which the devices work on their own tables."""
+    slowest, far = max(devices.devices, key=lambda each: each.total_ms), servers.devices[0]
+    backward_ms = max(each.backward_compute_ms for each in servers.devices)
+    passes = (
+        (
+            far.forward_compute_ms + far.wait_ms + far.forward_communication_ms,
+            slowest.input_communication_ms
+            + slowest.forward_compute_ms
+            + slowest.wait_ms
+            + slowest.forward_communication_ms,
+        ),
+        (
+            far.backward_communication_ms + backward_ms,
+            slowest.backward_communication_ms + slowest.backward_compute_ms + slowest.dense_update_ms,
+        ),
+    )
+    return sum(min(pair) for pair in passes)
+
+
+def next_to_servers(devices: PlanCost, servers: PlanCost) -> PlanCost:
+    """Return the cost of the tables on devices with what servers add to it."""
+    hidden = hidden_ms(devices, servers)
+    changed = {"server_ms": servers.total_ms, "server_hidden_ms": hidden}
+    return devices.model_copy(
+        update={
+            "total_ms": devices.total_ms + servers.total_ms - hidden,
+            "devices": tuple(each.model_copy(update=changed) for each in devices.devices),
+        }
+    )
+
+
+def with_servers(plan: Plan, request: PlanRequest, served: ServedTables, costs: TransferModel) -> Plan:
+    """Return the plan of the tables on devices with those on servers, and the times of both.
+
+    Args:
+        plan: of the tables on devices.
+        request: with the servers.
+        served: tables on them, with a price.
+        costs: those of the plan.
+    """
+    assert served.predicted is not None, "the caller priced it"
+    predicted = next_to_servers(plan.predicted, served.predicted)
+    total_ms, bound_ms = predicted.total_ms, plan.lower_bound_ms
+    found = plan.model_copy(
+        update={
+            "request": request,
+            "servers": served,
+            "predicted": predicted,
+            "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
+            "baselines": tuple(_baseline(each, total_ms) for each in plan.baselines),
+        }
+    )
+    return with_whole_step(found, costs=costs)
+
+
+def _baseline(baseline: BaselineCost, total_ms: float) -> BaselineCost:
+    """Return a baseline of the tables on devices next to servers: slower devices hide as much more of them."""
+    if baseline.total_ms is None:
+        return baseline
+    return baseline.model_copy(update={"total_ms": max(baseline.total_ms, total_ms)})

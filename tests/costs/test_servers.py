@@ -1,0 +1,62 @@
+"""Times of embedding servers: what decides them, by numbers that are worked out by hand."""
+
+import numpy as np
+import pytest
+from neuroshard_api.documents.servers import ServerPool
+from neuroshard_api.documents.topology import Link
+from neuroshard_costs.servers import ServerTraffic, exchanges, lookup_ms
+from neuroshard_costs.simulator.device import DeviceSimulator
+from support import builders
+
+LINK = Link(bandwidth_bytes_per_second=1e10, latency_seconds=1e-4)
+COSTS = DeviceSimulator(builders.device_type())
+
+
+def test_the_busiest_server_decides_an_exchange_over_a_link() -> None:
+    """Two processes of a server share its link: 3 columns of 4 bytes and 1,000,000 samples take 1.2 ms at 10 GB/s."""
+    pool = ServerPool(count=2, processes=2, memory_bytes=1, link=LINK, tables=("a",))
+    traffic = ServerTraffic(id_bytes=np.array([1e6, 1e6, 0.0, 5e6]), columns=np.array([1.0, 2.0, 0.0, 1.0]))
+
+    found = exchanges(traffic, pool, builders.topology(8), global_batch_size=1_000_000, costs=COSTS)
+
+    assert found.pooled_ms == found.gradients_ms == pytest.approx(0.1 + 1.2)
+    assert found.ids_ms == pytest.approx(0.1 + 0.5)
+
+
+def test_a_trainers_link_may_be_the_slower_one() -> None:
+    """One trainer gets what eight servers send, each over a link of its own."""
+    pool = ServerPool(count=8, memory_bytes=1, link=LINK, tables=("a",))
+    traffic = ServerTraffic(id_bytes=np.ones(8), columns=np.ones(8))
+    topology = builders.topology(1)
+
+    found = exchanges(traffic, pool, topology, global_batch_size=1_000_000, costs=COSTS)
+
+    sent_ms = 1e3 * 8 * 4e6 / topology.inter_node.bandwidth_bytes_per_second
+    assert found.pooled_ms == pytest.approx(max(0.1 + sent_ms, 0.1 + 0.4))
+
+
+def test_servers_on_the_trainers_node_exchange_as_its_ranks_do() -> None:
+    """One trainer and one server are two ranks, of which the server sends all of its columns to the other."""
+    pool = ServerPool(count=1, memory_bytes=1, tables=("a",))
+    few, many = (
+        exchanges(
+            ServerTraffic(id_bytes=np.array([8e4]), columns=np.array([columns])),
+            pool,
+            builders.topology(1),
+            global_batch_size=10_000,
+            costs=COSTS,
+        )
+        for columns in (64.0, 6400.0)
+    )
+
+    assert few.pooled_ms < many.pooled_ms
+    assert few.ids_ms == many.ids_ms > 0
+
+
+def test_lookups_are_shared_by_a_process_s_cores() -> None:
+    """Twice the cores take half the time, and wider rows more."""
+    one, two = (lookup_ms(np.array([1e6]), np.array([256e6]), cores=cores) for cores in (1, 2))
+    wide = lookup_ms(np.array([1e6]), np.array([512e6]), cores=1)
+
+    assert one == pytest.approx(2 * two)
+    assert (wide > one).all()
