@@ -51,6 +51,9 @@ class PlanArguments(TypedDict, total=False):
     """Constraints, or their file. If unset: none."""
     dense: PathLike
     """File of the counted dense part. If unset: it is not counted."""
+    servers: str
+    """Embedding servers that may have tables, as ``"2x192GiB"``, or
+    ``"2x192GiB,cores=64,gbps=100,processes=1,policy=auto"``. If unset: those of a job, else none."""
     bundle: PathLike
     """Folder of cost models, or a device that has bundled ones. If unset: those of the device."""
     sample_batches: "Sequence[KeyedJaggedTensor]"

@@ -36,6 +36,8 @@ class RequestOptions:
     set: Mapping[str, Any] = field(default_factory=dict)
     constraints: "Path | Constraints | None" = None
     dense: Path | None = None
+    servers: str | None = None
+    """Embedding servers, as ``2x192GiB`` (see `neuroshard_dlrm.servers`)."""
     bundle: Path | None = None
 
     def dense_path(self, batch_size: int) -> Path:

@@ -36,6 +36,7 @@ from neuroshard_planner.workload_store import read_workload
 from neuroshard_dlrm.devices import build_topology, described_devices
 from neuroshard_dlrm.module_tables import read_module, with_managed_collision, with_module_limits, without_optimizers
 from neuroshard_dlrm.options import DEFAULT_BATCHES, RequestOptions, names_function
+from neuroshard_dlrm.servers import with_server_pool
 
 if TYPE_CHECKING:
     from neuroshard_torchrec import ModelTables
@@ -167,6 +168,8 @@ def request_of(
     for path in options.set:
         _require_effect(path, ask, options, asked)
     request = asked.request
+    if options.servers is not None:
+        request = with_server_pool(request, options.servers)
     if options.dense is None:
         return request if asked.job is None or not with_dense_of_jobs else _with_dense(request, asked.job)
     counted = options.dense_path(request.batch_size_per_device)
@@ -208,9 +211,10 @@ def _require_effect(path: str, ask: _Ask, options: RequestOptions, asked: _Asked
 
 def _request_again(given: PlanRequest, options: RequestOptions, algorithm: Algorithm | None) -> PlanRequest:
     """Return a request, at another batch size or for another algorithm where these are named. Raises CommandError."""
-    require_no_options(
-        options, but=frozenset({"tables", "bundle", "batch_size"}), where=options.tables or "the request"
-    )
+    but = frozenset({"tables", "bundle", "batch_size", "servers"})
+    require_no_options(options, but=but, where=options.tables or "the request")
+    if options.servers is not None:
+        given = with_server_pool(given, options.servers)
     changes: dict[str, object] = {}
     if options.batch_size is not None:
         changes["batch_size_per_device"] = options.batch_size

@@ -38,4 +38,4 @@ def test_planning_has_few_options_in_groups_and_the_most_used_come_first(
     planned = ["What is planned"] if name == "plan" else []
     assert titles[: 3 + len(planned)] == ["Arguments", "Most used", *planned, "Devices and cost models"]
     assert options[:4] == ["--devices", "--device-type", "--batch-size", "--set"]
-    assert len(set(options) - {"--help"}) <= 13
+    assert len(set(options) - {"--help"}) <= 14

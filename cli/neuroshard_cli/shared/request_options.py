@@ -104,6 +104,16 @@ _SHOWN: Mapping[str, Any] = {
         Path | None, typer.Option(help="A constraints file, for single tables.", rich_help_panel=WHAT)
     ],
     "dense": DenseOption,
+    "servers": Annotated[
+        str | None,
+        typer.Option(
+            metavar="COUNTxMEMORY",
+            help="Embedding servers that may have tables, such as 2x192GiB, or with all that is assumed: "
+            "2x192GiB,cores=64,gbps=100,processes=1,policy=if_needed; policy auto takes them whenever they are faster. "
+            "Default: those of a job, else none.",
+            rich_help_panel=COSTS,
+        ),
+    ],
     "bundle": BundleOption,
 }
 """Type and help of each option, by its name."""

@@ -1,7 +1,7 @@
 """All algorithms side by side on one request. Takes no times: callers time each step of the iterator."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from neuroshard_api.documents.plan import PlanCost
 from neuroshard_api.documents.request import Algorithm, PlanRequest
@@ -9,6 +9,7 @@ from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.process.errors import MissingPackageError
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import InfeasibleError, in_its_names
+from neuroshard_planner.pipeline import plan
 from neuroshard_planner.planning import Bundle, attempts, find
 from neuroshard_planner.plans.tables import placement_of, table_placements, tables_memory
 from neuroshard_planner.problem.plan_cost import predicted_cost, simulated_cost
@@ -17,6 +18,7 @@ from neuroshard_planner.problem.sharding_choice import default_types
 from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.search.by_columns import Found
 from neuroshard_planner.search.infeasible import require_room
+from neuroshard_planner.server_cost import next_to_servers
 from neuroshard_planner.whole_step import whole_step
 from neuroshard_planner.wide_tables import column_blocks
 
@@ -82,6 +84,8 @@ def regrets_of(comparisons: Iterable[Comparison]) -> dict[Algorithm, Regret]:
 
 def _compared(request: PlanRequest, algorithm: Algorithm, bundle: Bundle) -> Comparison:
     asked = request.model_copy(update={"algorithm": algorithm})
+    if asked.servers is not None:
+        return _with_servers(asked, bundle)
     blocks = column_blocks(asked)
     problem = Problem(asked if blocks is None else blocks.request, bundle)
     try:
@@ -96,6 +100,27 @@ def _compared(request: PlanRequest, algorithm: Algorithm, bundle: Bundle) -> Com
         tables, problem = blocks.joined(table_placements(problem, placement)), Problem(asked, bundle)
         placement = placement_of(tables, problem)
     return Comparison(algorithm=algorithm, evaluations=evaluations, outcome=_outcome(problem, placement, bundle))
+
+
+def _with_servers(asked: PlanRequest, bundle: Bundle) -> Comparison:
+    """Return the line of a request with embedding servers, on which a baseline has the named tables alone."""
+    try:
+        found = plan(asked, bundle=bundle)
+    except (InfeasibleError, MissingPackageError) as error:
+        return Comparison(algorithm=asked.algorithm, evaluations=0, problem=str(error))
+    problem = Problem(found.resolved, bundle)
+    outcome = _outcome(problem, placement_of(found.tables, problem), bundle)
+    servers = None if found.servers is None else found.servers.predicted
+    if servers is not None and found.step is not None:
+        added_ms = found.predicted.devices[0].server_exposed_ms
+        outcome = replace(
+            outcome,
+            predicted=found.predicted,
+            simulated=next_to_servers(outcome.simulated, servers),
+            step=found.step,
+            other_traffic_ms=tuple(each + added_ms for each in outcome.other_traffic_ms),
+        )
+    return Comparison(algorithm=asked.algorithm, evaluations=found.search.evaluations, outcome=outcome)
 
 
 def _found(problem: Problem) -> Found:

@@ -1,0 +1,73 @@
+"""Embedding servers as an option: what it assumes, where it is refused, and what shows them."""
+
+import json
+from typing import Any
+
+import pytest
+from neuroshard_api.documents.servers import ServerPolicy, ServerPool
+from neuroshard_api.process.failures import CommandError
+from neuroshard_dlrm.servers import with_server_pool
+from support import builders
+from support.cli.searches import quick
+
+GIB = builders.GIB
+CPU = builders.device_type(name="cpu-test", memory_bytes=4 * GIB)
+
+
+def pool_of(text: str, **fields: Any) -> ServerPool:
+    """Return the servers of an option for two devices."""
+    found = with_server_pool(builders.request(builders.table("a"), builders.table("b"), **fields), text).servers
+    assert found is not None
+    return found
+
+
+def test_a_number_and_a_size_are_enough() -> None:
+    """Cores, link, and processes are assumed, and tables are chosen only where nothing else fits."""
+    found = pool_of("2x192GiB", topology=builders.topology(2))
+
+    assert (found.count, found.memory_bytes, found.cores, found.processes) == (2, 192 * GIB, 64, 1)
+    assert found.link is not None
+    assert found.link.bandwidth_bytes_per_second == 12.5e9
+    assert found.policy is ServerPolicy.IF_NEEDED
+
+
+def test_all_that_is_assumed_may_be_given() -> None:
+    """In any order, after the size."""
+    found = pool_of("1x8Gi,policy=auto,gbps=400,processes=2,cores=32", topology=builders.topology(2))
+
+    assert (found.cores, found.processes, found.policy) == (32, 2, ServerPolicy.AUTO)
+    assert found.link is not None
+    assert found.link.bandwidth_bytes_per_second == 50e9
+
+
+def test_servers_of_trainers_on_one_machine_s_cpus_are_there_too() -> None:
+    """They exchange and compute as the trainers' processes do."""
+    found = pool_of("1x8GiB", topology=builders.topology(2, device=CPU))
+
+    assert found.link is None
+    assert found.cores is None
+
+
+@pytest.mark.parametrize("text", ["2", "2x", "2x192GB", "2x192GiB,speed=3", "2x192GiB,cores", "2x8GiB,policy=never!"])
+def test_other_words_are_refused_with_the_form(text: str) -> None:
+    """The hint has the whole form."""
+    with pytest.raises(CommandError, match=r"^--servers: .*hint: write 2x192GiB"):
+        pool_of(text, topology=builders.topology(2))
+
+
+def test_a_plan_and_a_comparison_have_servers(neuroshard: Any, tmp_path: Any) -> None:
+    """A set that fits no two devices is planned with servers, and baselines, which have none, find no plan."""
+    tables = tmp_path / "tables.csv"
+    rows = ["name,num_embeddings,embedding_dim,pooling_factor", "history,1000000000,64,1", "item,100000,64,10"]
+    tables.write_text("\n".join(rows))
+    asked = (tables, *quick(2), "--servers", "2x300GiB,gbps=400")
+
+    planned = neuroshard("plan", *asked)
+    compared = neuroshard("compare", *asked, "--algorithms", "neuroshard,dim_greedy", "--json")
+
+    assert planned.code == compared.code == 0, planned.err + compared.err
+    assert "history on embedding servers, 2 x 300 GiB" in planned.out
+    assert "server 1.0" in planned.out
+    first, second = json.loads(compared.out)
+    assert first["predicted"]["devices"][0]["server_ms"] > 0
+    assert "problem" in second
