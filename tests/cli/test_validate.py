@@ -9,7 +9,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.records import CodecSample, ProfileRecord
 from neuroshard_api.documents.request import Constraints
 from neuroshard_costs.bundle import bundled_root
-from support.builders import bundle_manifest, job, job_data, request, table_set, topology
+from support.builders import bundle_manifest, hardware, job, job_data, request, table_set, topology
 from support.cli.searches import quick
 
 
@@ -35,6 +35,16 @@ def test_every_kind_of_document_is_recognised(neuroshard: Any, tmp_path: Path, p
     assert (result.code, result.err) == (0, "")
     kinds = [line.rpartition("(")[2] for line in result.out.splitlines()]
     assert kinds == [*(f"{each.schema_name})" for each in documents), "table-set/v1)", "plan/v3)", "bundle)"]
+
+
+def test_documents_of_all_commands_are_recognised(neuroshard: Any, tmp_path: Path, plan: Path) -> None:
+    """Also those that other libraries and the trainer read."""
+    exported, measured = tmp_path / "sharding.json", tmp_path / "hardware.json"
+    neuroshard("export", plan, "--out", exported)
+    measured.write_text(hardware().to_json(), encoding="utf-8")
+    result = neuroshard("validate", exported, measured)
+
+    assert result.out.splitlines() == [f"{exported}: ok (torchrec-sharding-plan/v1)", f"{measured}: ok (hardware/v1)"]
 
 
 def test_every_problem_of_every_file_is_told(neuroshard: Any, tmp_path: Path) -> None:

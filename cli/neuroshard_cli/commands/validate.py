@@ -4,7 +4,7 @@ import json as json_format
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 from neuroshard_api.process.exit_codes import ExitCode
@@ -12,9 +12,6 @@ from neuroshard_api.process.hints import say
 
 from neuroshard_cli.shared.output import print_document
 from neuroshard_cli.shared.request_options import JsonOption
-
-if TYPE_CHECKING:
-    from neuroshard_api.documents.document import Document
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,14 +149,15 @@ def _document_problems(path: Path, raw: object) -> tuple[str | None, Sequence[st
 
     if not isinstance(raw, dict):
         return None, ["must hold a mapping with a schema_version, or with the kind of a job"]
-    kinds = _document_kinds()
+    from neuroshard_api.schemas import DOCUMENTS
+
     version = raw.get("schema_version")
     if version is None and not raw.keys().isdisjoint({"apiVersion", "kind"}):
         return _job_kind(), _job_problems(path)
-    kind = next((kind for kind in kinds if _family(kind.schema_name) == _family(version)), None)
+    kind = next((kind for kind in DOCUMENTS if _family(kind.schema_name) == _family(version)), None)
     if kind is None:
         found = "is missing" if version is None else f"is {version!r}, which is not known"
-        return None, [f"schema_version: {found}; hint: give one of {', '.join(kind.schema_name for kind in kinds)}"]
+        return None, [f"schema_version: {found}; hint: give one of {', '.join(kind.schema_name for kind in DOCUMENTS)}"]
     try:
         if kind is GivenPlan:
             return kind.schema_name, plan_problems(any_plan(raw, where=str(path)))
@@ -167,21 +165,6 @@ def _document_problems(path: Path, raw: object) -> tuple[str | None, Sequence[st
     except DocumentError as error:
         return kind.schema_name, error.problems
     return kind.schema_name, []
-
-
-def _document_kinds() -> "tuple[type[Document], ...]":
-    from neuroshard_api.documents.bundle import BundleManifest
-    from neuroshard_api.documents.drift_report import DriftReport
-    from neuroshard_api.documents.input_statistics import InputStatistics
-    from neuroshard_api.documents.plan import GivenPlan
-    from neuroshard_api.documents.records import ProfileRecord
-    from neuroshard_api.documents.request import Constraints, PlanRequest
-    from neuroshard_api.documents.step_report import StepReport
-    from neuroshard_api.documents.tables import TableSet
-    from neuroshard_api.documents.topology import Topology
-
-    of_plans = (TableSet, Topology, Constraints, PlanRequest, GivenPlan)
-    return *of_plans, BundleManifest, ProfileRecord, StepReport, DriftReport, InputStatistics
 
 
 def _family(version: object) -> str:
