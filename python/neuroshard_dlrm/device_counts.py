@@ -15,7 +15,7 @@ from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import CostBundle, bundle_at, bundled_bundle, bundled_names
-from neuroshard_costs.errors import BundleDeviceError, BundleNotFoundError
+from neuroshard_costs.errors import BundleNotFoundError
 from neuroshard_planner.pipeline import plan
 from neuroshard_report.explain.device_counts import DeviceCount, at_device_count
 
@@ -160,18 +160,20 @@ def planned_counts(
 
     Args:
         requests: in any order.
-        bundle: folder of cost models, for the requests of its device. None: the bundled ones.
+        bundle: folder of cost models, for the requests of its device, and for all where none is of it: their plans
+            have a warning. None: the bundled ones.
         prices: of one device for an hour, by type.
 
     Raises:
-        BundleError: the bundle cannot be read, or no device asked for is its own.
+        BundleError: the bundle cannot be read.
         CommandError: a device has no cost models.
     """
     devices = {request.topology.device.name: request.topology.device for request in requests}
-    problems = [_costs(bundle, device)[1] for device in devices.values()]
-    if bundle is not None and all(problems):
-        raise BundleDeviceError(f"--bundle: {bundle}: {problems[0]}; hint: ask for its device by --device-type")
-    planned = partial(_planned, bundle=bundle)
+    given = None if bundle is None else bundle_at(bundle)
+    is_for_all = given is not None and all(given.device_problem(device) is not None for device in devices.values())
+    for device in devices.values():
+        _costs(bundle, device, is_for_all=is_for_all)  # what lacks cost models is named before anything is planned
+    planned = partial(_planned, bundle=bundle, is_for_all=is_for_all)
     if len(requests) <= FEW:
         for place, request in enumerate(requests):
             yield place, planned(request, prices.get(request.topology.device.name))
@@ -192,20 +194,21 @@ def planned_counts(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _planned(request: PlanRequest, price_per_hour: float | None, *, bundle: Path | None) -> DeviceCount:
-    costs, _ = _costs(bundle, request.topology.device)
+def _planned(
+    request: PlanRequest, price_per_hour: float | None, *, bundle: Path | None, is_for_all: bool
+) -> DeviceCount:
+    costs = _costs(bundle, request.topology.device, is_for_all=is_for_all)
     return at_device_count(request, search=partial(plan, bundle=costs), price_per_hour=price_per_hour)
 
 
 @lru_cache(maxsize=8)
-def _costs(bundle: Path | None, device: DeviceType) -> tuple[CostBundle, str | None]:
-    """Return the cost models of a device, and why the given ones are not of it, if they are not."""
+def _costs(bundle: Path | None, device: DeviceType, *, is_for_all: bool) -> CostBundle:
+    """Return the cost models of a device: the given ones where they are of it or for all, else the bundled ones."""
     given = None if bundle is None else bundle_at(bundle)
-    problem = None if given is None else given.device_problem(device)
-    if given is not None and problem is None:
-        return given, None
+    if given is not None and (is_for_all or given.device_problem(device) is None):
+        return given
     try:
-        return bundled_bundle(device.name), problem
+        return bundled_bundle(device.name)
     except BundleNotFoundError as error:
         raise CommandError(
             f"--device-type: {device.name} has no bundled cost models; hint: leave it out, or give its own by --bundle"

@@ -71,6 +71,15 @@ def test_a_job_keeps_the_samples_of_all_its_devices(tmp_path: Path, neuroshard: 
     assert "1 devices" not in text.out
 
 
+def test_cost_models_of_another_device_are_taken_with_a_warning(neuroshard: Any) -> None:
+    """As `neuroshard plan` takes them, where none of the kinds that are asked for is theirs."""
+    kind = ("--device-type", "b200-180gb", "--set", "spec.experimental.planner.workBudget=100")
+    found = neuroshard("estimate", "criteo-kaggle", "--devices", "1", *kind, "--bundle", "a100-80gb")
+
+    assert (found.code, found.err) == (0, "")
+    assert "warning     1 b200-180gb: topology.device: is 'NVIDIA-B200', the cost models of a100-80gb" in found.out
+
+
 def test_devices_without_room_are_told(neuroshard: Any) -> None:
     """Each with the reason; where no number has room, the exit code is that of a plan."""
     found = neuroshard("estimate", "criteo-1tb-uncapped", "--devices", "1", *KINDS)
@@ -100,7 +109,7 @@ def test_devices_without_room_are_told(neuroshard: Any) -> None:
             "--device-type: b200-180gb has no bundled cost",
         ),
         (("--bundle", "missing"), "missing"),
-        (("--bundle", "a100-80gb"), "--bundle: a100-80gb: "),
+        (("--device-type", "b200-180gb"), "--device-type: b200-180gb has no bundled cost"),
         (("--out", "missing/counts.html"), "missing"),
     ],
 )

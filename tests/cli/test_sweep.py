@@ -203,7 +203,6 @@ def test_variants_without_room_are_told(tmp_path: Path, neuroshard: Any) -> None
         ({"launchPolicy": "Manual"}, ("--run",), "spec.launchPolicy: is Manual, so that nothing trains by itself"),
         ({"suspend": True}, ("--run",), "spec.suspend: is true"),
         ({}, ("--device-type", "h100"), "--device-type: "),
-        ({}, ("--bundle", "a100-80gb"), "a100-80gb: "),
         ({}, ("--dense", "missing.json"), "missing.json"),
         (
             {},
