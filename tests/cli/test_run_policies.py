@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.job.status import Stage
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_cli.local.suspended import resumed_job
 from support import builders
 from support.cli.local_life import OWN, LocalLife, local_life
 from support.cli.local_runs import TRAINER, Runs, made_plan
@@ -119,13 +120,24 @@ def test_a_run_beyond_its_deadline_fails(process_runs: Runs) -> None:
     assert "runPolicy.activeDeadlineSeconds (1 s)" in result.err
 
 
-def test_a_suspended_job_is_not_run(runs: Runs) -> None:
-    """The field is named, and nothing was begun."""
-    result = runs.run(suspend=True)
+def test_a_suspended_job_waits_until_its_file_resumes_it(runs: Runs, capsys: pytest.CaptureFixture[str]) -> None:
+    """With what the file says then; one that is half written is waited for."""
+    path = runs.write(suspend=True)
+    texts = ["kind: [", path.read_text(), runs.write(launchPolicy="PlanOnly").read_text()]
+    runs.write(suspend=True)
+    waits: list[float] = []
 
-    assert result.code == ExitCode.INVALID_INPUT
-    assert "spec.suspend: is true" in result.err
-    assert not runs.run_dir.exists()
+    def wait(seconds: float) -> None:
+        path.write_text(texts[len(waits)])
+        waits.append(seconds)
+
+    found = resumed_job(path, wait=wait)
+
+    said = capsys.readouterr().err
+    assert len(waits) == len(texts)
+    assert (found.job.spec.suspend, found.job.spec.launch_policy) == (False, "PlanOnly")
+    assert f"suspended: spec.suspend is true; the run begins once {path} says false" in said
+    assert said.count("suspended: ") == 2
 
 
 def test_a_suspended_run_frees_the_machine_and_resumes(life: LocalLife) -> None:

@@ -31,9 +31,9 @@ def run(
 ) -> None:
     """Profile, plan, and train a job on this machine.
 
-    An interrupted run resumes where it stopped; finished stages are not repeated while their inputs are the same.
+    An interrupted run resumes where it stopped; finished stages are not repeated while their inputs are the same. A job
+    with spec.suspend waits until its file no longer says so.
     """
-    from neuroshard_api.job.job_file import read_job_file
     from neuroshard_api.job.training_job import LaunchPolicy
 
     from neuroshard_cli.local.directory import RunDirectory
@@ -45,8 +45,9 @@ def run(
     from neuroshard_cli.local.run_page import write_run_page
     from neuroshard_cli.local.stage_process import end_marked
     from neuroshard_cli.local.stage_runner import StageFailedError
+    from neuroshard_cli.local.suspended import resumed_job
 
-    found = read_job_file(file)
+    found = resumed_job(file)
     require_local(found.job, where=str(file))
     tables = found.tables()
     root = data_root(file, found.job.spec.data)
@@ -128,7 +129,7 @@ def require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path)
 
 
 def require_local(job: "DLRMTrainingJob", *, where: str) -> None:
-    """Raise CommandError for a job that one machine cannot run, or that is suspended."""
+    """Raise CommandError for a job that one machine cannot run, or that is suspended now."""
     nodes = job.spec.trainer.num_nodes
     if job.spec.suspend:
         raise CommandError(f"{where}: spec.suspend: is true, so that nothing runs; hint: set it to false")
