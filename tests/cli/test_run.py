@@ -325,13 +325,23 @@ def many_tables(count: int) -> list[dict[str, Any]]:
         ({"trainer": {"numNodes": 2}}, "spec.trainer.numNodes: is 2, this is one machine\nhint: set it to 1"),
         ({"planer": {}}, "spec.planer: is not a known key\nhint: did you mean planner"),
         ({"trainer": {"command": ["no-such-trainer"]}}, "could not be started: there is no 'no-such-trainer'"),
+        ({"trainer": {"command": ["/etc/passwd"]}}, "could not be started: '/etc/passwd': Permission denied"),
+        ({"trainer": {"command": ["/etc/passwd/x"]}}, "could not be started: '/etc/passwd/x': Not a directory"),
         (
             {"profiler": {"policy": "Never", "costModelRef": {"configMapName": "models"}}},
             "spec.profiler.costModelRef: names a place in a cluster\nhint: give the bundle's folder with --bundle",
         ),
         ({"profiler": BUNDLED | {"deviceType": "toaster"}}, "no built-in cost models for the device 'toaster'"),
     ],
-    ids=["several-nodes", "unknown-field", "no-program", "models-in-a-cluster", "unknown-device"],
+    ids=[
+        "several-nodes",
+        "unknown-field",
+        "no-program",
+        "no-permission",
+        "no-folder",
+        "models-in-a-cluster",
+        "unknown-device",
+    ],
 )
 def test_a_job_that_cannot_run_here_is_refused(runs: Runs, spec: dict[str, Any], problem: str) -> None:
     """The message names the field and what to do."""

@@ -8,6 +8,7 @@ the commands that are started. A command that is killed between any two writes g
 
 import contextlib
 import os
+import re
 import shlex
 import signal
 import time
@@ -77,6 +78,8 @@ if TYPE_CHECKING:
 
 STAGES = ("profile", "plan", "train")
 LOOK_EVERY_S = 0.1
+_CODE = re.compile(r"^ended with exit code \d+: ")
+"""Of a failure that decisions describe by its exit code."""
 APPROVAL = "run `neuroshard approve {folder}`"
 _LATE = {Reason.DEADLINE_EXCEEDED, Reason.NOT_RUNNING_IN_TIME}
 _WRONG_INPUT = {Reason.INVALID_INPUT, Reason.INVALID_TEMPLATE, Reason.WORLD_SIZE_MISMATCH, Reason.MODEL_MISMATCH}
@@ -446,7 +449,7 @@ class LocalRun:
         run = self._runs.pop(name)
         is_beside = name in self._beside
         self._beside.discard(name)
-        tail = "" if error is None else "\n".join([*error.tail, error.summary])
+        tail = "" if error is None else "\n".join([*error.tail, _CODE.sub("", error.summary)])
         code = ExitCode.OK if error is None else error.exit_status
         self._children.ended(name, code, tail, timed_out=error is not None and error.timed_out)
         self._changed = True
@@ -541,7 +544,7 @@ class LocalRun:
             hint = "hint: raise it, or give the command again: the run resumes, and its deadlines begin again"
             raise CommandError(f"{message}; {hint}", ExitCode.JOB_FAILED)
         if self._failure is not None:
-            if status.restarts:
+            if status.restarts or self.spec.failure_policy.rules:
                 self._view.say(f"train: {message}")
             raise self._failure
         raise CommandError(message, ExitCode.INVALID_INPUT if reason in _WRONG_INPUT else ExitCode.JOB_FAILED)

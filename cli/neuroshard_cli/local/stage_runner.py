@@ -136,9 +136,15 @@ class StageRunner:
                 within_s=work.within_s,
                 niceness=LOWEST_PRIORITY if work.is_beside else 0,
             )
-        except FileNotFoundError as error:
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.filename == str(self._directory.log(work.stage)):
+                raise
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            problem = (
+                f"there is no {command[0]!r}" if isinstance(error, FileNotFoundError) else f"{command[0]!r}: {reason}"
+            )
             raise StageFailedError(
-                f"the stage {work.stage} could not be started: there is no {command[0]!r}"
+                f"the stage {work.stage} could not be started: {problem}"
                 "; hint: correct the command in the job file, or add its folder to PATH"
             ) from error
 
