@@ -8,6 +8,7 @@ from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.records import CodecSample, ProfileRecord
 from neuroshard_api.documents.request import Constraints
+from neuroshard_api.documents.torchrec_plan import TorchRecPlan
 from neuroshard_costs.bundle import bundled_root
 from support.builders import bundle_manifest, hardware, job, job_data, request, table_set, topology
 from support.cli.searches import quick
@@ -44,7 +45,7 @@ def test_documents_of_all_commands_are_recognised(neuroshard: Any, tmp_path: Pat
     measured.write_text(hardware().to_json(), encoding="utf-8")
     result = neuroshard("validate", exported, measured)
 
-    assert result.out.splitlines() == [f"{exported}: ok (torchrec-sharding-plan/v1)", f"{measured}: ok (hardware/v1)"]
+    assert result.out.splitlines() == [f"{exported}: ok ({TorchRecPlan.schema_name})", f"{measured}: ok (hardware/v1)"]
 
 
 def test_every_problem_of_every_file_is_told(neuroshard: Any, tmp_path: Path) -> None:
