@@ -15,7 +15,7 @@ from neuroshard_planner.workload_store import read_workload
 from support.operator.operator_process import JOB, Story
 
 FOLDER = Path(__file__).parents[2] / "examples"
-EXAMPLES = [each for each in sorted(FOLDER.glob("0*.yaml")) if read_job_file(each).job.spec.plan_ref is None]
+EXAMPLES = [each for each in sorted(FOLDER.glob("*.yaml")) if read_job_file(each).job.spec.plan_ref is None]
 """Those that do not bring their plan."""
 
 
