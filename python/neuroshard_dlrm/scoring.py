@@ -51,10 +51,13 @@ def given_plan(path: Path, options: RequestOptions, *, ask: Ask) -> tuple[PlanRe
     """Return the request of a plan, and its shards. Raises CommandError, DocumentError, or MissingPackageError."""
     if path.name.endswith(".csv"):
         raise CommandError(f"{path}: is CSV, which a table set may be; hint: give the plan first, and then its tables")
-    raw = _document_data(path)
-    if raw is not None and not TorchRecPlan.is_named_by(raw):
-        return answered(GivenPlan.from_data(raw, where=str(path)), options, where=str(path))
-    return _torchrec_plan(path, None if raw is None else TorchRecPlan.from_data(raw, where=str(path)), ask)
+    if not _is_document(path):
+        return _torchrec_plan(path, None, ask)
+    is_named = path.suffix.lower() in DOCUMENT_SUFFIXES
+    raw = read_data(path) if is_named else parse_data(read_text(path), where=str(path), is_json=True)
+    if TorchRecPlan.is_named_by(raw):
+        return _torchrec_plan(path, TorchRecPlan.from_data(raw, where=str(path)), ask)
+    return answered(GivenPlan.from_data(raw, where=str(path)), options, where=str(path))
 
 
 def answered(plan: GivenPlan, options: RequestOptions, *, where: str) -> tuple[PlanRequest, tuple[TablePlacement, ...]]:
@@ -68,15 +71,14 @@ def answered(plan: GivenPlan, options: RequestOptions, *, where: str) -> tuple[P
     return plan.resolved, plan.tables
 
 
-def _document_data(path: Path) -> object | None:
-    """Return the data of a document, by the file's name or its first character. None: a pickle."""
-    if path.suffix in DOCUMENT_SUFFIXES:
-        return read_data(path)
+def _is_document(path: Path) -> bool:
+    """Return whether a file is a document, by its name or its first character, and not a pickle."""
+    if path.suffix.lower() in DOCUMENT_SUFFIXES:
+        return True
     if not path.is_file():
-        return None
+        return False
     with path.open("rb") as file:
-        is_json = file.read(FIRST_BYTES).lstrip().startswith(b"{")
-    return parse_data(read_text(path), where=str(path), is_json=True) if is_json else None
+        return file.read(FIRST_BYTES).lstrip().startswith(b"{")
 
 
 def _torchrec_plan(

@@ -155,3 +155,16 @@ def test_a_file_that_is_no_plan_is_named(neuroshard: Any, tmp_path: Path) -> Non
     assert (result.code, result.out) == (2, "")
     assert str(path) in result.err
     assert "plan/v3" in result.err
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "found"),
+    [("empty.yaml", "", "found nothing"), ("job.YAML", "kind: DLRMTrainingJob", "is a DLRMTrainingJob")],
+)
+def test_a_document_is_no_pickle(neuroshard: Any, tmp_path: Path, name: str, text: str, found: str) -> None:
+    """By its name, whatever is in it."""
+    (tmp_path / name).write_text(text)
+    result = neuroshard("score", tmp_path / name)
+
+    assert (result.code, result.out) == (2, "")
+    assert found in result.err
