@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from neuroshard_api.documents.dense_profile import DenseMatrices, DenseProfile
-from neuroshard_api.documents.document import COMPRESSED_SUFFIX, read_data, validated
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_data, validated
 from neuroshard_api.documents.foreign_tables import table_set_of_data
+from neuroshard_api.documents.kinds import is_resource
 from neuroshard_api.documents.plan import GivenPlan, any_plan
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
@@ -31,7 +32,7 @@ from neuroshard_api.job.variants import with_variants
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import say
 from neuroshard_api.process.missing_package import install_hint
-from neuroshard_planner.workload_store import read_workload
+from neuroshard_planner.workload_store import read_workload, workload_names
 
 from neuroshard_dlrm.devices import build_topology, described_devices
 from neuroshard_dlrm.module_tables import read_module, with_managed_collision, with_module_limits, without_optimizers
@@ -68,8 +69,6 @@ _OF_DENSE = (
     "spec.experimental.communication.dense",
 )
 _DATA_TYPES = "spec.planner.dataTypes"
-_OF_JOBS = frozenset({"tables", "devices", "device_type", "bundle", "dense", "batch_size", "set"})
-"""Options that hold for a job too: its devices may be elsewhere, and a command with torch counts its dense part."""
 _PRODUCT_LABEL = "nvidia.com/gpu.product"
 """Label of nodes with the product name of their GPUs."""
 
@@ -101,8 +100,11 @@ def read_document(name_or_path: str) -> DocumentSource:
     """Read a source as `read_source` does, but for modules."""
     path = Path(name_or_path)
     plain = Path(path.name.removesuffix(COMPRESSED_SUFFIX))
-    if not (plain.suffix or len(path.parts) > 1 or path.is_file()):
+    is_workload = name_or_path in workload_names() and not path.is_file()
+    if is_workload or not (plain.suffix or len(path.parts) > 1 or path.exists()):
         return read_workload(name_or_path)
+    if path.is_dir():
+        raise DocumentError(name_or_path, ["is a folder; hint: give a file of it, such as its plan.json"])
     if is_job_file(path):
         return read_job_file(path)
     if plain.suffix.lower() not in SUFFIXES or plain.suffix.lower() == ".csv":
@@ -116,8 +118,8 @@ def source_of(raw: object, *, where: str) -> DocumentSource:
         return PlanRequest.from_data(raw, where=where)
     if GivenPlan.is_named_by(raw):
         return any_plan(raw, where=where).request
-    if isinstance(raw, dict) and "apiVersion" in raw:
-        return JobFile(path=Path(where), job=DLRMTrainingJob.from_data(raw, where=where), document=raw)
+    if is_resource(raw):
+        return JobFile.of(raw, path=Path(where))
     return table_set_of_data(raw, where=where, name=Path(where).name.split(".")[0])
 
 

@@ -15,6 +15,7 @@ from neuroshard_api.documents.document import (
     validated,
     validated_without_unknown,
 )
+from neuroshard_api.documents.kinds import USES
 from neuroshard_api.documents.request import Constraints
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
@@ -404,3 +405,26 @@ def test_csv_in_the_place_of_a_document_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(DocumentError, match=r"shop\.csv: is CSV, .* expected .*constraints/v1.*; hint: use `neurosh"):
         Constraints.read(file)
+
+
+def test_several_documents_in_the_place_of_one_are_named(tmp_path: Path) -> None:
+    """A job with its ConfigMap, as `neuroshard init` writes it, is not broken YAML."""
+    file = tmp_path / "job.yaml"
+    file.write_text("kind: DLRMTrainingJob\n---\nkind: ConfigMap\n")
+
+    with pytest.raises(DocumentError) as caught:
+        Constraints.read(file)
+
+    use = "use `neuroshard plan` or `neuroshard run`"
+    assert caught.value.problems == [f"holds DLRMTrainingJob, ConfigMap, expected one document; hint: {use}"]
+
+
+def test_a_job_without_its_kind_is_not_a_document_without_its_version() -> None:
+    """To add a version would lead to the next error."""
+    with pytest.raises(DocumentError, match=r"is a DLRMTrainingJob, expected 'constraints/v1'; hint: use `neuroshard"):
+        Constraints.from_data({"metadata": {"name": "shop"}, "spec": {}})
+
+
+def test_each_kind_with_a_use_is_one() -> None:
+    """The remedy for a document in the place of another is found by its schema_version."""
+    assert set(USES) <= {document.schema_name.partition("/")[0] for document in DOCUMENTS}

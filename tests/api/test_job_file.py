@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.job.job_file import read_job_file
+from neuroshard_api.job.job_file import is_job_file, read_job_file
 from support import builders
 
 CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
@@ -57,13 +57,20 @@ def test_tables_of_a_config_map_stand_in_the_same_file(tmp_path: Path, fields: d
 @pytest.mark.parametrize(
     ("documents", "problem"),
     [
-        ((), "holds 0 documents that may be a DLRMTrainingJob; hint: leave exactly one"),
-        ((builders.job_data(), builders.job_data()), "holds 2 documents that may be a DLRMTrainingJob"),
-        (({"kind": "Job"},), "apiVersion: is missing"),
+        ((), "holds nothing, expected one DLRMTrainingJob, and ConfigMaps that it names; hint: keep other"),
+        ((config_map(),), "holds ConfigMap, expected one DLRMTrainingJob"),
+        ((builders.job_data(), builders.job_data()), "holds DLRMTrainingJob, DLRMTrainingJob, expected one"),
+        (({"kind": "Namespace"}, builders.job_data()), "holds Namespace, DLRMTrainingJob, expected one"),
+        (({"kind": "Job"},), "is a Job, expected a DLRMTrainingJob; hint: "),
+        (
+            ({"apiVersion": "v1", "kind": "List", "items": []},),
+            "is a List, expected a DLRMTrainingJob; hint: write one",
+        ),
+        (({"spec": {}},), "apiVersion: is missing; kind: is missing; hint: add `apiVersion: "),
         ((builders.job_data(planer={}),), "spec.planer: is not a known key; hint: did you mean planner"),
         (("just text",), "must hold a DLRMTrainingJob, found a str"),
     ],
-    ids=["empty", "two-jobs", "no-job", "unknown-field", "text"],
+    ids=["empty", "no-job", "two-jobs", "namespace", "other", "list", "part", "unknown-field", "text"],
 )
 def test_a_file_without_one_good_job_is_refused(tmp_path: Path, documents: tuple[object, ...], problem: str) -> None:
     """The message names the file and the field."""
@@ -73,6 +80,21 @@ def test_a_file_without_one_good_job_is_refused(tmp_path: Path, documents: tuple
         read_job_file(path)
 
     assert str(caught.value).startswith(f"{path}: {problem}")
+
+
+def test_a_status_is_passed_over(tmp_path: Path) -> None:
+    """That of another release, as `kubectl get -o yaml` writes it, keeps nobody from planning the job."""
+    data = builders.job_data("mine") | {"status": {"newer": 1}}
+
+    found = read_job_file(written(tmp_path / "job.yaml", data))
+
+    assert found.job == builders.job("mine")
+    assert found.document == builders.job_data("mine")
+
+
+def test_a_job_needs_no_suffix(tmp_path: Path) -> None:
+    """Its keys tell what it is."""
+    assert is_job_file(written(tmp_path / "job", builders.job_data()))
 
 
 def test_broken_yaml_names_the_line(tmp_path: Path) -> None:

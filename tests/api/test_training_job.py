@@ -68,7 +68,13 @@ def test_the_nearest_field_is_named(spec: dict[str, Any], hint: str) -> None:
     [
         (None, "must hold a DLRMTrainingJob, found nothing; hint: is this another kind of document?"),
         ([], "must hold a DLRMTrainingJob, found a list; hint: is this another kind of document?"),
-        ({}, "apiVersion: is missing; hint: add `apiVersion: training.neuroshard.dev/v1alpha1`"),
+        (
+            {},
+            (
+                "apiVersion: is missing; kind: is missing; hint: add `apiVersion: training.neuroshard.dev/v1alpha1`"
+                "; hint: add `kind: DLRMTrainingJob`"
+            ),
+        ),
         (
             builders.job_data() | {"apiVersion": "v1"},
             "apiVersion: is 'v1', expected 'training.neuroshard.dev/v1alpha1'",

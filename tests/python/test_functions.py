@@ -203,10 +203,11 @@ def test_torchrecs_planner_is_limited_in_the_main_thread_alone() -> None:
         (lambda: ns.plan(ROWS, devices=17, device="h100-80gb"), ns.InputError, "^devices: 17 do not fill 3"),
         (lambda: ns.plan(3), ns.InputError, "^source: is an object of the type int"),
         (lambda: ns.plan("nothing.csv", **DEVICES), ns.DocumentError, "nothing.csv: does not exist"),
+        (lambda: ns.plan("/", **DEVICES), ns.DocumentError, "^/: is a folder; hint: give a file of it"),
         (lambda: ns.plan("criteo-kagle", **DEVICES), ns.ExpectedError, "did you mean criteo-kaggle"),
         (lambda: ns.plan([{"name": "a"}], **DEVICES), ns.DocumentError, "tables.0..num_embeddings: is missing"),
         (lambda: ns.plan(pd.DataFrame([{"name": "a"}]), **DEVICES), ns.DocumentError, "column num_embeddings"),
-        (lambda: ns.plan({"kind": "Pod"}, **DEVICES), ns.DocumentError, "schema_version: is missing"),
+        (lambda: ns.plan({"kind": "Pod"}, **DEVICES), ns.DocumentError, "is a Pod, expected a DLRMTrainingJob"),
         (
             lambda: ns.plan(JOB, device="h100-80gb", set={"spec.planner.sed": 3}),
             ns.InputError,

@@ -19,7 +19,7 @@ from pydantic_core import CoreSchema, SchemaValidator
 
 from neuroshard_api.documents.docstrings import attribute_docstrings
 from neuroshard_api.documents.field_names import field_names, models_at, nearest
-from neuroshard_api.documents.kinds import problem_of_resource, problem_of_text, use_of
+from neuroshard_api.documents.kinds import problem_of_resource, problem_of_several, problem_of_text, use_of
 from neuroshard_api.process.errors import ExpectedError
 from neuroshard_api.process.hints import in_one_line
 
@@ -123,7 +123,7 @@ class Document(Value):
         if not isinstance(raw, dict):
             expected = f"a mapping with schema_version {cls.schema_name!r}"
             raise DocumentError(where, [problem_of_text(raw, where=where, expected=expected)])
-        problem = problem_of_resource(raw, expected=cls.schema_name)
+        problem = problem_of_resource(raw, expected=repr(cls.schema_name))
         if problem is not None:
             raise DocumentError(where, [problem])
         version = raw.get("schema_version")
@@ -290,14 +290,13 @@ def decoded(content: bytes, *, where: str) -> str:
 
 def parse_data(text: str, *, where: str, is_json: bool) -> object:
     """Return the plain data in JSON or YAML text. Raises DocumentError with line and column."""
-    with _readable(where):
-        if is_json:
+    if is_json:
+        with _readable(where):
             return json.loads(text, object_pairs_hook=_unique_keys)
-        count_values(text, is_json=False)
-        data = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
-        if _expanded_values(data, {}) > MAX_EXPANDED_VALUES:
-            raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; hint: write them out")
-        return data
+    documents = parse_manifests(text, where=where)
+    if len(documents) > 1:
+        raise DocumentError(where, [problem_of_several(documents)])
+    return documents[0] if documents else None
 
 
 def count_values(text: str, *, is_json: bool) -> tuple[int, int]:
@@ -342,7 +341,10 @@ def parse_manifests(text: str, *, where: str) -> list[object]:
     """
     with _readable(where):
         count_values(text, is_json=False)
-        return [data for data in yaml.load_all(text, Loader=_Loader) if data is not None]
+        documents = [data for data in yaml.load_all(text, Loader=_Loader) if data is not None]
+        if _expanded_values(documents, {}) > MAX_EXPANDED_VALUES:
+            raise ValueError(f"its aliases expand to more than {MAX_EXPANDED_VALUES:,} values; hint: write them out")
+        return documents
 
 
 @contextmanager

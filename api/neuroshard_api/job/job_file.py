@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, parse_data, parse_manifests, read_text
+from neuroshard_api.documents.kinds import kinds_of
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.feature_columns import require_feature_columns
@@ -26,6 +27,19 @@ class JobFile:
     """The job in the file's own words, as plain data."""
     config_maps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """ConfigMaps by name, as plain data."""
+
+    @classmethod
+    def of(cls, raw: object, *, path: Path, config_maps: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
+        """Return plain data as the job of a file, without a status, of which nothing is planned. Raises DocumentError.
+
+        Args:
+            raw: the job.
+            path: of the file, for errors; tables of other files begin in its folder.
+            config_maps: those next to the job. If unset: none.
+        """
+        document = {key: value for key, value in raw.items() if key != "status"} if isinstance(raw, dict) else {}
+        job = DLRMTrainingJob.from_data(document or raw, where=str(path))
+        return cls(path=path, job=job, document=document, config_maps=config_maps or {})
 
     @property
     def has_tables(self) -> bool:
@@ -82,7 +96,7 @@ _MANIFEST = re.compile(r"^(apiVersion|kind)\s*:", re.MULTILINE)
 def is_job_file(path: Path) -> bool:
     """Return whether a file holds resources of Kubernetes, by its name and its keys. Raises DocumentError."""
     suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
-    if suffix not in {".yaml", ".yml", ".json"} or not path.is_file():
+    if suffix not in {".yaml", ".yml", ".json", ""} or not path.is_file():
         return False
     text = read_text(path)
     if suffix != ".json":
@@ -97,13 +111,13 @@ def read_job_file(path: Path) -> JobFile:
     documents = parse_manifests(read_text(path), where=where)
     jobs: list[Any] = [data for data in documents if not isinstance(data, dict) or data.get("kind") != "ConfigMap"]
     if len(jobs) != 1:
-        raise DocumentError(where, [f"holds {len(jobs)} documents that may be a {KIND}; hint: leave exactly one"])
+        found = ", ".join(kinds_of(documents)) or "nothing"
+        expected = f"expected one {KIND}, and ConfigMaps that it names"
+        hint = "hint: keep other resources in files of their own"
+        raise DocumentError(where, [f"holds {found}, {expected}; {hint}"])
     config_maps = {
         str((data.get("metadata") or {}).get("name")): data
         for data in documents
         if isinstance(data, dict) and data.get("kind") == "ConfigMap"
     }
-    [document] = jobs
-    job = DLRMTrainingJob.from_data(document, where=where)
-    assert isinstance(document, dict), "from_data has checked it"
-    return JobFile(path=path, job=job, document=document, config_maps=config_maps)
+    return JobFile.of(jobs[0], path=path, config_maps=config_maps)

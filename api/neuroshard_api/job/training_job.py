@@ -19,7 +19,7 @@ from neuroshard_api.documents.document import (
     validated,
     validated_without_unknown,
 )
-from neuroshard_api.documents.kinds import problem_of_document, problem_of_text
+from neuroshard_api.documents.kinds import problem_of_document, problem_of_resource, problem_of_text
 from neuroshard_api.job.communication import CommunicationPolicy, NarrowTypes
 from neuroshard_api.job.dense import ParallelismPolicy, dense_choices
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, sentence, without_echoes
@@ -533,9 +533,16 @@ def _of_this_kind(raw: object, where: str) -> dict[str, object]:
     problem = problem_of_document(raw)
     if problem is not None:
         raise DocumentError(where, [problem])
-    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
-        if key not in raw:
-            raise DocumentError(where, [f"{key}: is missing; hint: add `{key}: {expected}`"])
-        if raw[key] != expected:
-            raise DocumentError(where, [f"{key}: is {raw[key]!r}, expected {expected!r}"])
+    expected = {"apiVersion": API_VERSION, "kind": KIND}
+    if raw.get("kind", KIND) != KIND and not str(raw.get("apiVersion")).startswith(f"{GROUP}/"):
+        raise DocumentError(where, [str(problem_of_resource(raw, expected=f"a {KIND}"))])
+    problems = [
+        f"{key}: is missing; hint: add `{key}: {value}`"
+        if key not in raw
+        else f"{key}: is {raw[key]!r}, expected {value!r}"
+        for key, value in expected.items()
+        if raw.get(key) != value
+    ]
+    if problems:
+        raise DocumentError(where, problems)
     return raw
