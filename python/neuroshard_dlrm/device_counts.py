@@ -140,11 +140,16 @@ def requests_on(
             f"--devices: plans at most {MOST_POINTS} numbers and kinds (found {len(device_types) * len(counts)})"
             "; hint: give fewer"
         )
-    options = replace(options, set={path: value for path, value in options.set.items() if path != _BATCH_SIZE})
+    is_set = _BATCH_SIZE in options.set
     return [
         request_of(
             source,
-            replace(options, devices=count, device_type=name, batch_size=batch.on(count)),
+            replace(
+                options,
+                devices=count,
+                device_type=name,
+                batch_size=options.batch_size if is_set else batch.on(count),
+            ),
             algorithm=None,
             with_dense_of_jobs=True,
         )

@@ -80,6 +80,19 @@ def test_cost_models_of_another_device_are_taken_with_a_warning(neuroshard: Any)
     assert "warning     1 b200-180gb: topology.device: is 'NVIDIA-B200', the cost models of a100-80gb" in found.out
 
 
+def test_the_batch_size_of_a_setting_is_kept(table_file: Path, neuroshard: Any) -> None:
+    """On every number of devices."""
+    asked = ("estimate", table_file, "--devices", "1,2", *KINDS, "--json")
+    size = ("--set", "spec.model.batchSizePerDevice")
+
+    found = json.loads(neuroshard(*asked, size[0], f"{size[1]}=512").out)
+    wrong = neuroshard(*asked, size[0], f"{size[1]}=many")
+
+    assert [each["samples_per_device"] for each in found["points"]] == [512, 512]
+    assert wrong.code == 2
+    assert "spec.model.batchSizePerDevice: " in wrong.err
+
+
 def test_devices_without_room_are_told(neuroshard: Any) -> None:
     """Each with the reason; where no number has room, the exit code is that of a plan."""
     found = neuroshard("estimate", "criteo-1tb-uncapped", "--devices", "1", *KINDS)
