@@ -74,7 +74,7 @@ def test_a_runs_folder_becomes_a_page_of_what_was_measured(neuroshard: Any, tmp_
     assert (found.code, found.err) == (0, "")
     for text in (
         "70.5",
-        "most of it is forward exchange and wait",
+        "s forward exchange: 71.500 ms",
         "0.5236",
         "0.7801",
         "1,234",

@@ -28,7 +28,7 @@ def cost(kind: type[Costs], microseconds: int) -> Costs:
 def shown(
     percent: int,
     *,
-    difference: str | None = None,
+    differences: tuple[str, ...] = (),
     late_ranks: str | None = None,
     progress: TrainingProgress | None = None,
     width: int = 200,
@@ -44,7 +44,7 @@ def shown(
         progress=progress,
         load_average=13.4,
         other_processors=1.25,
-        difference=difference,
+        differences=differences,
         late_ranks=late_ranks,
     )
     return printed(result, width=width)
@@ -85,6 +85,27 @@ def test_a_machine_that_was_slower_has_a_prediction_of_its_own() -> None:
     assert json.loads(result_json(result))["predictedAsSlow"]["totalMicroseconds"] == 1700
 
 
+def test_a_trial_is_what_errors_are_of() -> None:
+    """The error of the cost models alone is below the table."""
+    result = RunResult(
+        job="test",
+        num_devices=1,
+        predicted=cost(PredictedCost, 1000),
+        baseline=None,
+        tried=cost(MeasuredCost, 1500),
+        measured=cost(MeasuredCost, 1650).model_copy(update={"dense_microseconds": 100}),
+        error_percent=65,
+        progress=None,
+    )
+
+    lines = [" ".join(line.split()) for line in printed(result).splitlines()]
+
+    assert "predicted tried measured error" in lines
+    assert "total 1.000 1.500 1.650 +10 %" in lines
+    assert any("The cost models alone are +65 % off." in line for line in lines)
+    assert json.loads(result_json(result))["tried"]["totalMicroseconds"] == 1500
+
+
 @pytest.mark.parametrize(("percent", "is_shown"), [(59, True), (4, False)])
 def test_a_busy_machine_is_named_with_its_load(percent: int, *, is_shown: bool) -> None:
     """Next to the share of time that a worker waited for a processor."""
@@ -95,7 +116,7 @@ def test_a_busy_machine_is_named_with_its_load(percent: int, *, is_shown: bool) 
 
 def test_what_the_prediction_missed_and_who_came_late_are_named() -> None:
     """Each in one line."""
-    lines = shown(4, difference="Rank 1 measured more.", late_ranks="Rank 0 comes last.").splitlines()
+    lines = shown(4, differences=("Rank 1 measured more.",), late_ranks="Rank 0 comes last.").splitlines()
 
     assert {"Rank 1 measured more.", "Rank 0 comes last."} <= {line.strip() for line in lines}
 

@@ -18,7 +18,7 @@ from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 from support import builders
 from support.mounts import mounted
 from support.trainer.data_builders import npz_arrays
-from support.trainer.trained_runs import WHOLE, Run, progress, weights_hash
+from support.trainer.trained_runs import WHOLE, Run, progress, saved_steps, weights_hash
 from support.trainer.trainer_builders import TABLES, plan_of, write_plan
 
 
@@ -40,6 +40,18 @@ def test_a_run_leaves_its_documents(run: Run, tmp_path: Path) -> None:
     assert report.samples_per_second == pytest.approx(16 * 1000 / report.ranks[0].step_ms)
     assert (report.ranks[0].peak_memory_bytes or 0) > 2**20
     assert {name: len(shards) for name, shards in live.tables.items()} == {"user": 1, "item": 1, "country": 1}
+
+
+def test_a_trial_leaves_the_times_of_its_steps_alone(run: Run, tmp_path: Path) -> None:
+    """Of all but the warm-up; no checkpoint, no metrics, and no drift of so few steps."""
+    assert run("--trial-steps", "40", data={"numSamples": 4000}) == ExitCode.OK
+
+    folder = tmp_path / "run"
+    report = StepReport.read(folder / "step-report.json")
+    assert (report.first_step, report.num_steps) == (10, 30)
+    assert report.num_timed_steps >= 5
+    assert saved_steps(folder) == []
+    assert not [name for name in ("progress.json", "drift-report.json") if (folder / name).exists()]
 
 
 def test_a_table_of_means_is_trained_as_one(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> None:
 
             from neuroshard_trainer.job_file import read_job
             from neuroshard_trainer.ranks.tracing import TracedSteps
-            from neuroshard_trainer.run import RunPaths, train
+            from neuroshard_trainer.run import RunPaths, train, try_out
     except (ImportError, OSError) as error:
         raise missing_torchrec(error) from error
 
@@ -57,6 +57,9 @@ def _run(options: argparse.Namespace) -> None:
         ready_file=Path(ready_file) if ready_file and os.environ.get("LOCAL_RANK") == "0" else None,
         keeps_checkpoints=CHECKPOINTS_LOST_VARIABLE not in os.environ,
     )
+    if options.trial_steps is not None:
+        try_out(job, places, steps=options.trial_steps, device=options.device)
+        return
     steps = None if options.trace_steps is None else TracedSteps.parsed(options.trace_steps)
     train(job, places, device=options.device, metrics_port=options.metrics_port, traced_steps=steps)
 
@@ -85,6 +88,12 @@ def _parser() -> argparse.ArgumentParser:
         help="default: a GPU; the CPU where there is none, and neither the job nor the plan is for GPUs",
     )
     parser.add_argument("--metrics-port", type=int, help="port where rank 0 serves Prometheus; default: none")
+    parser.add_argument(
+        "--trial-steps",
+        type=int,
+        metavar="N",
+        help="take N steps, report their times in --run-dir, and save and evaluate nothing; default: train",
+    )
     parser.add_argument(
         "--trace-steps", metavar="FIRST:END", help="steps of which rank 0 writes a trace; default: none"
     )

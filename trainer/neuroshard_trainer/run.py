@@ -17,6 +17,7 @@ from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
 from neuroshard_api.job.training import TrainPipeline
 from neuroshard_api.job.training_job import DLRMTrainingJob
+from neuroshard_api.job.trial import WARM_UP_STEPS
 from neuroshard_api.job.variants import inline_tables, without_variants
 from neuroshard_api.process.errors import InputError
 from torch import nn
@@ -42,7 +43,7 @@ from neuroshard_trainer.dense.parallel import prove_dense
 from neuroshard_trainer.drift.watch import forget
 from neuroshard_trainer.files import storage_error, write_file
 from neuroshard_trainer.measure.prometheus import prometheus_writer
-from neuroshard_trainer.measure.step_reporter import StepReporter
+from neuroshard_trainer.measure.step_reporter import WINDOW_STEPS, StepReporter
 from neuroshard_trainer.measure.tensorboard import Show, show_nothing, tensorboard_writer
 from neuroshard_trainer.model.dlrm import TABLES_PATH
 from neuroshard_trainer.model.grouped_model import TableCollections, planned_model
@@ -142,6 +143,51 @@ def train(
         logger.info("done: %s", ", ".join(f"{name} {value:.4f}" for name, value in metrics.items()) or "no metrics")
 
 
+def try_out(job: DLRMTrainingJob, places: RunPaths, *, steps: int, device: DeviceChoice = "auto") -> None:
+    """Take some steps from the start, and leave a step report of all but the first. All ranks must call this.
+
+    Readers, model, and loop are those of the training; nothing is saved, evaluated, or watched.
+
+    Args:
+        job: what is trained.
+        places: files of the trial, in a run directory of its own.
+        steps: to take; fewer where the data end.
+        device: what to compute on.
+
+    Raises:
+        ExpectedError: of the kind that says what to do.
+    """
+    tried = trial_of(job, steps)
+    launched = Launched.from_environment()
+    inline = inline_tables(job)
+    tables = None if inline is None else inline.tables
+    plan = read_plan(places.plan_file, world_size=launched.world_size, tables=tables)
+    require_lasting_gradients(plan)
+    _make_folder(places.run_dir)
+    process = start_process(tried, plan, launched, device, nccl_log_folder=places.run_dir)
+    with lost_peers(lambda: "in the trial", trains=lambda: True), Heartbeat(lambda: "in the trial"):
+        set_up(tried, plan, places, process, window=max(1, steps - WARM_UP_STEPS)).try_out()
+
+
+def trial_of(job: DLRMTrainingJob, steps: int) -> DLRMTrainingJob:
+    """Return a job with the first steps of another one, and nothing between them but what guards its narrow types."""
+    spec = job.spec
+    training = spec.training.model_copy(
+        update={
+            "max_steps": min(steps, spec.training.max_steps or steps),
+            "eval_every_steps": steps + 1,
+            "log_every_steps": steps + 1,
+            "target_auc": None,
+            "tensorboard": False,
+        }
+    )
+    of_checkpoints = spec.experimental.checkpoint.model_copy(update={"resume_policy": ResumePolicy.NONE})
+    experimental = spec.experimental.model_copy(update={"checkpoint": of_checkpoints, "watch_drift": False})
+    checkpoint = spec.checkpoint.model_copy(update={"every_steps": None, "every_seconds": 0})
+    changed = {"training": training, "experimental": experimental, "checkpoint": checkpoint}
+    return job.model_copy(update={"spec": spec.model_copy(update=changed)})
+
+
 def set_up(
     job: DLRMTrainingJob,
     plan: GivenPlan,
@@ -150,8 +196,12 @@ def set_up(
     *,
     metrics_port: int | None = None,
     traced_steps: TracedSteps | None = None,
+    window: int = WINDOW_STEPS,
 ) -> TrainingLoop:
-    """Return the loop that trains a job (see `train`). All ranks must call this. Raises ExpectedError."""
+    """Return the loop that trains a job (see `train`). All ranks must call this. Raises ExpectedError.
+
+    ``window`` is the number of last steps that reports are of.
+    """
     spec = job.spec
     tables = plan.trained_tables
     if readers_of(job, process) and not process.is_server:
@@ -236,6 +286,7 @@ def set_up(
         codecs=codecs,
         first_step=schedule.first_step,
         metrics_port=metrics_port,
+        window=window,
     )
     show: Show = show_nothing
     if spec.training.tensorboard and process.is_first:
@@ -282,6 +333,7 @@ def _reporter(
     codecs: Codecs | None,
     first_step: int,
     metrics_port: int | None,
+    window: int,
 ) -> StepReporter | ServerReporter:
     """Return the reporter of this rank's steps."""
     experimental, report_file = job.spec.experimental, places.run_dir / STEP_REPORT_FILE
@@ -296,6 +348,7 @@ def _reporter(
         if metrics_port is None or not process.is_first
         else prometheus_writer(report_file, metrics_port),
         report_every=job.spec.training.log_every_steps,
+        window=window,
         first_step=first_step,
         group=process.group if process.trainers is None else process.trainers,
         replicated_optimizer=state.replicated_optimizer,

@@ -191,6 +191,12 @@ class TrainingLoop:
         self._progress.write(self.step)
         return self._progress.metrics
 
+    def try_out(self) -> None:
+        """Take all steps, and save and evaluate nothing. A signal ends this process at once. Raises as `run` does."""
+        vote = StepVote(self._process.group, clock=self._clock)
+        self._train(vote)
+        vote.close()
+
     def _train(self, vote: StepVote) -> None:
         self._trace.begin_step(self.step)
         for loss in self._losses():

@@ -159,6 +159,16 @@ def trainer_command(
     return [*(trainer.command or own), *trainer.args]
 
 
+def trial_command(command: Sequence[str], *, steps: int) -> list[str]:
+    """Return the command of NeuroShard's trainer that takes some steps, reports their times, and saves nothing.
+
+    Args:
+        command: of the training, with another run directory.
+        steps: to take.
+    """
+    return [*command, "--trial-steps", str(steps)]
+
+
 def torchrun_environment(
     job: DLRMTrainingJob,
     *,

@@ -291,13 +291,26 @@ def simulation_note(predicted: StepCostStatus, measured: StepCostStatus) -> str 
     )
 
 
-def dense_note(predicted: StepCostStatus, measured: StepCostStatus, *, as_slow: StepCostStatus | None = None) -> str:
-    """Return the dense part's time of both, and how far the measured one is above the predicted one.
+def dense_note(
+    predicted: StepCostStatus,
+    measured: StepCostStatus,
+    *,
+    as_slow: StepCostStatus | None = None,
+    tried: StepCostStatus | None = None,
+) -> str:
+    """Return the dense part's time of both, and how far the measured one is above the expected one.
 
-    ``as_slow`` is the prediction for a machine as slow as it was in training. If unset: it was as while profiled.
+    Args:
+        predicted: of the plan.
+        measured: of the training.
+        as_slow: the prediction for a machine as slow as it was in training. If unset: it was as while profiled.
+        tried: of a trial before the training, which is what is expected. If unset: the prediction is.
     """
     planned, found = predicted.dense_microseconds, measured.dense_microseconds
     parts = ["not predicted" if planned is None else f"{planned / 1000:.3f} ms predicted"]
+    if tried is not None and tried.dense_microseconds is not None:
+        planned = tried.dense_microseconds
+        parts.append(f"{planned / 1000:.3f} ms in the trial")
     parts.append("not measured" if found is None else f"{found / 1000:.3f} ms measured")
     is_bound = HostBoundPart.DENSE in host_bound_parts(measured)
     if planned and found is not None and is_same_device(predicted, measured) is not False and not is_bound:

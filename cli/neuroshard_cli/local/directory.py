@@ -30,6 +30,7 @@ class RunDirectory:
         job.json tables.json         what is run, as the stages read it
         profile/                     the profiler's: records/, bundle/, hardware.json
         request.json dense.json plan.json plan.html
+        trial/step-report.json       of steps under the plan before the training
         train/                       the trainer's: checkpoints/, progress.json, step-report.json
         logs/<stage>.log             what the stage's processes printed; train.1.log is of the attempt before restart 1
         state.json                   what is finished, and from which inputs
@@ -53,6 +54,7 @@ class RunDirectory:
         self.plan_file = self.path / "plan.json"
         self.plan_report = self.path / "plan.html"
         self.run_report = self.path / "run.html"
+        self.trial_dir = self.path / "trial"
         self.train_dir = self.path / "train"
         self.result_file = self.path / "result.json"
         self.candidate_file = self.path / "candidate.json"

@@ -8,6 +8,7 @@ from neuroshard_cli.shared.measured import Measured, measured_of
 if TYPE_CHECKING:
     from neuroshard_api.documents.hardware import Hardware
     from neuroshard_api.documents.progress import TrainingProgress
+    from neuroshard_api.documents.step_report import StepReport
 
 
 def measured_in(directory: RunDirectory) -> Measured:
@@ -21,6 +22,19 @@ def measured_in(directory: RunDirectory) -> Measured:
         where=str(directory.train_dir),
         plan_sha256=file_digest(directory.plan_file),
     )
+
+
+def trial_in(directory: RunDirectory) -> "StepReport | None":
+    """Return the step report of the trial of the plan in force. None: it had none, or none that can be read."""
+    from neuroshard_api.documents.document import DocumentError
+    from neuroshard_api.documents.step_report import StepReport
+    from neuroshard_api.job.stage_commands import STEP_REPORT_FILE
+
+    try:
+        found = StepReport.read(directory.trial_dir / STEP_REPORT_FILE)
+    except (DocumentError, OSError):
+        return None
+    return found if found.plan_sha256 == file_digest(directory.plan_file) else None
 
 
 def hardware_in(directory: RunDirectory) -> "Hardware | None":

@@ -77,6 +77,10 @@ class RunView:
         if self._console.is_terminal:
             self._live.stop()
 
+    def leave_out(self, stage: str) -> None:
+        """Show no line for a stage that this run does not have."""
+        self._lines.pop(stage, None)
+
     def begin(self, stage: str, note: str = "") -> None:
         """Show that a stage has begun."""
         self._set(stage, state="active", started_s=time.monotonic(), note=note)

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.local.measured import hardware_in, measured_in
+from neuroshard_cli.local.measured import hardware_in, measured_in, trial_in
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.plan import GivenPlan
     from neuroshard_api.documents.progress import TrainingProgress
-    from neuroshard_api.documents.step_report import StepReport
     from neuroshard_api.job.machine_speed import MachineSpeed
     from neuroshard_api.job.status import BestBaseline, MeasuredCost, StepCostStatus
     from neuroshard_api.job.step_cost import ComparedCollective
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-TOTAL_OFF_PERCENT = 25
-"""From there on a sentence says which part of which rank is off, and why."""
 _PARTS = ("compute", "forward all-to-all", "backward all-to-all", "total")
 _ALL_TO_ALLS = 2
 """Collectives of a plan by columns, of indices and of pooled embeddings: rows of the table name these two."""
@@ -36,13 +33,15 @@ class RunResult:
     baseline: "BestBaseline | None"
     measured: "MeasuredCost | None"
     error_percent: int | None
-    """How far measured is above predicted. None: nothing was measured, or not on what was predicted for, or the host
-    bound a part of it."""
+    """How far measured is above predicted by the cost models alone. None: nothing was measured, or not on what was
+    predicted for, or the host bound a part of it."""
     progress: "TrainingProgress | None"
     collectives: "tuple[ComparedCollective, ...]" = ()
     """Those that both a priced plan and the step report name."""
-    difference: str | None = None
-    """Sentence about the part that the prediction missed most. None: the total is as predicted, or not compared."""
+    tried: "MeasuredCost | None" = None
+    """Of the steps of a trial of the plan before the training. None: there was none."""
+    differences: tuple[str, ...] = ()
+    """A sentence about each part that took another time than in the trial, without one than predicted."""
     late_ranks: str | None = None
     """Sentence about ranks that come late to exchanges. None: there are none, or it is not known."""
     load_average: float | None = None
@@ -95,6 +94,7 @@ def result_of(
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.job.late_ranks import late_ranks_note
     from neuroshard_api.job.machine_speed import machine_speed
+    from neuroshard_api.job.off_parts import off_parts
     from neuroshard_api.job.step_cost import (
         baseline_cost,
         compared_collectives,
@@ -104,11 +104,14 @@ def result_of(
     )
 
     report, progress, drift = measured_in(directory)
+    trial, hardware = trial_in(directory), hardware_in(directory)
     predicted = predicted_cost(plan) if isinstance(plan, Plan) else None
     measured = None if report is None else measured_cost(report)
-    speed = None
-    if isinstance(plan, Plan) and report is not None:
-        speed = machine_speed(report, hardware_in(directory), source=plan.predicted.source)
+    speed, differences = None, ()
+    if isinstance(plan, Plan) and predicted is not None and report is not None:
+        speed = machine_speed(report, hardware, source=plan.predicted.source)
+        loop_ms = None if hardware is None else hardware.core_loop_ms
+        differences = off_parts(predicted, report, trial=trial, core_loop_ms=loop_ms)
     error = error_percent(predicted, measured) if predicted is not None and measured is not None else None
     return RunResult(
         job=name,
@@ -119,21 +122,14 @@ def result_of(
         error_percent=error,
         progress=progress,
         collectives=compared_collectives(plan, report) if isinstance(plan, Plan) and report is not None else (),
-        difference=None if error is None or abs(error) < TOTAL_OFF_PERCENT else _difference(plan, report),
+        tried=None if trial is None else measured_cost(trial),
+        differences=differences,
         load_average=load_average,
         other_processors=other_processors,
         late_ranks=None if report is None else late_ranks_note(report),
         drift=None if drift is None else drift.headline,
         speed=speed,
     )
-
-
-def _difference(plan: "GivenPlan", report: "StepReport | None") -> str | None:
-    from neuroshard_api.documents.plan import Plan
-    from neuroshard_report.html.run_page import difference_text, rank_parts
-
-    ranks = rank_parts(plan, report) if isinstance(plan, Plan) else ()
-    return difference_text(max(ranks, key=lambda each: each.measured_ms)) if ranks else None
 
 
 def result_json(result: RunResult) -> str:
@@ -151,6 +147,7 @@ def result_json(result: RunResult) -> str:
         "numDevices": result.num_devices,
         "predicted": plain(result.predicted),
         "baseline": plain(result.baseline),
+        "tried": plain(result.tried),
         "measured": plain(result.measured),
         "errorPercent": result.error_percent,
         "coreSlowdown": None if result.speed is None else round(result.speed.core_slowdown, 3),
@@ -162,7 +159,7 @@ def result_json(result: RunResult) -> str:
         ],
         "loadAverage": result.load_average,
         "otherProcessors": result.other_processors,
-        "difference": result.difference,
+        "differences": result.differences,
         "lateRanks": result.late_ranks,
         "drift": result.drift,
         "metrics": {} if result.progress is None else dict(result.progress.metrics),
@@ -175,12 +172,15 @@ def result_table(result: RunResult) -> "RenderableType":
     from neuroshard_report.terminal.tables import TextTable
     from rich.console import Group
 
-    predicted, here, measured, baseline = result.predicted, result.predicted_as_slow, result.measured, result.baseline
-    is_compared = predicted is not None and measured is not None and result.is_same_device
-    errors = _errors(predicted, measured) if predicted is not None and measured is not None and is_compared else []
+    predicted, tried, measured, baseline = result.predicted, result.tried, result.measured, result.baseline
+    here = result.predicted_as_slow if tried is None else None
+    expected = tried or predicted
+    is_compared = expected is not None and measured is not None and result.is_same_device
+    errors = _errors(expected, measured) if expected is not None and measured is not None and is_compared else []
     found = {
         "predicted": [] if predicted is None else _times(predicted),
         "as slow": [] if here is None else _times(here),
+        "tried": [] if tried is None else _times(tried),
         "measured": [] if measured is None else _times(measured),
         "error": errors if any(errors) else [],
         "baseline": [] if predicted is None or baseline is None else ["", "", "", _ms(baseline.total_microseconds)],
@@ -213,11 +213,7 @@ def _notes(result: RunResult) -> list[str]:
     if result.predicted is not None and result.measured is not None:
         simulated = simulation_note(result.predicted, result.measured)
         notes += [*filter(None, [simulated]), *measurement_notes(result.measured)]
-        if result.speed is not None:
-            here = result.predicted_as_slow
-            total = "" if here is None else _errors(here, result.measured)[-1]
-            off = f": the total is {total} from it" if total else ""
-            notes.append(f"{result.speed.text} The column `as slow` is the prediction for such a machine{off}.")
+        notes += _expectation_notes(result)
         if is_busy(result.measured) and result.load_average is not None:
             notes.append(_load_note(result.load_average, result.other_processors))
         notes += [
@@ -233,14 +229,14 @@ def _notes(result: RunResult) -> list[str]:
                 f"Expansion of repeats: {predicted_ms} ms predicted, {measured_ms} ms measured, in the totals."
             )
         if result.measured.dense_microseconds is not None:
-            notes.append(dense_note(result.predicted, result.measured, as_slow=result.predicted_as_slow))
-        whole = (result.predicted.step_microseconds, result.measured.step_microseconds)
-        if all(whole):
-            predicted_ms, measured_ms = map(_ms, whole)
-            notes.append(f"Whole step: {predicted_ms} ms predicted, {measured_ms} ms measured.")
-        notes += filter(
-            None, [result.difference, result.late_ranks, other_device_note(result.predicted, result.measured)]
-        )
+            as_slow = None if result.tried is not None else result.predicted_as_slow
+            notes.append(dense_note(result.predicted, result.measured, as_slow=as_slow, tried=result.tried))
+        whole = {"predicted": result.predicted, "in the trial": result.tried, "measured": result.measured}
+        steps = {name: cost.step_microseconds for name, cost in whole.items() if cost is not None}
+        if all(steps.values()):
+            notes.append(f"Whole step: {', '.join(f'{_ms(each)} ms {name}' for name, each in steps.items())}.")
+        other = other_device_note(result.predicted, result.measured)
+        notes += [*result.differences, *filter(None, [result.late_ranks, other])]
     if result.progress is not None:
         metrics = "".join(f", {name} {value:.4f}" for name, value in of_model(result.progress.metrics).items())
         notes.append(f"Trained {result.progress.step:,} steps{metrics}.")
@@ -250,6 +246,20 @@ def _notes(result: RunResult) -> list[str]:
     if result.drift is not None:
         notes.append(f"Drift: {result.drift}")
     return notes
+
+
+def _expectation_notes(result: RunResult) -> list[str]:
+    """Return the source of the column `tried` with the error of the prediction alone, or that of `as slow`."""
+    if result.tried is not None:
+        off = "" if result.error_percent is None else f" The cost models alone are {result.error_percent:+d} % off."
+        tried = "steps under this plan before the training, with its readers and ranks; `error` is of these times"
+        return [f"Tried: {tried}.{off}"]
+    if result.speed is None or result.measured is None:
+        return []
+    here = result.predicted_as_slow
+    total = "" if here is None else _errors(here, result.measured)[-1]
+    off = f": the total is {total} from it" if total else ""
+    return [f"{result.speed.text} The column `as slow` is the prediction for such a machine{off}."]
 
 
 def _load_note(load_average: float, other_processors: float | None) -> str:

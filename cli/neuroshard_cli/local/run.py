@@ -68,6 +68,7 @@ from neuroshard_cli.local.run_training import RunTraining
 from neuroshard_cli.local.stage_process import end_marked, stoppable
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
 from neuroshard_cli.local.stage_work import planner_work, profiler_work, worker_work
+from neuroshard_cli.local.trial import TRIAL, PlanTrial
 from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ if TYPE_CHECKING:
 
     from neuroshard_cli.local.result import RunResult
 
-STAGES = ("profile", "plan", "train")
+STAGES = ("profile", "plan", TRIAL, "train")
 LOOK_EVERY_S = 0.1
 _CODE = re.compile(r"^ended with exit code \d+: ")
 """Of a failure that decisions describe by its exit code."""
@@ -141,6 +142,7 @@ class LocalRun:
         self._kept = Kept(directory.path / "kept")
         self._runner = StageRunner(directory, view)
         self._training = RunTraining(directory, file.job, tables, self._data_dir)
+        self._trial: PlanTrial
         self._page = LivePage(directory)
         self._news = RunNews(directory, view)
         self._others: OtherWork | None = None
@@ -168,6 +170,8 @@ class LocalRun:
         """Whether people have seen where the cost models are from."""
         self._is_shown = False
         """Whether people have seen the plan."""
+        self._is_tried = False
+        """Whether this command has tried a plan."""
         self._is_planned = False
         """Whether this command has searched a plan."""
         self._paged: str | None = None
@@ -242,6 +246,10 @@ class LocalRun:
         if self._models is not None:
             self._has_profile = True
             self._view.end("profile", "reused", f"{self._models.folder}: {self._models.source}")
+        is_local = not text and self._models is None
+        self._trial = PlanTrial(self._directory, self._file.job, self._data_dir, is_local=is_local)
+        if not self._trial.is_wanted:
+            self._view.leave_out(TRIAL)
         weights = () if self._models is None else self._models.digests
         self._at_hand = AtHand(
             tables=with_variants(self._tables, self.spec.variants),
@@ -353,6 +361,8 @@ class LocalRun:
     def _do(self, action: Action, context: Context) -> bool:
         """Do an action; return whether something changed."""
         match action:
+            case Start(run=WorkersRun()) if self._is_tried_first():
+                return False
             case Start(run=WorkersRun() as run):
                 self._start_workers(run)
             case Start(run=PlannerRun()) if self._ends_with_profile:
@@ -417,6 +427,25 @@ class LocalRun:
             return self._models.bundle_dir
         return self._kept.folder(self._profile) / BUNDLE_FOLDER if self._profile in self._kept else None
 
+    def _is_tried_first(self) -> bool:
+        """Return whether the plan is being tried, which begins here where it is due; workers wait for the end."""
+        if TRIAL in self._runner.names:
+            return True
+        self._place_plan()
+        if self._others is not None or not self._trial.is_wanted:
+            return False
+        if self._training.is_finished or not self._trial.is_due:
+            if not self._is_tried:
+                self._view.end(TRIAL, "reused")
+            return False
+        self._view.begin(TRIAL, "steps as the training will take them")
+        self._runner.start(TRIAL, self._trial.work(self.plan_in_force()))
+        return True
+
+    def _end_trial(self, error: StageFailedError | None) -> None:
+        self._view.end(TRIAL, "done" if error is None else "failed", self._trial.ended(error))
+        self._is_tried = self._changed = True
+
     def _start_workers(self, run: WorkersRun) -> None:
         """Start an attempt, or find that the training was finished before."""
         self._place_plan()
@@ -446,6 +475,9 @@ class LocalRun:
 
     def _ended(self, name: str, error: StageFailedError | None) -> None:
         """Note how a process ended, and publish what it made."""
+        if name == TRIAL:
+            self._end_trial(error)
+            return
         run = self._runs.pop(name)
         is_beside = name in self._beside
         self._beside.discard(name)
@@ -485,6 +517,7 @@ class LocalRun:
         """Stop all processes as a suspended job does, then this one, until the user resumes the run."""
         self._is_suspended, stages = True, self._runner.stages
         self._pass()
+        self._runner.stop(TRIAL)
         self._is_suspended = self._is_asked_to_suspend = False
         for stage in stages or ("train",):
             self._view.note(stage, "suspended; `fg` resumes it")

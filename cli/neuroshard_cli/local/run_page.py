@@ -13,7 +13,7 @@ from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.local.directory import RunDirectory
-from neuroshard_cli.local.measured import hardware_in, measured_in
+from neuroshard_cli.local.measured import hardware_in, measured_in, trial_in
 from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ def run_page(directory: RunDirectory) -> str:
         drift=drift,
         stages=stages,
         hardware=hardware_in(directory),
+        trial=trial_in(directory),
         refresh_s=LIVE_SECONDS if is_under_way else None,
     )
 

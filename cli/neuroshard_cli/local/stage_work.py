@@ -15,6 +15,7 @@ from neuroshard_api.job.stage_commands import (
     profiler_command,
     torchrun_environment,
     trainer_command,
+    trial_command,
     worker_environment,
 )
 from neuroshard_api.process.failures import CommandError
@@ -80,26 +81,39 @@ def planner_work(
 
 def worker_work(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path, ready_file: Path) -> Work:
     """Return the command that trains. Raises CommandError where the job's port is in use."""
+    command, environment = _training(directory, job, data_dir, directory.train_dir)
+    return Work(stage=TRAIN, commands=[command], environment={**environment, READY_FILE_VARIABLE: str(ready_file)})
+
+
+def trial_work(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path, *, steps: int) -> Work:
+    """Return the command that takes some steps as the training will. Raises CommandError as `worker_work` does."""
+    command, environment = _training(directory, job, data_dir, directory.trial_dir)
+    return Work(stage="trial", commands=[trial_command(command, steps=steps)], environment=environment)
+
+
+def _training(
+    directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path, run_dir: Path
+) -> tuple[list[str], dict[str, str]]:
+    """Return the command of the job's trainer in a folder, and its environment."""
     rendezvous = job.spec.experimental.rendezvous
     port = rendezvous.port if "port" in rendezvous.model_fields_set else ANY_PORT
     if port != ANY_PORT:
         _require_free(port)
     places = {
         "plan_file": str(directory.plan_file),
-        "run_dir": str(directory.train_dir),
+        "run_dir": str(run_dir),
         "data_dir": str(data_dir),
     }
     command = trainer_command(job, job_file=str(directory.job_file), python=sys.executable, **places)
     environment = {
         **{each.name: each.value or "" for each in job.spec.trainer.env if each.value_from is None},
-        READY_FILE_VARIABLE: str(ready_file),
         **worker_environment(**places),
         **torchrun_environment(
             job, host="localhost", port=port, run_id=job.metadata.name, has_servers=_has_servers(directory, job)
         ),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}",
     }
-    return Work(stage=TRAIN, commands=[command], environment=environment)
+    return command, environment
 
 
 def _has_servers(directory: RunDirectory, job: "DLRMTrainingJob") -> bool:

@@ -8,10 +8,13 @@ from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import DeviceCost, Plan
 from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
 from neuroshard_api.documents.step_report import RankTimes, StepReport
-from neuroshard_api.job.late_ranks import SCARCE_SHARE, late_ranks_note
+from neuroshard_api.job.late_ranks import late_ranks_note
 from neuroshard_api.job.machine_speed import machine_speed, on_machine
+from neuroshard_api.job.off_parts import off_parts
+from neuroshard_api.job.status import StepCostStatus
 from neuroshard_api.job.step_cost import (
     PlannedTimes,
+    host_bound_parts,
     is_host_bound,
     is_same_device,
     measured_cost,
@@ -48,7 +51,6 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
 
 Measured, rows from host memory are in the compute that waits for them.
 """
-EXCHANGES = ("index exchange", "forward exchange and wait", "backward exchange")
 UNMEASURED = tuple(name for name, (_, _, measured) in PARTS.items() if not measured)
 COLORS = dict(zip(PARTS, ("c2", "c0", "c3", "c4", "c5", "c7", "c8"), strict=True))
 """Classes of the parts, as in the report of a plan."""
@@ -56,6 +58,7 @@ MAX_RANKS = 64
 """Ranks in the table; of more, those with the longest steps."""
 MICROSECONDS = 1000
 """In a millisecond."""
+NO_BREAK = "\N{NO-BREAK SPACE}"
 LEAST_MS = 0.0005
 """Less is shown as nothing."""
 
@@ -70,8 +73,8 @@ class RankParts:
     host_bound: tuple[str, ...]
     """Names of the parts that the host bound in most steps."""
     step_ms: float
-    processor_wait_share: float | None = None
-    """Of the time in which its process could run: waiting for a processor. None: not known."""
+    tried: Mapping[str, float] | None = None
+    """Of the trial of the plan. None: there was none."""
 
     @property
     def predicted_ms(self) -> float:
@@ -83,6 +86,21 @@ class RankParts:
         """Sum of the measured parts."""
         return sum(self.measured.values())
 
+    @property
+    def tried_ms(self) -> float:
+        """Sum of the parts in the trial; 0 without one."""
+        return sum((self.tried or {}).values())
+
+    @property
+    def expected(self) -> Mapping[str, float]:
+        """The parts that errors are of: those of the trial, without one the predicted ones."""
+        return self.predicted if self.tried is None else self.tried
+
+    @property
+    def expected_ms(self) -> float:
+        """Sum of the expected parts."""
+        return sum(self.expected.values())
+
 
 def render_run(
     plan: Plan,
@@ -92,6 +110,7 @@ def render_run(
     drift: DriftReport | None = None,
     stages: Sequence[StageSpan] = (),
     hardware: Hardware | None = None,
+    trial: StepReport | None = None,
     refresh_s: int | None = None,
 ) -> str:
     """Return the page of a run; what is not there yet is left out. Equal arguments give equal pages.
@@ -103,22 +122,27 @@ def render_run(
         drift: of the training under this plan.
         stages: of the run, with every attempt at them.
         hardware: of the profile that the plan's price is of. None: not known.
+        trial: of steps under the plan before the training. None: there was none.
         refresh_s: seconds after which a browser loads the page again. None: the run has ended.
     """
-    ranks = rank_parts(plan, steps)
+    ranks = rank_parts(plan, steps, trial)
     predicted, measured = predicted_cost(plan), None if steps is None else measured_cost(steps)
     notes: list[str] = []
+    differences: Sequence[str] = ()
     is_compared = False
     if measured is not None:
         compared = (simulation_note(predicted, measured), other_device_note(predicted, measured))
         notes = [*filter(None, compared), *measurement_notes(measured)]
         speed = None if steps is None else machine_speed(steps, hardware, source=plan.predicted.source)
-        if speed is not None:
+        if speed is not None and trial is None:
             as_slow = on_machine(predicted, speed).total_microseconds
             sentence = f" For such a machine, {format_ms(as_slow / MICROSECONDS)} ms are predicted." if as_slow else ""
             notes.append(f"{speed.text}{sentence}")
         notes += filter(None, [None if steps is None else late_ranks_note(steps)])
         is_compared = is_same_device(predicted, measured) is not False
+        if steps is not None:
+            loop_ms = None if hardware is None else hardware.core_loop_ms
+            differences = off_parts(predicted, steps, trial=trial, core_loop_ms=loop_ms)
     slowest = max(ranks, key=lambda each: each.measured_ms, default=None)
     shown = sorted(ranks, key=lambda each: -each.step_ms)[:MAX_RANKS]
     names = [
@@ -143,11 +167,13 @@ def render_run(
             metric_names=NAMES,
             unmeasured=UNMEASURED,
             parts=names,
+            others=[] if steps is None else _other_rows(predicted, steps, trial, is_compared=is_compared),
             colors=COLORS,
             ranks=sorted(shown, key=lambda each: each.rank),
             slowest=slowest,
-            longest_ms=max((max(each.predicted_ms, each.measured_ms) for each in ranks), default=0.0) or 1.0,
-            difference="" if slowest is None or not is_compared else difference_text(slowest),
+            longest_ms=max((max(each.predicted_ms, each.tried_ms, each.measured_ms) for each in ranks), default=0.0)
+            or 1.0,
+            differences=differences,
             notes=notes,
             error=error_text if is_compared else _no_error,
             sum_error=error_text if is_compared and not is_host_bound(measured) else _no_error,
@@ -155,36 +181,66 @@ def render_run(
     )
 
 
-def rank_parts(plan: Plan, steps: StepReport | None) -> Sequence[RankParts]:
+def _other_rows(
+    predicted: StepCostStatus, steps: StepReport, trial: StepReport | None, *, is_compared: bool
+) -> Sequence[tuple[str, float | None, float | None, float, str]]:
+    """Return predicted, tried, and measured times of what is not in the sum, and the error; None: not known."""
+    measured, tried = measured_cost(steps), None if trial is None else measured_cost(trial)
+    is_compared = is_compared and not host_bound_parts(measured)
+    rows = []
+    for name, field in (("dense part", "dense_microseconds"), ("whole step", "step_microseconds")):
+        first, second, last = (None if each is None else getattr(each, field) for each in (predicted, tried, measured))
+        if last is not None:
+            expected, found = (second if trial is not None else first) or 0, last / MICROSECONDS
+            error = error_text(expected / MICROSECONDS, found) if is_compared else ""
+            rows.append((f"{name}, slowest rank", _ms(first), _ms(second), found, error))
+    return rows
+
+
+def _ms(microseconds: int | None) -> float | None:
+    return None if microseconds is None else microseconds / MICROSECONDS
+
+
+def rank_parts(plan: Plan, steps: StepReport | None, trial: StepReport | None = None) -> Sequence[RankParts]:
     """Return predicted and measured parts of each rank; a rank of a group has the costs of its place in the group."""
     if steps is None:
         return ()
+    tried = {}
+    if trial is not None:
+        tried = {
+            times.rank: _measured_parts(times, planned)
+            for times, planned in zip(trial.ranks, planned_times(trial.ranks), strict=True)
+        }
     places = {rank: place for members in plan.groups for place, rank in enumerate(members)}
     return [
-        _parts(times, planned, plan.predicted.devices[places[times.rank]])
+        _parts(times, planned, plan.predicted.devices[places[times.rank]], tried.get(times.rank))
         for times, planned in zip(steps.ranks, planned_times(steps.ranks), strict=True)
         if times.rank in places
     ]
 
 
-def _parts(times: RankTimes, planned: PlannedTimes, cost: DeviceCost) -> RankParts:
-    bound = times.host_bound
+def _measured_parts(times: RankTimes, planned: PlannedTimes) -> dict[str, float]:
     without_waits = {
         "index exchange": planned.input_communication_ms,
         "forward exchange and wait": planned.forward_communication_ms,
         "backward exchange": planned.backward_communication_ms,
     }
+    return {**{name: _sum(times, fields) for name, (_, _, fields) in PARTS.items()}, **without_waits}
+
+
+def _parts(times: RankTimes, planned: PlannedTimes, cost: DeviceCost, tried: Mapping[str, float] | None) -> RankParts:
+    bound = times.host_bound
     return RankParts(
         rank=times.rank,
         predicted={name: _sum(cost, fields) for name, (_, fields, _) in PARTS.items()},
-        measured={**{name: _sum(times, fields) for name, (_, _, fields) in PARTS.items()}, **without_waits},
+        measured=_measured_parts(times, planned),
+        tried=tried,
         host_bound=tuple(
             name
             for name, (part, _, _) in PARTS.items()
             if bound is not None and name not in UNMEASURED and bound.binds(part)
         ),
         step_ms=times.step_ms,
-        processor_wait_share=times.processor_wait_share,
     )
 
 
@@ -197,26 +253,7 @@ def error_text(predicted_ms: float, measured_ms: float) -> str:
     if predicted_ms < LEAST_MS:
         return ""
     share = measured_ms / predicted_ms - 1
-    return f"{'+' if share >= 0 else '-'}{format_percent(abs(share))}"
-
-
-def difference_text(rank: RankParts) -> str:
-    """Return one sentence: the part that the prediction of a rank missed most, and its likely cause if one is known."""
-    measured = [name for name in PARTS if name not in UNMEASURED]
-    name = max(measured, key=lambda each: abs(rank.measured[each] - rank.predicted[each]))
-    off_ms, whole_ms = rank.measured[name] - rank.predicted[name], rank.measured_ms - rank.predicted_ms
-    text = (
-        f"Rank {rank.rank} measured {format_ms(abs(whole_ms))} ms {'more' if whole_ms >= 0 else 'less'} than predicted"
-        f"; most of it is {name}: {format_ms(abs(off_ms))} ms {'more' if off_ms >= 0 else 'less'}."
-    )
-    if name in rank.host_bound:
-        text += " The host launched its kernels later than the device could run them."
-    elif name in EXCHANGES and rank.predicted[name] < LEAST_MS:
-        text += " TorchRec also works around collectives that exchange nothing, which no plan predicts."
-    elif off_ms > 0 and (rank.processor_wait_share or 0.0) >= SCARCE_SHARE:
-        share = format_percent(rank.processor_wait_share or 0.0)
-        text += f" Most likely cause: its process waited for a processor for {share} of the time in which it could run."
-    return text
+    return f"{'+' if share >= 0 else '-'}{format_percent(abs(share))}".replace(" ", NO_BREAK)
 
 
 def _no_error(_predicted_ms: float, _measured_ms: float) -> str:
