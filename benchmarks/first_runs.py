@@ -1,12 +1,13 @@
-"""The runs that a newcomer starts first: predicted next to measured times, seconds, and other work.
+"""The runs that a newcomer starts first: whether they pass, predicted next to measured times, seconds, and other work.
 
-    python -m benchmarks.first_runs                            # each example once: five minutes on an idle machine
-    python -m benchmarks.first_runs demo sessions --times 2    # more of some
-    python -m benchmarks.first_runs --times 0                  # the result alone
+    python -m benchmarks.first_runs                       # each example once: five minutes on an idle machine
+    python -m benchmarks.first_runs demo --times 5        # more of some
+    python -m benchmarks.first_runs --busy-loops 8 --times 5 --kept busy.jsonl --minutes 15    # again till all are
+    python -m benchmarks.first_runs --times 0 --kept busy.jsonl                                # the result alone
 
-Each run measures, plans, and trains in a folder of its own. Its numbers are kept in build/first-runs.jsonl, and the
-result has all runs of the commit that is checked out, however many calls made them. A run counts as one on an idle
-machine where other programs used less than a tenth of a processor.
+Each run measures, plans, tries the plan, and trains in a folder of its own. What it came to is kept in a file, and the
+result has all runs of that file, however many calls made them: a call adds those that are missing. A run counts as one
+on an idle machine where other programs used less than a tenth of a processor.
 """
 
 import argparse
@@ -17,7 +18,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,16 +51,20 @@ IDLE_PROCESSORS = 0.1
 DEMO_SECONDS = 120
 """Aim for the demo on an idle machine."""
 TIMEOUT_SECONDS = 3600
+SHOWN_LINES = 3
+"""Last lines of a run in the result."""
 HEAD = """# First runs
 
-Machine: {machine}, {cores} cores. `demo` is what `make demo` runs after the installation, the others are the examples
-01-smallest and 09-sessions; each in a new folder, so that it measures this machine first. Times are those of the table
-that ends a run: of the rank that is slowest in the embedding part, and of the slowest rank for dense part and whole
-step. Other work is the processors that other programs used meanwhile, at most. Aims on an idle machine (other work
-below {idle}): total within {total} %, and each of compute, forward exchange, backward exchange, and dense part within
-{part} %. A machine that was slower than while it was profiled, since its readers and ranks share cores or cores became
-slower, has a second row: the error of what is predicted for a machine as slow, by waits and speeds that the run itself
-measured. It explains an error, and no aim is judged by it."""
+Machine: {machine}, {cores} cores. `demo` is what `make demo` runs after the installation, which is the example
+02-movielens; the others are the examples 01-smallest and 09-sessions. Each run is in a new folder, so that it measures
+this machine first. Next to a run, as many busy loops as its column says took what they got of the processors; other
+work is the processors that other programs used meanwhile, at most. A run passes if it ends with 0 and has trained.
+
+Times are those of the table that ends a run: of the rank that is slowest in the embedding part, and of the slowest rank
+for dense part and whole step. `tried` are the times of the steps that a run takes under its plan before the training,
+`predicted` those of the cost models alone. Aims on an idle machine (no busy loops, other work below {idle}): total
+within {total} %, and each of compute, forward exchange, backward exchange, and dense part within {part} %. Both rows of
+a run are held against them; what the run shows as its error is that of the tried times."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,7 @@ class Run:
 
     example: str
     commit: str
+    busy_loops: int
     exit_code: int
     seconds: float
     load: tuple[float, float]
@@ -75,66 +82,86 @@ class Run:
     """Used by other programs, at most. None: the system does not count it."""
     predicted: Mapping[str, int]
     """Microseconds by the name of a part; what has no time, or 0, is not in it."""
+    tried: Mapping[str, int]
     measured: Mapping[str, int]
     wait_percent: int | None
     """Of the time in which a worker could run: its wait for a processor."""
-    difference: str | None
-    """What the run says of its own error."""
-    as_slow: Mapping[str, int] = field(default_factory=dict)
-    """Predicted for a machine as slow as it was in training; empty where it was as while it was profiled."""
-    core_slowdown: float | None = None
-    """Time of a fixed loop in training over that in the profile. None: the machine was as while it was profiled."""
+    steps: int | None
+    """That the training took. None: it took none."""
+    differences: Sequence[str]
+    """What the run says of parts that took another time than in its trial."""
+    last_lines: Sequence[str]
+
+    @property
+    def has_passed(self) -> bool:
+        """Whether it succeeded, and trained."""
+        return not self.exit_code and bool(self.steps)
 
     @property
     def is_idle(self) -> bool:
         """Whether the machine did little else."""
-        return self.other_processors is not None and self.other_processors < IDLE_PROCESSORS
+        return not self.busy_loops and self.other_processors is not None and self.other_processors < IDLE_PROCESSORS
 
-    @property
-    def errors(self) -> dict[str, float]:
-        """Excess of measured over predicted in percent, of the parts that have both."""
-        return self._excess_over(self.predicted)
+    def errors(self, expected: Mapping[str, int]) -> dict[str, float]:
+        """Return the excess of measured over expected times in percent, of the parts that have both."""
+        both = expected.keys() & self.measured.keys()
+        return {name: 100 * (self.measured[name] / expected[name] - 1) for name in PARTS if name in both}
 
-    @property
-    def errors_as_slow(self) -> dict[str, float]:
-        """The same over the prediction for a machine as slow."""
-        return self._excess_over(self.as_slow)
-
-    @property
-    def is_within(self) -> bool:
-        """Whether the total and all parts meet their aims."""
+    def is_within(self, expected: Mapping[str, int]) -> bool:
+        """Return whether the total and all parts meet their aims."""
         limits = {"total": TOTAL_PERCENT, **dict.fromkeys(("compute", "forward", "backward", "dense"), PART_PERCENT)}
-        return "total" in self.errors and all(
-            abs(self.errors[name]) <= limit for name, limit in limits.items() if name in self.errors
-        )
-
-    def _excess_over(self, predicted: Mapping[str, int]) -> dict[str, float]:
-        both = predicted.keys() & self.measured.keys()
-        return {name: 100 * (self.measured[name] / predicted[name] - 1) for name in PARTS if name in both}
+        errors = self.errors(expected)
+        return "total" in errors and all(abs(errors[name]) <= limit for name, limit in limits.items() if name in errors)
 
 
 def main() -> None:
-    """Run, and write the result of all runs of this commit."""
+    """Run what is missing, and write the result of all runs that are kept."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("examples", nargs="*", metavar="EXAMPLE", help=", ".join(EXAMPLES))
-    parser.add_argument("--times", type=int, default=1, help="runs of each; default: 1")
+    parser.add_argument("--times", type=int, default=1, help="runs of each that are kept in the end; default: 1")
+    parser.add_argument("--busy-loops", type=int, default=0, help="processes that compute meanwhile; default: none")
+    parser.add_argument("--kept", type=Path, default=KEPT, help="file of the runs; default: build/first-runs.jsonl")
+    parser.add_argument("--minutes", type=float, help="begin no run after so long; default: no limit")
     options = parser.parse_args()
     if unknown := sorted(set(options.examples) - EXAMPLES.keys()):
         parser.error(f"unknown example {unknown[0]!r}; hint: choose among {', '.join(EXAMPLES)}")
-    KEPT.parent.mkdir(exist_ok=True)
-    for _ in range(options.times):
-        for example in options.examples or EXAMPLES:
-            found = run(example)
-            with KEPT.open("a", encoding="utf-8") as file:
+    options.kept.parent.mkdir(parents=True, exist_ok=True)
+    done = [each for each in kept(options.kept) if each.busy_loops == options.busy_loops]
+    began = time.monotonic()
+    with busy(options.busy_loops):
+        for example in missing(options.examples or list(EXAMPLES), options.times, done):
+            if options.minutes is not None and time.monotonic() - began > 60 * options.minutes:
+                break
+            found = run(example, busy_loops=options.busy_loops)
+            with options.kept.open("a", encoding="utf-8") as file:
                 file.write(f"{json.dumps(asdict(found))}\n")
             print(_row(found), flush=True)
-    runs = [each for each in kept() if each.commit == commit()]
+    runs = kept(options.kept)
     if not runs:
-        parser.error("no runs of this commit are kept; hint: leave out --times 0")
+        parser.error("no runs are kept; hint: leave out --times 0")
     print(write_result("first-runs", list(report(runs)), hardware=hardware_slug()))
 
 
-def run(example: str) -> Run:
+def missing(examples: Sequence[str], times: int, runs: Sequence[Run]) -> Iterator[str]:
+    """Yield the examples of which there are fewer runs, in turns."""
+    counts = {name: sum(each.example == name for each in runs) for name in examples}
+    for number in range(times):
+        yield from (name for name in examples if counts[name] <= number)
+
+
+@contextmanager
+def busy(count: int) -> Iterator[None]:
+    """Have this many processes compute meanwhile."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for each in loops:
+            each.kill()
+            each.wait()
+
+
+def run(example: str, *, busy_loops: int) -> Run:
     """Run an example in a new folder."""
     file, data = EXAMPLES[example]
     if example == "demo" and not MOVIELENS.is_dir():
@@ -150,32 +177,34 @@ def run(example: str) -> Run:
         )
         seconds = time.monotonic() - began
         other_processors = others.processors()
-        if ended.returncode:
-            sys.stderr.write(ended.stderr.decode(errors="replace"))
         result = folder / "result.json"
         found: dict[str, Any] = json.loads(result.read_text()) if result.exists() else {}
+    printed = ended.stderr if ended.returncode else ended.stdout
     measured = found.get("measured") or {}
     return Run(
         example=example,
         commit=commit(),
+        busy_loops=busy_loops,
         exit_code=ended.returncode,
         seconds=seconds,
         load=(load, os.getloadavg()[0]),
         other_processors=other_processors,
         predicted=_times(found.get("predicted") or {}),
+        tried=_times(found.get("tried") or {}),
         measured=_times(measured),
         wait_percent=measured.get("processorWaitPercent"),
-        difference=found.get("difference"),
-        as_slow=_times(found.get("predictedAsSlow") or {}),
-        core_slowdown=found.get("coreSlowdown"),
+        steps=found.get("steps"),
+        differences=found.get("differences") or (),
+        last_lines=[line.strip() for line in printed.decode(errors="replace").splitlines() if line.strip()][
+            -SHOWN_LINES:
+        ],
     )
 
 
-def kept() -> Iterator[Run]:
-    """Yield the runs that are kept."""
-    for line in KEPT.read_text(encoding="utf-8").splitlines() if KEPT.exists() else ():
-        values = json.loads(line)
-        yield Run(**{**values, "load": tuple(values["load"])})
+def kept(path: Path) -> list[Run]:
+    """Return the runs that a file keeps."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [Run(**{**values, "load": tuple(values["load"])}) for values in map(json.loads, lines)]
 
 
 def commit() -> str:
@@ -193,69 +222,76 @@ def report(runs: Sequence[Run]) -> Iterator[str]:
         total=TOTAL_PERCENT,
         part=PART_PERCENT,
     ).splitlines()
-    yield f"Commit {runs[0].commit}."
-    yield from (
-        "",
-        "| run | exit | seconds | load | other work | predicted ms | measured ms | error of total | step ms |",
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for each in runs:
-        yield _row(each)
-    yield from (
-        "",
-        "| run | total | compute | forward | backward | dense | step | waited for a processor | within the aims |",
-    )
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for each in runs:
-        wait = "" if each.wait_percent is None else f"{each.wait_percent} %"
-        yield _parts_row(each.example, each.errors, wait, "yes" if each.is_within else "no")
-        if each.as_slow:
-            yield _parts_row("as slow", each.errors_as_slow, "", f"cores {each.core_slowdown} times as slow")
+    yield f"Commits: {', '.join(dict.fromkeys(each.commit for each in runs))}."
     yield ""
-    for is_idle in (True, False):
+    for loops in sorted({each.busy_loops for each in runs}):
         for example in EXAMPLES:
-            those = [each for each in runs if each.is_idle is is_idle and each.example == example]
+            those = [each for each in runs if each.busy_loops == loops and each.example == example]
             if those:
-                yield f"- {_summary(example, those, is_idle=is_idle)}"
-    sentences = dict.fromkeys(each.difference for each in runs if each.difference is not None)
-    if sentences:
-        yield from ("", "What the runs say of errors themselves:", "", *(f"- {each}" for each in sentences))
+                yield f"- {_summary(example, those)}"
+    yield from (
+        "",
+        "| run | busy loops | passed | exit | seconds | load | other work | waited for a processor | step ms |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *map(_row, runs),
+        "",
+        "| run | expected | ms | measured ms | total | compute | forward | backward | dense | step | within the aims |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    )
+    for number, each in enumerate(runs, start=1):
+        for name, expected in (("tried", each.tried), ("predicted", each.predicted)):
+            if expected and each.measured:
+                yield _errors_row(f"{number} {each.example}", name, each, expected)
+    yield from ("", "What the runs say of parts that took another time than in the trial:", "")
+    yield from (
+        f"- {number} {each.example}: {text}" for number, each in enumerate(runs, start=1) for text in each.differences
+    )
+    yield from ("", "Last lines of each run:")
+    for number, each in enumerate(runs, start=1):
+        yield from ("", f"{number} {each.example}", "", *(f"    {line}" for line in each.last_lines))
 
 
 def _row(each: Run) -> str:
-    total = (f"{times['total'] / 1000:.2f}" if "total" in times else "" for times in (each.predicted, each.measured))
-    load = " to ".join(f"{value:.1f}" for value in each.load)
-    step = f"{each.measured['step'] / 1000:.1f}" if "step" in each.measured else ""
-    error = f"{each.errors['total']:+.0f} %" if "total" in each.errors else ""
     cells = [
         each.example,
+        each.busy_loops,
+        "yes" if each.has_passed else "**no**",
         each.exit_code,
         f"{each.seconds:.0f}",
-        load,
+        " to ".join(f"{value:.1f}" for value in each.load),
         "" if each.other_processors is None else f"{each.other_processors:.2f}",
-        *total,
-        error,
-        step,
+        "" if each.wait_percent is None else f"{each.wait_percent} %",
+        f"{each.measured['step'] / 1000:.1f}" if "step" in each.measured else "",
     ]
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def _parts_row(name: str, errors: Mapping[str, float], *rest: str) -> str:
+def _errors_row(name: str, source: str, each: Run, expected: Mapping[str, int]) -> str:
+    errors = each.errors(expected)
+    totals = [f"{times['total'] / 1000:.2f}" if "total" in times else "" for times in (expected, each.measured)]
     shares = [f"{errors[part]:+.0f} %" if part in errors else "" for part in PARTS]
-    return f"| {' | '.join([name, *shares, *rest])} |"
+    return f"| {' | '.join([name, source, *totals, *shares, 'yes' if each.is_within(expected) else 'no'])} |"
 
 
-def _summary(example: str, runs: Sequence[Run], *, is_idle: bool) -> str:
-    passed, where = sum(not each.exit_code for each in runs), "on an idle machine" if is_idle else "next to other work"
-    text = f"`{example}` {where}: {passed} of {len(runs)} ended with 0"
-    if not is_idle:
-        return f"{text}, at loads of {min(each.load[0] for each in runs):.1f} and more."
-    totals = [abs(each.errors["total"]) for each in runs if "total" in each.errors]
-    text += f", {sum(each.is_within for each in runs)} within the aims"
-    if totals:
-        text += f", error of the total {median(totals):.0f} % in the median and at most {max(totals):.0f} %"
+def _summary(example: str, runs: Sequence[Run]) -> str:
+    loops = runs[0].busy_loops
+    passed = sum(each.has_passed for each in runs)
+    seconds = [each.seconds for each in runs]
+    text = f"`{example}` next to {loops} busy loops" if loops else f"`{example}` without busy loops"
+    text += f": {passed} of {len(runs)} passed, in {min(seconds):.0f} to {max(seconds):.0f} s"
+    idle = [each for each in runs if each.is_idle]
+    if not idle:
+        return f"{text}."
+    text += f"; of {len(idle)} on an idle machine"
+    for name in ("tried", "predicted"):
+        those = [(each, each.tried if name == "tried" else each.predicted) for each in idle]
+        totals = [abs(each.errors(expected)["total"]) for each, expected in those if "total" in each.errors(expected)]
+        within = sum(each.is_within(expected) for each, expected in those)
+        if totals:
+            text += f", {within} within the aims by {name} times (error of the total {median(totals):.0f} % in the "
+            text += f"median, {max(totals):.0f} % at most)"
     if example == "demo":
-        text += f"; {sum(each.seconds < DEMO_SECONDS for each in runs)} took less than {DEMO_SECONDS} s"
+        text += f", {sum(each.seconds < DEMO_SECONDS for each in idle)} took less than {DEMO_SECONDS} s"
     return f"{text}."
 
 
