@@ -1,46 +1,21 @@
-"""Plans made by TorchRec, as plan documents. Importing this needs nothing; calling it needs torchrec."""
+"""Shards of plans made by TorchRec, as those of plan documents. Calling it needs torchrec."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
-from neuroshard_api.documents.request import Algorithm, PlanRequest
+from neuroshard_api.documents.plan import Shard, TablePlacement
+from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table, allowed_name
 from neuroshard_api.sharding.kinds import ComputeKernel, ShardingType, kernels_of
 
 from neuroshard_planner.errors import PlanError
-from neuroshard_planner.interop.imported_plan import imported_plan
-from neuroshard_planner.planning import Bundle
 
 DEFAULT_LOAD_FACTOR = 0.2
 """Of FBGEMM's caches where a plan names none."""
 
 if TYPE_CHECKING:
     from torchrec.distributed.types import ParameterSharding, ShardingPlan
-
-
-def from_sharding_plan(
-    sharding_plan: "ShardingPlan",
-    request: PlanRequest,
-    *,
-    bundle: Bundle,
-    algorithm: Algorithm = Algorithm.TORCHREC,
-) -> Plan:
-    """Return a plan document for a TorchRec plan: its own shards, with costs, bound and baselines of this planner.
-
-    Args:
-        sharding_plan: of any module paths; its tables together are the request's.
-        request: what the plan answers; the result carries it with the given algorithm.
-        bundle: predicts the costs.
-        algorithm: what the document says the plan was found by.
-
-    Raises:
-        PlanError: tables, shards, devices, constraints or memory do not match the request, or a table is sharded
-            or computed in a way that has no name here.
-    """
-    request = request.model_copy(update={"algorithm": algorithm})
-    return imported_plan(placements(sharding_plan, request), request, bundle=bundle)
 
 
 def placements(sharding_plan: "ShardingPlan", request: PlanRequest) -> tuple[TablePlacement, ...]:

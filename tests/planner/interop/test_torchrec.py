@@ -11,7 +11,7 @@ from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.errors import PlanError
 from neuroshard_planner.interop.imported_plan import imported_plan, plan_without_price
-from neuroshard_planner.interop.torchrec import from_sharding_plan, placements
+from neuroshard_planner.interop.torchrec import placements
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from support import builders
@@ -68,6 +68,11 @@ def torchrec_form(plan: GivenPlan) -> Any:
     return sharding_plan(plan, module_path="tables")
 
 
+def priced(sharding_plan: Any, request: PlanRequest) -> Plan:
+    """Return the plan document of a plan in TorchRec's types."""
+    return by_hand(placements(sharding_plan, request), request)
+
+
 UNEVEN = (cut("user", (0, 44), (1, 20)), cut("item", (1, 32)), cut("country", (0, 8)))
 REPEATED = (cut("user", (1, 16), (0, 20), (1, 28)), cut("item", (0, 12), (0, 20)), cut("country", (1, 8)))
 
@@ -77,7 +82,7 @@ def test_a_plan_comes_back_as_it_went(tables: Sequence[TablePlacement]) -> None:
     """Shards, their order and their costs survive the way to TorchRec's types and back."""
     plan = by_hand(tables, request_of(algorithm=Algorithm.TORCHREC))
 
-    back = from_sharding_plan(torchrec_form(plan), plan.request, bundle=ExactCosts(plan.request.topology.device))
+    back = priced(torchrec_form(plan), plan.request)
 
     assert back == plan
 
@@ -86,12 +91,7 @@ def test_a_searched_plan_comes_back_with_its_costs() -> None:
     """What differs is the search's own statistics alone."""
     plan = searched(request_of(4, constraints=Constraints(sharding_types=BY_COLUMNS)))
 
-    back = from_sharding_plan(
-        torchrec_form(plan),
-        plan.request,
-        bundle=ExactCosts(plan.request.topology.device),
-        algorithm=Algorithm.NEUROSHARD,
-    )
+    back = priced(torchrec_form(plan), plan.request)
 
     assert back.model_copy(update={"search": plan.search}) == plan
 
@@ -112,9 +112,9 @@ def test_every_family_comes_back_with_and_without_a_price() -> None:
         back = placements(torchrec_form(plan), request)
 
         assert back == plan.tables
-        priced = from_sharding_plan(torchrec_form(plan), request, bundle=ExactCosts(request.topology.device))
-        assert priced.tables == plan.tables
-        assert 0 < priced.lower_bound_ms < priced.predicted.total_ms
+        found = priced(torchrec_form(plan), request)
+        assert found.tables == plan.tables
+        assert 0 < found.lower_bound_ms < found.predicted.total_ms
 
 
 def test_host_memory_comes_back_with_its_price() -> None:
@@ -129,15 +129,15 @@ def test_host_memory_comes_back_with_its_price() -> None:
     )
     plan = plan_without_price(tables, request)
 
-    priced = from_sharding_plan(torchrec_form(plan), request, bundle=ExactCosts(request.topology.device))
+    found = priced(torchrec_form(plan), request)
 
-    assert priced.tables == plan.tables
-    assert all(each.cache_bytes > 0 for each in priced.memory)
-    assert sum(each.host_bytes for each in priced.memory) == 4 * sum(
+    assert found.tables == plan.tables
+    assert all(each.cache_bytes > 0 for each in found.memory)
+    assert sum(each.host_bytes for each in found.memory) == 4 * sum(
         each.num_embeddings * each.embedding_dim for each in (user, item)
     )
-    assert [cost.host_link_ms > 0 for cost in priced.predicted.devices] == [True] * 4
-    assert 0 < priced.lower_bound_ms < priced.predicted.total_ms
+    assert [cost.host_link_ms > 0 for cost in found.predicted.devices] == [True] * 4
+    assert 0 < found.lower_bound_ms < found.predicted.total_ms
 
 
 def broken(**fields: Any) -> Any:
@@ -165,7 +165,7 @@ def test_what_cannot_be_scored_is_refused(fields: dict[str, Any], expected: str)
     request = request_of()
 
     with pytest.raises(PlanError, match=expected):
-        from_sharding_plan(broken(**fields), request, bundle=ExactCosts(request.topology.device))
+        priced(broken(**fields), request)
 
 
 def test_a_plan_of_other_tables_is_refused() -> None:
@@ -176,7 +176,7 @@ def test_a_plan_of_other_tables_is_refused() -> None:
     request = request_of()
 
     with pytest.raises(PlanError, match=r"no table 'cities'.*'country' of the request is missing"):
-        from_sharding_plan(sharding_plan, request, bundle=ExactCosts(request.topology.device))
+        priced(sharding_plan, request)
 
 
 def test_a_plan_against_the_constraints_is_refused() -> None:
@@ -184,4 +184,4 @@ def test_a_plan_against_the_constraints_is_refused() -> None:
     request = request_of(constraints=Constraints(max_shards_per_table=1))
 
     with pytest.raises(PlanError, match="'user' has 2 shards, the constraints allow 1"):
-        from_sharding_plan(torchrec_form(by_hand(UNEVEN)), request, bundle=ExactCosts(request.topology.device))
+        priced(torchrec_form(by_hand(UNEVEN)), request)
