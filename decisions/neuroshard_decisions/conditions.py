@@ -313,7 +313,7 @@ class Reason(StrEnum):
     Rename the job, or delete the object.
     """
     WORLD_SIZE_MISMATCH = "WorldSizeMismatch"
-    """The plan is for another number of devices than `numNodes` x `numProcPerNode`.
+    """The plan is for another number of devices than `numNodes` x `numProcPerNode`, or other embedding servers.
 
     Plan again with `neuroshard plan`, or leave out `spec.planRef`.
     """

@@ -5,6 +5,7 @@ from pathlib import Path
 from neuroshard_api.documents.document import DocumentError, read_data
 from neuroshard_api.documents.plan import GivenPlan, Plan, any_plan
 from neuroshard_api.documents.tables import TableSet, planned_facts
+from neuroshard_api.job.workers import EmbeddingServers, other_servers
 from neuroshard_api.sharding.placement_rules import local_size_problem
 from neuroshard_planner.plans.checks import plan_problems, table_problems
 
@@ -40,13 +41,31 @@ def read_placement(path: Path) -> GivenPlan:
     return plan
 
 
-def mismatches(plan: GivenPlan, tables: TableSet, *, world_size: int, devices_per_node: int) -> list[str]:
-    """Return the reasons against a plan for these tables on nodes of that many devices; an empty list where it fits."""
+def mismatches(
+    plan: GivenPlan,
+    tables: TableSet,
+    *,
+    world_size: int,
+    devices_per_node: int,
+    servers: EmbeddingServers | None = None,
+) -> list[str]:
+    """Return the reasons against a plan for these tables on nodes of that many devices; an empty list where it fits.
+
+    Args:
+        plan: with a price or without.
+        tables: of the job.
+        world_size: its devices.
+        devices_per_node: on each node.
+        servers: its embedding servers.
+    """
     planned = plan.num_devices
     if planned != world_size:
         return [
             f"is for {planned} devices, the job has {world_size} (spec.trainer); hint: make a plan for {world_size}"
         ]
+    other = other_servers(None if plan.servers is None else plan.request.servers, servers)
+    if other is not None:
+        return [f"{other}; hint: make a plan for the job's servers"]
     differing = {name for name, *_ in planned_facts(plan.request.tables.tables) ^ planned_facts(tables.tables)}
     if differing:
         shown = ", ".join(repr(name) for name in sorted(differing)[:5])

@@ -18,6 +18,7 @@ from neuroshard_api.job.resource import (
     Unique,
     quantity,
 )
+from neuroshard_api.process.sizes import format_bytes
 
 GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "habana.ai/gaudi", "gpu.intel.com/i915", "gpu.intel.com/xe")
 """Extended resources that count as devices, in addition to MIG slices."""
@@ -179,6 +180,39 @@ class EmbeddingServers(Part):
             policy=ServerPolicy[self.policy.name],
             tables=self.tables,
         )
+
+
+def other_servers(planned: ServerPool | None, servers: EmbeddingServers | None) -> str | None:
+    """Return the reason that a plan's servers are not those of a job. None: they are.
+
+    Args:
+        planned: those of the plan, if it has tables on them.
+        servers: those of the job.
+    """
+    if planned is None:
+        num_named = 0 if servers is None else len(servers.tables)
+        return f"the plan has no tables on embedding servers, the job has {num_named} there" if num_named else None
+    if servers is None:
+        return f"the plan has tables on {planned.num_processes} processes of embedding servers, the job has none"
+    own = servers.pool
+    missing = next((name for name in servers.tables if name not in planned.tables), None)
+    if missing is not None:
+        return f"the job has table {missing!r} on embedding servers, the plan's request does not name it"
+    numbers = (
+        ("embedding servers", planned.count, own.count),
+        (
+            "processes on each embedding server",
+            planned.processes,
+            own.processes,
+        ),
+    )
+    other = next((each for each in numbers if each[1] != each[2]), None)
+    if other is not None:
+        return f"the plan is for {other[1]} {other[0]}, the job has {other[2]}"
+    if planned.memory_bytes <= own.memory_bytes:
+        return None
+    sizes = format_bytes(planned.memory_bytes), format_bytes(own.memory_bytes)
+    return f"the plan is for embedding servers of {sizes[0]} of memory, the job's have {sizes[1]}"
 
 
 ProcsPerNode = Annotated[

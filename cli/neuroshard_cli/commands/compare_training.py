@@ -148,7 +148,13 @@ def checked_plans(job: Path, plans: list[Path]) -> "tuple[Spec, list[GivenPlan]]
     per_node = found.job.spec.trainer.devices_per_node
     given = [read_given_plan(path) for path in plans]
     for path, plan in zip(plans, given, strict=True):
-        problems = mismatches(plan, found.tables(), world_size=per_node, devices_per_node=per_node)
+        problems = mismatches(
+            plan,
+            found.tables(),
+            world_size=per_node,
+            devices_per_node=per_node,
+            servers=found.job.spec.experimental.embedding_servers,
+        )
         if problems:
             raise CommandError(f"{path}: {problems[0]}")
     return found.job.spec, given

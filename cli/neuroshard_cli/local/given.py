@@ -122,6 +122,7 @@ def given_plan(file: "JobFile", tables: "TableSet", path: Path | None) -> tuple[
         with_variants(tables, file.job.spec.variants),
         world_size=trainer.world_size,
         devices_per_node=trainer.devices_per_node,
+        servers=file.job.spec.experimental.embedding_servers,
     )
     if problems:
         raise DocumentError(where, problems)

@@ -13,6 +13,7 @@ from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import Plan, any_plan
 from neuroshard_api.documents.progress import TrainingProgress
+from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.step_report import StepReport
 from neuroshard_api.documents.tables import Table, TableSet, planned_facts
 from neuroshard_api.job.stage_commands import (
@@ -68,6 +69,8 @@ class PlanResult:
     """What the plan in force costs under this plan's request. None: it was made without one."""
     total_ms: float | None = None
     """Predicted cost. None: the plan was given without a price."""
+    servers: ServerPool | None = None
+    """Embedding servers that hold tables. None: there are none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -191,6 +194,7 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanResult:
         incumbent_hash=None if plan.incumbent is None else plan.incumbent.plan_sha256,
         incumbent_ms=None if plan.incumbent is None else plan.incumbent.total_ms,
         total_ms=None if price is None else price.predicted.total_ms,
+        servers=None if plan.servers is None else plan.request.servers,
     )
 
 

@@ -8,6 +8,7 @@ from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.plan_request import plan_request
 from neuroshard_api.job.status import ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
+from neuroshard_api.job.workers import other_servers
 from neuroshard_api.lifecycle.restarts import reserve_note, with_more_reserve
 from neuroshard_api.process.exit_codes import ExitCode
 
@@ -252,6 +253,9 @@ def mismatch(context: Context, plan: PlanResult, tables: TableSet | None = None)
     if plan.world_size != world_size:
         message = f"the plan is for {plan.world_size} devices, the job has {world_size} (numNodes x numProcPerNode)"
         return Reason.WORLD_SIZE_MISMATCH, message
+    other = other_servers(plan.servers, context.spec.experimental.embedding_servers)
+    if other is not None:
+        return Reason.WORLD_SIZE_MISMATCH, other
     tables = tables or context.own_tables
     if tables is not None and plan.model_hash != model_hash(tables.tables):
         message = "the plan is for other tables: names, rows, columns or data types differ from spec.model"

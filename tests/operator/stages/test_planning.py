@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_api.documents.levers import Lever, LeverName
-from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan import Plan, ServedTables
+from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
 from neuroshard_decisions import names
@@ -207,6 +208,22 @@ def test_a_plan_for_another_world_size_is_refused() -> None:
 
     assert story.seen == ("Failed", "WorldSizeMismatch")
     assert "4 devices, the job has 2" in story.status["message"]
+
+
+def test_a_plan_with_servers_that_the_job_lacks_is_refused() -> None:
+    """The workers would wait for them; the sentence comes before any of them starts."""
+    story = Story(planRef={"name": "mine"})
+    given = given_plan(2)
+    plan = Plan.from_data(json.loads(given["data"]["plan.json"]))
+    *near, far = plan.tables
+    pool = ServerPool(count=1, memory_bytes=2**33, tables=(far.name,))
+    served = ServedTables(tables=(far,))
+    fields = {"tables": tuple(near), "servers": served, "request": plan.request.model_copy(update={"servers": pool})}
+    story.world.put({**given, "data": {"plan.json": plan.model_copy(update=fields).to_json()}})
+    story.later(15)
+
+    assert story.seen == ("Failed", "WorldSizeMismatch")
+    assert "1 processes of embedding servers, the job has none" in story.status["message"]
 
 
 def test_plan_only_ends_with_the_plan() -> None:
