@@ -34,10 +34,12 @@ def _run(options: argparse.Namespace) -> ExitCode:
     from neuroshard_api.process.atomic_file import write_whole
     from neuroshard_costs.bundle import bundle_at
 
+    from neuroshard_planner.errors import InfeasibleError
     from neuroshard_planner.incumbent_file import read_incumbent
     from neuroshard_planner.levers import with_levers
     from neuroshard_planner.measured_inputs import with_measured_inputs
     from neuroshard_planner.pipeline import plan
+    from neuroshard_planner.server_remedy import with_servers_priced
 
     request = PlanRequest.read(options.request)
     if options.dense is not None:
@@ -46,7 +48,11 @@ def _run(options: argparse.Namespace) -> ExitCode:
         request = with_measured_inputs(request, InputStatistics.read(options.statistics))
     incumbent = None if options.incumbent is None else read_incumbent(options.incumbent)
     bundle = bundle_at(options.bundle)
-    found = with_levers(plan(request, bundle=bundle, incumbent=incumbent), costs=bundle)
+    try:
+        found = plan(request, bundle=bundle, incumbent=incumbent)
+    except InfeasibleError as error:
+        raise with_servers_priced(error, request, bundle=bundle) from error
+    found = with_levers(found, costs=bundle)
     write_whole(options.out, found.to_json())
     sys.stdout.write(f"{found.algorithm}: predicted {found.predicted.total_ms:.3f} ms ({found.predicted.source})\n")
     return ExitCode.OK

@@ -200,8 +200,7 @@ def server_options(request: PlanRequest, *, taken: frozenset[str] = frozenset())
     rows, columns = (np.array([getattr(each, name) for each in tables]) for name in ("num_embeddings", "embedding_dim"))
     ledger = MemoryLedger(request)
     sizes = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
-    room = pool.count * pool.memory_bytes - pool.num_processes * PROCESS_BYTES
-    room -= sum(int(size) for table, size in zip(tables, sizes, strict=True) if table.name in taken)
+    held = [int(size) for table, size in zip(tables, sizes, strict=True) if table.name in taken]
     lookups = MOST_LOOKUPS * pool.count - sum(table.pooling_factor for table in tables if table.name in taken)
     options = [
         _Option(table, int(size), _alone_ms(table, request))
@@ -210,8 +209,11 @@ def server_options(request: PlanRequest, *, taken: frozenset[str] = frozenset())
     ]
     found: list[_Option] = []
     for each in sorted(options, key=lambda each: (each.cost_ms / each.num_bytes, each.table.name)):
-        if each.num_bytes <= room and each.table.pooling_factor <= lookups:
-            room, lookups = room - each.num_bytes, lookups - each.table.pooling_factor
+        with_it = [*held, each.num_bytes]
+        of_process = pool.bytes_per_process - PROCESS_BYTES
+        room = pool.num_processes * (of_process - min(max(with_it), of_process // 2))  # a copy in checkpoints
+        if sum(with_it) <= room and each.table.pooling_factor <= lookups:
+            held, lookups = with_it, lookups - each.table.pooling_factor
             found.append(each)
     return found[: max(0, len(tables) - len(taken) - 1)]
 
@@ -228,6 +230,18 @@ def _alone_ms(table: Table, request: PlanRequest) -> float:
     sent_bytes = 8 * lookups + 8 * samples * table.embedding_dim * table.num_features
     busy_s = sent_bytes / (pool.count * link.bandwidth_bytes_per_second)
     return float(lookup_ms(np.array([lookups]), np.array([row_bytes]), cores=cores).sum()) + 1000.0 * busy_s
+
+
+def without_served(request: PlanRequest, names: frozenset[str]) -> PlanRequest:
+    """Return the request of the tables that are left on devices."""
+    if not names:
+        return request.model_copy(update={"servers": None})
+    near = without_tables(request, names)
+    if near.dense is None:
+        return near
+    # A sharded dense part would be gathered by all ranks.
+    choices = near.dense_choices or DenseChoices()
+    return near.model_copy(update={"dense_choices": choices.model_copy(update={"policy": DensePolicy.REPLICATE})})
 
 
 class _Split:
@@ -284,17 +298,7 @@ class _Split:
         """Return a cost that no plan with these tables on servers is seen to go below. Raises PlannerError."""
         predicted = self._on_servers(names).predicted
         assert predicted is not None, "it was priced"
-        return max(predicted.total_ms, bound_of_choices_ms(self._near(names), self._costs))
-
-    def _near(self, names: frozenset[str]) -> PlanRequest:
-        if not names:
-            return self._request.model_copy(update={"servers": None})
-        near = without_tables(self._request, names)
-        if near.dense is None:
-            return near
-        # A sharded dense part would be gathered by all ranks.
-        choices = near.dense_choices or DenseChoices()
-        return near.model_copy(update={"dense_choices": choices.model_copy(update={"policy": DensePolicy.REPLICATE})})
+        return max(predicted.total_ms, bound_of_choices_ms(without_served(self._request, names), self._costs))
 
     def _on_servers(self, names: frozenset[str]) -> ServedTables:
         if names not in self._served:
@@ -319,7 +323,7 @@ class _Split:
         before = self._incumbent
         stays = before is not None and self.incumbent_names == names
         near = None if before is None or not stays else before.on_devices
-        found = self._of_devices(self._near(names), near)
+        found = self._of_devices(without_served(self._request, names), near)
         if served is None:
             found = found.model_copy(update={"request": self._request})
         else:
@@ -331,7 +335,7 @@ class _Split:
 
     def _written_down(self, plan: Plan, before: Incumbent, names: frozenset[str]) -> IncumbentPlan:
         """Return the plan in force with its cost under this request, and the tables that move, also to servers."""
-        problem = Problem(self._near(names), self._costs)
+        problem = Problem(without_served(self._request, names), self._costs)
         placement = placement_of(before.tables, problem)
         cost = predicted_cost(problem, placement, plan.predicted.source)
         total_ms, fits = cost.total_ms, problem.fits(placement)

@@ -10,9 +10,11 @@ from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.process.errors import InputError
 from neuroshard_costs.bundle import CostBundle
 from neuroshard_planner import pipeline
+from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.incumbent_file import incumbent_of, read_incumbent
 from neuroshard_planner.levers import with_levers
 from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.server_remedy import with_servers_priced
 from neuroshard_report.explain.difference import plan_difference
 from neuroshard_report.explain.estimate import estimate_request
 from neuroshard_report.explain.plan import explain_plan
@@ -62,7 +64,11 @@ def plan(
     with in_python():
         request, bundle = _asked(source, question, algorithm)
     before = None if incumbent is None else _incumbent(incumbent, move_price)
-    return Plan(with_levers(pipeline.plan(request, bundle=bundle, incumbent=before), costs=bundle), bundle)
+    try:
+        found = pipeline.plan(request, bundle=bundle, incumbent=before)
+    except InfeasibleError as error:
+        raise with_servers_priced(error, request, bundle=bundle) from error
+    return Plan(with_levers(found, costs=bundle), bundle)
 
 
 @asks

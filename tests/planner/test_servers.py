@@ -16,6 +16,7 @@ from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.pipeline import plan as search
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.search.migration import Incumbent
+from neuroshard_planner.server_remedy import with_servers_priced
 from pydantic import ValidationError
 from support import builders
 from support.planner.exact_costs import ExactCosts
@@ -145,10 +146,11 @@ FAST = Link(bandwidth_bytes_per_second=400e9 / 8, latency_seconds=1e-5)
 
 def on_gpus(policy: ServerPolicy, *, rows: int = 40_000_000, link: Link = FAST, **fields: Any) -> PlanRequest:
     """Return a request for two GPUs and two servers of 64 cores, which may have tables by a policy."""
-    pool = ServerPool(count=2, memory_bytes=16 * builders.GIB, cores=64, link=link, policy=policy)
+    names = ("history",) if policy is ServerPolicy.NEVER else ()
+    pool = ServerPool(count=2, memory_bytes=16 * builders.GIB, cores=64, link=link, policy=policy, tables=names)
     tables = (builders.table("history", num_embeddings=rows, embedding_dim=64), *TABLES[1:])
-    fields = {"topology": builders.topology(2, device=GPU), **fields}
-    return builders.request(*tables, **fields, servers=pool)
+    fields = {"topology": builders.topology(2, device=GPU), "servers": pool, **fields}
+    return builders.request(*tables, **fields)
 
 
 def found_on(asked: PlanRequest, **options: Any) -> Plan:
@@ -242,3 +244,25 @@ def test_a_replan_counts_moves_to_servers() -> None:
 def _incumbent(plan: Plan) -> Incumbent:
     assert plan.servers is not None
     return Incumbent(tables=plan.tables, served=plan.servers.tables)
+
+
+def test_a_refusal_prices_the_servers_that_would_do() -> None:
+    """The remedy is of a plan that was found: a number of servers, and what devices wait for them."""
+    asked = on_gpus(ServerPolicy.NEVER, rows=40_000_000, servers=None)
+    costs = ExactCosts(asked.topology.device)
+    with pytest.raises(InfeasibleError) as refused:
+        search(asked, bundle=costs)
+
+    found = str(with_servers_priced(refused.value, asked, bundle=costs))
+
+    assert re.search(r"; or 1 embedding server of 192 GiB: \+\d+\.\d ms \(--servers\)$", found)
+
+
+def test_servers_that_cannot_serve_are_no_remedy() -> None:
+    """Adam has no kernel on CPUs."""
+    asked = on_gpus(ServerPolicy.NEVER, rows=40_000_000, servers=None, optimizer=Optimizer.ADAM)
+    costs = ExactCosts(asked.topology.device)
+    with pytest.raises(InfeasibleError) as refused:
+        search(asked, bundle=costs)
+
+    assert with_servers_priced(refused.value, asked, bundle=costs) is refused.value

@@ -61,6 +61,7 @@ def plan(
     from neuroshard_planner.levers import with_levers
     from neuroshard_planner.pipeline import plan as search
     from neuroshard_planner.searches import remembered
+    from neuroshard_planner.server_remedy import with_servers_priced
     from neuroshard_report.explain.batch_sizes import at_batch_size
     from neuroshard_report.explain.robustness import traffic_costs
     from neuroshard_report.terminal.plan import render_plan
@@ -84,9 +85,9 @@ def plan(
             shown.show("what would save time", None)
             found = with_levers(found, costs=bundle)
             traffic = () if places.page is None else traffic_costs(found, bundle=bundle)
-    except InfeasibleError:
+    except InfeasibleError as error:
         print_sizes(of_sizes, source=bundle.manifest.source, as_json=json)
-        raise
+        raise with_servers_priced(error, request, bundle=bundle) from error
 
     def show() -> None:
         if json:
