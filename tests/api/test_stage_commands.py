@@ -95,6 +95,21 @@ def test_processes_of_embedding_servers_are_started_after_the_trainers() -> None
     assert environment["PET_NPROC_PER_NODE"] == "8"
 
 
+@pytest.mark.parametrize(("of_servers", "processes", "before"), [(False, "2", None), (True, "3", "4")])
+def test_servers_with_hosts_of_their_own_are_nodes_after_those_of_the_trainers(
+    *, of_servers: bool, processes: str, before: str | None
+) -> None:
+    """All meet in one rendezvous, each node with the processes of its kind."""
+    servers = {"replicas": 2, "procsPerReplica": 3, "resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
+    trainer = {"numNodes": 4, "numProcPerNode": 2}
+    job = builders.job(trainer=trainer, experimental={"embeddingServers": servers})
+
+    environment = torchrun_environment(job, host="localhost", run_id="job-0", of_servers=of_servers)
+
+    assert (environment["PET_NNODES"], environment["PET_NPROC_PER_NODE"]) == ("6", processes)
+    assert environment.get("NEUROSHARD_NODES_BEFORE") == before
+
+
 @pytest.mark.parametrize(("grace", "shutdown"), [(300, 285), (3600, 3585), (30, 15), (10, 5), (1, 0)])
 def test_torchrun_waits_for_its_processes_almost_as_long_as_the_grace_period(grace: int, shutdown: int) -> None:
     """It kills them before it is killed itself, and leaves them as much of the grace period as it can."""

@@ -258,14 +258,22 @@ def test_watched_workers_without_a_report_publish_nothing(pod: Pod, tmp_path: Pa
     assert "data" not in pod.result()
 
 
-@pytest.mark.parametrize(("index", "published"), [("0", True), ("1", False)])
-def test_of_an_indexed_job_only_the_first_pod_publishes(
-    pod: Pod, tmp_path: Path, index: str, *, published: bool
+@pytest.mark.parametrize(
+    ("place", "published"),
+    [
+        ({"JOB_COMPLETION_INDEX": "0"}, True),
+        ({"JOB_COMPLETION_INDEX": "1"}, False),
+        ({"JOB_COMPLETION_INDEX": "0", "NEUROSHARD_NODES_BEFORE": "2"}, False),
+    ],
+    ids=["first", "second", "first embedding server"],
+)
+def test_of_the_pods_of_workers_only_the_first_publishes(
+    pod: Pod, tmp_path: Path, place: dict[str, str], *, published: bool
 ) -> None:
     """On a shared volume all pods see the same report, and each would patch the ConfigMap; exit codes stay."""
     report = tmp_path / "report.json"
     command = shell(f"echo '{{}}' > {report}; exit 3")
-    with_index = replace(pod, environment={**pod.environment, "JOB_COMPLETION_INDEX": index})
+    with_index = replace(pod, environment={**pod.environment, **place})
     done = with_index.publish("--from", report, "--watch", *command)
 
     assert done.returncode == 3

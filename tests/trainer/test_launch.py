@@ -95,3 +95,18 @@ def test_an_old_torch_that_ignores_the_grace_period_is_a_warning(
 
     assert main(["--no-python", "true"]) == ExitCode.OK
     assert "warning: PET_SHUTDOWN_TIMEOUT=285 has no effect" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("before", "rank"), [(None, 1), ("0", 1), ("3", 4)])
+def test_nodes_of_servers_are_numbered_after_those_of_trainers(
+    monkeypatch: pytest.MonkeyPatch, before: str | None, rank: int
+) -> None:
+    """A pod knows its index among the servers, and how many nodes come first."""
+    seen: list[int] = []
+    monkeypatch.setattr(run, "run", lambda options: seen.append(options.node_rank))
+    monkeypatch.setenv("PET_NODE_RANK", "1")
+    if before is not None:
+        monkeypatch.setenv("NEUROSHARD_NODES_BEFORE", before)
+
+    assert main(["--nnodes", "5", "--no-python", "true"]) == ExitCode.OK
+    assert seen == [rank]

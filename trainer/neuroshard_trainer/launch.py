@@ -12,7 +12,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from neuroshard_api.job.stage_commands import SHUTDOWN_VARIABLE
+from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE, SHUTDOWN_VARIABLE
+from neuroshard_api.pod.place import NODES_BEFORE_VARIABLE
 from neuroshard_api.process.collector import uncollected_imports
 from neuroshard_api.process.exit_codes import ExitCode
 
@@ -42,6 +43,7 @@ def main(arguments: Sequence[str]) -> int:
     except (ImportError, OSError) as error:
         sys.stderr.write(f"error: {missing_torchrec(error)}\n")
         return ExitCode.MISSING_PACKAGE
+    _number_after_others()
     options = parse_args(list(arguments))  # type: ignore[no-untyped-call] # torch's
     if SHUTDOWN_VARIABLE in os.environ and not hasattr(options, "shutdown_timeout"):
         sys.stderr.write(
@@ -62,6 +64,13 @@ def main(arguments: Sequence[str]) -> int:
             raise
         return _SIGNALLED + error.__context__.sigval
     return ExitCode.OK
+
+
+def _number_after_others() -> None:
+    """Number this node after the nodes that come first: a pod's variables cannot add."""
+    before = int(os.environ.get(NODES_BEFORE_VARIABLE, "0"))
+    if before:
+        os.environ[NODE_RANK_VARIABLE] = str(before + int(os.environ.get(NODE_RANK_VARIABLE, "0")))
 
 
 def _report_not_met(endpoint: str, error: Exception) -> ExitCode:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from neuroshard_api.documents.topology import DeviceType
 from neuroshard_api.job.profile_time import profile_seconds
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
+from neuroshard_api.pod.place import NODES_BEFORE_VARIABLE
 
 BUNDLE_FOLDER = "bundle"
 """In the profiler's output: the bundle directory."""
@@ -177,6 +178,7 @@ def torchrun_environment(
     port: int | None = None,
     grace_seconds: int = GRACE_SECONDS,
     has_servers: bool = True,
+    of_servers: bool | None = None,
 ) -> Mapping[str, str]:
     """Return torchrun's settings as the environment variables that it reads.
 
@@ -192,20 +194,28 @@ def torchrun_environment(
         port: of the store. If unset: the job's. ANY_PORT: torchrun binds a free one, which only a single node finds.
         grace_seconds: between the request to stop and the kill of a node's worker.
         has_servers: whether the plan has tables on the job's embedding servers, if it has any.
+        of_servers: whether the node is one of embedding servers, and not one of trainers. If unset: both are processes
+            of one node.
     """
     experimental, trainer = job.spec.experimental, job.spec.trainer
-    rendezvous, servers = experimental.rendezvous, experimental.embedding_servers
-    num_servers = 0 if servers is None or not has_servers else servers.num_processes
+    rendezvous, servers = experimental.rendezvous, experimental.embedding_servers if has_servers else None
+    num_nodes, num_processes = trainer.num_nodes, trainer.devices_per_node
+    if servers is not None and of_servers is None:
+        num_processes += servers.num_processes
+    elif servers is not None:
+        num_nodes += servers.replicas
+        num_processes = servers.procs_per_replica if of_servers else num_processes
     own_port = rendezvous.port if port is None else port
     return {
-        "PET_NNODES": str(trainer.num_nodes),
-        "PET_NPROC_PER_NODE": str(trainer.devices_per_node + num_servers),  # of `neuroshard run`, on one node
+        "PET_NNODES": str(num_nodes),
+        "PET_NPROC_PER_NODE": str(num_processes),
         "PET_MAX_RESTARTS": "0",
         "PET_RDZV_BACKEND": "c10d" if own_port == ANY_PORT else "static",
         "PET_RDZV_ENDPOINT": f"{host}:{own_port}",
         "PET_RDZV_ID": run_id,
         "PET_RDZV_CONF": f"timeout={rendezvous.timeout_seconds}",
         SHUTDOWN_VARIABLE: str(shutdown_seconds(grace_seconds)),
+        **({NODES_BEFORE_VARIABLE: str(trainer.num_nodes)} if of_servers else {}),
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from neuroshard_api.pod.child_process import KEPT, child, exit_code
+from neuroshard_api.pod.place import INDEX_VARIABLE, NODES_BEFORE_VARIABLE
 from neuroshard_api.pod.pod_api import SERVICE_ACCOUNT, ApiUnavailableError, PodApi, persistently
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError, report_failure
@@ -18,10 +19,6 @@ from neuroshard_api.process.hints import say
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.config_map import ConfigMapContents
-
-
-INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
-"""Set by Kubernetes in the pods of an Indexed Job: the pod's index."""
 
 
 def publish(
@@ -45,14 +42,14 @@ def publish(
     """Run a command in a pod, and publish what it wrote as a ConfigMap.
 
     Signals go to the command, and its exit code is ours. A command that fails publishes nothing, unless watched. Of the
-    pods of an Indexed Job, which may share a volume with the reports, only the first publishes: it is that of rank 0.
+    pods of a job's workers, which may share a volume with the reports, only the first publishes: it is that of rank 0.
     """
     if not command and not watch:
         raise CommandError(
             "there is nothing to run; hint: give a command after `--`, or --watch to publish what others write"
         )
     publication = Publication(pod_api(service_account), config_map, results, retry_s=retry)
-    is_first = os.environ.get(INDEX_VARIABLE, "0") == "0"
+    is_first = {os.environ.get(name, "0") for name in (INDEX_VARIABLE, NODES_BEFORE_VARIABLE)} == {"0"}
     if not command:
         raise typer.Exit(_watch_files(publication, every, publishes=is_first))
     with child(command) as process:

@@ -1,68 +1,32 @@
 """Trainings with embedding servers: the numbers of trainings without, and checkpoints that move between both."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from neuroshard_api.documents.plan import GivenPlan, Plan, ServedTables
+from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import TrainingProgress
-from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.step_report import StepReport
-from neuroshard_api.documents.tables import Optimizer, Table
+from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cli.main import run as neuroshard
 from neuroshard_trainer.drift.placement import FeaturePlacement
 from neuroshard_trainer.sharding.live_sharding import LiveSharding
 from support import builders
 from support.trainer.rank_server import RankServer, output
-from support.trainer.trainer_builders import TABLES, Cuts, job_data, placement, plan_of, write_job, write_plan
+from support.trainer.served_plans import FAR, MODEL, OPTIMIZERS, SPEC, planned
+from support.trainer.trainer_builders import TABLES, job_data, write_job, write_plan
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
 TRAINER = "neuroshard_trainer.__main__:main"
 LOADER = f"{Path(__file__).with_name('loading_worker.py')}:main"
-NEAR: Cuts = {"item": ((1, 16), (0, 16)), "country": ((0, 16),)}
-FAR: Mapping[int, Cuts] = {
-    0: {**NEAR, "user": ((1, 12), (0, 20))},
-    1: {"user": ((0, 12), (0, 20))},
-    2: {"user": ((1, 12), (0, 20))},
-}
-"""By number of servers, the place of the first table, always in the same blocks of columns: row-wise state is the mean
-over a block."""
-OPTIMIZERS = {"SGD": Optimizer.SGD, "RowWiseAdagrad": Optimizer.ROWWISE_ADAGRAD}
-CPU = builders.device_type(name="cpu-test", memory_bytes=4 * builders.GIB)
-MODEL: Mapping[str, Any] = {"embeddingOptimizer": "SGD", "batchSizePerDevice": 8}
-SPEC: Mapping[str, Any] = {
-    "data": {"numSamples": 4000, "validationPercent": 5},
-    "training": {"logEverySteps": 4, "evalEverySteps": 100_000, "denseOptimizer": "Adam"},
-    "experimental": {"pipeline": "None", "rendezvous": {"timeoutSeconds": 120}},
-}
 STEPS = 12
 LAST = f"checkpoints/step-{STEPS:08d}"
-
-
-def planned(
-    num_servers: int, optimizer: Optimizer, *, tables: Sequence[Table] = TABLES, pool: ServerPool | None = None
-) -> Plan:
-    """Return a plan for two trainers and servers."""
-    fields: dict[str, Any] = {
-        "topology": builders.topology(2, device=CPU),
-        "pipeline": Pipeline.NONE,
-        "optimizer": optimizer,
-        "batch_size_per_device": 8,
-    }
-    whole = plan_of(FAR[0] if not num_servers else NEAR, tables=tables, world_size=2, **fields)
-    if not num_servers:
-        return whole
-    pool = pool or ServerPool(count=num_servers, memory_bytes=4 * builders.GIB, tables=("user",))
-    far = tuple(placement(table, FAR[num_servers][table.name]) for table in tables if table.name in pool.tables)
-    near = plan_of(NEAR, tables=tables[1:], world_size=2, **fields)
-    request = whole.request.model_copy(update={"servers": pool})
-    return near.model_copy(update={"request": request, "servers": ServedTables(tables=far)})
 
 
 def trained(

@@ -112,8 +112,10 @@ def start_process(
         device = chosen_device(choice, cuda, local_rank=launched.local_rank, needs_gpu=why_gpu_is_needed(job, plan))
     os.environ[POD_SIZE_VARIABLE] = str(plan.request.topology.nodes_per_domain)
     num_servers = plan.num_server_processes
-    num_local = launched.local_world_size - num_servers  # all servers are on the trainers' node
-    warnings = [require_planned_nodes(plan, local_world_size=num_local, device=device)]
+    warnings: list[str | None] = []
+    num_local = min(launched.local_world_size, plan.num_devices - (launched.rank - launched.local_rank))
+    if num_local > 0:  # this node has trainers
+        warnings.append(require_planned_nodes(plan, local_world_size=num_local, device=device))
     timeout_seconds = job.spec.experimental.rendezvous.timeout_seconds
     if cuda is None or device.type == "cpu":
         process = joined(device, timeout_seconds=timeout_seconds, num_servers=num_servers)

@@ -1,0 +1,48 @@
+"""Plans of two trainers with embedding servers, and what else the jobs of these plans say."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from neuroshard_api.documents.plan import Plan, ServedTables
+from neuroshard_api.documents.request import Pipeline
+from neuroshard_api.documents.servers import ServerPool
+from neuroshard_api.documents.tables import Optimizer, Table
+from support import builders
+from support.trainer.trainer_builders import TABLES, Cuts, placement, plan_of
+
+NEAR: Cuts = {"item": ((1, 16), (0, 16)), "country": ((0, 16),)}
+FAR: Mapping[int, Cuts] = {
+    0: {**NEAR, "user": ((1, 12), (0, 20))},
+    1: {"user": ((0, 12), (0, 20))},
+    2: {"user": ((1, 12), (0, 20))},
+}
+"""By number of servers, the place of the first table, always in the same blocks of columns: row-wise state is the mean
+over a block."""
+OPTIMIZERS = {"SGD": Optimizer.SGD, "RowWiseAdagrad": Optimizer.ROWWISE_ADAGRAD}
+CPU = builders.device_type(name="cpu-test", memory_bytes=4 * builders.GIB)
+MODEL: Mapping[str, Any] = {"embeddingOptimizer": "SGD", "batchSizePerDevice": 8}
+SPEC: Mapping[str, Any] = {
+    "data": {"numSamples": 4000, "validationPercent": 5},
+    "training": {"logEverySteps": 4, "evalEverySteps": 100_000, "denseOptimizer": "Adam"},
+    "experimental": {"pipeline": "None", "rendezvous": {"timeoutSeconds": 120}},
+}
+
+
+def planned(
+    num_servers: int, optimizer: Optimizer, *, tables: Sequence[Table] = TABLES, pool: ServerPool | None = None
+) -> Plan:
+    """Return a plan for two trainers and servers."""
+    fields: dict[str, Any] = {
+        "topology": builders.topology(2, device=CPU),
+        "pipeline": Pipeline.NONE,
+        "optimizer": optimizer,
+        "batch_size_per_device": 8,
+    }
+    whole = plan_of(FAR[0] if not num_servers else NEAR, tables=tables, world_size=2, **fields)
+    if not num_servers:
+        return whole
+    pool = pool or ServerPool(count=num_servers, memory_bytes=4 * builders.GIB, tables=("user",))
+    far = tuple(placement(table, FAR[num_servers][table.name]) for table in tables if table.name in pool.tables)
+    near = plan_of(NEAR, tables=tables[1:], world_size=2, **fields)
+    request = whole.request.model_copy(update={"servers": pool})
+    return near.model_copy(update={"request": request, "servers": ServedTables(tables=far)})
