@@ -134,7 +134,10 @@ def train(
     def when() -> str:
         return "while the model was set up" if run is None else f"after step {run.step}"
 
-    with lost_peers(when, trains=lambda: run is not None and run.has_trained), Heartbeat(when):
+    with (
+        lost_peers(when, trains=lambda: run is not None and run.has_trained, peers=process.peers),
+        Heartbeat(when, peers=process.peers),
+    ):
         run = set_up(job, plan, places, process, metrics_port=metrics_port, traced_steps=traced_steps)
         if places.ready_file is not None:  # the proof is after every rank, for none passes it without the others
             write_file(places.ready_file, "")

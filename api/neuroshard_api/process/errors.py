@@ -46,15 +46,19 @@ class StorageError(ExpectedError):
     exit_code = ExitCode.STORAGE
 
 
+ANOTHER_PROCESS = "another process"
+"""Name of a lost rank that nothing tells from others."""
+
+
 class PeerLostError(ExpectedError):
     """Another rank or node is gone, did not come, or does not answer."""
 
     exit_code = ExitCode.PEER_LOST
 
     @classmethod
-    def of(cls, when: str, reason: str) -> Self:
-        """Return the error for an operation in progress, and the reason that the transport gives."""
+    def of(cls, when: str, reason: str, lost: str = ANOTHER_PROCESS) -> Self:
+        """Return the error for an operation in progress, the reason that the transport gives, and what it is about."""
         return cls(
-            f"{when} another process was gone or did not answer ({reason}); "
+            f"{when} {lost} was gone or did not answer ({reason}); "
             "hint: read the log of the process that ended first, then start all again"
         )

@@ -1,17 +1,20 @@
 """Embedding servers on a node of their own: launchers as the operator starts them, with the real trainer."""
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from neuroshard_api.documents.tables import Optimizer
 from neuroshard_api.job.stage_commands import NODE_RANK_VARIABLE, torchrun_environment
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_cluster.ports import quiet_port
+from neuroshard_cluster.waiting import eventually
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.sharding.live_sharding import LiveSharding
 from support.trainer.served_plans import MODEL, SPEC, planned
@@ -87,3 +90,14 @@ def test_a_node_of_servers_holds_tables_for_the_trainers_of_another_node(start: 
     live = LiveSharding.read(nodes.run_dir / "live-sharding.json")
     assert {shard.device for shard in live.tables["user"]} == {2}
     assert {shard.device for shard in live.tables["item"]} == {0, 1}
+
+
+def test_a_server_that_is_killed_is_named_by_the_trainers_that_lose_it(start: Callable[..., TwoNodes]) -> None:
+    """All nodes end, and each sentence is about the server."""
+    nodes = start(training={"maxSteps": 10_000_000, "logEverySteps": 1})
+    eventually("all train", (nodes.run_dir / "step-report.json").exists, within_s=WITHIN_S)
+    [process] = psutil.Process(nodes.server.pid).children()
+    process.send_signal(signal.SIGKILL)
+
+    assert nodes.codes() == (ExitCode.PEER_LOST, 128 + signal.SIGKILL)
+    assert "rank 2, a process of an embedding server on" in nodes.log(of_servers=False)

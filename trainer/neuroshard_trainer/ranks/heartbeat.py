@@ -16,9 +16,10 @@ from typing import Self
 
 import torch
 import torch.distributed as dist
-from neuroshard_api.process.errors import PeerLostError
+from neuroshard_api.process.errors import ANOTHER_PROCESS, PeerLostError
 
 from neuroshard_trainer.errors import StoppedError
+from neuroshard_trainer.ranks.peers import Peers
 from neuroshard_trainer.ranks.process import new_group
 
 PERIOD_SECONDS = 1.0
@@ -41,11 +42,19 @@ class Heartbeat:
 
     Args:
         when: what is going on, for the message.
+        peers: all ranks. If unset: a lost one has no name.
         on_loss: called on the thread when another rank is lost and this process has not ended in the grace period.
     """
 
-    def __init__(self, when: Callable[[], str], *, on_loss: Callable[[PeerLostError], None] = end_process) -> None:
+    def __init__(
+        self,
+        when: Callable[[], str],
+        *,
+        peers: Peers | None = None,
+        on_loss: Callable[[PeerLostError], None] = end_process,
+    ) -> None:
         self._when = when
+        self._peers = peers
         self._on_loss = on_loss
         self._closing = threading.Event()
         self._is_abandoned = False
@@ -78,7 +87,8 @@ class Heartbeat:
                 dist.all_reduce(closing, group=self._group)
                 num_closing = int(closing)
         except (RuntimeError, ValueError) as error:
+            reason = str(error).strip().splitlines()[0]
+            lost = ANOTHER_PROCESS if self._peers is None else self._peers.lost(reason)
             time.sleep(GRACE_SECONDS)  # the main thread ends the process meanwhile, if it can
             if not self._is_abandoned:
-                reason = str(error).strip().splitlines()[0]
-                self._on_loss(PeerLostError.of(self._when(), f"no heartbeat: {reason}"))
+                self._on_loss(PeerLostError.of(self._when(), f"no heartbeat: {reason}", lost))

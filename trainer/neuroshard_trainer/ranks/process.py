@@ -26,6 +26,7 @@ from neuroshard_trainer.ranks.devices import (
 )
 from neuroshard_trainer.ranks.failures import lost_peers
 from neuroshard_trainer.ranks.nccl_log import log_to, nccl_warning
+from neuroshard_trainer.ranks.peers import Peers
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class Process:
     trainers: dist.ProcessGroup | None = None
     """The trainers, for their tables and dense part. If unset: all ranks are trainers, in the default group; or this is
     a server."""
+    peers: Peers | None = None
+    """All ranks by name. If unset: there are no servers among them."""
 
     @property
     def num_trainers(self) -> int:
@@ -161,10 +164,11 @@ def joined(device: torch.device, *, timeout_seconds: float, num_servers: int = 0
         else:
             dist.init_process_group("gloo", timeout=timeout)
         group = new_group(timeout_seconds)
-        trainers = None
+        trainers = peers = None
         if num_servers:
             found = dist.new_group(list(range(dist.get_world_size() - num_servers)), timeout=timeout)
             trainers = found if isinstance(found, dist.ProcessGroup) else None  # a server is not in it
+            peers = Peers.met(group, is_server=trainers is None)
     return Process(
         rank=dist.get_rank(),
         world_size=dist.get_world_size(),
@@ -172,6 +176,7 @@ def joined(device: torch.device, *, timeout_seconds: float, num_servers: int = 0
         group=group,
         num_servers=num_servers,
         trainers=trainers,
+        peers=peers,
     )
 
 

@@ -1,0 +1,64 @@
+"""The name of a lost rank, from gloo's errors and the processes of a host."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from neuroshard_api.process.errors import ANOTHER_PROCESS
+from neuroshard_trainer.ranks.peers import Peer, Peers
+
+HERE = str(Path("/proc/self/ns/pid").readlink())
+CLOSED = "Connection closed by peer [10.0.0.{}]:35213"
+
+
+def pod(rank: int, host: str, address: int, *, is_server: bool = False) -> Peer:
+    """Return a rank in a pod of its own processes."""
+    processes = HERE if rank == 0 else f"pid:[{address}]"
+    return Peer(
+        rank=rank,
+        is_server=is_server,
+        host=host,
+        address=f"10.0.0.{address}",
+        pid=os.getpid(),
+        processes=processes,
+    )
+
+
+PODS = Peers(
+    ranks=(
+        pod(0, "job-worker-0-0", 1),
+        pod(1, "job-worker-0-1", 2),
+        pod(2, "job-server-0-0", 3, is_server=True),
+        pod(3, "job-server-0-0", 3, is_server=True),
+    ),
+    own=0,
+)
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        (CLOSED.format(2), "rank 1, a trainer on job-worker-0-1,"),
+        (CLOSED.format(3), "rank 2, a process of an embedding server on job-server-0-0,"),
+        (CLOSED.format(9), ANOTHER_PROCESS),
+        ("Timed out waiting 10000ms for recv operation to complete", ANOTHER_PROCESS),
+    ],
+    ids=["a trainer", "a server", "nobody's address", "no address"],
+)
+def test_the_address_of_a_pod_is_its_name(reason: str, name: str) -> None:
+    """Of the processes of one server any one stands for it."""
+    assert PODS.lost(reason) == name
+
+
+def test_of_the_processes_of_one_host_the_one_that_has_ended_is_named() -> None:
+    """They all have its address, and one that its parent has not asked for has ended too."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        one = pod(0, "host", 1)
+        peers = tuple(replace(one, rank=rank, is_server=rank > 1, pid=os.getppid()) for rank in range(4))
+        here = Peers(ranks=(one, peers[1], replace(peers[2], pid=ended.pid), peers[3]), own=0)
+
+        assert here.lost(CLOSED.format(1)) == "rank 2, a process of an embedding server on host,"

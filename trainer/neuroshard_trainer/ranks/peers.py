@@ -1,0 +1,97 @@
+"""Who the ranks of a job with embedding servers are, so that those that lose one can name it.
+
+Gloo's errors have the address of the rank that closed a connection: in a cluster that is the address of a pod. Ranks of
+one host have one address, and there the processes that have ended tell.
+"""
+
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.distributed as dist
+from neuroshard_api.process.errors import ANOTHER_PROCESS
+
+_ADDRESS = re.compile(r"\[([0-9a-fA-F.:]+)\]:\d+")
+"""How gloo writes an address."""
+_ENDED = ("Z", "X")
+"""States of processes that have ended and whose parents have not asked for them."""
+_SEEN_WITHIN_S = 0.5
+"""From the end of a process's connections to its own."""
+_POLL_S = 0.02
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peer:
+    """A rank, as it is found from outside."""
+
+    rank: int
+    is_server: bool
+    host: str
+    """Name of its host, which in a pod is the pod's."""
+    address: str
+    """Its host's, as gloo resolves it. Empty: the name does not resolve."""
+    pid: int
+    processes: str
+    """Where its pid counts: the processes of a host, or of a container."""
+
+    def __str__(self) -> str:
+        """Return its name in a sentence."""
+        what = "a process of an embedding server" if self.is_server else "a trainer"
+        return f"rank {self.rank}, {what} on {self.host},"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Peers:
+    """All ranks."""
+
+    ranks: tuple[Peer, ...]
+    own: int
+
+    @classmethod
+    def met(cls, group: dist.ProcessGroup, *, is_server: bool) -> "Peers":
+        """Tell the other ranks who this one is. All ranks must call this."""
+        host = socket.gethostname()
+        try:
+            address = socket.gethostbyname(host)
+        except OSError:
+            address = ""
+        own = Peer(
+            rank=dist.get_rank(),
+            is_server=is_server,
+            host=host,
+            address=address,
+            pid=os.getpid(),
+            processes=str(Path("/proc/self/ns/pid").readlink()),
+        )
+        found: list[Peer | None] = [None] * dist.get_world_size()
+        dist.all_gather_object(found, own, group=group)
+        return cls(ranks=tuple(peer for peer in found if peer is not None), own=own.rank)
+
+    def lost(self, reason: str) -> str:
+        """Return the name, for a sentence, of the ranks that an error of the transport is about."""
+        addresses = set(_ADDRESS.findall(reason))
+        there = [peer for peer in self.ranks if peer.rank != self.own and peer.address in addresses]
+        if {peer.processes for peer in there} == {self.ranks[self.own].processes}:
+            there = _ended(there)
+        is_one_server = len({peer.processes for peer in there}) == 1 and all(peer.is_server for peer in there)
+        return str(there[0]) if len(there) == 1 or is_one_server else ANOTHER_PROCESS
+
+
+def _ended(peers: list[Peer]) -> list[Peer]:
+    """Return the processes of this host that have ended."""
+    until = time.monotonic() + _SEEN_WITHIN_S
+    found: list[Peer] = []
+    while not found and time.monotonic() < until:
+        found = [peer for peer in peers if _has_ended(peer.pid)]
+        time.sleep(0 if found else _POLL_S)
+    return found
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in _ENDED
+    except OSError:
+        return True
