@@ -49,7 +49,7 @@ def test_the_sum_of_received_entries_keeps_what_it_reads(kept: list[torch.Tensor
     future.wait()
 
     assert any(tensor is values for tensor in kept)
-    assert any(tensor.dtype == torch.int32 and tensor.shape[0] == group.size() for tensor in kept)
+    assert any(tensor.dtype == torch.uint8 and tensor.shape[0] == group.size() for tensor in kept)
 
 
 def test_carried_gradients_and_measured_errors_are_kept_for_their_reader(kept: list[torch.Tensor], group: Any) -> None:
