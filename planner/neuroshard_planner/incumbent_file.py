@@ -1,16 +1,18 @@
 """The plan in force, read from its file."""
 
 import hashlib
+import math
 from pathlib import Path
 
-from neuroshard_api.documents.document import DocumentError, decoded, parse_data, read_bytes
+from neuroshard_api.documents.document import DocumentError, read_bytes, read_data
 from neuroshard_api.documents.plan import GivenPlan, any_plan
+from neuroshard_api.process.errors import InputError
 
 from neuroshard_planner.search.migration import Incumbent
 
 
 def read_incumbent(path: Path, *, price_ms_per_gib: float = 0.0) -> Incumbent:
-    """Return the plan of a JSON file, which may be compressed, as the incumbent of a search.
+    """Return the plan of a file, which may be compressed, as the incumbent of a search.
 
     Args:
         path: of a plan, with a price or without.
@@ -19,21 +21,27 @@ def read_incumbent(path: Path, *, price_ms_per_gib: float = 0.0) -> Incumbent:
     Raises:
         DocumentError: the file cannot be read, or is not a plan; or its plan has groups of devices.
     """
-    where = str(path)
-    content = read_bytes(path)
-    plan = any_plan(parse_data(decoded(content, where=where), where=where, is_json=True), where=where)
-    return incumbent_of(plan, content, where=where, price_ms_per_gib=price_ms_per_gib)
+    plan = any_plan(read_data(path), where=str(path))
+    return incumbent_of(plan, read_bytes(path), where=str(path), price_ms_per_gib=price_ms_per_gib)
 
 
 def incumbent_of(plan: GivenPlan, content: bytes, *, where: str, price_ms_per_gib: float) -> Incumbent:
-    """Return a plan as the incumbent of a search. Raises DocumentError where it has groups of devices.
+    """Return a plan as the incumbent of a search.
 
     Args:
         plan: with a price or without.
         content: of its file, uncompressed.
         where: it is from.
         price_ms_per_gib: as `read_incumbent`.
+
+    Raises:
+        DocumentError: the plan has groups of devices.
+        InputError: the price is not a number from 0 on.
     """
+    if not (isinstance(price_ms_per_gib, int | float) and 0 <= price_ms_per_gib < math.inf):
+        raise InputError(
+            f"--move-price: must be a number of milliseconds from 0 on (found {price_ms_per_gib!r}); hint: leave it out"
+        )
     if plan.replication is not None:
         problem = "replication: plans near one with groups of devices are not made; hint: plan without an incumbent"
         raise DocumentError(where, [problem])

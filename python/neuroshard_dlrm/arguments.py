@@ -9,12 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
-from neuroshard_api.documents.document import Document
+from neuroshard_api.documents.document import Document, DocumentError
 from neuroshard_api.documents.foreign_tables import table_set_of_data
 from neuroshard_api.documents.request import Constraints
-from neuroshard_api.documents.table_files import parse_csv
+from neuroshard_api.documents.table_files import FEATURE_SEPARATOR, parse_csv
 from neuroshard_api.documents.topology import Topology
-from neuroshard_api.process.errors import InputError
+from neuroshard_api.process.errors import ExpectedError, InputError
 from neuroshard_api.process.failures import CommandError
 from neuroshard_planner.baselines.torchrec import require_torchrec
 
@@ -60,6 +60,7 @@ class PlanArguments(TypedDict, total=False):
     """Global batches of a module, from which lookups and reuse are measured. If unset: one lookup per feature."""
 
 
+_FEATURES = "feature_names"
 ARGUMENTS = {"device_type": "device"}
 """Options that have another name here."""
 _OPTION = re.compile(r"`[^`]*`|--([a-z]+(?:-[a-z]+)*)|\b(TABLES)\b")
@@ -84,7 +85,17 @@ def in_python() -> Iterator[None]:
     try:
         yield
     except CommandError as error:
-        raise InputError(_OPTION.sub(_argument, str(error))) from error
+        raise InputError(_in_arguments(str(error))) from error
+    except DocumentError as error:
+        problems = [_in_arguments(problem) for problem in error.problems]
+        raise DocumentError(_in_arguments(error.where), problems) from error
+    except ExpectedError as error:
+        error.args = (_in_arguments(str(error)),)
+        raise
+
+
+def _in_arguments(message: str) -> str:
+    return _OPTION.sub(_argument, message)
 
 
 def _argument(found: re.Match[str]) -> str:
@@ -110,8 +121,11 @@ def options_of(question: PlanArguments, *, where: str | None) -> RequestOptions:
     unknown = next((name for name in question if name not in PlanArguments.__annotations__), None)
     if unknown is not None:
         raise TypeError(f"unexpected keyword argument {unknown!r}; the arguments are {', '.join(_NAMES)}")
-    given: dict[str, Any] = {name: value for name, value in question.items() if value is not None}
-    given.pop("sample_batches", None)
+    given = {
+        name: _checked(name, value)
+        for name, value in question.items()
+        if value is not None and name != "sample_batches"
+    }
     if "device" in given:
         given["device_type"] = given.pop("device")
     for name in ("dense", "bundle"):
@@ -125,19 +139,43 @@ def options_of(question: PlanArguments, *, where: str | None) -> RequestOptions:
 
 
 _NAMES = tuple(PlanArguments.__annotations__)
+_KINDS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    "device": ((str,), "the name of a device of `neuroshard devices`"),
+    "devices": ((int, str, Path, Topology, Mapping), 'a number, nodes and devices of each as "2x8", or a topology'),
+    "batch_size": ((int,), "a whole number"),
+    "set": ((Mapping,), "a dictionary with the values by their paths"),
+    "constraints": ((str, Path, Mapping, Constraints), "a dictionary with their fields, or a path"),
+    "dense": ((str, Path), "a path"),
+    "bundle": ((str, Path), "a path, or the name of a device"),
+}
+"""Types of each argument, and what to give."""
 
 
-def _document(given: Any, kind: type[Document], *, where: str) -> object:  # noqa: ANN401 - any argument
-    """Return a path, or a document that is given whole or as plain data. Raises DocumentError or InputError."""
-    if isinstance(given, kind):
-        return given
+def _checked(name: str, value: Any) -> Any:  # noqa: ANN401 - any argument
+    """Return an argument, a number of numpy as Python's own. Raises InputError where it is of another type."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    kinds, remedy = _KINDS[name]
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        raise InputError(f"{name}: is of the type {type(value).__name__}; hint: give {remedy}")
+    if name == "batch_size" and value < 1:
+        raise InputError(f"{name}: must be at least 1 (found {value}); hint: give {remedy}")
+    if name == "set" and not all(isinstance(path, str) for path in value):
+        raise InputError(f"{name}: its paths are not texts; hint: give {remedy}")
+    return value
+
+
+def path_of(given: object, *, name: str) -> Path:
+    """Return the path of a file. Raises InputError where the argument of that name is none."""
+    if not isinstance(given, str | Path):
+        raise InputError(f"{name}: is of the type {type(given).__name__}; hint: give a path")
+    return Path(given)
+
+
+def _document(given: Any, kind: type[Document], *, where: str) -> object:  # noqa: ANN401 - as it was checked
+    """Return a path, or a document that is given whole or as plain data. Raises DocumentError."""
     if isinstance(given, Mapping):
         return kind.from_data({"schema_version": kind.schema_name, **given}, where=where)
-    if isinstance(given, str | Path):
-        return Path(given)
-    raise InputError(
-        f"{where}: is of the type {type(given).__name__}; hint: give a path, or a dictionary with its fields"
-    )
+    return Path(given) if isinstance(given, str) else given
 
 
 def source_from(given: object, question: PlanArguments) -> Source:
@@ -163,7 +201,7 @@ def source_from(given: object, question: PlanArguments) -> Source:
     if isinstance(given, Mapping):
         return source_of(dict(given), where="the source")
     if hasattr(given, "to_csv"):
-        return parse_csv(given.to_csv(index=False), where="the frame", name="tables")
+        return parse_csv(_csv_of(given), where="the frame", name="tables")
     if isinstance(given, Sequence) and all(isinstance(each, Mapping) for each in given):
         rows = [dict(each) for each in given]
         return table_set_of_data(rows, where="the tables", name="tables")
@@ -171,6 +209,14 @@ def source_from(given: object, question: PlanArguments) -> Source:
         f"source: is an object of the type {type(given).__name__}; hint: give a file, a workload, a list of "
         "dictionaries with one table each, a pandas DataFrame, a job as a dictionary, or a TorchRec module"
     )
+
+
+def _csv_of(frame: Any) -> str:  # noqa: ANN401 - a DataFrame, of a package that need not be there
+    """Return a frame as CSV; lists of features in its cells are written as CSV has them."""
+    if _FEATURES in getattr(frame, "columns", ()):
+        cells = [FEATURE_SEPARATOR.join(each) if isinstance(each, list | tuple) else each for each in frame[_FEATURES]]
+        frame = frame.assign(**{_FEATURES: cells})
+    return str(frame.to_csv(index=False))
 
 
 def name_of(given: object) -> str:

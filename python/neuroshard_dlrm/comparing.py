@@ -21,12 +21,13 @@ TORCHREC_SECONDS = 60.0
 """Default limit of TorchRec's planner, whose search grows with the tables."""
 
 
-def chosen_algorithms(names: Sequence[str] | None) -> list[Algorithm]:
+def chosen_algorithms(names: Sequence[str] | None, *, option: str = "algorithms") -> list[Algorithm]:
     """Return the algorithms of these names, all for None. Raises CommandError for a name that there is not."""
-    chosen = [name.strip() for name in names] if names is not None else list(Algorithm)
+    chosen = [str(name).strip() for name in names] if names is not None else list(Algorithm)
     unknown = [name for name in chosen if name not in list(Algorithm)]
-    if unknown:
-        raise CommandError(f"algorithms: there is no {unknown[0]!r}; hint: choose among {', '.join(Algorithm)}")
+    if unknown or not chosen:
+        problem = f"there is no {unknown[0]!r}" if unknown else "names none"
+        raise CommandError(f"{option}: {problem}; hint: choose among {', '.join(Algorithm)}")
     return [each for each in Algorithm if each in chosen]
 
 

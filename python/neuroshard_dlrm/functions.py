@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from neuroshard_api.documents.document import read_data
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.process.errors import InputError
@@ -20,12 +19,21 @@ from neuroshard_report.explain.estimate import estimate_request
 from neuroshard_report.explain.plan import explain_plan
 from neuroshard_report.explain.table import explain_table
 
-from neuroshard_dlrm.arguments import PathLike, PlanArguments, asks, in_python, name_of, options_of, source_from
+from neuroshard_dlrm.arguments import (
+    PathLike,
+    PlanArguments,
+    asks,
+    in_python,
+    name_of,
+    options_of,
+    path_of,
+    source_from,
+)
 from neuroshard_dlrm.choices import AlgorithmChoice
 from neuroshard_dlrm.comparing import TORCHREC_SECONDS, chosen_algorithms, timed_comparison
 from neuroshard_dlrm.devices import bundle_of_plan, find_bundle
 from neuroshard_dlrm.options import RequestOptions
-from neuroshard_dlrm.plan_file import read_placement, read_plan
+from neuroshard_dlrm.plan_file import is_plan_file, read_placement, read_plan
 from neuroshard_dlrm.plans import Plan
 from neuroshard_dlrm.requests import read_document, request_of
 from neuroshard_dlrm.results import Comparison, Difference, Estimate, Explanation, Score, Tables
@@ -62,8 +70,10 @@ def plan(
     if move_price and incumbent is None:
         raise InputError("move_price: is of moves from a plan in force; hint: name that plan with incumbent")
     with in_python():
+        if algorithm is not None:
+            chosen_algorithms((algorithm,), option="algorithm")
         request, bundle = _asked(source, question, algorithm)
-    before = None if incumbent is None else _incumbent(incumbent, move_price)
+        before = None if incumbent is None else _incumbent(incumbent, move_price)
     try:
         found = pipeline.plan(request, bundle=bundle, incumbent=before)
     except InfeasibleError as error:
@@ -91,9 +101,11 @@ def compare(
         InputError: the arguments contradict each other, or there is no such algorithm.
         DocumentError: a file or a value is not valid.
     """
+    if not torchrec_seconds > 0:
+        raise InputError(f"torchrec_seconds: must be above 0 (found {torchrec_seconds}); hint: leave it out")
     with in_python():
         request, bundle = _asked(source, question, Algorithm.NEUROSHARD)
-        wanted = chosen_algorithms(algorithms)
+        wanted = chosen_algorithms(algorithms.split(",") if isinstance(algorithms, str) else algorithms)
         lines = [timed_comparison(request, each, bundle=bundle, torchrec_seconds=torchrec_seconds) for each in wanted]
     return Comparison(request, lines)
 
@@ -149,18 +161,18 @@ def explain(plan: Plan | PathLike, table: str | None = None, *, bundle: PathLike
         RequestError: there is no such table.
         PlanError: the plan was made with other cost models.
     """
-    found = plan if isinstance(plan, Plan) else Plan(read_plan(Path(plan), must_fit=False))
-    document = found.document()
     with in_python():
+        found = plan if isinstance(plan, Plan) else Plan(read_plan(path_of(plan, name="plan"), must_fit=False))
+        document = found.document()
         if bundle is not None:
-            costs = find_bundle(Path(bundle), document.request.topology.device)
+            costs = find_bundle(path_of(bundle, name="bundle"), document.request.topology.device)
         elif isinstance(plan, Plan):
             costs = found.costs()
         else:
             costs = bundle_of_plan(document, Path(plan))
-    if table is None:
-        return Explanation(explain_plan(document, bundle=costs))
-    return Explanation(explain_table(document, table, bundle=costs))
+        if table is None:
+            return Explanation(explain_plan(document, bundle=costs))
+        return Explanation(explain_table(document, table, bundle=costs))
 
 
 @asks
@@ -188,10 +200,11 @@ def read(path: PathLike) -> Plan | Tables:
         DocumentError: the file cannot be read, or is none of these; or the plan does not match its own request.
         RequestError: there is no such workload.
     """
-    file = Path(path)
-    if file.is_file() and file.name.removesuffix(".gz").endswith(".json") and GivenPlan.is_named_by(read_data(file)):
-        return Plan(read_plan(file, must_fit=False))
-    return Tables(read_document(str(path)))
+    file = path_of(path, name="path")
+    with in_python():
+        if is_plan_file(file):
+            return Plan(read_plan(file, must_fit=False))
+        return Tables(read_document(str(path)))
 
 
 def diff(before: Plan | PathLike, after: Plan | PathLike) -> Difference:
@@ -200,18 +213,19 @@ def diff(before: Plan | PathLike, after: Plan | PathLike) -> Difference:
     Raises:
         DocumentError: a file is not a plan.
     """
-    return Difference(plan_difference(_given(before), _given(after)))
+    with in_python():
+        return Difference(plan_difference(_given(before, "before"), _given(after, "after")))
 
 
 def _incumbent(plan: Plan | PathLike, move_price: float) -> Incumbent:
     if isinstance(plan, Plan):
         content = plan.to_json().encode()
         return incumbent_of(plan.document(), content, where="incumbent", price_ms_per_gib=move_price)
-    return read_incumbent(Path(plan), price_ms_per_gib=move_price)
+    return read_incumbent(path_of(plan, name="incumbent"), price_ms_per_gib=move_price)
 
 
-def _given(plan: Plan | PathLike) -> GivenPlan:
-    return plan.document() if isinstance(plan, Plan) else read_placement(Path(plan))
+def _given(plan: Plan | PathLike, name: str) -> GivenPlan:
+    return plan.document() if isinstance(plan, Plan) else read_placement(path_of(plan, name=name))
 
 
 def _asked(

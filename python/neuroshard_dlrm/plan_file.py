@@ -2,12 +2,19 @@
 
 from pathlib import Path
 
-from neuroshard_api.documents.document import DocumentError, read_data
+from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_data
 from neuroshard_api.documents.plan import GivenPlan, Plan, any_plan
+from neuroshard_api.documents.table_files import SUFFIXES
 from neuroshard_api.documents.tables import TableSet, planned_facts
 from neuroshard_api.job.workers import EmbeddingServers, other_servers
 from neuroshard_api.sharding.placement_rules import local_size_problem
 from neuroshard_planner.plans.checks import plan_problems, table_problems
+
+
+def is_plan_file(path: Path) -> bool:
+    """Return whether a file of JSON or YAML is a plan, by its version."""
+    suffix = Path(path.name.removesuffix(COMPRESSED_SUFFIX)).suffix.lower()
+    return suffix in SUFFIXES and suffix != ".csv" and path.is_file() and GivenPlan.is_named_by(read_data(path))
 
 
 def read_plan(path: Path, *, must_fit: bool = True) -> Plan:

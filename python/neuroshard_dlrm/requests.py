@@ -101,7 +101,7 @@ def read_document(name_or_path: str) -> DocumentSource:
     path = Path(name_or_path)
     plain = Path(path.name.removesuffix(COMPRESSED_SUFFIX))
     is_workload = name_or_path in workload_names() and not path.is_file()
-    if is_workload or not (plain.suffix or len(path.parts) > 1 or path.exists()):
+    if is_workload or not (plain.suffix or len(path.parts) > 1 or (name_or_path and path.exists())):
         return read_workload(name_or_path)
     if path.is_dir():
         raise DocumentError(name_or_path, ["is a folder; hint: give a file of it, such as its plan.json"])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import neuroshard_dlrm as ns
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -41,6 +42,9 @@ JOB: dict[str, Any] = {
 UNKNOWN: dict[str, Any] = {"device_type": "h100-80gb"}
 H100 = preset("h100-80gb").topology(devices_per_node=2)
 DEVICES: dict[str, Any] = {"devices": 2, "device": "h100-80gb"}
+GREEDY: dict[str, Any] = {**DEVICES, "algorithm": "dim_greedy"}
+WRONG: Any = 3
+"""Where a path, or a whole number, is expected."""
 
 
 def command(folder: Path, *arguments: object) -> str:
@@ -113,6 +117,23 @@ def test_rows_and_frames_are_the_table_set_of_a_csv(tmp_path: Path) -> None:
     assert ns.plan(JOB, devices=2, device="h100-80gb").rows("shards") == of_file.rows("shards")
 
 
+def test_numbers_of_numpy_and_features_in_any_sequence_are_read() -> None:
+    """As a notebook has them: in arrays, in tuples, and as lists in the cells of a frame."""
+    asked: dict[str, Any] = {"algorithm": "dim_greedy", **DEVICES}
+    features = {"user": ["user", "friend"], "item": ["item", "seen"]}
+    lists = [{**row, "pooling_factor": 2.0, "feature_names": features[row["name"]]} for row in ROWS]
+    tuples = [{**row, "feature_names": tuple(features[row["name"]])} for row in ROWS]
+    for row in tuples:
+        del row["pooling_factor"]
+    arrays = [{**row, "num_embeddings": np.int64(row["num_embeddings"])} for row in ROWS]
+    sizes: dict[str, Any] = {**asked, "devices": np.int64(2), "batch_size": np.int32(64)}
+
+    assert ns.plan(tuples, **asked) == ns.plan(lists, **asked)
+    assert ns.plan(pd.DataFrame(lists), **asked).rows() == ns.plan(lists, **asked).rows()
+    assert ns.plan(arrays, **asked) == ns.plan(ROWS, **asked)
+    assert ns.plan(ROWS, **sizes) == ns.plan(ROWS, **asked, batch_size=64)
+
+
 def test_topology_and_constraints_are_dictionaries_or_files(tmp_path: Path) -> None:
     """With the fields of their documents."""
     topology = preset("h100-80gb").topology(devices_per_node=2)
@@ -182,6 +203,9 @@ def test_the_plan_in_force_is_an_object_or_a_file(tmp_path: Path) -> None:
     found = ns.plan(ROWS, incumbent=before, move_price=0.1, **DEVICES)
 
     assert found == ns.plan(ROWS, incumbent=tmp_path / "before.json", move_price=0.1, **DEVICES)
+    (tmp_path / "before.yaml").write_text(yaml.safe_dump(json.loads(before.to_json())))
+    assert ns.read(tmp_path / "before.yaml") == before
+    assert ns.plan(ROWS, incumbent=tmp_path / "before.yaml", **DEVICES).rows() == ns.plan(ROWS, **DEVICES).rows()
     assert found.explain().details.moves is not None
 
 
@@ -217,6 +241,30 @@ def test_torchrecs_planner_is_limited_in_the_main_thread_alone() -> None:
         (lambda: ns.plan(ROWS, **{**DEVICES, "constraints": 3}), ns.InputError, "^constraints: is of the type int"),
         (lambda: ns.plan(ROWS, **DEVICES, sample_batches=[1]), ns.InputError, "^sample_batches: are of a TorchRec"),
         (lambda: ns.plan(ROWS, **DEVICES, move_price=1.0), ns.InputError, "^move_price: .* with incumbent"),
+        (
+            lambda: ns.plan(ROWS, **DEVICES, incumbent=ns.plan(ROWS, **GREEDY), move_price=-1),
+            ns.InputError,
+            "^move_price",
+        ),
+        (lambda: ns.plan(ROWS, **DEVICES, incumbent=WRONG), ns.InputError, "^incumbent: is of the type int"),
+        (lambda: ns.plan(ROWS, **{**GREEDY, "algorithm": "Greedy"}), ns.InputError, "^algorithm: there is no 'Greedy'"),
+        (lambda: ns.plan(ROWS, **{**DEVICES, "device": 8}), ns.InputError, "^device: is of the type int"),
+        (lambda: ns.plan(ROWS, **DEVICES, batch_size=WRONG * 0.5), ns.InputError, "^batch_size: is of the type float"),
+        (lambda: ns.plan(ROWS, **DEVICES, batch_size=0), ns.InputError, "^batch_size: must be at least 1"),
+        (lambda: ns.plan(ROWS, **{**DEVICES, "set": "spec.suspend=true"}), ns.InputError, "^set: is of the type str"),
+        (
+            lambda: ns.plan(ROWS, **DEVICES, set={"spec.planner.algorithm": "Best"}),
+            ns.DocumentError,
+            "^set: spec.planner.algorithm: input should be",
+        ),
+        (lambda: ns.compare(ROWS, algorithms=[], **DEVICES), ns.InputError, "^algorithms: names none"),
+        (lambda: ns.compare(ROWS, torchrec_seconds=0, **DEVICES), ns.InputError, "^torchrec_seconds: must be above 0"),
+        (lambda: ns.diff(WRONG, WRONG), ns.InputError, "^before: is of the type int"),
+        (
+            lambda: ns.explain(ns.plan(ROWS, **GREEDY), bundle="a100-80gb"),
+            ns.ExpectedError,
+            "bundle of the plan with bu",
+        ),
         (lambda: ns.plan(ROWS, **UNKNOWN), TypeError, "unexpected keyword argument 'device_type'"),
         (lambda: ns.compare(ROWS, algorithms=["best"], **DEVICES), ns.InputError, "^algorithms: there is no 'best'"),
     ],

@@ -202,13 +202,18 @@ def validated_without_unknown(
 def _validated(cls: type[_ValueT], raw: object, *, where: str, context: object = None) -> _ValueT:
     """Validate plain data. Raises pydantic's ValidationError; DocumentError for data that JSON cannot hold."""
     try:
-        text = json.dumps(raw, default=str)
+        text = json.dumps(raw, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:  # YAML alone can write these: keys of any type, cycles
         raise DocumentError(where, [f"holds what JSON cannot say: {error}"]) from error
     if text.count(",") <= ALL_FAULTS_UP_TO_VALUES:
         return cls.model_validate_json(text, by_alias=True, by_name=False, context=context)
     value: _ValueT = _fail_fast_validator(cls).validate_json(text, by_alias=True, by_name=False, context=context)
     return value
+
+
+def _plain(value: Any) -> object:  # noqa: ANN401 - what is not plain
+    """Return a number or an array of numpy as Python's own, and any other value as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 @cache

@@ -5,7 +5,7 @@ them; or the lists that DLRM's scripts and MLPerf's benchmark take: ``num_embedd
 ``multi_hot_sizes``, ``embedding_dim``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
 from neuroshard_api.documents.document import DocumentError
@@ -77,7 +77,7 @@ def _of_config(raw: object, position: str, where: str) -> Mapping[str, Any]:
     if "pooling" not in raw and raw.keys() >= _IN_EVERY_CONFIG:  # asdict of an EmbeddingConfig: sequences
         fields["pooling"] = Pooling.NONE.value
     features = fields.get("feature_names")
-    lookups = float(len(features)) if isinstance(features, list) and features else 1.0
+    lookups = float(len(features)) if _are_texts(features) and features else 1.0
     return {"pooling_factor": lookups, **fields}
 
 
@@ -98,8 +98,8 @@ def _with_allowed_names(tables: list[Mapping[str, Any]]) -> list[Mapping[str, An
     ]
 
 
-def _are_texts(value: object) -> TypeGuard[list[str]]:
-    return isinstance(value, list) and all(isinstance(each, str) for each in value)
+def _are_texts(value: object) -> TypeGuard[Sequence[str]]:
+    return isinstance(value, list | tuple) and all(isinstance(each, str) for each in value)
 
 
 def _of_lists(raw: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
