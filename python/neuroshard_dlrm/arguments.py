@@ -155,7 +155,8 @@ def _checked(name: str, value: Any) -> Any:  # noqa: ANN401 - any argument
     """Return an argument, a number of numpy as Python's own. Raises InputError where it is of another type."""
     value = value.tolist() if hasattr(value, "tolist") else value
     kinds, remedy = _KINDS[name]
-    if not isinstance(value, kinds) or isinstance(value, bool):
+    is_right = isinstance(value, kinds) and not isinstance(value, bool)
+    if not is_right:
         raise InputError(f"{name}: is of the type {type(value).__name__}; hint: give {remedy}")
     if name == "batch_size" and value < 1:
         raise InputError(f"{name}: must be at least 1 (found {value}); hint: give {remedy}")

@@ -1,8 +1,8 @@
 """Results as rows, and as a pandas DataFrame where pandas is installed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuroshard_api.process.errors import MissingPackageError
 
@@ -17,17 +17,20 @@ WIDTH = 100
 class Tabular(ABC):
     """A result that has rows of named values, units in their names."""
 
+    names: ClassVar[tuple[str, ...]] = ()
+    """Names of the values of a result that may have no rows. Empty: it always has some."""
+
     @abstractmethod
     def rows(self) -> list[dict[str, Any]]:
         """Return the rows as plain data."""
 
     def to_frame(self) -> "DataFrame":
         """Return the rows as a pandas DataFrame. Raises MissingPackageError where pandas is not installed."""
-        return frame_of(self.rows())
+        return frame_of(self.rows(), names=self.names)
 
 
-def frame_of(rows: list[dict[str, Any]]) -> "DataFrame":
-    """Return rows as a pandas DataFrame. Raises MissingPackageError."""
+def frame_of(rows: list[dict[str, Any]], *, names: Sequence[str] = ()) -> "DataFrame":
+    """Return rows as a pandas DataFrame, which has columns of these names without any. Raises MissingPackageError."""
     try:
         from pandas import DataFrame
     except ModuleNotFoundError as error:
@@ -36,7 +39,7 @@ def frame_of(rows: list[dict[str, Any]]) -> "DataFrame":
         raise MissingPackageError(
             "to_frame: needs the package pandas; hint: pip install pandas, or take rows(), a list of dictionaries"
         ) from error
-    return DataFrame(rows)
+    return DataFrame(rows) if rows else DataFrame(columns=list(names))
 
 
 def text_of(content: "RenderableType") -> str:

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from neuroshard_api.documents import plan as documents
 from neuroshard_api.process.atomic_file import write_whole
+from neuroshard_api.process.errors import StorageError
 from neuroshard_costs.bundle import CostBundle, bundled_bundle
 from neuroshard_costs.shards import weights_bytes
 from neuroshard_report.quantities import format_ms, format_percent
 from neuroshard_report.summary import cost_terms, memory_terms, summarize
 
-from neuroshard_dlrm.arguments import Plannable
+from neuroshard_dlrm.arguments import Plannable, path_of
 from neuroshard_dlrm.frames import Tabular, fields_text, frame_of, text_of
 from neuroshard_dlrm.requests import Source
 
@@ -95,16 +96,22 @@ class Plan(Tabular, Plannable):
         return self._document.to_json()
 
     def write(self, path: Path | str) -> None:
-        """Write the plan's document, whole or not at all: what ``neuroshard plan --out`` writes."""
-        write_whole(Path(path), self.to_json())
+        """Write the plan's document, whole or not at all: what ``neuroshard plan --out`` writes.
+
+        Raises StorageError.
+        """
+        _write(path, self.to_json())
 
     def report(self, path: Path | str) -> None:
-        """Write the HTML report, whole or not at all: what ``neuroshard plan --out FILE.html`` writes."""
+        """Write the HTML report, whole or not at all: what ``neuroshard plan --out FILE.html`` writes.
+
+        Raises StorageError, or BundleError where the plan's device has no bundled cost models.
+        """
         from neuroshard_report.explain.robustness import traffic_costs
         from neuroshard_report.html.page import render_html
 
         traffic = traffic_costs(self._document, bundle=self.costs())
-        write_whole(Path(path), render_html(self._document, traffic=traffic))
+        _write(path, render_html(self._document, traffic=traffic))
 
     def explain(self, table: str | None = None) -> "Explanation":
         """Explain the plan, or one of its tables. Raises RequestError where there is no such table."""
@@ -129,6 +136,10 @@ class Plan(Tabular, Plannable):
     def costs(self) -> CostBundle:
         """Return the cost models of the plan. Raises BundleError where its device has no bundled ones."""
         return bundled_bundle(self._document.request.topology.device.name) if self._costs is None else self._costs
+
+    def __hash__(self) -> int:
+        """Return a hash of the document: equal plans have equal ones."""
+        return hash(self.to_json())
 
     def __repr__(self) -> str:
         gain = self.gain
@@ -157,6 +168,15 @@ class Plan(Tabular, Plannable):
         page = html.escape(render_html(self._document, is_whole=False), quote=True)
         style = f"width:100%;height:{FRAME_HEIGHT}px;border:0"
         return f'<iframe srcdoc="{page}" style="{style}" title="Sharding plan" sandbox></iframe>'
+
+
+def _write(path: Path | str, text: str) -> None:
+    file = path_of(path, name="path")
+    try:
+        write_whole(file, text)
+    except OSError as error:
+        problem = f"{file}: cannot be written: {error.strerror}; hint: make its folder, or choose another path"
+        raise StorageError(problem) from error
 
 
 def _tables(plan: documents.Plan) -> list[dict[str, Any]]:

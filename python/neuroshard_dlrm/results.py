@@ -2,8 +2,8 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import PlanRequest
@@ -11,8 +11,9 @@ from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_report.explain.comparison import regrets_of
-from neuroshard_report.explain.difference import PlanDifference
+from neuroshard_report.explain.difference import PlanDifference, TableChange
 from neuroshard_report.explain.estimate import RequestEstimate
+from neuroshard_report.explain.moves import Move
 from neuroshard_report.explain.plan import PlanExplanation
 from neuroshard_report.explain.table import TableExplanation
 from neuroshard_report.quantities import format_ms
@@ -108,16 +109,18 @@ class Explanation(Printed):
     def __repr__(self) -> str:
         if isinstance(self.details, PlanExplanation):
             return fields_text("Explanation", {"total_ms": format_ms(self.details.total_ms)})
-        return fields_text("Explanation", {"table": self.details.name, "verdict": repr(self.details.verdict)})
+        verdict = self.details.verdict.partition(":")[0]
+        return fields_text("Explanation", {"table": self.details.name, "verdict": repr(verdict)})
 
 
 @dataclass(frozen=True, repr=False)
 class Score(Printed):
     """The price of a plan from anywhere, and the moves of single tables that would lower it."""
 
+    names: ClassVar = tuple(each.name for each in fields(Move))
     plan: Plan
     explanation: Explanation
-    moves: Sequence[Any]
+    moves: Sequence[Move]
     """Up to three, those that save most, as ``neuroshard score --json`` names them."""
 
     def rows(self) -> list[dict[str, Any]]:
@@ -183,6 +186,7 @@ class Estimate(Printed):
 class Difference(Printed):
     """What changes from one plan to another."""
 
+    names: ClassVar = ("table", "moved_bytes", "before_type", "after_type", "before_devices", "after_devices")
     details: PlanDifference
     """All numbers, as ``neuroshard diff --json`` names them."""
 
@@ -193,17 +197,7 @@ class Difference(Printed):
 
     def rows(self) -> list[dict[str, Any]]:
         """Return the tables that moved, those with most bytes first."""
-        return [
-            {
-                "table": table.name,
-                "moved_bytes": table.moved_bytes,
-                "before_type": table.before.sharding_type.value,
-                "after_type": table.after.sharding_type.value,
-                "before_devices": sorted({shard.device for shard in table.before.shards}),
-                "after_devices": sorted({shard.device for shard in table.after.shards}),
-            }
-            for table in self.details.tables
-        ]
+        return [dict(zip(self.names, _moved(table), strict=True)) for table in self.details.tables]
 
     def _content(self) -> "RenderableType":
         return render_difference(self.details)
@@ -224,6 +218,14 @@ class Difference(Printed):
                 "moved_bytes": format_bytes(self.moved_bytes).replace(" ", ""),
             },
         )
+
+
+def _moved(table: TableChange) -> tuple[object, ...]:
+    """Return the values of a table that moved, in the order of their names."""
+    both = (table.before, table.after)
+    types = (each.sharding_type.value for each in both)
+    devices = (sorted({shard.device for shard in each.shards}) for each in both)
+    return (table.name, table.moved_bytes, *types, *devices)
 
 
 @dataclass(frozen=True, repr=False)

@@ -166,6 +166,26 @@ def test_results_are_short_and_whole() -> None:
     assert "compute ms alone" in estimate._repr_html_()
 
 
+def test_frames_have_the_same_columns_without_rows() -> None:
+    """A cell that sums what moves needs no case for plans between which nothing does."""
+    greedy, random = (ns.plan(ROWS, **{**DEVICES, "algorithm": name}) for name in ("dim_greedy", "random"))
+
+    assert list(greedy.diff(greedy).to_frame()) == list(greedy.diff(random).to_frame())
+    assert greedy.diff(greedy).to_frame()["moved_bytes"].sum() == 0 == greedy.diff(greedy).moved_bytes
+    assert "from_devices" in list(ns.score(greedy).to_frame())
+    assert len({greedy, ns.plan(ROWS, **GREEDY), random}) == 2
+
+
+@pytest.mark.parametrize("place", ["none/plan.json", "."])
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path, place: str) -> None:
+    """And not the file that takes its place at the end."""
+    plan = ns.plan(ROWS, **GREEDY)
+
+    with pytest.raises(ns.ExpectedError, match=rf"^{tmp_path / place}: cannot be written: .*; hint: make its folder"):
+        plan.write(tmp_path / place)
+    assert not list(tmp_path.iterdir())
+
+
 def test_each_result_is_as_wide_as_a_notebook_and_loses_nothing() -> None:
     """Tables that are wider go on below; nothing is cut off."""
     compared = ns.compare(ROWS, algorithms=["random", "dim_greedy"], **DEVICES)
