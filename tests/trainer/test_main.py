@@ -49,7 +49,7 @@ def test_a_trial_leaves_the_times_of_its_steps_alone(run: Run, tmp_path: Path) -
     folder = tmp_path / "run"
     report = StepReport.read(folder / "step-report.json")
     assert (report.first_step, report.num_steps) == (10, 30)
-    assert report.num_timed_steps >= 5
+    assert (report.num_timed_steps or 0) >= 5
     assert saved_steps(folder) == []
     assert not [name for name in ("progress.json", "drift-report.json") if (folder / name).exists()]
 

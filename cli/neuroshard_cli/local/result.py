@@ -93,7 +93,7 @@ def result_of(
     """
     from neuroshard_api.documents.plan import Plan
     from neuroshard_api.job.late_ranks import late_ranks_note
-    from neuroshard_api.job.machine_speed import machine_speed
+    from neuroshard_api.job.machine_speed import MachineSpeed, machine_speed
     from neuroshard_api.job.off_parts import off_parts
     from neuroshard_api.job.step_cost import (
         baseline_cost,
@@ -107,7 +107,8 @@ def result_of(
     trial, hardware = trial_in(directory), hardware_in(directory)
     predicted = predicted_cost(plan) if isinstance(plan, Plan) else None
     measured = None if report is None else measured_cost(report)
-    speed, differences = None, ()
+    speed: MachineSpeed | None = None
+    differences: tuple[str, ...] = ()
     if isinstance(plan, Plan) and predicted is not None and report is not None:
         speed = machine_speed(report, hardware, source=plan.predicted.source)
         loop_ms = None if hardware is None else hardware.core_loop_ms
