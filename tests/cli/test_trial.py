@@ -29,6 +29,7 @@ def life(tmp_path: Path) -> Iterator[LocalLife]:
 
 def reported(life: LocalLife) -> StepReport:
     """Let the trial write a report of the plan in force."""
+    life.directory.trial_dir.mkdir()
     report = builders.step_report(plan_sha256=file_digest(life.directory.plan_file) or "")
     (life.directory.trial_dir / "step-report.json").write_text(report.to_json(), encoding="utf-8")
     (life.directory.trial_dir / NOISE).touch()
@@ -44,7 +45,7 @@ def test_a_plan_is_tried_before_the_training(life: LocalLife) -> None:
     assert (trial.stage, life.trainer.stage) == ("trial", "train")
     assert int(str(trial.after("--trial-steps"))) >= 40
     assert trial.after("--plan") == life.trainer.after("--plan")
-    assert trial.after("--run-dir") != life.trainer.after("--run-dir")
+    assert trial.after("--run-dir") == life.trainer.after("--run-dir") == life.directory.train_dir
     assert trial_in(life.directory) == report
     assert not (life.directory.trial_dir / NOISE).exists()
     result = result_of("test", life.directory, life.local.plan_in_force())

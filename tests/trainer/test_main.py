@@ -46,8 +46,9 @@ def test_a_trial_leaves_the_times_of_its_steps_alone(run: Run, tmp_path: Path) -
     """Of all but the warm-up; no checkpoint, no metrics, and no drift of so few steps."""
     assert run("--trial-steps", "40", data={"numSamples": 4000}) == ExitCode.OK
 
-    folder = tmp_path / "run"
+    folder = tmp_path / "run" / "trial"
     report = StepReport.read(folder / "step-report.json")
+    assert [each.name for each in folder.parent.iterdir()] == ["trial"]
     assert (report.first_step, report.num_steps) == (10, 30)
     assert (report.num_timed_steps or 0) >= 5
     assert saved_steps(folder) == []

@@ -92,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
         "--trial-steps",
         type=int,
         metavar="N",
-        help="take N steps, report their times in --run-dir, and save and evaluate nothing; default: train",
+        help="take N steps, report their times in trial/ of --run-dir, save and evaluate nothing; default: train",
     )
     parser.add_argument(
         "--trace-steps", metavar="FIRST:END", help="steps of which rank 0 writes a trace; default: none"

@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from neuroshard_api.documents.progress import GuardRecord
 from neuroshard_api.job.continuation import continuation_facts, other_facts
 from neuroshard_api.job.experimental import ResumePolicy
 from neuroshard_api.job.plan_request import dense_signature
-from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE
+from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE, TRIAL_FOLDER
 from neuroshard_api.job.training import TrainPipeline
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.trial import WARM_UP_STEPS
@@ -94,6 +94,8 @@ class RunPaths:
     """What this process makes when training begins; None: another one of its node does, or nobody asked for it."""
     keeps_checkpoints: bool = True
     """Whether the run directory outlives the workers."""
+    unpacked_dir: Path | None = None
+    """Where compressed data are unpacked that cannot be next to the data. If unset: a folder of the run directory."""
 
 
 def train(
@@ -153,7 +155,7 @@ def try_out(job: DLRMTrainingJob, places: RunPaths, *, steps: int, device: Devic
 
     Args:
         job: what is trained.
-        places: files of the trial, in a run directory of its own.
+        places: of the training. What the trial writes is in a folder of the run directory.
         steps: to take; fewer where the data end.
         device: what to compute on.
 
@@ -166,10 +168,11 @@ def try_out(job: DLRMTrainingJob, places: RunPaths, *, steps: int, device: Devic
     tables = None if inline is None else inline.tables
     plan = read_plan(places.plan_file, world_size=launched.world_size, tables=tables)
     require_lasting_gradients(plan)
-    _make_folder(places.run_dir)
-    process = start_process(tried, plan, launched, device, nccl_log_folder=places.run_dir)
+    own = replace(places, run_dir=places.run_dir / TRIAL_FOLDER, unpacked_dir=places.run_dir / DATA_FOLDER)
+    _make_folder(own.run_dir)
+    process = start_process(tried, plan, launched, device, nccl_log_folder=own.run_dir)
     with lost_peers(lambda: "in the trial", trains=lambda: True), Heartbeat(lambda: "in the trial"):
-        set_up(tried, plan, places, process, window=max(1, steps - WARM_UP_STEPS)).try_out()
+        set_up(tried, plan, own, process, window=max(1, steps - WARM_UP_STEPS)).try_out()
 
 
 def trial_of(job: DLRMTrainingJob, steps: int) -> DLRMTrainingJob:
@@ -211,7 +214,8 @@ def set_up(
         start_server()
     planned = without_variants(tables, spec.variants)
     own = without_variants(with_statistics(tables, inline_tables(job)), spec.variants)
-    data = open_training_data(job, own, process, root=places.data_dir, spare=places.run_dir / DATA_FOLDER)
+    unpacked = places.unpacked_dir or places.run_dir / DATA_FOLDER
+    data = open_training_data(job, own, process, root=places.data_dir, spare=unpacked)
     data = _in_collections(data, plan, process)
     other = data.other_lookups(features_of(planned.tables)) if process.is_first else None
     if other is not None:

@@ -29,6 +29,8 @@ PROGRESS_FILE = "progress.json"
 """In the trainer's run directory: a TrainingProgress document."""
 CHECKPOINTS_FOLDER = "checkpoints"
 """In the trainer's run directory."""
+TRIAL_FOLDER = "trial"
+"""In the trainer's run directory: the step report of a trial."""
 
 PLAN_VARIABLE = "NEUROSHARD_PLAN"
 """Environment of the workers: the plan's file."""
@@ -164,7 +166,7 @@ def trial_command(command: Sequence[str], *, steps: int) -> list[str]:
     """Return the command of NeuroShard's trainer that takes some steps, reports their times, and saves nothing.
 
     Args:
-        command: of the training, with another run directory.
+        command: of the training.
         steps: to take.
     """
     return [*command, "--trial-steps", str(steps)]

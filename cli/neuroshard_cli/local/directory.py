@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuroshard_api.job.stage_commands import TRIAL_FOLDER
 from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.shared.output import write_file
@@ -30,8 +31,8 @@ class RunDirectory:
         job.json tables.json         what is run, as the stages read it
         profile/                     the profiler's: records/, bundle/, hardware.json
         request.json dense.json plan.json plan.html
-        trial/step-report.json       of steps under the plan before the training
-        train/                       the trainer's: checkpoints/, progress.json, step-report.json
+        train/                       the trainer's: checkpoints/, progress.json, step-report.json; trial/ has that of
+                                     the steps under the plan before the training
         logs/<stage>.log             what the stage's processes printed; train.1.log is of the attempt before restart 1
         state.json                   what is finished, and from which inputs
         status.json                  restarts, the last failure, further plans, as in a job's status
@@ -54,8 +55,8 @@ class RunDirectory:
         self.plan_file = self.path / "plan.json"
         self.plan_report = self.path / "plan.html"
         self.run_report = self.path / "run.html"
-        self.trial_dir = self.path / "trial"
         self.train_dir = self.path / "train"
+        self.trial_dir = self.train_dir / TRIAL_FOLDER
         self.result_file = self.path / "result.json"
         self.candidate_file = self.path / "candidate.json"
         self.status_file = self.path / "status.json"

@@ -361,10 +361,8 @@ class LocalRun:
     def _do(self, action: Action, context: Context) -> bool:
         """Do an action; return whether something changed."""
         match action:
-            case Start(run=WorkersRun()) if self._is_tried_first():
-                return False
             case Start(run=WorkersRun() as run):
-                self._start_workers(run)
+                return self._start_workers(run)
             case Start(run=PlannerRun()) if self._ends_with_profile:
                 self._show_profile()
                 return False
@@ -427,35 +425,39 @@ class LocalRun:
             return self._models.bundle_dir
         return self._kept.folder(self._profile) / BUNDLE_FOLDER if self._profile in self._kept else None
 
-    def _is_tried_first(self) -> bool:
-        """Return whether the plan is being tried, which begins here where it is due; workers wait for the end."""
-        if TRIAL in self._runner.names:
-            return True
-        self._place_plan()
+    def _tries_first(self, moved: str) -> bool:
+        """Return whether the workers wait for the trial of their plan, which begins here where it is due.
+
+        ``moved`` is a sentence on an earlier training.
+        """
         if self._others is not None or not self._trial.is_wanted:
             return False
-        if self._training.is_finished or not self._trial.is_due:
-            if not self._is_tried:
-                self._view.end(TRIAL, "reused")
-            return False
-        self._view.begin(TRIAL, "steps as the training will take them")
-        self._runner.start(TRIAL, self._trial.work(self.plan_in_force()))
-        return True
+        if self._trial.is_due:
+            self._view.begin(TRIAL, moved or "steps as the training will take them")
+            self._runner.start(TRIAL, self._trial.work(self.plan_in_force()))
+            return True
+        if not self._is_tried:
+            self._view.end(TRIAL, "reused")
+        return False
 
     def _end_trial(self, error: StageFailedError | None) -> None:
         self._view.end(TRIAL, "done" if error is None else "failed", self._trial.ended(error))
         self._is_tried = self._changed = True
 
-    def _start_workers(self, run: WorkersRun) -> None:
-        """Start an attempt, or find that the training was finished before."""
+    def _start_workers(self, run: WorkersRun) -> bool:
+        """Start an attempt or a trial, or find that the training was finished; return whether something changed."""
+        if TRIAL in self._runner.names:
+            return False
         self._place_plan()
         training = self._training
         self._runs[run.name] = run
         if training.is_finished:
             self._children.started(run)
             self._children.ended(run.name, ExitCode.OK, "")
+            if self._trial.is_wanted:
+                self._view.end(TRIAL, "reused")
             self._view.end("train", "reused")
-            return
+            return True
         moved = training.move_another_aside()
         if moved and self.status.replanning is not None:
             # Its further plans went with it: the plan of this one is as the job states it.
@@ -465,13 +467,16 @@ class LocalRun:
             self._write(self.status, replanning=None)
             if keeps is None:
                 self._view.say(moved)
-                return
+                return True
+        if self._tries_first(moved):
+            return False
         if self._others is None or moved:
             self._view.begin("train", moved)
         self._others = self._others or OtherWork()
         training.prepare()
         self._children.started(run)
         self._runner.start(run.name, worker_work(self._directory, self._file.job, self._data_dir, training.ready_file))
+        return True
 
     def _ended(self, name: str, error: StageFailedError | None) -> None:
         """Note how a process ended, and publish what it made."""

@@ -81,27 +81,25 @@ def planner_work(
 
 def worker_work(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path, ready_file: Path) -> Work:
     """Return the command that trains. Raises CommandError where the job's port is in use."""
-    command, environment = _training(directory, job, data_dir, directory.train_dir)
+    command, environment = _training(directory, job, data_dir)
     return Work(stage=TRAIN, commands=[command], environment={**environment, READY_FILE_VARIABLE: str(ready_file)})
 
 
 def trial_work(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path, *, steps: int) -> Work:
     """Return the command that takes some steps as the training will. Raises CommandError as `worker_work` does."""
-    command, environment = _training(directory, job, data_dir, directory.trial_dir)
+    command, environment = _training(directory, job, data_dir)
     return Work(stage="trial", commands=[trial_command(command, steps=steps)], environment=environment)
 
 
-def _training(
-    directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path, run_dir: Path
-) -> tuple[list[str], dict[str, str]]:
-    """Return the command of the job's trainer in a folder, and its environment."""
+def _training(directory: RunDirectory, job: "DLRMTrainingJob", data_dir: Path) -> tuple[list[str], dict[str, str]]:
+    """Return the command of the job's trainer, and its environment."""
     rendezvous = job.spec.experimental.rendezvous
     port = rendezvous.port if "port" in rendezvous.model_fields_set else ANY_PORT
     if port != ANY_PORT:
         _require_free(port)
     places = {
         "plan_file": str(directory.plan_file),
-        "run_dir": str(run_dir),
+        "run_dir": str(directory.train_dir),
         "data_dir": str(data_dir),
     }
     command = trainer_command(job, job_file=str(directory.job_file), python=sys.executable, **places)

@@ -49,10 +49,10 @@ class PlanTrial:
         return file_digest(self._directory.plan_file) not in started
 
     def work(self, plan: "GivenPlan") -> Work:
-        """Return the command of the trial of a plan, in a new folder."""
+        """Return the command of the trial of a plan."""
         step = getattr(plan, "step", None)
         self._directory.clear(self._directory.trial_dir)
-        self._directory.trial_dir.mkdir()
+        self._directory.train_dir.mkdir(exist_ok=True)
         num_steps = trial_steps(None if step is None else step.total_ms)
         return trial_work(self._directory, self._job, self._data_dir, steps=num_steps)
 
