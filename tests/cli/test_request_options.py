@@ -83,8 +83,14 @@ def test_settings_win_over_the_table_set_and_its_constraints(tmp_path: Path) -> 
         ({"spec.experimental.planner.seed.value": 3}, "--set: spec.experimental.planner.seed has no fields"),
         ({"spec.experimental.planner.seed": "much"}, "--set: spec.experimental.planner.seed: .*found .much"),
         ({"spec.trainer.numNodes": 4}, "--set spec.trainer.numNodes: does not change what is planned here"),
-        ({"spec.training.denseParallelism.policy": "Shard"}, "hint: give the counted dense part to `neuroshard plan --dense`"),
-        ({"spec.experimental.communication.dense": ["BF16"]}, "hint: give the counted dense part to `neuroshard plan --dense`"),
+        (
+            {"spec.training.denseParallelism.policy": "Shard"},
+            "give the counted dense part to `neuroshard plan --dense`",
+        ),
+        (
+            {"spec.experimental.communication.dense": ["BF16"]},
+            "give the counted dense part to `neuroshard plan --dense`",
+        ),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused_by_its_path(settings: dict[str, Any], words: str) -> None:
