@@ -253,6 +253,8 @@ class EventReason(StrEnum):
     """The plan is there."""
     RUNNING = "Running"
     """All workers train."""
+    RESIZED = "Resized"
+    """An elastic job starts on another number of nodes, or on fewer than its maximum; the message has the cause."""
     SUSPENDED = "Suspended"
     """The job is suspended, by its user or by Kueue."""
     SUCCEEDED = "Succeeded"

@@ -75,6 +75,8 @@ class Reason(StrEnum):
 
     Run the command in the message.
     """
+    SIZE_DECIDED = "SizeDecided"
+    """The number of nodes of an elastic job was decided; `status.elastic` has the cause."""
     WORKERS_STARTING = "WorkersStarting"
     """The workers' pods start, meet each other, and set up the model; they do not all train yet."""
     WAITING_FOR_OLD_PODS = "WaitingForOldPods"

@@ -1,10 +1,11 @@
 """One reconcile pass over a job, with the resource read into its model: what every stage is given. Changes nothing."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.sizes import sized, sizes_of
 from neuroshard_api.job.status import StageName, StageState, StageStatus, Status, Workers
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.job.variants import with_variants
@@ -17,7 +18,7 @@ from neuroshard_decisions.observed.objects import ChildConfigMap, ChildJob, Chil
 SLOW_START_S = 30.0
 """Time that a Job needs for its pods, and a pod for its volumes, before events are asked what is wrong."""
 PATIENCE = timedelta(minutes=2)
-"""How long a pod waits for a node before its kind of GPU is doubted."""
+"""How long a pod waits for a node before its kind of GPU is doubted, or the number of nodes of an elastic job."""
 LOST_AFTER = timedelta(seconds=60)
 """A pod that is this long past the end of its grace period sits on a node that is gone; it holds nobody up."""
 
@@ -74,6 +75,8 @@ class Context:
     """What earlier passes recorded: times, counters, conditions. `status.stage` is for people and is not read."""
     rules: Rules
     now: datetime
+    asked: DLRMTrainingJob | None = None
+    """The job as its user has it, of which `job` is the one of fewer nodes. None: `job` is."""
     at_hand: AtHand | None = None
     """What the adapter has itself. None: tables and cost models are looked up as the job says."""
     ignored: tuple[str, ...] = ()
@@ -97,6 +100,23 @@ class Context:
     def spec(self) -> Spec:
         """What is wanted."""
         return self.job.spec
+
+    @property
+    def as_asked(self) -> "Context":
+        """The same of the job as its user has it, on its maximum of nodes."""
+        return self if self.asked is None else replace(self, job=self.asked, asked=None)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of nodes that the job may train on, in ascending order, without those that have no plan."""
+        recorded, found = self.status.elastic, sizes_of(self.as_asked.spec)
+        least = (recorded.least_nodes if recorded else None) or 0
+        return tuple(each for each in found if each >= least) or found[-1:]
+
+    def of_size(self, num_nodes: int) -> "Context":
+        """Return the same of the job on that many nodes."""
+        asked = self.as_asked.job
+        return replace(self, job=sized(asked, num_nodes), asked=asked)
 
     @property
     def name(self) -> str:

@@ -12,7 +12,7 @@ from neuroshard_api.job.status import HardwareStatus
 from neuroshard_api.job.training_job import Spec
 
 from neuroshard_decisions.observed.objects import Node
-from neuroshard_decisions.scheduling import may_take, required_affinity
+from neuroshard_decisions.scheduling import may_take, required_affinity, spreads
 
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 COUNT_LABEL = "nvidia.com/gpu.count"
@@ -118,6 +118,32 @@ def product_selector(hardware: HardwareStatus | None) -> dict[str, str]:
     if hardware is None or not hardware.gpu_product or not hardware.gpus_per_node:
         return {}
     return {hardware.gpu_product_label or PRODUCT_LABEL: hardware.gpu_product}
+
+
+def places(spec: Spec, nodes: Sequence[Node], hardware: HardwareStatus | None) -> int:
+    """Return the number of the job's workers that nodes take, whatever other pods have of them.
+
+    A node takes as many as it offers GPUs for; one without GPUs, or where the workers spread over nodes.
+
+    Args:
+        spec: of the job.
+        nodes: of the cluster.
+        hardware: to which the workers are kept. None: any.
+    """
+    template, resource, gpus = spec.pod_template.spec, spec.trainer.gpus, spec.trainer.num_gpus_per_node
+    selector = {**product_selector(hardware), **_selector(template)}
+    pod_spec = {**template, "nodeSelector": selector}
+    open_nodes = [node for node in nodes if may_take(node, pod_spec, resource=resource)]
+    if not gpus or spreads(template):
+        return sum(1 for node in open_nodes if not gpus or _offered(node, resource) >= gpus)
+    return sum(_offered(node, resource) // gpus for node in open_nodes)
+
+
+def _offered(node: Node, resource: str) -> int:
+    """Return the GPUs of a node: what it offers, else by the label of GPU feature discovery."""
+    count = node.labels.get(COUNT_LABEL, "")
+    known = int(count) if count.isdecimal() else 0
+    return node.resources.get(resource, 0 if node.resources else known)
 
 
 def _has(node: Node, resource: str, gpus: int, product_labels: Sequence[str]) -> bool:

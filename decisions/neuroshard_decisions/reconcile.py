@@ -39,6 +39,15 @@ from neuroshard_decisions.stages.corrected_models import (
 )
 from neuroshard_decisions.stages.documents import documents_needed, events_needed
 from neuroshard_decisions.stages.drift import drift_of, steady
+from neuroshard_decisions.stages.elastic import (
+    NOT_QUEUED,
+    choose_size,
+    is_elastic,
+    is_size_due,
+    leave_missing_places,
+    leave_out_size,
+    sized_context,
+)
 from neuroshard_decisions.stages.given_plan import adopt_plan
 from neuroshard_decisions.stages.input_hashes import plan_inputs_hash, replans_of, takes_given_models
 from neuroshard_decisions.stages.launching import launch
@@ -104,14 +113,16 @@ def read(observed: Observed, *, now: datetime, rules: Rules) -> Context | Unread
     if stored.broken_rules and _is_new(observed, status):
         problem = f"{KIND} {job.meta.name}: {'; '.join(stored.broken_rules)}"
         return UnreadableJob(observed=observed, status=status, problem=problem, now=now)
-    return Context(
-        observed=observed,
-        job=stored.job,
-        status=status,
-        rules=rules,
-        now=now,
-        ignored=stored.unknown,
-        broken_rules=stored.broken_rules,
+    return sized_context(
+        Context(
+            observed=observed,
+            job=stored.job,
+            status=status,
+            rules=rules,
+            now=now,
+            ignored=stored.unknown,
+            broken_rules=stored.broken_rules,
+        )
     )
 
 
@@ -136,8 +147,11 @@ def _reads_for_plan(context: Context) -> Reads:
     """Return the reads needed to plan, or to doubt the kind of GPU of workers that find no node."""
     workers = context.current_workers
     doubts_kind = context.observed.nodes is None and workers is not None and wait_for_a_node(context, workers)
-    if doubts_kind or (_profiles(context) and not _knows_hardware(context)):
+    needs_nodes = context.observed.nodes is None and is_size_due(context)
+    if doubts_kind or needs_nodes or (_profiles(context) and not _knows_hardware(context)):
         return Reads(nodes=True)
+    if is_size_due(context):  # another pass follows, of the job of that size
+        return Reads()
     found = planned_already(context, _inputs_hash(context))
     others = () if found is None else others_needed(context, found[1])
     if others:
@@ -172,11 +186,20 @@ def reconcile(context: Context | UnreadableJob, *, places_of: PlacesOf = lambda 
     if problem is not None:
         end = failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=problem)
         return _decision(context, [end], places_of)
-    if context.spec.experimental.embedding_servers is not None and not context.rules.starts_servers:
-        problem = f"experimental.embeddingServers: {ONLY_LOCAL_SERVERS}"
+    problem = _not_here(context)
+    if problem is not None:
         end = failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_INPUT, message=problem)
         return _decision(context, [end], places_of)
     return _decision(context, _stages(context), places_of)
+
+
+def _not_here(context: Context) -> str | None:
+    """Return the reason that this adapter cannot run the job, whose values are right. None: it can."""
+    if context.spec.experimental.embedding_servers is not None and not context.rules.starts_servers:
+        return f"experimental.embeddingServers: {ONLY_LOCAL_SERVERS}"
+    if is_elastic(context) and context.is_queued and not _had_workers(context):
+        return NOT_QUEUED
+    return None
 
 
 def _is_ours(observed: Observed) -> bool:
@@ -205,24 +228,35 @@ def _stages(context: Context) -> list[StageResult]:
     Two tracks: the workers that run are served whatever plan they were started under, and the plan for the present
     inputs is prepared next to them. Only `launch`, once that plan is there, replaces them.
     """
-    first = succeeded(context)
-    if first is None and not _had_workers(context):  # afterwards a write that is rejected is tried again
-        first = _refused_for_good(context.observed.refusals)
+    first = _before_stages(context)
     if first is not None:
         return [first]
-    if context.spec.suspend:
-        return [suspend(context)]
-    late = _too_late(context)
-    if late is not None:
-        return [late]
+    current = context.current_workers
     prepared, planned = _prepare(context)
+    if planned is None and current is not None:
+        return [*map(_beside_workers, prepared), run(context, current)]
     if planned is None:
-        current = context.current_workers
-        return prepared if current is None else [*map(_beside_workers, prepared), run(context, current)]
+        larger = leave_out_size(context, prepared[-1])
+        return prepared if larger is None else [larger]
     launched, job = launch(context, planned)
     if not is_planning_candidate(context):
         launched = replace(launched, actions=(*outlived(context), *launched.actions))
     return [*prepared, launched, *([] if job is None else _trained(context, planned, job))]
+
+
+def _before_stages(context: Context) -> StageResult | None:
+    """Return the step of a job that has ended, rests, or gets another size. None: its stages decide."""
+    first = succeeded(context)
+    if first is None and not _had_workers(context):  # afterwards a write that is rejected is tried again
+        first = _refused_for_good(context.observed.refusals)
+    if first is None and context.spec.suspend:
+        first = suspend(context)
+    if first is None:
+        first = _too_late(context) or choose_size(context)
+    current = context.current_workers
+    if first is None and current is not None:
+        first = leave_missing_places(context, current)
+    return first
 
 
 def _trained(context: Context, planned: Planned, job: ChildJob) -> list[StageResult]:

@@ -50,6 +50,13 @@ def required_affinity(pod_spec: Mapping[str, Any]) -> Sequence[Mapping[str, Any]
     return list(_mappings(required.get("nodeSelectorTerms")))
 
 
+def spreads(pod_spec: Mapping[str, Any]) -> bool:
+    """Return whether pods require to be on different nodes: anti-affinity by host name, which is to each other."""
+    affinity = _mapping(_mapping(pod_spec.get("affinity")).get("podAntiAffinity"))
+    terms = _mappings(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    return any(term.get("topologyKey") == "kubernetes.io/hostname" for term in terms)
+
+
 def _is_allowed(node: Node, terms: Sequence[Mapping[str, Any]] | None) -> bool:
     return terms is None or any(_holds(term, node) for term in terms)
 

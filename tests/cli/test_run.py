@@ -351,6 +351,16 @@ def test_a_job_that_cannot_run_here_is_refused(runs: Runs, spec: dict[str, Any],
     assert problem in result.err
 
 
+def test_an_elastic_job_is_planned_as_it_is_on_one_node(runs: Runs) -> None:
+    """With the samples of a step on all nodes, as a note reports."""
+    elastic = {"elastic": {"minNodes": 1}}
+    result = runs.run(launchPolicy="PlanOnly", trainer={"numNodes": 2}, experimental=elastic)
+
+    assert result.code == 0, result.err
+    assert "this machine is 1 of at most 2 nodes; 16,384 samples per device, in place of 8,192" in result.err
+    assert Plan.read(runs.run_dir / "plan.json").request.batch_size_per_device == 16_384
+
+
 def test_a_job_is_refused_before_it_is_profiled_where_kernels_are_missing(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

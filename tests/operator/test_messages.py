@@ -227,6 +227,37 @@ def drift_unreadable() -> Story:
     return story
 
 
+def elastic() -> Story:
+    """Return the story of an elastic job that starts on two nodes, is drained, and finds one, and no plan for it."""
+    gpus = {"limits": {"nvidia.com/gpu": 8}}
+    labels = {"nvidia.com/gpu.product": "H200", "nvidia.com/gpu.count": "8"}
+    node = {"metadata": {"name": "node-0", "labels": labels}}
+    story = Story(
+        suspend=True,
+        trainer={"numNodes": 4, "resourcesPerNode": gpus},
+        experimental={"elastic": {"minNodes": 1}},
+        **VOLUME,
+    )
+    story.world.nodes = [node, node]
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    story.running()
+    story.world.nodes = [node]
+    story.later(700)
+    story.fail(names.WORKER, 143, disruption="EvictionByEvictionAPI")
+    story.fail(names.PLANNER, 3)
+    return story
+
+
+def elastic_queued() -> Story:
+    """Return the story of an elastic job that asks for a queue."""
+    story = Story(suspend=True, trainer={"numNodes": 2}, experimental={"elastic": {"minNodes": 1}})
+    story.world.label(JOB, {names.QUEUE_LABEL: "default"})
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    return story
+
+
 HISTORIES: dict[str, Callable[[], Story]] = {
     "a job that succeeds": trained,
     "an unknown policy": invalid,
@@ -256,6 +287,8 @@ HISTORIES: dict[str, Callable[[], Story]] = {
     "a better plan": better_plan,
     "a job that is replanned": replanned,
     "a damaged drift report": drift_unreadable,
+    "an elastic job": elastic,
+    "an elastic job in a queue": elastic_queued,
 }
 
 

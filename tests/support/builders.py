@@ -442,6 +442,15 @@ def status(**fields: Any) -> Status:
             "lastUpdatedTime": time,
         },
         "checkpoint": {"path": "/checkpoints/step-100", "step": 100, "time": time},
+        "elastic": {
+            "numNodes": 2,
+            "reason": "NodesLost",
+            "message": "2 of at most 4 nodes: open nodes take 2 workers",
+            "startTime": time,
+            "attempt": 1,
+            "resizes": 1,
+            "leastNodes": 2,
+        },
         "replanning": {
             "replans": 1,
             "accepted": 1,

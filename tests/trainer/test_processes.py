@@ -23,6 +23,8 @@ from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import IdRule, Optimizer
 from neuroshard_api.documents.topology import Rack
 from neuroshard_api.documents.torchrec_plan import TorchRecPlan
+from neuroshard_api.job.sizes import sized
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
@@ -54,7 +56,9 @@ TWO_PROCESSES: Mapping[str, Cuts] = {
     "uneven": {"user": ((1, 28), (0, 4)), "country": ((0, 12), (1, 4))},
     "repeated-rank": {"user": ((1, 12), (0, 8), (1, 12)), "item": ((0, 12), (0, 20))},
 }
-RECORDED = (builders.table("user", num_embeddings=240, embedding_dim=16, pooling_factor=1.0), *TABLES[1:])
+NUM_SAMPLES = 240
+RECORDED_WORKER = f"{Path(__file__).with_name('recorded_worker.py')}:main"
+RECORDED = (builders.table("user", num_embeddings=NUM_SAMPLES, embedding_dim=16, pooling_factor=1.0), *TABLES[1:])
 """Of which the first has a row for each sample."""
 FOUR_PROCESSES: Mapping[str, Cuts] = {
     "table-wise": {},
@@ -234,17 +238,9 @@ def test_a_run_survives_sigterm_and_changes_of_plan_and_world_size(
 @pytest.mark.slow
 def test_a_training_continues_on_other_numbers_of_ranks(tmp_path: Path, ranks: RankServer) -> None:
     """On 4, 2, and 4 ranks with one global batch: the losses of a run on one, and each sample of the epoch once."""
-    count = 240
-    arrays: dict[str, Any] = {"label": np.random.default_rng(0).integers(0, 2, count)}
-    for table in RECORDED:
-        arrays[f"{table.name}.lengths"] = np.ones(count, dtype=np.int32)
-        arrays[f"{table.name}.values"] = np.arange(count) % table.num_embeddings
-    np.savez(tmp_path / "samples.npz", **arrays)
-    recorded = tmp_path / "recorded"
-    recorded.mkdir()
+    data, recorded = recorded_samples(tmp_path)
 
     def losses(run_dir: str, world_size: int, steps: int) -> list[str]:
-        data = {"format": "NPZ", "path": str(tmp_path / "samples.npz"), "numSamples": None, "validationPercent": 0}
         training = {**SPEC["training"], "maxSteps": steps, "logEverySteps": 1}
         sizes = {**SPEC["model"], "batchSizePerDevice": 16 // world_size, "numDenseFeatures": 0}
         job = job_data(tables=RECORDED, world_size=world_size, model=sizes, data=data, training=training)
@@ -253,8 +249,7 @@ def test_a_training_continues_on_other_numbers_of_ranks(tmp_path: Path, ranks: R
         )
         arguments = [str(write_job(tmp_path, job)), "--plan", str(plan), "--run-dir", str(tmp_path / run_dir)]
         folder = recorded if run_dir == "run" else tmp_path
-        worker = f"{Path(__file__).with_name('recorded_worker.py')}:main"
-        printed = ranks.succeed(worker, folder, arguments, folder=tmp_path, count=world_size)
+        printed = ranks.succeed(RECORDED_WORKER, folder, arguments, folder=tmp_path, count=world_size)
         return re.findall(r"of \d+: loss ([0-9.]+)", printed)
 
     sizes = ((4, 6), (2, 11), (4, 15))
@@ -262,8 +257,62 @@ def test_a_training_continues_on_other_numbers_of_ranks(tmp_path: Path, ranks: R
 
     assert continued == losses("whole", 1, 15)
     assert len(continued) == 15
-    lines = [line.split() for file in recorded.iterdir() for line in file.read_text().splitlines()]
-    assert sorted(int(each) for _, *own in lines for each in own) == list(range(count))
+    assert ids_in(recorded) == list(range(NUM_SAMPLES))
+
+
+@pytest.mark.slow
+def test_an_elastic_job_trains_each_sample_once_over_two_nodes_one_and_two(tmp_path: Path, ranks: RankServer) -> None:
+    """The jobs that the operator hands to the workers of each size: steps go on, and so does the order of samples."""
+    data, recorded = recorded_samples(tmp_path)
+    whole = job_data(
+        tables=RECORDED,
+        model={"batchSizePerDevice": 8, "numDenseFeatures": 0},
+        trainer={"numNodes": 2, "numProcPerNode": 1},
+        data=data,
+        training={**SPEC["training"], "logEverySteps": 1},
+        experimental={"elastic": {"minNodes": 1}},
+    )
+    printed = []
+    for nodes, steps in ((2, 6), (1, 11), (2, 15)):
+        job = sized(DLRMTrainingJob.from_data(whole), nodes).model_dump(mode="json", by_alias=True, exclude_none=True)
+        job["spec"]["training"]["maxSteps"] = steps
+        cuts: Cuts = {"item": ((0, 16), (nodes - 1, 16))}
+        plan = write_plan(
+            tmp_path,
+            plan_of(cuts, tables=RECORDED, world_size=nodes, topology=builders.topology(nodes, num_nodes=nodes)),
+        )
+        arguments = [str(write_job(tmp_path, job)), "--plan", str(plan), "--run-dir", str(tmp_path / "run")]
+        printed += ranks.succeed(
+            RECORDED_WORKER, recorded, arguments, folder=tmp_path, count=nodes, per_node=1
+        ).splitlines()
+
+    assert [step for line in printed for step in re.findall(r"step (\d+) of \d+: loss", line)] == [
+        str(step) for step in range(1, 16)
+    ]
+    assert ids_in(recorded) == list(range(NUM_SAMPLES))
+
+
+def recorded_samples(folder: Path) -> tuple[dict[str, Any], Path]:
+    """Return the data of a job whose samples are known by their ids, and a folder for those that a run records."""
+    arrays: dict[str, Any] = {"label": np.random.default_rng(0).integers(0, 2, NUM_SAMPLES)}
+    for table in RECORDED:
+        arrays[f"{table.name}.lengths"] = np.ones(NUM_SAMPLES, dtype=np.int32)
+        arrays[f"{table.name}.values"] = np.arange(NUM_SAMPLES) % table.num_embeddings
+    np.savez(folder / "samples.npz", **arrays)
+    recorded = folder / "recorded"
+    recorded.mkdir()
+    return {
+        "format": "NPZ",
+        "path": str(folder / "samples.npz"),
+        "numSamples": None,
+        "validationPercent": 0,
+    }, recorded
+
+
+def ids_in(folder: Path) -> list[int]:
+    """Return the ids of all samples that ranks recorded, in ascending order."""
+    lines = [line.split() for file in folder.iterdir() for line in file.read_text().splitlines()]
+    return sorted(int(each) for _, *own in lines for each in own)
 
 
 @pytest.mark.slow

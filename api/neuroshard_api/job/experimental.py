@@ -8,6 +8,7 @@ from pydantic import Field
 from neuroshard_api.documents.tables import EmbeddingDim
 from neuroshard_api.job.communication import WireSettings
 from neuroshard_api.job.dense import DenseUnits
+from neuroshard_api.job.elastic import Elastic
 from neuroshard_api.job.resource import ATOMIC, INT32_MAX, Part, Size
 from neuroshard_api.job.training import DataSettings, SyntheticDrift, TrainPipeline
 from neuroshard_api.job.workers import EmbeddingServers, Image, PodTemplateMetadata, Resources
@@ -116,6 +117,9 @@ class Experimental(Part):
     """Embedding servers, of `neuroshard run` alone: they are local processes after the trainers', which are on CPUs.
     Needs experimental.pipeline None, and the optimizer SGD, Adagrad, or RowWiseAdagrad. Can be changed only while the
     job is suspended. If unset: there are none."""
+    elastic: Elastic | None = None
+    """Numbers of nodes that the job may train on, in a cluster: on as many as there are, at most trainer.numNodes, and
+    each under a plan of its own. Can be changed only while the job is suspended. If unset: trainer.numNodes alone."""
     pipeline: TrainPipeline = TrainPipeline.SPARSE_DIST
     """SparseDist copies the next batches and exchanges their indices during a step, by TorchRec's
     TrainPipelineSparseDist; None does one thing after the other. The losses are the same bit by bit. Plans leave room

@@ -18,6 +18,8 @@ from neuroshard_api.documents.tables import (
 from neuroshard_api.job.resource import ATOMIC, Name, Part, PositiveDecimal, Rule, Unique
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 
+MAX_BATCH_SIZE = 2**24
+"""Samples of a device in a step."""
 MAX_INLINE_TABLES = 512
 """Tables in the resource itself; more come from a ConfigMap, since the API server refuses large objects."""
 
@@ -219,7 +221,7 @@ class Model(Part):
     """The embedding tables. Larger sets: embeddingTablesFrom."""
     embedding_tables_from: TablesSource | None = None
     """A ConfigMap, or a file of a local run, with the embedding tables, for sets too large for the resource."""
-    batch_size_per_device: Annotated[int, Field(ge=1, le=2**24)] = 8192
+    batch_size_per_device: Annotated[int, Field(ge=1, le=MAX_BATCH_SIZE)] = 8192
     """Samples per device and step; an embedding shard serves the batches of all devices."""
     embedding_optimizer: EmbeddingOptimizer = EmbeddingOptimizer.ROWWISE_ADAGRAD
     """Optimizer of the tables, fused into their backward pass. Decides the memory of its state: none for SGD, one

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from neuroshard_api.documents.bundle import Source
 from neuroshard_api.documents.counts import Count
+from neuroshard_api.job.elastic import ElasticStatus
 from neuroshard_api.job.policies import ConditionStatus
 from neuroshard_api.job.replanning import ReplanningStatus
 from neuroshard_api.job.resource import ATOMIC, Part, Unique
@@ -101,7 +102,7 @@ class Workers(Part):
     """The worker pods."""
 
     desired: Small | None = None
-    """Pods that are wanted: spec.trainer.numNodes, or 0 while suspended."""
+    """Pods that are wanted: spec.trainer.numNodes, of an elastic job elastic.numNodes, or 0 while suspended."""
     active: Small | None = None
     """Pods of the present attempt that run."""
     ready: Small | None = None
@@ -412,5 +413,7 @@ class Status(Part):
     """The newest checkpoint."""
     replanning: ReplanningStatus | None = None
     """Plans for changed inputs, what was decided about them, and the plans that the workers trained under."""
+    elastic: ElasticStatus | None = None
+    """The number of nodes of a job with experimental.elastic."""
     last_failure: LastFailure | None = None
     """The last failure of a pod."""

@@ -23,6 +23,7 @@ from neuroshard_api.documents.kinds import problem_of_document, problem_of_resou
 from neuroshard_api.job.communication import CommunicationPolicy, NarrowTypes
 from neuroshard_api.job.dense import ParallelismPolicy, dense_choices
 from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, sentence, without_echoes
+from neuroshard_api.job.elastic import ElasticBatch
 from neuroshard_api.job.experimental import Experimental
 from neuroshard_api.job.feature_columns import COLUMN_RULES, ColumnProblem, job_column_problems
 from neuroshard_api.job.model import Model
@@ -145,6 +146,34 @@ _WIDTH_RULES = (
     ),
 )
 """The API server's part of `Spec._kernel_problems`."""
+
+
+_ELASTIC_RULES = (
+    Rule(
+        cel="!has(self.experimental.elastic) || self.experimental.elastic.minNodes <= self.trainer.numNodes",
+        message="experimental.elastic.minNodes must not be more than trainer.numNodes, which is the maximum",
+        holds=lambda spec: (
+            spec.experimental.elastic is None or spec.experimental.elastic.min_nodes <= spec.trainer.num_nodes
+        ),
+    ),
+    Rule(
+        cel="!has(self.experimental.elastic) || self.experimental.elastic.batch == 'PerDevice' || "
+        "(self.model.batchSizePerDevice * self.trainer.numNodes) % self.experimental.elastic.minNodes == 0",
+        message="experimental.elastic keeps the samples of a step, which are model.batchSizePerDevice on "
+        "trainer.numNodes nodes, and minNodes does not divide them; hint: another minNodes, or batch PerDevice",
+        holds=lambda spec: (
+            spec.experimental.elastic is None
+            or spec.experimental.elastic.batch is ElasticBatch.PER_DEVICE
+            or spec.model.batch_size_per_device * spec.trainer.num_nodes % spec.experimental.elastic.min_nodes == 0
+        ),
+    ),
+    Rule(
+        cel="!has(self.experimental.elastic) || !has(self.planRef)",
+        message="experimental.elastic plans for each number of nodes, and the plan of planRef is for one"
+        "; hint: remove one of them",
+        holds=lambda spec: spec.experimental.elastic is None or spec.plan_ref is None,
+    ),
+)
 
 
 def _without_variants(cel: str, holds: Callable[["Spec"], bool], problem: str) -> Rule:
@@ -298,6 +327,7 @@ class Spec(Part):
         *COLUMN_RULES,
         *_WIDTH_RULES,
         *_VARIANT_RULES,
+        *_ELASTIC_RULES,
         *(
             _only_while_suspended(to_camel(name), optional=name in {"plan_ref", "variants"})
             for name, affected in AFFECTS.items()

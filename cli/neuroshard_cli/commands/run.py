@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from neuroshard_cli.shared.request_options import JsonOption
 
 if TYPE_CHECKING:
     from neuroshard_api.documents.tables import TableSet
+    from neuroshard_api.job.job_file import JobFile
     from neuroshard_api.job.training_job import DLRMTrainingJob
 
     from neuroshard_cli.local.directory import RunDirectory
@@ -47,7 +49,7 @@ def run(
     from neuroshard_cli.local.stage_runner import StageFailedError
     from neuroshard_cli.local.suspended import resumed_job
 
-    found = resumed_job(file)
+    found = _on_this_machine(resumed_job(file))
     require_local(found.job, where=str(file))
     tables = found.tables()
     root = data_root(file, found.job.spec.data)
@@ -126,6 +128,21 @@ def require_trainable(job: "DLRMTrainingJob", tables: "TableSet", *, root: Path)
     if absent:
         raise MissingPackageError(f"training needs {' and '.join(absent)}, not installed here; hint: {kernels_hint()}")
     require_readable(job, tables, root=root)
+
+
+def _on_this_machine(file: "JobFile") -> "JobFile":
+    """Return an elastic job as it is on one node, if that is one of its sizes, and say what follows."""
+    from neuroshard_api.job.sizes import sized, sizes_of
+
+    spec = file.job.spec
+    nodes, samples = spec.trainer.num_nodes, spec.model.batch_size_per_device
+    if nodes == 1 or spec.experimental.elastic is None or 1 not in sizes_of(spec):
+        return file
+    job = sized(file.job, 1)
+    batch = job.spec.model.batch_size_per_device
+    kept = "as ever" if batch == samples else f"in place of {samples:,}, for as many in a step as on all nodes"
+    say(f"experimental.elastic: this machine is 1 of at most {nodes} nodes; {batch:,} samples per device, {kept}")
+    return replace(file, job=job)
 
 
 def require_local(job: "DLRMTrainingJob", *, where: str) -> None:

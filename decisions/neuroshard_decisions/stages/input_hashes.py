@@ -30,8 +30,8 @@ def replans_of(context: Context) -> int:
 
 
 def asked_hash(context: Context) -> str:
-    """Return a hash of what the user asks a plan for, whatever hardware and cost models it is made with."""
-    return plan_inputs_hash(context.spec, None, replans=0, table_changes=context.status.table_changes or 0)
+    """Return a hash of what the user asks a plan for, whatever nodes, hardware, and cost models it is made with."""
+    return plan_inputs_hash(context.as_asked.spec, None, replans=0, table_changes=context.status.table_changes or 0)
 
 
 def takes_given_models(spec: Spec) -> bool:

@@ -145,6 +145,8 @@ def _accepted_inputs(context: Context) -> CandidateInputs | None:
     document, report = plan.document, kept.document
     if not isinstance(document, PlanResult) or not isinstance(report, ReportSummary) or report.statistics_key is None:
         return None
+    if document.world_size != context.spec.trainer.world_size:  # no plan is near one for other devices
+        return None
     return CandidateInputs(
         plan=plan.meta.name, plan_key=document.key, inputs=kept.meta.name, inputs_key=report.statistics_key
     )

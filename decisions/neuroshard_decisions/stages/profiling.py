@@ -68,14 +68,14 @@ def hardware_of(context: Context) -> HardwareStatus:
         chosen = recorded
     else:
         chosen = hardware_for(
-            context.spec,
+            context.as_asked.spec,
             nodes or (),
             profiler_image=rules.profiler_image,
             product_labels=rules.gpu_product_labels,
         )
     if not nodes_did_not_meet(context, _own_profiler(context, _profile_key(context, chosen))):
         return chosen
-    return on_one_node(context.spec, chosen, profiler_image=rules.profiler_image)
+    return on_one_node(context.as_asked.spec, chosen, profiler_image=rules.profiler_image)
 
 
 def finds_no_node(context: Context, hardware: HardwareStatus) -> bool:
@@ -259,7 +259,7 @@ def _files(context: Context) -> Files | StageResult:
     if not isinstance(tables, TableSet):
         return tables
     try:
-        return job_files(context, tables)
+        return job_files(context.as_asked, tables)
     except (ConfigMapTooLargeError, DocumentError) as error:
         message = f"the tables do not fit into one ConfigMap next to the job: {error}"
         return PROFILING.failed_with(Reason.INPUT_TOO_LARGE, message)

@@ -12,7 +12,8 @@ from neuroshard_decisions.stages.result import StageResult, StageUpdate, conditi
 def suspend(context: Context) -> StageResult:
     """Return the step of a suspended job: its unfinished Jobs go, and their pods with them.
 
-    Hardware is looked up again after it, since the job may come back on other nodes; deadlines begin again. A Job of
+    Hardware and the number of nodes are decided again after it, since the job may come back on other nodes; deadlines
+    begin again. A Job of
     profilers that did not meet goes too: two nodes may meet then.
     """
     unfinished = [job for job in context.observed.jobs if job.meta.owner_uid == context.uid and job.outcome is None]
@@ -44,6 +45,6 @@ def suspend(context: Context) -> StageResult:
             *worker_conditions(Reason.SUSPENDED, "spec.suspend is true", holds=False),
         ),
         actions=(*going, *given_up),
-        status_fields={"hardware": None, "start_time": None, **workers},
+        status_fields={"hardware": None, "elastic": None, "start_time": None, **workers},
         stage_updates=waiting,
     )

@@ -57,6 +57,36 @@ RULES = (
         },
     ),
     broken_rule(
+        "minimum-above-the-nodes",
+        "spec",
+        "experimental.elastic.minNodes must not be more than trainer.numNodes, which is the maximum",
+        trainer={"numNodes": 2},
+        experimental={"elastic": {"minNodes": 4}},
+    ),
+    broken_rule(
+        "minimum-that-does-not-divide-a-step",
+        "spec",
+        "experimental.elastic keeps the samples of a step, which are model.batchSizePerDevice on trainer.numNodes "
+        "nodes, and minNodes does not divide them; hint: another minNodes, or batch PerDevice",
+        trainer={"numNodes": 4},
+        experimental={"elastic": {"minNodes": 3}},
+    ),
+    broken_rule(
+        "learning-rates-of-a-batch-that-stays",
+        "spec.experimental.elastic",
+        "scaleLearningRate is for batch PerDevice: with batch Global a step has as many samples on any number of nodes",
+        trainer={"numNodes": 2},
+        experimental={"elastic": {"minNodes": 1, "scaleLearningRate": "Linear"}},
+    ),
+    broken_rule(
+        "elastic-under-one-plan",
+        "spec",
+        "experimental.elastic plans for each number of nodes, and the plan of planRef is for one"
+        "; hint: remove one of them",
+        planRef={"name": "plan", "key": "plan.json"},
+        experimental={"elastic": {"minNodes": 1}},
+    ),
+    broken_rule(
         "no-tables",
         "spec.model",
         "set exactly one of embeddingTables and embeddingTablesFrom",

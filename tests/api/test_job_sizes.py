@@ -1,0 +1,75 @@
+"""An elastic job on each of its numbers of nodes."""
+
+from decimal import Decimal
+
+from hypothesis import given
+from hypothesis import strategies as st
+from neuroshard_api.job.sizes import sized, sizes_of
+from neuroshard_api.job.training_job import DLRMTrainingJob
+from support import builders
+
+
+def job(most: int, least: int, samples: int, **fields: str) -> DLRMTrainingJob:
+    """Return an elastic job with that many samples of each device on all nodes."""
+    data = builders.job_data(
+        trainer={"numNodes": most}, experimental={"elastic": {"minNodes": least, **fields}}, training={"seed": 3}
+    )
+    data["spec"]["model"]["batchSizePerDevice"] = samples
+    return DLRMTrainingJob.from_data(data)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 1000))
+def test_every_size_has_the_samples_of_a_step(most: int, least: int, factor: int) -> None:
+    """In whole samples of each device, within the bounds, with both bounds among the sizes."""
+    least = min(least, most)
+    whole = job(most, least, least * factor)
+    sizes = sizes_of(whole.spec)
+
+    assert {least, most} <= set(sizes) <= set(range(least, most + 1))
+    assert list(sizes) == sorted(set(sizes))
+    for nodes in sizes:
+        spec = sized(whole, nodes).spec
+        assert spec.trainer.num_nodes == nodes
+        assert spec.model.batch_size_per_device * nodes == whole.spec.model.batch_size_per_device * most
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+def test_a_job_of_a_size_is_a_job(most: int, nodes: int) -> None:
+    """Pods read it by the rules that the user's was read by, and everything else of it is the user's."""
+    nodes = min(nodes, most)
+    whole = job(most, 1, 840, batch="PerDevice", scaleLearningRate="Linear")
+    found = sized(whole, nodes)
+    rates = (found.spec.training.embedding_learning_rate, found.spec.training.dense_learning_rate)
+
+    assert DLRMTrainingJob.from_data(found.model_dump(mode="json", by_alias=True, exclude_none=True)) == found
+    assert sizes_of(whole.spec) == tuple(range(1, most + 1))
+    assert [round(Decimal(rate) * most / nodes, 9) for rate in rates] == [Decimal("0.02"), Decimal("0.001")]
+    assert found.spec.model == whole.spec.model
+    assert found.spec.training.seed == 3
+
+
+def test_sizes_that_do_not_divide_the_samples_of_a_step_are_left_out() -> None:
+    """4,096 samples are whole numbers on one, two, and four nodes, and none on three."""
+    assert sizes_of(job(4, 1, 1024).spec) == (1, 2, 4)
+
+
+def test_variants_keep_their_share_of_the_learning_rate() -> None:
+    """A variant's own rate is scaled as that of the job is."""
+    data = builders.job_data(
+        trainer={"numNodes": 2},
+        variants=[{"name": "a"}, {"name": "b", "training": {"denseLearningRate": "0.01"}}],
+        experimental={"elastic": {"minNodes": 1, "batch": "PerDevice", "scaleLearningRate": "Linear"}},
+    )
+    one = sized(DLRMTrainingJob.from_data(data), 1).spec
+    assert one.variants is not None
+
+    assert one.training.dense_learning_rate == "0.0005"
+    assert [each.training.dense_learning_rate for each in one.variants] == [None, "0.005"]
+
+
+def test_a_job_that_is_not_elastic_has_its_number_of_nodes() -> None:
+    """And is the same job there."""
+    rigid = builders.job(trainer={"numNodes": 3})
+
+    assert sizes_of(rigid.spec) == (3,)
+    assert sized(rigid, 3) is rigid

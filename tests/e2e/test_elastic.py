@@ -1,0 +1,81 @@
+"""Elastic jobs on nodes that are drained and come back: real training, on two nodes, one, and two."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from e2e import jobs
+from e2e.volumes import newest_step, shared_volume
+from neuroshard_cluster.cluster import Cluster
+from neuroshard_cluster.kubectl import Kubectl, Object
+from neuroshard_cluster.plugin import Namespace
+from neuroshard_cluster.waiting import eventually
+
+pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.usefixtures("operator")]
+
+EVERY_STEPS = 20
+SELECTOR = f"--pod-selector={jobs.JOB_LABEL}=shop,{jobs.ROLE_LABEL}=worker"
+
+
+def elastic_job(claim: str, nodes: list[str]) -> Object:
+    """Return a job of one or two workers on two nodes, one on each, which trains for longer than the test takes."""
+    job = jobs.training_job(
+        "shop",
+        profiler=jobs.BUNDLED,
+        data={"numSamples": 100_000_000},
+        checkpoint={"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS},
+        experimental={"elastic": {"minNodes": 1}},
+    )
+    expressions = [{"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}]
+    required = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    }
+    job["spec"]["podTemplate"]["spec"]["affinity"]["nodeAffinity"] = required
+    return job
+
+
+def trains_on(kubectl: Kubectl, number: int, folder: Path) -> tuple[dict[str, Any], set[str]]:
+    """Wait until the job trains on that many nodes; return its status, and the nodes."""
+    before = newest_step(folder)
+
+    def is_so(seen: Mapping[str, Any]) -> bool:
+        sized = seen.get("elastic", {}).get("numNodes") == number
+        return sized and seen.get("stage") == "Running" and seen["workers"].get("ready") == number
+
+    seen = jobs.wait_for(kubectl, "shop", is_so, f"trains on {number} nodes")
+    eventually("training goes on", lambda: newest_step(folder) > before + EVERY_STEPS)
+    return seen, {pod["spec"]["nodeName"] for pod in jobs.workers(kubectl, "shop").values()}
+
+
+def test_an_elastic_job_trains_on_the_nodes_that_there_are(
+    cluster: Cluster, namespace: Namespace, tmp_path: Path
+) -> None:
+    """A node is drained and comes back: two nodes, one, and two, from the newest checkpoint, and no restart counts."""
+    if len(cluster.nodes()) < 2:
+        pytest.skip("a job on two nodes and on one needs two; make cluster-up NODES=2")
+    kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
+    kept, drained = sorted(cluster.nodes())[:2]
+    with shared_volume(cluster, namespace, folder) as claim:
+        kubectl.apply(elastic_job(claim, [kept, drained]))
+        first, at_first = trains_on(kubectl, 2, folder)
+        namespace.kubectl("drain", drained, SELECTOR, "--delete-emptydir-data", "--force", "--timeout=600s")
+        try:
+            fewer, at_fewer = trains_on(kubectl, 1, folder)
+        finally:
+            cluster.kubectl("uncordon", drained)
+        [worker] = jobs.workers(kubectl, "shop").values()
+        kubectl.delete("pod", worker["metadata"]["name"])
+        again, at_again = trains_on(kubectl, 2, folder)
+        log = kubectl("logs", jobs.workers(kubectl, "shop")["0"]["metadata"]["name"], "--container=trainer")
+
+    assert (at_first, at_fewer, at_again) == ({kept, drained}, {kept}, {kept, drained})
+    assert [seen["elastic"]["reason"] for seen in (first, fewer, again)] == [
+        "NodesAvailable",
+        "NodesLost",
+        "NodesJoined",
+    ]
+    assert [seen["plan"]["worldSize"] for seen in (first, fewer, again)] == [2, 1, 2]
+    assert (first["plan"]["hash"], again["restartsCountTowardsMax"]) == (again["plan"]["hash"], 0)
+    assert "Resized" in jobs.events(kubectl, "shop")
+    assert "going on from step" in log

@@ -1,0 +1,176 @@
+"""What holds of an elastic job in every history of nodes that come, go, and are full, and of an operator that dies."""
+
+import asyncio
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_decisions import names
+from support.depth import generated
+from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
+from support.operator.operator_world import CrashError, is_finished
+
+LEAST, MOST = 2, 4
+SIZES = {2, 3, 4}
+"""Numbers of nodes within the bounds that divide the 48 samples of a step."""
+
+Happening = tuple[str, int]
+HAPPENINGS = st.one_of(
+    st.tuples(st.just("nodes"), st.integers(0, 5)),
+    st.tuples(st.just("drain"), st.integers(0, 5)),
+    st.tuples(st.just("other pods"), st.integers(1, 4)),
+    st.tuples(st.just("operator dies"), st.integers(1, 6)),
+    st.tuples(st.just("time"), st.sampled_from([5, 130, 700])),
+    *(
+        st.just((name, 0))
+        for name in (*["all goes well"] * 4, "start", "work", "gone", "fail", "no plan", "suspend", "resume", "delete")
+    ),
+)
+
+
+def nodes(count: int) -> list[dict[str, Any]]:
+    """Return that many nodes of eight GPUs."""
+    labels = {"nvidia.com/gpu.product": "H200", "nvidia.com/gpu.count": "8"}
+    return [{"metadata": {"name": f"node-{index}", "labels": labels}} for index in range(count)]
+
+
+class History:
+    """One job, and what happens to it."""
+
+    def __init__(self, count: int) -> None:
+        """Submit the job where that many nodes are open."""
+        self.story = Story(
+            suspend=True,
+            trainer={"numNodes": MOST, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}},
+            experimental={"elastic": {"minNodes": LEAST}},
+            failurePolicy={"maxRestarts": 100},
+        )
+        self.world = self.story.world
+        self.world.training_job(JOB)["spec"]["model"]["batchSizePerDevice"] = 12
+        self.world.nodes = nodes(count)
+        self.world.change_spec(JOB, suspend=False)
+        self.settle()
+        self._all_goes_well(0)
+
+    def happen(self, what: str, amount: int) -> None:
+        """Let something happen, and the operator see it."""
+        getattr(self, f"_{what.replace(' ', '_')}")(amount)
+        self.settle()
+
+    def _nodes(self, count: int) -> None:
+        self.world.nodes = nodes(count)
+
+    def _drain(self, count: int) -> None:
+        for pod in self.running[:1]:
+            self.world.nodes = nodes(count)
+            self.world.end_pod(pod, ExitCode.STOPPED, disruption="EvictionByEvictionAPI")
+
+    def _other_pods(self, count: int) -> None:
+        """Let other pods have the nodes of workers that do not run yet, for longer than patience lasts."""
+        for pod in [each for each in self.story.pods(names.WORKER) if each["status"]["phase"] == "Pending"][:count]:
+            pod["spec"]["nodeName"] = ""
+            self.world.touch(pod)
+        self._time(130)
+
+    def _operator_dies(self, after: int) -> None:
+        self.world.crash_after = after
+
+    def _time(self, seconds: int) -> None:
+        self.world.now += timedelta(seconds=seconds)
+
+    def _start(self, _: int) -> None:
+        for pod in self.story.pods(names.WORKER):
+            if pod["spec"]["nodeName"]:
+                self.world.start_pod(pod)
+
+    def _work(self, _: int) -> None:
+        for pod in (*self.story.pods(names.PROFILER), *self.story.pods(names.PLANNER)):
+            self.world.work(pod)
+
+    def _fail(self, _: int) -> None:
+        for pod in self.running[:1]:
+            self.world.end_pod(pod, 1)
+
+    def _no_plan(self, _: int) -> None:
+        for pod in self.story.pods(names.PLANNER)[:1]:
+            self.world.end_pod(pod, ExitCode.INFEASIBLE)
+
+    def _gone(self, _: int) -> None:
+        """Let every pod be gone that was asked to go."""
+        for pod in self.world.of_kind("Pod"):
+            if "deletionTimestamp" in pod["metadata"]:
+                self.world.finish_deletion(pod)
+
+    def _suspend(self, _: int) -> None:
+        self.world.change_spec(JOB, suspend=True)
+
+    def _resume(self, _: int) -> None:
+        self.world.change_spec(JOB, suspend=False)
+
+    def _delete(self, _: int) -> None:
+        """Let somebody delete the newest workers."""
+        for job in self.world.of_kind("Job", names.WORKER)[-1:]:
+            self.world.remove("Job", job["metadata"]["name"], foreground=True)
+
+    def _all_goes_well(self, _: int) -> None:
+        """Let everybody do what is due, so that the job trains if it may."""
+        for what in ("gone", "work", "work", "start"):
+            self.happen(what, 0)
+
+    @property
+    def running(self) -> list[dict[str, Any]]:
+        """Worker pods that run."""
+        return [pod for pod in self.story.pods(names.WORKER) if pod["status"]["phase"] == "Running"]
+
+    def settle(self) -> None:
+        """Let the operator look until it wants nothing more; where it dies, another one takes over."""
+        for _ in range(40):
+            self.world.run_job_controller()
+            self.world.watches.catch_up()
+            try:
+                rests = asyncio.run(self.story.operator.look(KEY))
+            except CrashError:
+                self.story.operator, rests = OperatorProcess(self.world), False
+            self.check()
+            if rests:
+                return
+        raise AssertionError("the operator does not come to rest")
+
+    def check(self) -> None:
+        """See that there is one set of workers, of a number within the bounds."""
+        assert self.world.doubled == []
+        jobs = self.world.of_kind("Job", names.WORKER)
+        active = [job for job in jobs if not is_finished(job) and "deletionTimestamp" not in job["metadata"]]
+        assert len(active) <= 1
+        assert {job["spec"]["completions"] for job in jobs} <= SIZES
+        recorded = self.story.status.get("elastic")
+        assert recorded is None or recorded["numNodes"] in SIZES
+
+    def come_to_an_end(self) -> None:
+        """Let all go well until the job has ended."""
+        self.world.crash_after = None
+        self.happen("nodes", 5)
+        self.happen("resume", 0)
+        for _ in range(6):
+            self.happen("time", 700)
+            self._all_goes_well(0)
+            for pod in self.running:
+                self.world.end_pod(pod, 0)
+            self.settle()
+            if self.story.seen[0] in {"Succeeded", "Failed"}:
+                return
+        raise AssertionError(f"the job does not end: {self.story.seen}, {self.story.status['message']}")
+
+
+@pytest.mark.slow
+@generated(12, 300, deadline=None)
+@given(st.integers(0, 5), st.lists(HAPPENINGS, min_size=5, max_size=25))
+def test_one_set_of_workers_within_the_bounds_comes_to_its_end(count: int, happenings: list[Happening]) -> None:
+    """In whatever order nodes come, go, and fill, workers fail, plans are not found, and the operator dies."""
+    history = History(count)
+    for what, amount in happenings:
+        history.happen(what, amount)
+    history.come_to_an_end()
