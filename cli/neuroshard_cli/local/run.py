@@ -19,9 +19,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from neuroshard_api.documents.document import read_data
 from neuroshard_api.documents.hardware import Hardware
-from neuroshard_api.documents.plan import any_plan
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.job.plan_request import counts_dense
 from neuroshard_api.job.preparation import PlanReference, ProfilerPolicy
@@ -31,9 +29,7 @@ from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
 from neuroshard_api.job.status import HardwareStatus, Stage, Status
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
 from neuroshard_api.job.variants import with_variants
-from neuroshard_api.lifecycle.restarts import reserve_note
 from neuroshard_api.process.exit_codes import ExitCode
-from neuroshard_api.process.failures import CommandError
 from neuroshard_api.replanning.support import replanning_policy, unsupported
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import (
@@ -55,15 +51,17 @@ from neuroshard_decisions.stages.input_hashes import replans_of
 
 from neuroshard_cli.local.children import UID, Children, present_time
 from neuroshard_cli.local.corrected_models import Correction, take_corrected_models
-from neuroshard_cli.local.directory import RunDirectory, file_digest
+from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.given import MeasuredModels, given_models, given_plan
 from neuroshard_cli.local.inputs import digest, profile_inputs, versions
 from neuroshard_cli.local.kept import REPORTS, Kept, files_of_profile, reports_of
 from neuroshard_cli.local.other_work import OtherWork
 from neuroshard_cli.local.progress_view import RunView
 from neuroshard_cli.local.repeats import measured_repeats, wants_repeats
+from neuroshard_cli.local.run_failure import failure_of_run
 from neuroshard_cli.local.run_news import RunNews
-from neuroshard_cli.local.run_page import LivePage, write_plan_page
+from neuroshard_cli.local.run_page import LivePage
+from neuroshard_cli.local.run_plan import RunPlan
 from neuroshard_cli.local.run_training import RunTraining
 from neuroshard_cli.local.stage_process import end_marked, stoppable
 from neuroshard_cli.local.stage_runner import StageFailedError, StageRunner
@@ -82,8 +80,6 @@ LOOK_EVERY_S = 0.1
 _CODE = re.compile(r"^ended with exit code \d+: ")
 """Of a failure that decisions describe by its exit code."""
 APPROVAL = "run `neuroshard approve {folder}`"
-_LATE = {Reason.DEADLINE_EXCEEDED, Reason.NOT_RUNNING_IN_TIME}
-_WRONG_INPUT = {Reason.INVALID_INPUT, Reason.INVALID_TEMPLATE, Reason.WORLD_SIZE_MISMATCH, Reason.MODEL_MISMATCH}
 
 
 def stop_this_process() -> None:
@@ -145,6 +141,7 @@ class LocalRun:
         self._trial: PlanTrial
         self._page = LivePage(directory)
         self._news = RunNews(directory, view)
+        self._shown = RunPlan(directory, self._kept, view, self._news)
         self._others: OtherWork | None = None
         """Counts from the first training on."""
         self.status = Status()
@@ -166,16 +163,8 @@ class LocalRun:
         self._is_asked_to_suspend = False
         self._is_suspended = False
         self._ends_with_profile = False
-        self._has_profile = False
-        """Whether people have seen where the cost models are from."""
-        self._is_shown = False
-        """Whether people have seen the plan."""
         self._is_tried = False
         """Whether this command has tried a plan."""
-        self._is_planned = False
-        """Whether this command has searched a plan."""
-        self._paged: str | None = None
-        """Hash of the plan that the page shows. None: this command has made none."""
 
     def run(self) -> "GivenPlan":
         """Profile, plan, and train; return the plan in force at the end. A run that was interrupted goes on.
@@ -190,22 +179,18 @@ class LocalRun:
                 if not self.turn():
                     self._wait(LOOK_EVERY_S)
             self._require_success()
-        return self.plan_in_force()
+        return self._shown.in_force()
 
     def models(self) -> MeasuredModels:
         """Return cost models of this machine's devices: those given, or measured ones. Raises as `run` does."""
         self._ends_with_profile = True
         with self._ending():
             self.begin()
-            while self._models is None and not self._has_profile and not self.has_ended:
+            while self._models is None and not self._shown.has_profile and not self.has_ended:
                 if not self.turn():
                     self._wait(LOOK_EVERY_S)
             self._require_success()
         return self._models or MeasuredModels.read(self._directory.profile_dir, self.spec)
-
-    def plan_in_force(self) -> "GivenPlan":
-        """Return the plan that the run directory has now. Raises DocumentError."""
-        return any_plan(read_data(self._directory.plan_file), where=str(self._directory.plan_file))
 
     def other_processors(self) -> float | None:
         """Return the processors that other programs used during the training, at most. None: not known."""
@@ -234,9 +219,7 @@ class LocalRun:
             text, reference = plan.to_json(), PlanReference(name="given")
             self._fetched = (Fetched(name=reference.name, key=reference.key, content=text.encode()),)
             self._job = _with_spec(self._job, plan_ref=reference)
-            self._view.end("profile", "reused", "the plan is given")
-            self._view.end("plan", "reused", f"{where}: {_summary(plan)}")
-            self._has_profile = self._is_shown = True
+            self._shown.given(plan, where)
         elif wants_repeats(self._job, self._tables):
             self._tables = measured_repeats(self.spec, self._tables, self._directory, self._view, root=self._data_dir)
         write_file(self._directory.job_file, self._file.job.to_json())
@@ -244,8 +227,7 @@ class LocalRun:
         if not text:
             self._models = given_models(self._file, self._bundle)
         if self._models is not None:
-            self._has_profile = True
-            self._view.end("profile", "reused", f"{self._models.folder}: {self._models.source}")
+            self._shown.profile_ends("reused", f"{self._models.folder}: {self._models.source}")
         is_local = not text and self._models is None
         self._trial = PlanTrial(self._directory, self._file.job, self._data_dir, is_local=is_local)
         if not self._trial.is_wanted:
@@ -364,7 +346,7 @@ class LocalRun:
             case Start(run=WorkersRun() as run):
                 return self._start_workers(run)
             case Start(run=PlannerRun()) if self._ends_with_profile:
-                self._show_profile()
+                self._shown.show_profile(self.status)
                 return False
             case Start(run=PlannerRun() as run):
                 self._start_planner(run, context)
@@ -386,8 +368,7 @@ class LocalRun:
         self._children.started(run)
         self._runs[run.name] = run
         if other is not None:
-            self._has_profile = True
-            self._view.end("profile", "reused", f"corrected by the steps of another run: {other}")
+            self._shown.profile_ends("reused", f"corrected by the steps of another run: {other}")
             self._ended(run.name, None)
             return
         directory.keep_for(out, inputs)
@@ -404,8 +385,7 @@ class LocalRun:
                 self._news.say(
                     "plan: the memory that failures kept free is used again, since other inputs are planned for"
                 )
-            self._view.begin("plan", "counting the dense part" if counts_dense(self.spec) else "")
-            self._is_planned, self._is_shown = True, False
+            self._shown.is_searched("counting the dense part" if counts_dense(self.spec) else "")
         else:
             self._beside.add(run.name)
         self._kept.remove(run.result)
@@ -434,7 +414,7 @@ class LocalRun:
             return False
         if self._trial.is_due:
             self._view.begin(TRIAL, moved or "steps as the training will take them")
-            self._runner.start(TRIAL, self._trial.work(self.plan_in_force()))
+            self._runner.start(TRIAL, self._trial.work(self._shown.in_force()))
             return True
         if not self._is_tried:
             self._view.end(TRIAL, "reused")
@@ -507,9 +487,8 @@ class LocalRun:
             return
         self._kept.put(run.result, files, role=run.role, now=self._children.now)
         self._children.published(run.name)
-        if not is_plan and not self._has_profile:
-            self._has_profile = True
-            self._view.end("profile", "done", Hardware.read(out / HARDWARE_FILE).source)
+        if not is_plan and not self._shown.has_profile:
+            self._shown.profile_ends("done", Hardware.read(out / HARDWARE_FILE).source)
 
     def _forget(self, name: str) -> None:
         """Stop a process, and forget it."""
@@ -534,30 +513,9 @@ class LocalRun:
     # What people see
 
     def _place_plan(self) -> None:
-        """Put the job's plan where its trainer and people find it, unless workers train under another one."""
-        plan, directory = self.status.plan, self._directory
-        name = None if plan is None or plan.config_map_ref is None else plan.config_map_ref.name
-        if plan is None or name is None or name not in self._kept or self._children.workers is not None:
-            return
-        self._show_profile()
-        is_other = plan.hash != f"sha256:{file_digest(directory.plan_file)}"
-        if is_other:
-            write_file(directory.plan_file, (self._kept.folder(name) / PLAN_FILE).read_text(encoding="utf-8"))
-        if is_other or plan.hash != self._paged:
-            self._paged, found = plan.hash, self.plan_in_force()
-            write_plan_page(directory, found, None if self._fetched else self._bundle_dir)
-            if self.status.replans:
-                self._news.say(f"plan: {reserve_note(self.status.replans)}")
-            if not self._is_shown:
-                self._view.end("plan", "done" if self._is_planned else "reused", _summary(found))
-            self._is_shown = True
-
-    def _show_profile(self) -> None:
-        """Show the source of the cost models, unless people have seen it."""
-        if not self._has_profile:
-            source = None if self.status.profile is None else self.status.profile.source
-            self._view.end("profile", "reused", source)
-        self._has_profile = True
+        """Put the plan where its trainer and people find it, unless workers train under another one."""
+        if self._children.workers is None:
+            self._shown.place(self.status, bundle_dir=None if self._fetched else self._bundle_dir)
 
     def _note_replanning(self) -> None:
         """Say that no further plans are made for the job, where its mode asks for them."""
@@ -570,22 +528,15 @@ class LocalRun:
     def _require_success(self) -> None:
         """Record a training that is finished. Raises StageFailedError or CommandError where the run has failed."""
         status = self.status
-        reason, message = status.reason or "", status.message or ""
-        if status.stage is Stage.SUCCEEDED:
-            if reason == Reason.TRAINED and self._others is not None:
-                self._training.finish()
-                self._view.end("train", "done")
-            return
+        if status.stage is Stage.SUCCEEDED and status.reason == Reason.TRAINED and self._others is not None:
+            self._training.finish()
+            self._view.end("train", "done")
         if status.stage is not Stage.FAILED:
             return
-        if reason in _LATE:
-            hint = "hint: raise it, or give the command again: the run resumes, and its deadlines begin again"
-            raise CommandError(f"{message}; {hint}", ExitCode.JOB_FAILED)
-        if self._failure is not None:
-            if status.restarts or self.spec.failure_policy.rules:
-                self._view.say(f"train: {message}")
-            raise self._failure
-        raise CommandError(message, ExitCode.INVALID_INPUT if reason in _WRONG_INPUT else ExitCode.JOB_FAILED)
+        error = failure_of_run(status, self._failure)
+        if error is self._failure and (status.restarts or self.spec.failure_policy.rules):
+            self._view.say(f"train: {status.message}")
+        raise error
 
     @contextlib.contextmanager
     def _ending(self) -> Iterator[None]:
@@ -610,14 +561,6 @@ class LocalRun:
 
 def _with_spec(job: DLRMTrainingJob, **fields: object) -> DLRMTrainingJob:
     return job.model_copy(update={"spec": job.spec.model_copy(update=fields)})
-
-
-def _summary(plan: "GivenPlan") -> str:
-    price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
-    served = (
-        "" if plan.servers is None else f", {len(plan.servers.tables)} on {plan.num_server_processes} server processes"
-    )
-    return f"{len(plan.tables)} tables on {plan.num_devices} devices{served} by {plan.algorithm}, {price}"
 
 
 def _version(path: Path) -> int | None:

@@ -239,6 +239,6 @@ def local_life(folder: Path, **spec: Any) -> Iterator[LocalLife]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(PLACE, start)
-        for page in ("write_plan_page", "LivePage.write"):  # of plans and reports that are made up
-            patched.setattr(f"neuroshard_cli.local.run.{page}", lambda *_: None)
+        for page in ("run_plan.write_plan_page", "run.LivePage.write"):  # of plans and reports that are made up
+            patched.setattr(f"neuroshard_cli.local.{page}", lambda *_: None)
         yield life
