@@ -40,7 +40,8 @@ def test_a_submitted_job_is_profiled_planned_and_trained_under_its_plan(namespac
     limits = {"cpu": 2, "memory": "4Gi", RESOURCE: 1}
     job["spec"]["trainer"]["resourcesPerNode"] = {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": limits}
     file.write_text(json.dumps(job))
-    watched = neuroshard(namespace, "submit", str(file), "--watch")
+    submitted = neuroshard(namespace, "submit", str(file))
+    watched = neuroshard(namespace, "status", "shop", "--watch")
     shown = neuroshard(namespace, "status", "shop")
     both = neuroshard(namespace, "logs", "shop")
     logs = [neuroshard(namespace, "logs", "shop", "--stage", "running", "--worker", index) for index in ("0", "1")]
@@ -48,7 +49,7 @@ def test_a_submitted_job_is_profiled_planned_and_trained_under_its_plan(namespac
     pods = jobs.workers(kubectl, "shop")
     seen = jobs.status(kubectl, "shop")
 
-    assert f"shop created in namespace {namespace.name}" in watched
+    assert f"shop created in namespace {namespace.name}" in submitted
     assert "Succeeded" in watched
     assert "Succeeded" in shown
     assert both == "".join(logs)
