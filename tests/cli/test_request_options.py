@@ -107,6 +107,7 @@ def test_a_setting_that_means_nothing_is_refused_by_its_path(settings: dict[str,
             ["spec.experimental.planner.seed=1", "spec.experimental.planner.seed=2"],
             "spec.experimental.planner.seed is given twice",
         ),
+        (["spec.planner.maxMemoryPerDevice="], "'spec.planner.maxMemoryPerDevice=' has no value; hint: write"),
         (["spec.planner.dataTypes=[FP32"], "--set spec.planner.dataTypes: is not valid YAML"),
     ],
 )
@@ -284,3 +285,18 @@ def test_another_kind_of_document_is_named(tmp_path: Path) -> None:
 
     with pytest.raises(DocumentError, match=r"topology.json: .* expected .table-set"):
         build_request(replace(OPTIONS, tables=str(file)), None)
+
+
+@pytest.mark.parametrize(
+    ("texts", "words"),
+    [
+        (["spec.planner.shardingTypes=TableWise,RowWise"], r"found .*; hint: write \[TableWise, RowWise\]"),
+        (["spec.experimental.planner.seed=1", "spec.experimental.planner={}"], "planner.seed: excludes --set spec.exp"),
+        (["spec.experimental.planner={}", "spec.experimental.planner.seed=1"], "planner.seed: excludes --set spec.exp"),
+    ],
+    ids=["list", "part-first", "whole-first"],
+)
+def test_a_setting_that_cannot_be_obeyed_says_what_to_write(texts: list[str], words: str) -> None:
+    """Of two that set one field, none silently wins."""
+    with pytest.raises((CommandError, DocumentError), match=words):
+        build_request(replace(OPTIONS, set=parse_settings(texts)), None)

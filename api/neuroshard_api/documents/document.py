@@ -64,6 +64,8 @@ class FieldError(ValueError):
 
 
 _NOT_TEXT = "is not text in UTF-8; is it the right file? If so, save it as plain text"
+_LISTS = ("list_type", "tuple_type")
+"""Faults of a value that is not a list."""
 _SPELLING = "check its spelling or remove it"
 MAX_PROBLEMS_SHOWN = 10  # enough to fix a file in one go without filling the terminal
 COMPRESSED_SUFFIX = ".gz"
@@ -452,6 +454,9 @@ def _problem(fault: Any, cls: type[BaseModel]) -> str:  # noqa: ANN401 - pydanti
     if kind != "value_error":
         hint = _NAME_HINTS.get(fault["ctx"]["pattern"], "") if kind == "string_pattern_mismatch" else ""
         message = f"{message[:1].lower()}{message[1:]}, found {_shortened(fault['input'])}{hint}"
+    if kind in _LISTS and isinstance(fault["input"], str):
+        words = ", ".join(word.strip() for word in fault["input"].split(","))
+        message = f"{message}; hint: write [{words}]"
     return f"{path}: {message}" if path else message
 
 

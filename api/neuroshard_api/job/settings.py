@@ -21,9 +21,10 @@ def parse_settings(texts: Sequence[str]) -> Settings:
     for text in texts:
         path, is_given, value = text.partition("=")
         path = path.strip()
-        if not is_given:
+        if not is_given or not value.strip():
             raise CommandError(
-                f"--set: {text!r} has no value; hint: write PATH=VALUE, such as spec.experimental.planner.seed=3"
+                f"--set: {text!r} has no value; hint: write PATH=VALUE, such as spec.experimental.planner.seed=3, or "
+                "PATH=null for a field that is unset"
             )
         if path in found:
             raise CommandError(f"--set: {path} is given twice; hint: leave one out")
@@ -38,6 +39,9 @@ def with_settings(document: Mapping[str, Any], settings: Settings) -> dict[str, 
     """Return a job as plain data with settings in place of what it says. Raises CommandError for an unknown path."""
     for path in settings:
         require_field(path)
+        inside = next((other for other in settings if other.startswith(f"{path}.")), None)
+        if inside is not None:
+            raise CommandError(f"--set {inside}: excludes --set {path}, which has it too; hint: give one of them")
     whole: dict[str, Any] = dict(document)
     for path, value in settings.items():
         *above, last = path.split(".")
