@@ -4,7 +4,7 @@ Groups of devices are written out, so that every shard is on a device of the clu
 other numbers of devices, can be compared.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from neuroshard_api.documents.plan import DeviceCost, GivenPlan, Plan, TablePlacement
@@ -218,24 +218,23 @@ def _holders(plan: GivenPlan) -> dict[int, tuple[float | None, int | None]]:
 
 def _asked(before: GivenPlan, after: GivenPlan) -> tuple[FieldChange, ...]:
     first, second = (
-        _flat(each.request.model_dump(mode="json", exclude={"tables", "settings_of"})) for each in (before, after)
+        each.request.model_dump(mode="json", exclude={"tables", "settings_of"}) for each in (before, after)
     )
-    return tuple(
-        FieldChange(field=name, before=_shown(first.get(name)), after=_shown(second.get(name)))
-        for name in dict.fromkeys((*first, *second))
-        if first.get(name) != second.get(name)
-    )
+    return tuple(_changed(first, second))
 
 
-def _flat(data: Mapping[str, object], path: str = "") -> dict[str, object]:
-    """Return the values of nested mappings by their paths."""
-    found: dict[str, object] = {}
-    for name, value in data.items():
-        where = f"{path}{name}"
-        found.update(_flat(value, f"{where}.") if isinstance(value, Mapping) and value else {where: value})
-    return found
+def _changed(before: Mapping[str, object], after: Mapping[str, object], path: str = "") -> Iterator[FieldChange]:
+    """Yield the values that differ by their paths; a part that one of the two does not have is one value."""
+    for name in dict.fromkeys((*before, *after)):
+        first, second = before.get(name), after.get(name)
+        if isinstance(first, Mapping) and isinstance(second, Mapping):
+            yield from _changed(first, second, f"{path}{name}.")
+        elif first != second:
+            yield FieldChange(field=f"{path}{name}", before=_shown(first), after=_shown(second))
 
 
 def _shown(value: object) -> str | None:
     text = None if value is None else str(value)
-    return None if text is None or len(text) > MAX_VALUE_LENGTH else text
+    if text is None or len(text) <= MAX_VALUE_LENGTH:
+        return text
+    return "set" if isinstance(value, Mapping) else None

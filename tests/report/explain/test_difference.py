@@ -65,6 +65,15 @@ def test_other_requests_are_compared_by_the_names_of_tables() -> None:
     assert [each.before_ms is None for each in found.devices] == [False, False, True, True]
 
 
+def test_a_part_of_a_request_that_the_other_does_not_have_is_one_field() -> None:
+    """As a counted dense part, which has some thirty."""
+    before = builders.plan(request(*TABLES))
+    after = builders.plan(request(*TABLES, dense=builders.dense_profile(*TABLES)))
+    found = plan_difference(before, after)
+
+    assert [(each.field, each.before, each.after) for each in found.asked] == [("dense", None, "set")]
+
+
 def test_plans_without_a_price_are_compared_by_their_shards() -> None:
     """Neither times nor memory are known then."""
     before, after = random_plan(0), random_plan(1)
