@@ -1,22 +1,25 @@
 """Leaves out one part of the search after the other: what each brings, and what it takes.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.search_ablation --records FILE [--tasks 200] [--parts PART ...]
+    OMP_NUM_THREADS=1 python -m benchmarks.search_ablation --records FILE [--tasks 200] [--public] [--parts PART ...]
         [--most-pairs N] [--seconds S] [--report]
 
 Tasks have 4 to 1,000 tables on 4 to 512 devices of 1 to 64 nodes, log-uniform within a size: half have up to 40 tables
 on up to 16 devices, nine twentieths up to 120 on up to 64, and a twentieth any number. Half have tables of the pool of
 the task distribution, half random ones (100 to 40 million rows, widths 16 to 128). Memory is tight in a third, a sixth
-is by columns alone, an eighth may use host memory. The file of records takes up each plan as it ends, and the same
-command goes on after the last of them; --seconds ends it, and --most-pairs leaves tasks of more tables times devices
-for later. --report writes benchmarks/results/search-ablation_<hardware>_<date>.md from the records.
+is by columns alone, an eighth may use host memory. --public plans the public workloads in their place, on 1 and 2
+nodes of 8 devices, where they fit. The file of records takes up each plan as it ends, and the same command goes on
+after the last of them; --seconds ends it, and --most-pairs leaves tasks of more tables times devices for later.
+--report writes benchmarks/results/search-ablation_<hardware>_<date>.md from the records, and public-ablation_* from
+those of public workloads.
 """
 
 import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -33,6 +36,7 @@ from neuroshard_planner.problem.memory_ledger import MemoryLedger
 from neuroshard_planner.problem.tuning import SearchTuning
 from neuroshard_planner.problem.units import allowed_devices, resolve_units
 from neuroshard_planner.search.packing import Packing
+from neuroshard_planner.workload_store import read_workload, workload_names
 
 from benchmarks.results_file import write_result
 from benchmarks.tasks import (
@@ -51,6 +55,8 @@ SMALL, MEDIUM, LARGE = (40, 16), (120, 64), (1_000, 512)
 """Most tables and most devices of a task."""
 TIGHT_ROOMS = (1.12, 1.3, 1.6, 2.2, 3.5)
 """Memory of a device over an even share of what the tables need, where it is tight: the first in which they fit."""
+PUBLIC_NODES = (1, 2)
+"""Nodes of 8 devices for each public workload; their tasks have negative numbers."""
 WHOLE, SEED = "whole search", "another seed"
 COLUMNS = (
     *("without", "tasks", "cost (geometric mean)", "spread (standard deviation)", "dearer by 0.3 %"),
@@ -145,6 +151,19 @@ def drawn(task: int) -> Task:
     return Task(request, {**PARTS, **MIXED_PARTS})
 
 
+def public(task: int) -> Task:
+    """Return a public workload by its number, -1 and below."""
+    nodes, name = list(product(PUBLIC_NODES, workload_names()))[-1 - task]
+    topology = preset(DEVICE_TYPE).topology(num_nodes=nodes, devices_per_node=8)
+    request = PlanRequest(tables=read_workload(name), topology=topology, batch_size_per_device=8_192)
+    return Task(request, {**PARTS, **MIXED_PARTS})
+
+
+def public_tasks() -> Sequence[int]:
+    """Return the numbers of the public workloads."""
+    return range(-1, -1 - len(PUBLIC_NODES) * len(workload_names()), -1)
+
+
 def _tight(request: PlanRequest) -> PlanRequest:
     """Return the request on devices with the least of the rooms in which the tables fit, packed by memory."""
     for room in TIGHT_ROOMS:
@@ -204,20 +223,20 @@ def recorded(path: Path) -> list[Record]:
     return [Record(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def measured_all(path: Path, num_tasks: int, *, parts: Sequence[str], most_pairs: int, seconds: float) -> None:
+def measured_all(path: Path, tasks: Iterable[int], *, parts: Sequence[str], most_pairs: int, seconds: float) -> None:
     """Add the plans that the file lacks, in ``seconds`` of processor time.
 
     Args:
         path: of the records.
-        num_tasks: of all sizes.
+        tasks: their numbers.
         parts: that are left out; empty: all. Tasks whose search has none of them are not planned.
         most_pairs: of tables and devices; larger tasks are left for later.
         seconds: after which no further plan is begun.
     """
     known = {(record.task, record.part) for record in recorded(path)}
     with path.open("a", encoding="utf-8") as file:
-        for number in range(num_tasks):
-            task = drawn(number)
+        for number in tasks:
+            task = drawn(number) if number >= 0 else public(number)
             if len(task.request.tables.tables) * task.request.topology.num_devices > most_pairs:
                 continue
             if parts and not set(parts).intersection(task.parts).difference((WHOLE, SEED)):
@@ -233,18 +252,16 @@ def measured_all(path: Path, num_tasks: int, *, parts: Sequence[str], most_pairs
                 sys.stderr.write(f"{record}\n")
 
 
-def report(records: Sequence[Record]) -> list[str]:
-    """Return the gain of each part as lines of Markdown."""
-    whole = {record.task: record for record in records if record.part == WHOLE}
-    warm = {record.task: record for record in records if record.part == SEED}
-    gaps = [record.gap for record in whole.values() if record.ms is not None]
-    seconds = sum(record.seconds for record in whole.values())
+def report(records: Sequence[Record], tasks: str) -> list[str]:
+    """Return the gain of each part as lines of Markdown; ``tasks`` names those of the records."""
+    whole = {record.task: record for record in records if record.part == WHOLE and record.ms is not None}
+    gap, seconds = median(record.gap for record in whole.values()), sum(each.seconds for each in whole.values())
     most_pairs = max(record.num_tables * record.num_devices for record in whole.values())
     return [
         "# What each part of the search brings",
         "",
-        f"{len(whole)} tasks of those that `benchmarks/search_ablation.py` draws, of up to {most_pairs:,} tables times",
-        f"devices; median gap {median(gaps):.1%}, {seconds:.0f} s of processor time with all parts. A row is of the",
+        f"{len(whole)} {tasks}, of up to {most_pairs:,} tables times",
+        f"devices; median gap {gap:.1%}, {seconds:.0f} s of processor time with all parts. A row is of the",
         "tasks whose search has the part: cost, shards, and time of the search without it, over those of the whole",
         "search; time over that with another seed where there is one, since the first plan of a task also counts its",
         "tables' hits. A part pays above 0 % of cost.",
@@ -252,11 +269,12 @@ def report(records: Sequence[Record]) -> list[str]:
         "",
         "| " + " | ".join(COLUMNS) + " |",
         "|" + "---|" * len(COLUMNS),
-        *_rows(records, whole, warm),
+        *_rows(records, whole),
     ]
 
 
-def _rows(records: Sequence[Record], whole: Mapping[int, Record], warm: Mapping[int, Record]) -> Iterator[str]:
+def _rows(records: Sequence[Record], whole: Mapping[int, Record]) -> Iterator[str]:
+    warm = {record.task: record for record in records if record.part == SEED}
     for part in dict.fromkeys(record.part for record in records):
         pairs = [(record, whole[record.task]) for record in records if record.part == part and record.task in whole]
         both = [(one, other) for one, other in pairs if one.ms is not None and other.ms is not None]
@@ -278,16 +296,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--records", type=Path, required=True, help="file that takes up each plan as it ends")
     parser.add_argument("--tasks", type=int, default=200)
+    parser.add_argument("--public", action="store_true", help="plan public workloads in the place of drawn tasks")
     parser.add_argument("--parts", nargs="+", default=(), help="that are left out, by their names in the result")
     parser.add_argument("--most-pairs", type=int, default=10**9, help="of tables and devices of a task")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="processor time after which to end")
     parser.add_argument("--report", action="store_true", help="write the result of the records")
     arguments = parser.parse_args()
     if arguments.report:
-        print(write_result("search-ablation", report(recorded(arguments.records))))
+        found = recorded(arguments.records)
+        of_public = [record for record in found if record.task < 0]
+        of_drawn = [record for record in found if record.task >= 0]
+        if of_public:
+            print(write_result("public-ablation", report(of_public, "public workloads on 1 and 2 nodes of 8 devices")))
+        if of_drawn:
+            tasks = "tasks of those that `benchmarks/search_ablation.py` draws"
+            print(write_result("search-ablation", report(of_drawn, tasks)))
     else:
         limits = {"most_pairs": arguments.most_pairs, "seconds": arguments.seconds}
-        measured_all(arguments.records, arguments.tasks, parts=arguments.parts, **limits)
+        tasks = public_tasks() if arguments.public else range(arguments.tasks)
+        measured_all(arguments.records, tasks, parts=arguments.parts, **limits)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "prediction-error": (*_PRICES, "costs/neuroshard_costs/pretrain"),
     "profiler-error": (*_FITTING, "profiler/neuroshard_profiler/backends"),
     "promises": (*_SEARCH, "planner/neuroshard_planner/levers.py"),
+    "public-ablation": _SEARCH,
     "public-examples": (*_SEARCH, "dropin"),
     "published-memory": _LEDGER,
     "reader-rates": tuple(f"{_READING[0]}/{name}.py" for name in _READ_FROM),
