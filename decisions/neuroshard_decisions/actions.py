@@ -145,7 +145,7 @@ class CalibratorRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkersRun:
-    """All workers of one attempt, one on each node."""
+    """All workers of one attempt, one on each node, and its embedding servers."""
 
     name: str
     attempt: int
@@ -166,6 +166,8 @@ class WorkersRun:
     """Of the nodes that the plan was made for; empty: any."""
     avoided_nodes: tuple[str, ...]
     """Nodes that failed or were slow: others are preferred."""
+    servers: str | None
+    """Name of the embedding servers, which are started with them. None: there are none, or the workers start them."""
     role: ClassVar[str] = names.WORKER
 
     @property

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.sizes import sized, sizes_of
-from neuroshard_api.job.status import StageName, StageState, StageStatus, Status, Workers
+from neuroshard_api.job.status import Servers, StageName, StageState, StageStatus, Status, Workers
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.job.variants import with_variants
 
@@ -21,8 +21,8 @@ PATIENCE = timedelta(minutes=2)
 """How long a pod waits for a node before its kind of GPU is doubted, or the number of nodes of an elastic job."""
 LOST_AFTER = timedelta(seconds=60)
 """A pod that is this long past the end of its grace period sits on a node that is gone; it holds nobody up."""
-
-
+ENDS_WITHIN = timedelta(seconds=30)
+"""How long embedding servers run on after their workers: they notice it within 15 s, and end by themselves."""
 AVOIDED_FOR = timedelta(days=1)
 """How long a slow node is avoided: what made it slow may be gone then."""
 
@@ -46,7 +46,7 @@ class Rules:
     may_stop_workers: bool = True
     """Whether what runs workers also stops them, by suspension or preemption: exit code 143 is then no failure."""
     starts_servers: bool = False
-    """Whether what runs workers also starts embedding servers, as on one machine."""
+    """Whether the workers' run starts embedding servers too, as on one machine. If unset: they have their own pods."""
     approval: str = ""
     """What the user does to approve the plan of the name {plan} for the job of the name {job}."""
 
@@ -157,19 +157,21 @@ class Context:
 
     def start_check_s(self, job: ChildJob) -> float | None:
         """Return the seconds until the next check of a Job's pods that do not run; None: they all run."""
-        running = sum(pod.phase != "Pending" for pod in self.pods_of(job))
-        return None if running >= job.parallelism else SLOW_START_S
+        running = sum(pod.phase != "Pending" for pod in self.pods_with_servers(job))
+        return None if running >= self.num_pods(job) else SLOW_START_S
 
     def trouble_of(self, job: ChildJob) -> str:
         """Return the cause, for people, that a Job's pods are not created or do not start; empty: none is known."""
-        pods = [pod for pod in self.pods_of(job) if pod.live]
-        warnings = [self.observed.warnings.get(uid, "") for uid in (job.meta.uid, *(pod.meta.uid for pod in pods))]
+        pods = [pod for pod in self.pods_with_servers(job) if pod.live]
+        uids = [*(each.meta.uid for each in self.with_servers(job)), *(pod.meta.uid for pod in pods)]
+        warnings = [self.observed.warnings.get(uid, "") for uid in uids]
         stuck = sorted({each for each in (*(pod.waiting for pod in pods), *warnings) if each})
         return "; ".join(stuck[:3])
 
     def outlived_by(self, job: ChildJob) -> str:
         """Return the containers that outlive a Job's own, as the end of a message; empty where there are none."""
-        names_beside = sorted({name for pod in self.pods_of(job) if pod.is_outlived for name in pod.beside})
+        outlived = (pod for pod in self.pods_with_servers(job) if pod.is_outlived)
+        names_beside = sorted({name for pod in outlived for name in pod.beside})
         if not names_beside:
             return ""
         hint = "hint: make it an initContainer with restartPolicy Always, or keep it out of these pods"
@@ -207,8 +209,9 @@ class Context:
     def unseen_worker_jobs(self) -> tuple[str, ...]:
         """Names of the Jobs of live worker pods that no watch shows: they are gone, or somebody took their labels."""
         seen = {job.meta.uid for job in self.observed.jobs}
-        pods = (pod for pod in self.observed.pods if pod.role == names.WORKER and pod.live and not self.is_lost(pod))
-        unseen = {names.worker_job(self.name, pod.attempt) for pod in pods if pod.meta.owner_uid not in seen}
+        live = (pod for pod in self.observed.pods if pod.live and not self.is_lost(pod))
+        pods = (pod for pod in live if pod.role in names.OF_AN_ATTEMPT and pod.meta.owner_uid not in seen)
+        unseen = {names.job_of_attempt(pod.role, self.name, pod.attempt) for pod in pods}
         named = {job.meta.name for job in self.observed.jobs if job.meta.owner_uid == self.uid}
         return tuple(sorted(unseen - named - self.observed.missing_jobs))
 
@@ -216,11 +219,37 @@ class Context:
         """Return the pods of one Job."""
         return [pod for pod in self.observed.pods if pod.meta.owner_uid == job.meta.uid]
 
-    def live_workers_beside(self, job: ChildJob | None) -> list[ChildPod]:
-        """Return worker pods that may still run and belong to another Job than `job`, such as an earlier attempt."""
-        uid = job.meta.uid if job else None
-        others = (pod for pod in self.observed.pods if pod.role == names.WORKER and pod.meta.owner_uid != uid)
-        return [pod for pod in others if pod.live and not self.is_lost(pod)]
+    @property
+    def num_servers(self) -> int:
+        """Pods of embedding servers that the workers of the present attempt count on, as recorded when it started."""
+        recorded = self.status.servers
+        return 0 if recorded is None else recorded.desired or 0
+
+    def servers_of(self, workers: ChildJob) -> ChildJob | None:
+        """Return the Job of the embedding servers in the attempt of these workers. None: it has none, or lost it."""
+        return self.job_named(names.server_job(self.name, workers.attempt))
+
+    def with_servers(self, job: ChildJob) -> list[ChildJob]:
+        """Return a Job, and after one of workers that of the embedding servers in their attempt."""
+        servers = self.servers_of(job) if job.role == names.WORKER else None
+        return [job] if servers is None else [job, servers]
+
+    def pods_with_servers(self, job: ChildJob) -> list[ChildPod]:
+        """Return the pods of a Job, and with those of workers the pods of their embedding servers."""
+        return [pod for each in self.with_servers(job) for pod in self.pods_of(each)]
+
+    def num_pods(self, job: ChildJob) -> int:
+        """Return the number of pods of a Job, and with those of workers that of their embedding servers."""
+        if job.role != names.WORKER:
+            return job.parallelism
+        servers = self.servers_of(job)
+        return job.parallelism + (self.num_servers if servers is None else servers.parallelism)
+
+    @property
+    def live_workers(self) -> list[ChildPod]:
+        """Pods of any attempt that may still run."""
+        found = (pod for pod in self.observed.pods if pod.role in names.OF_AN_ATTEMPT)
+        return [pod for pod in found if pod.live and not self.is_lost(pod)]
 
     def config_map(self, name: str) -> ChildConfigMap | None:
         """Return this job's ConfigMap of that name."""
@@ -248,12 +277,12 @@ class Context:
         return pod.live and pod.meta.deleted is not None and self.now > pod.meta.deleted + LOST_AFTER
 
     def lost_pods(self, job: ChildJob) -> list[ChildPod]:
-        """Return the pods of a Job that sit on nodes that are gone."""
-        return [pod for pod in self.pods_of(job) if self.is_lost(pod)]
+        """Return the pods of a Job, and of servers with it, that sit on nodes that are gone."""
+        return [pod for pod in self.pods_with_servers(job) if self.is_lost(pod)]
 
     def loss_check_s(self, job: ChildJob) -> float | None:
         """Return the seconds until the first of a Job's deleted pods counts as lost; None: none was deleted."""
-        ends = (pod.meta.deleted for pod in self.pods_of(job) if pod.live and not self.is_lost(pod))
+        ends = (pod.meta.deleted for pod in self.pods_with_servers(job) if pod.live and not self.is_lost(pod))
         return earliest(seconds_until(end + LOST_AFTER, self.now) + 1.0 for end in ends if end is not None)
 
     def is_abandoned(self, job: ChildJob) -> bool:
@@ -272,11 +301,12 @@ class UnreadableJob:
     now: datetime
 
 
-def worker_count(context: Context) -> Workers:
-    """Return the number of pods of the present attempt by state; while suspended none is wanted."""
+def pod_counts(context: Context) -> Mapping[str, Workers | Servers | None]:
+    """Return the status fields with the numbers of pods of the present attempt; while suspended none is wanted."""
     job = context.job_named(names.worker_job(context.name, context.attempt))
     pods = context.pods_of(job) if job else []
-    return Workers(
+    servers = context.servers_of(job) if job else None
+    workers = Workers(
         desired=0 if context.spec.suspend else context.spec.trainer.num_nodes,
         active=sum(pod.phase == "Running" and not pod.ended_well for pod in pods),
         ready=sum(pod.ready for pod in pods),
@@ -284,6 +314,13 @@ def worker_count(context: Context) -> Workers:
         failed=sum(pod.phase == "Failed" for pod in pods),
         selector=f"{names.JOB_LABEL}={context.name},{names.ROLE_LABEL}={names.WORKER}",
     )
+    if context.status.servers is None:
+        return {"workers": workers, "servers": None}
+    ready = sum(pod.ready for pod in context.pods_of(servers)) if servers else 0
+    return {
+        "workers": workers,
+        "servers": Servers(desired=0 if context.spec.suspend else context.num_servers, ready=ready),
+    }
 
 
 def slow_nodes(context: Context) -> tuple[str, ...]:

@@ -30,6 +30,10 @@ PLANNER = "planner"
 DENSE = "dense"
 """Container of the planner's pod that counts the dense part."""
 WORKER = "worker"
+SERVER = "server"
+"""An embedding server."""
+OF_AN_ATTEMPT = (WORKER, SERVER)
+"""Roles of the pods of one attempt: they start, fail, and end together."""
 TRAINER = "trainer"
 """Container of the workers' pods that trains."""
 REQUEST = "request"
@@ -148,6 +152,16 @@ def profiler_service(job: str) -> str:
 def worker_job(job: str, attempt: int) -> str:
     """Return the name of the Indexed Job of one start of the workers."""
     return f"{job}-worker-{attempt}"
+
+
+def server_job(job: str, attempt: int) -> str:
+    """Return the name of the Indexed Job of the embedding servers of one start of the workers."""
+    return f"{job}-server-{attempt}"
+
+
+def job_of_attempt(role: str, job: str, attempt: int) -> str:
+    """Return the name of the Indexed Job of a role in one attempt."""
+    return server_job(job, attempt) if role == SERVER else worker_job(job, attempt)
 
 
 def worker_host(job: str, attempt: int, index: int) -> str:

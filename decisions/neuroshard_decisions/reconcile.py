@@ -8,7 +8,7 @@ from typing import Any
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.status import HardwareStatus, Stage, StageName, Status
 from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
-from neuroshard_api.job.workers import ONLY_LOCAL_SERVERS
+from neuroshard_api.job.workers import NO_QUEUED_SERVERS
 from neuroshard_api.lifecycle.deadlines import missed_deadline, next_deadline
 
 from neuroshard_decisions import names
@@ -195,11 +195,12 @@ def reconcile(context: Context | UnreadableJob, *, places_of: PlacesOf = lambda 
 
 def _not_here(context: Context) -> str | None:
     """Return the reason that this adapter cannot run the job, whose values are right. None: it can."""
-    if context.spec.experimental.embedding_servers is not None and not context.rules.starts_servers:
-        return f"experimental.embeddingServers: {ONLY_LOCAL_SERVERS}"
-    if is_elastic(context) and context.is_queued and not _had_workers(context):
-        return NOT_QUEUED
-    return None
+    if not context.is_queued or _had_workers(context):
+        return None
+    servers = None if context.rules.starts_servers else context.spec.experimental.embedding_servers
+    if servers is not None and servers.tables:
+        return f"experimental.embeddingServers: {NO_QUEUED_SERVERS}"
+    return NOT_QUEUED if is_elastic(context) else None
 
 
 def _is_ours(observed: Observed) -> bool:

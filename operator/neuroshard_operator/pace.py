@@ -50,5 +50,12 @@ def _essence(status: Status) -> Status:
     conditions = tuple(each.model_copy(update={"message": ""}) for each in status.conditions)
     stages = tuple(each.model_copy(update={"message": None}) for each in status.stages)
     warnings = tuple(each.model_copy(update={"message": ""}) for each in status.warnings)
-    words = {"message": None, "workers": None, "conditions": conditions, "warnings": warnings, "stages": stages}
+    words = {
+        "message": None,
+        "workers": None,
+        "servers": None,
+        "conditions": conditions,
+        "warnings": warnings,
+        "stages": stages,
+    }
     return status.model_copy(update=words)

@@ -37,14 +37,14 @@ def pod(name: str, *, code: int = 1, at_s: float = 0.0, disruption: str = "", ow
 
 def test_the_first_pod_that_failed_is_the_cause() -> None:
     """Its peers fell with it."""
-    cause = cause_of(failed_job(), [pod("b", at_s=5), pod("a", code=137, at_s=1), pod("c", at_s=3)])
+    cause = cause_of([failed_job()], [pod("b", at_s=5), pod("a", code=137, at_s=1), pod("c", at_s=3)])
 
     assert (cause.pod, cause.exit_code, cause.node) == ("a", 137, "node-of-a")
 
 
 def test_the_pod_that_the_cluster_took_away_goes_before_the_first() -> None:
     """It may end after the peers that it left alone, since it gets time for a checkpoint."""
-    cause = cause_of(failed_job(), [pod("a", at_s=1), pod("b", at_s=9, disruption="EvictionByEvictionAPI")])
+    cause = cause_of([failed_job()], [pod("a", at_s=1), pod("b", at_s=9, disruption="EvictionByEvictionAPI")])
 
     assert (cause.pod, cause.reason) == ("b", "EvictionByEvictionAPI")
 
@@ -53,7 +53,7 @@ def test_the_pod_that_the_job_names_goes_before_the_first() -> None:
     """The Job controller saw it fail while the others still ran."""
     message = "Container trainer for pod ns/c failed with exit code 1 matching FailJob rule at index 1"
 
-    assert cause_of(failed_job(message), [pod("a", at_s=1), pod("c", at_s=2)]).pod == "c"
+    assert cause_of([failed_job(message)], [pod("a", at_s=1), pod("c", at_s=2)]).pod == "c"
 
 
 @pytest.mark.parametrize(("code", "deleted"), [(7, False), (143, False), (137, True)], ids=["7", "143", "killed"])
@@ -64,34 +64,34 @@ def test_a_pod_that_fell_with_another_one_is_not_the_cause(code: int, *, deleted
     if deleted:
         fell = replace(fell, meta=replace(fell.meta, deleted=START))
 
-    assert cause_of(failed_job(message), [fell, pod("b", code=1, at_s=4)]).pod == "b"
+    assert cause_of([failed_job(message)], [fell, pod("b", code=1, at_s=4)]).pod == "b"
 
 
 def test_a_pod_that_is_gone_is_blamed_by_the_words_of_the_job() -> None:
     """Its peers are there, and ended since it did."""
     message = "Container trainer for pod ns/w-0 failed with exit code 42 matching FailJob rule at index 1"
 
-    assert cause_of(failed_job(message), [pod("a", code=7)]).exit_code == 42
+    assert cause_of([failed_job(message)], [pod("a", code=7)]).exit_code == 42
 
 
 def test_what_the_job_says_is_left_when_the_pods_are_gone() -> None:
     """Exit code and pod are in the words of the Job's condition."""
     message = "Container trainer for pod ns/w-0 failed with exit code 42 matching FailJob rule at index 1"
-    cause = cause_of(failed_job(message), [])
+    cause = cause_of([failed_job(message)], [])
 
     assert (cause.pod, cause.container, cause.exit_code) == ("w-0", "trainer", 42)
 
 
 def test_a_disruption_is_recognised_when_the_pods_are_gone() -> None:
     """A lost node takes its pods along."""
-    cause = cause_of(failed_job("Pod ns/w-0 has condition DisruptionTarget matching FailJob rule at index 0"), [])
+    cause = cause_of([failed_job("Pod ns/w-0 has condition DisruptionTarget matching FailJob rule at index 0")], [])
 
     assert (cause.pod, cause.conditions) == ("w-0", DISRUPTED)
 
 
 def test_pods_of_another_attempt_are_not_asked() -> None:
     """They failed for reasons of their own."""
-    assert cause_of(failed_job(), [pod("old", owner="another")]).pod == ""
+    assert cause_of([failed_job()], [pod("old", owner="another")]).pod == ""
 
 
 @pytest.mark.parametrize(

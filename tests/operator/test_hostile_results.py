@@ -128,17 +128,6 @@ def test_tables_in_a_file_of_one_machine_are_refused_by_name() -> None:
     assert "kubectl create configmap" in story.status["message"]
 
 
-def test_embedding_servers_are_refused_by_name() -> None:
-    """The operator starts none, and a job whose tables are there would wait for them without end."""
-    servers = {"resources": {"limits": {"memory": "8Gi"}}, "tables": ["user"]}
-    story = Story(experimental={"embeddingServers": servers})
-
-    assert story.status["reason"] == "InvalidInput"
-    assert (
-        "experimental.embeddingServers: embedding servers are processes of `neuroshard run`" in story.status["message"]
-    )
-
-
 @pytest.mark.parametrize(
     ("spec", "key"),
     [

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from hypothesis import settings
@@ -21,6 +21,7 @@ from neuroshard_decisions.observed.results import content_hash
 from support.depth import depth
 from support.operator.operator_process import JOB, KEY, OperatorProcess
 from support.operator.operator_world import CrashError, World, is_finished, owners
+from support.operator.server_story import CPUS, SERVED, SERVERS
 
 MAX_RESTARTS = 2
 KINDS = ("DLRMTrainingJob", "Job", "Pod", "ConfigMap", "Role")
@@ -36,6 +37,8 @@ EDGES = {"DELETABLE": ("Job", "ConfigMap", "Role", "RoleBinding", "ServiceAccoun
 
 class Histories(RuleBasedStateMachine):
     """Every order of looks, watches that lag, failures, kills of the operator, and hands that meddle."""
+
+    SPEC: ClassVar[Mapping[str, Any]] = {"trainer": {"numNodes": 2}}
 
     def __init__(self) -> None:
         """Start with one job and an operator that has seen nothing."""
@@ -68,7 +71,7 @@ class Histories(RuleBasedStateMachine):
         """A user submits the job, and it goes well for some stages."""
         self.world.submit(
             JOB,
-            trainer={"numNodes": 2},
+            **self.SPEC,
             failurePolicy={"maxRestarts": MAX_RESTARTS},
             runPolicy={"cleanPodPolicy": policy},
             planner={"fallbackAlgorithm": fallback},
@@ -107,7 +110,7 @@ class Histories(RuleBasedStateMachine):
         self.world.run_job_controller()
         self.pods_start()
         for pod in self.pods("Running"):
-            if pod["metadata"]["labels"][names.ROLE_LABEL] != names.WORKER:
+            if pod["metadata"]["labels"][names.ROLE_LABEL] not in names.OF_AN_ATTEMPT:
                 self.world.work(pod)
         self.world.run_job_controller()
         self.bury()
@@ -137,7 +140,7 @@ class Histories(RuleBasedStateMachine):
         if not pods:
             return
         pod = data.draw(st.sampled_from(pods))
-        if pod["metadata"]["labels"][names.ROLE_LABEL] == names.WORKER:
+        if pod["metadata"]["labels"][names.ROLE_LABEL] in names.OF_AN_ATTEMPT:
             self.world.end_pod(pod, code, disruption=disruption if code else "")
         elif code:
             self.world.end_pod(pod, code)
@@ -157,13 +160,13 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def workers_finish(self) -> None:
         """All running workers end well."""
-        for pod in self.pods("Running", names.WORKER):
+        for pod in self.pods("Running", *names.OF_AN_ATTEMPT):
             self.world.end_pod(pod, 0)
 
     @rule(data=st.data())
     def nodes_die(self, data: st.DataObject) -> None:
         """The cluster evicts the pods of nodes that do not answer, and no kubelet ends them."""
-        running = self.pods("Running", names.WORKER)
+        running = self.pods("Running", *names.OF_AN_ATTEMPT)
         for index in data.draw(st.sets(st.sampled_from(range(len(running))), min_size=1)) if running else set():
             pod = running[index]
             taken = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
@@ -260,11 +263,11 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def kueue_preempts(self) -> None:
         """Kueue suspends the workers; those that run stop in order."""
-        for job in self.world.of_kind("Job", names.WORKER):
+        for job in [job for role in names.OF_AN_ATTEMPT for job in self.world.of_kind("Job", role)]:
             if names.QUEUE_LABEL in job["metadata"]["labels"] and not is_finished(job):
                 job["spec"]["suspend"] = True
                 self.world.touch(job)
-                for pod in self.pods("Running", names.WORKER):
+                for pod in self.pods("Running", *names.OF_AN_ATTEMPT):
                     if owners(pod) == [job["metadata"]["uid"]]:
                         self.world.end_pod(pod, 143)
 
@@ -348,9 +351,9 @@ class Histories(RuleBasedStateMachine):
             if "deletionTimestamp" in pod["metadata"] and pod["metadata"]["uid"] not in self.dead:
                 self.world.finish_deletion(pod)
 
-    def pods(self, phase: str, role: str = "") -> list[dict[str, Any]]:
+    def pods(self, phase: str, *roles: str) -> list[dict[str, Any]]:
         """Return the pods in a phase whose nodes answer."""
-        found = self.world.of_kind("Pod", role)
+        found = [pod for role in roles or ("",) for pod in self.world.of_kind("Pod", role)]
         return [pod for pod in found if pod["status"]["phase"] == phase and pod["metadata"]["uid"] not in self.dead]
 
     def come_to_an_end(self) -> None:
@@ -393,9 +396,58 @@ class Histories(RuleBasedStateMachine):
             assert not (is_present and is_clear and is_finished(job)), "failed workers that nobody restarts"
 
 
+class ServerHistories(Histories):
+    """The same of a job with embedding servers, whose Job is a part of each attempt."""
+
+    SPEC = SERVED
+
+    def __init__(self) -> None:
+        """Start on nodes of CPUs."""
+        super().__init__()
+        self.world.hardware = CPUS
+
+    @precondition(lambda self: self.world.training_job(JOB)["spec"].get("suspend"))
+    @rule(nodes=st.sampled_from([1, 2, 3]))
+    def resize(self, nodes: int) -> None:
+        """The job gets another number of servers while it is suspended, or none."""
+        servers = {"embeddingServers": {**SERVERS, "replicas": nodes}} if nodes < 3 else {}
+        self.world.change_spec(JOB, experimental={"pipeline": "None", **servers})
+
+    @rule(code=st.sampled_from([1, 7, 137]))
+    def a_server_fails_and_its_peers_notice(self, code: int) -> None:
+        """The trainers end with 7, and the operator may look before the server's own pod has ended."""
+        servers = self.pods("Running", names.SERVER)
+        for pod in self.pods("Running", names.WORKER) if servers else ():
+            self.world.end_pod(pod, 7)
+        self.settle()
+        if servers:
+            self.world.end_pod(servers[0], code)
+
+    @invariant()
+    def there_is_one_set_of_servers(self) -> None:
+        """Never do two Jobs of servers wait for pods."""
+        active = [
+            job
+            for job in self.world.of_kind("Job", names.SERVER)
+            if not is_finished(job) and "deletionTimestamp" not in job["metadata"]
+        ]
+        assert len(active) <= 1
+
+    def come_to_an_end(self) -> None:
+        """Let all go well until the job has ended, and see that no server runs on."""
+        super().come_to_an_end()
+        self.world.now += timedelta(seconds=31)
+        for _ in range(2):
+            self.settle()
+            self.world.run_job_controller()
+            self.bury()
+        assert self.pods("Running", names.SERVER) == self.pods("Pending", names.SERVER) == []
+
+
 @pytest.mark.slow
 @pytest.mark.deep
 @pytest.mark.timeout(600)
-def test_the_invariants_hold_in_every_history() -> None:
+@pytest.mark.parametrize("histories", [Histories, ServerHistories])
+def test_the_invariants_hold_in_every_history(histories: type[Histories]) -> None:
     """Thousands of steps in random order: lagging watches, killed operators, failing pods, meddling hands."""
-    run_state_machine_as_test(Histories, settings=settings(max_examples=depth(15, 80), stateful_step_count=40))
+    run_state_machine_as_test(histories, settings=settings(max_examples=depth(15, 80), stateful_step_count=40))

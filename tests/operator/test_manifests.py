@@ -10,6 +10,7 @@ from neuroshard_decisions import names
 from support.golden import Golden, sections
 from support.operator.operator_process import JOB, Story
 from support.operator.replanning_story import AUTO, candidate, replaced, report
+from support.operator.server_story import ServerStory
 
 HASH = re.compile(r"\b[0-9a-f]{8,64}\b")
 MANIFESTS = Path(__file__).parent / "manifests.txt"
@@ -58,7 +59,17 @@ def queued() -> Story:
     return story.do(names.PLANNER)
 
 
-STORIES: dict[str, Callable[[], Story]] = {"replanned": replanned, "restarted": restarted, "queued": queued}
+def served() -> Story:
+    """Return the story of a job with embedding servers, which has volumes."""
+    return ServerStory(data={"persistentVolumeClaim": {"claimName": "data"}}).running()
+
+
+STORIES: dict[str, Callable[[], Story]] = {
+    "replanned": replanned,
+    "restarted": restarted,
+    "queued": queued,
+    "served": served,
+}
 
 
 def test_every_child_is_made_as_it_is_kept(golden: Golden) -> None:

@@ -10,6 +10,7 @@ from support import builders
 from support.golden import Golden, sections
 from support.operator.operator_process import JOB, Story
 from support.operator.replanning_story import AUTO, SLOW, VOLUME, candidate, replaced, report
+from support.operator.server_story import ServerStory
 
 MESSAGES = Path(__file__).parent / "messages.txt"
 HASH = re.compile(r"\b[0-9a-f]{8,64}\b")
@@ -258,6 +259,26 @@ def elastic_queued() -> Story:
     return story
 
 
+def served() -> Story:
+    """Return the story of a job one of whose embedding servers fails, and then its node is lost."""
+    story = ServerStory(**VOLUME).running()
+    story.fail(names.SERVER, 137)
+    story.bury()
+    story.start_workers()
+    story.stop(names.WORKER, 7)
+    story.later(31)
+    story.later(91)
+    return story
+
+
+def served_in_queue() -> Story:
+    """Return the story of a job with embedding servers and the label of a queue."""
+    story = ServerStory()
+    story.world.label(JOB, {names.QUEUE_LABEL: "queue"})
+    story.settle()
+    return story
+
+
 HISTORIES: dict[str, Callable[[], Story]] = {
     "a job that succeeds": trained,
     "an unknown policy": invalid,
@@ -284,6 +305,8 @@ HISTORIES: dict[str, Callable[[], Story]] = {
     "a job that Kueue suspends": queued,
     "a plan that was changed": plan_repaired,
     "a slow node": slow_node,
+    "embedding servers that fail": served,
+    "embedding servers in a queue": served_in_queue,
     "a better plan": better_plan,
     "a job that is replanned": replanned,
     "a damaged drift report": drift_unreadable,

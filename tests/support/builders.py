@@ -1,6 +1,7 @@
 """Builders of documents: they supply everything that does not matter to a test."""
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from neuroshard_api.documents.bundle import BundleManifest, ErrorReport, Network, Range
@@ -14,6 +15,7 @@ from neuroshard_api.documents.plan import (
     Plan,
     PlanCost,
     SearchStatistics,
+    ServedTables,
     Shard,
     TablePlacement,
 )
@@ -143,21 +145,10 @@ def bundle_manifest(**fields: Any) -> BundleManifest:
 def plan(answered: PlanRequest | None = None, **fields: Any) -> Plan:
     """Return a plan that gives whole tables to the devices in turn, with made-up costs and memory."""
     answered = answered or request()
-    devices = range(answered.topology.num_devices)
-    placements = tuple(
-        TablePlacement(
-            name=member.name,
-            sharding_type=ShardingType.TABLE_WISE,
-            shards=(
-                Shard(
-                    device=position % len(devices),
-                    num_rows=member.num_embeddings,
-                    num_columns=member.embedding_dim,
-                ),
-            ),
-        )
-        for position, member in enumerate(answered.tables.tables)
-    )
+    devices, pool = range(answered.topology.num_devices), answered.servers
+    far = () if pool is None else pool.tables
+    near = [member for member in answered.tables.tables if member.name not in far]
+    served = [member for member in answered.tables.tables if member.name in far]
     source = "simulated:test-80gb"
     defaults = {
         "algorithm": answered.algorithm,
@@ -167,12 +158,33 @@ def plan(answered: PlanRequest | None = None, **fields: Any) -> Plan:
         "predicted": PlanCost(total_ms=5.0, source=source, devices=tuple(device_cost() for _ in devices)),
         "lower_bound_ms": 4.0,
         "gap": 0.25,
-        "tables": placements,
+        "tables": whole_tables(near, len(devices)),
+        "servers": None
+        if pool is None or not served
+        else ServedTables(tables=whole_tables(served, pool.num_processes)),
         "memory": tuple(device_memory() for _ in devices),
         "search": SearchStatistics(evaluations=10, placements=1, levels=0, improvements=0, budget_exhausted=False),
         "request": answered,
     }
     return Plan(**{**defaults, **fields})
+
+
+def whole_tables(members: Sequence[Table], num_devices: int) -> tuple[TablePlacement, ...]:
+    """Return placements of whole tables on devices in turn."""
+    return tuple(
+        TablePlacement(
+            name=member.name,
+            sharding_type=ShardingType.TABLE_WISE,
+            shards=(
+                Shard(
+                    device=position % num_devices,
+                    num_rows=member.num_embeddings,
+                    num_columns=member.embedding_dim,
+                ),
+            ),
+        )
+        for position, member in enumerate(members)
+    )
 
 
 def device_cost(**fields: Any) -> DeviceCost:
@@ -389,6 +401,7 @@ def status(**fields: Any) -> Status:
         "warnings": [{"reason": "OtherDevice", "message": "the workers run on another device", "time": time}],
         "stages": [stage],
         "workers": {"desired": 2, "active": 2, "ready": 2, "succeeded": 0, "failed": 0, "selector": "job=a"},
+        "servers": {"desired": 1, "ready": 1},
         "hardware": {
             "gpuProduct": "NVIDIA-H100-80GB-HBM3",
             "gpuProductLabel": "nvidia.com/gpu.product",

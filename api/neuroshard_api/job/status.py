@@ -115,6 +115,15 @@ class Workers(Part):
     """Label selector of the pods."""
 
 
+class Servers(Part):
+    """The pods of embedding servers."""
+
+    desired: Small | None = None
+    """Pods that are wanted: spec.experimental.embeddingServers.replicas, or 0 while suspended."""
+    ready: Small | None = None
+    """Pods of the present attempt that are ready: they have their tables and serve the trainers."""
+
+
 class HardwareStatus(Part):
     """The devices that the job was profiled on."""
 
@@ -397,6 +406,8 @@ class Status(Part):
     """The course of each stage."""
     workers: Workers | None = None
     """The worker pods, counted."""
+    servers: Servers | None = None
+    """The pods of embedding servers, counted. Absent: the job has none."""
     hardware: HardwareStatus | None = None
     """The devices that the job was profiled on."""
     profile: ProfileStatus | None = None

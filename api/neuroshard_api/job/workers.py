@@ -111,11 +111,11 @@ class EnvironmentVariable(Part):
     If unset: value."""
 
 
-ONLY_LOCAL_SERVERS = (
-    "embedding servers are processes of `neuroshard run`, and the operator starts none"
-    "; hint: leave them out, or run the job on one machine"
+NO_QUEUED_SERVERS = (
+    "a job with embedding servers is two Kubernetes Jobs, and Kueue may admit one of them alone"
+    "; hint: remove the label kueue.x-k8s.io/queue-name, or leave embeddingServers out"
 )
-"""Why a job with servers does not run in a cluster."""
+"""Why a job with servers does not wait in a queue."""
 
 
 class ServersPolicy(StrEnum):
@@ -142,11 +142,9 @@ class EmbeddingServers(Part):
             holds=lambda servers: "memory" in servers.resources.limits,
         ),
         Rule(
-            cel="!has(self.resources.requests) && (!has(self.resources.limits) || "
-            "self.resources.limits.all(name, name == 'memory'))",
-            message="embeddingServers are local processes, limited in memory alone; hint: leave other limits, and "
-            "requests, out",
-            holds=lambda servers: not servers.resources.requests and set(servers.resources.limits) <= {"memory"},
+            cel="!has(self.resources.requests) || !('memory' in self.resources.requests)",
+            message="the limit of memory is what embeddingServers request; hint: leave requests.memory out",
+            holds=lambda servers: "memory" not in servers.resources.requests,
         ),
     )
 
@@ -154,11 +152,11 @@ class EmbeddingServers(Part):
     """Which tables are on servers besides those of tables: with Never none, with IfNeeded those that fit nowhere else,
     with Auto all with which a step is predicted to be faster. No server is started where the plan has none."""
     replicas: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Servers."""
+    """Servers: in a cluster one pod each, in a Kubernetes Job of all servers."""
     procs_per_replica: Annotated[int, Field(ge=1, le=256)] = 1
     """Processes of each server. Each has an equal share of its memory, of which 1.5 GiB are not for tables."""
     resources: Resources
-    """Resources of each server: the limit of memory."""
+    """Resources of each server: the limit of memory, and others, which `neuroshard run` passes over."""
     tables: Annotated[
         tuple[Annotated[str, Field(min_length=1, max_length=256)], ...],
         Field(max_length=1024, json_schema_extra=ATOMIC),

@@ -33,6 +33,8 @@ class FailureCause:
     """The failure that brought a Job down: the first of its pods, not those that it took along."""
 
     pod: str = ""
+    is_server: bool = False
+    """Whether the pod is an embedding server's."""
     node: str = ""
     container: str = ""
     exit_code: int | None = None
@@ -63,7 +65,8 @@ class FailureCause:
         """Return the cause in a sentence, without the end of the log."""
         if self.reason == NO_PROGRESS:
             return f"the workers hang ({NO_PROGRESS})"
-        who = f"pod {self.pod}" if self.pod else f"the {self.container}" if self.container else "a pod"
+        whose = "embedding server's " if self.is_server else ""
+        who = f"{whose}pod {self.pod}" if self.pod else f"the {self.container}" if self.container else "a pod"
         where = f" on node {self.node}" if self.node else ""
         code = f" with exit code {self.exit_code}" if self.exit_code is not None else ""
         why = f" ({self.reason})" if self.reason else ""

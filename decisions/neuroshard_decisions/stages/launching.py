@@ -1,15 +1,16 @@
-"""Launching: the workers' Service, their access, and the Indexed Job of the present attempt."""
+"""Launching: the workers' Service, their access, and the Indexed Jobs of the present attempt."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from neuroshard_api.job.status import Stage, StageName, StageState
+from neuroshard_api.job.status import Servers, Stage, StageName, StageState
+from neuroshard_api.job.workers import NO_QUEUED_SERVERS
 from neuroshard_api.lifecycle.restarts import LONGEST_PAUSE_S
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Action, Change, Delete, Event, EventReason, Start, Sustain, WorkersRun
 from neuroshard_decisions.conditions import ConditionType, Reason
-from neuroshard_decisions.context import Context, seconds_until, slow_nodes, worker_count
+from neuroshard_decisions.context import Context, pod_counts, seconds_until, slow_nodes
 from neuroshard_decisions.files import job_files
 from neuroshard_decisions.hardware import product_selector
 from neuroshard_decisions.observed.objects import ChildJob
@@ -26,18 +27,18 @@ REQUEUE_AFTER_S = 10.0
 def launch(context: Context, planned: Planned) -> tuple[StageResult, ChildJob | None]:
     """Return the result that starts this attempt's workers, and their Job once it exists.
 
-    A Job is made only when no pod of another one may still run: there are never two sets of workers.
+    A Job is made only when no pod of another one may still run: there are never two sets of workers. Embedding servers
+    are a Job next to it, and the two come and go together: without one of them the other is of no use.
     """
     inputs = workers_hash(context.spec, planned.summary.hash)
     current = context.job_named(names.worker_job(context.name, context.attempt))
     if current is not None and current.meta.deleted is None:
-        if current.meta.labels.get(names.INPUTS_HASH_LABEL) != names.short(inputs):
-            return _outdated(context, current), None
-        return _there(context, planned, current), current
+        why = _why_replaced(context, current, inputs)
+        return (_there(context, planned, current), current) if not why else (_replaced(context, current, why), None)
     if current is not None and context.is_abandoned(current):
         return _past(context, current), None
     others = _others(context, current)
-    living = context.live_workers_beside(None)
+    living = context.live_workers
     if current is not None or others or living:
         return _waiting_for_old(context, len(living), _stopped(others)), None
     pause = _pause_until(context)
@@ -46,13 +47,27 @@ def launch(context: Context, planned: Planned) -> tuple[StageResult, ChildJob | 
         return _active(
             context, Reason.WAITING_TO_RESTART, message, requeue_after_s=seconds_until(pause, context.now)
         ), None
-    return _start(context, planned, inputs), None
+    return _start(context, planned), None
+
+
+def _of_attempts(context: Context) -> list[ChildJob]:
+    """Return the Jobs of all attempts: of workers, and of their embedding servers."""
+    return [job for role in names.OF_AN_ATTEMPT for job in context.owned_jobs(role)]
 
 
 def _others(context: Context, current: ChildJob | None) -> list[ChildJob]:
-    """Return the unfinished worker Jobs of other attempts whose pods may still run."""
-    jobs = [job for job in context.owned_jobs(names.WORKER) if job is not current and job.outcome is None]
+    """Return the unfinished Jobs of other attempts whose pods may still run; without workers, of servers too."""
+    present = [] if current is None else [current]
+    own = present if current is None or current.meta.deleted else context.with_servers(current)
+    jobs = [job for job in _of_attempts(context) if job not in own and job.outcome is None]
     return [job for job in jobs if not context.is_abandoned(job)]
+
+
+def _lacks_servers(context: Context, current: ChildJob) -> bool:
+    """Return whether the Job of the embedding servers of workers that have not ended is not there."""
+    servers = context.servers_of(current)
+    is_there = servers is not None and servers.meta.deleted is None
+    return bool(context.num_servers) and current.outcome is None and not is_there
 
 
 def _past(context: Context, current: ChildJob) -> StageResult:
@@ -72,28 +87,21 @@ def _past(context: Context, current: ChildJob) -> StageResult:
 
 def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult:
     """Return the step of workers that were started, with what sets right what someone touched."""
-    nodes = context.spec.trainer.num_nodes
-    started = [pod for pod in context.pods_of(current) if pod.phase != "Pending"]
+    sizes = {names.WORKER: context.spec.trainer.num_nodes, names.SERVER: context.num_servers}
+    started = [pod for pod in context.pods_with_servers(current) if pod.phase != "Pending"]
     # A pod reads its files when it starts.
-    files = (job_files(context),) if current.outcome is None and len(started) < nodes else ()
+    files = (job_files(context),) if current.outcome is None and len(started) < sum(sizes.values()) else ()
     sustained = Sustain(role=names.WORKER, result=names.report(context.name), files=files, is_met=True)
-    is_resized = current.outcome is None and current.parallelism != nodes
-    is_stopped = current.outcome is None and current.suspended and not context.is_held(current)
-    edited = [what for what, holds in (("parallelism", is_resized), ("suspend", is_stopped)) if holds]
-    repairs: tuple[Action, ...] = ()
-    events: tuple[Event, ...] = ()
-    if edited:
-        change = Change(
-            kind="Job",
-            name=current.meta.name,
-            uid=current.meta.uid,
-            parallelism=nodes if is_resized else None,
-            suspended=False if is_stopped else None,
-            labels={names.RESUMED_LABEL: "true"} if is_stopped else {},
-        )
-        repairs = (change,)
-        message = f"Job {current.meta.name} was edited: {', '.join(edited)} is restored"
-        events = (Event(reason=EventReason.CHILD_REPAIRED, message=message),)
+    repairs: list[Action] = []
+    events: list[Event] = []
+    for job in context.with_servers(current):
+        change, edited = _restored(context, job, sizes[job.role])
+        if edited:
+            repairs.append(change)
+            message = f"Job {job.meta.name} was edited: {', '.join(edited)} is restored"
+            events.append(Event(reason=EventReason.CHILD_REPAIRED, message=message))
+    if _lacks_servers(context, current):
+        repairs.append(Start(run=_workers_run(context, planned)))
     others = _others(context, current)
     message = f"Job {current.meta.name} runs under plan {planned.name}"
     return StageResult(
@@ -103,28 +111,60 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
         done=True,
         warnings=no_checkpoint_volume(context),
         actions=(sustained, *repairs, *_stopped(others)),
-        events=events,
+        events=tuple(events),
     )
 
 
-def _start(context: Context, planned: Planned, inputs: str) -> StageResult:
-    run = WorkersRun(
+def _restored(context: Context, job: ChildJob, size: int) -> tuple[Change, list[str]]:
+    """Return the change that gives a Job its number of pods back and lets it run, and the names of what it changes."""
+    is_there = job.outcome is None and job.meta.deleted is None
+    is_resized = is_there and job.parallelism != size
+    is_stopped = is_there and job.suspended and not context.is_held(job)
+    change = Change(
+        kind="Job",
+        name=job.meta.name,
+        uid=job.meta.uid,
+        parallelism=size if is_resized else None,
+        suspended=False if is_stopped else None,
+        labels={names.RESUMED_LABEL: "true"} if is_stopped else {},
+    )
+    return change, [what for what, holds in (("parallelism", is_resized), ("suspend", is_stopped)) if holds]
+
+
+def _start(context: Context, planned: Planned) -> StageResult:
+    num_servers = _num_servers(context, planned)
+    if num_servers and context.is_queued:  # since the label came, which a change of it tells
+        return _active(context, Reason.INVALID_INPUT, f"experimental.embeddingServers: {NO_QUEUED_SERVERS}")
+    # The attempt before is kept for its logs.
+    old = [each for each in _of_attempts(context) if each.attempt < context.attempt - 1]
+    message = f"0 of {context.spec.trainer.num_nodes} workers are ready"
+    run = _workers_run(context, planned)
+    step = _active(context, Reason.WORKERS_STARTING, message, actions=(Start(run=run), *_stopped(old)))
+    servers = Servers(desired=num_servers, ready=0) if num_servers else None
+    return replace(step, status_fields={**step.status_fields, "servers": servers})
+
+
+def _num_servers(context: Context, planned: Planned) -> int:
+    """Return the number of pods of embedding servers that a plan needs: none where it has no tables there."""
+    servers = planned.summary.servers
+    return 0 if servers is None or context.rules.starts_servers else servers.count
+
+
+def _workers_run(context: Context, planned: Planned) -> WorkersRun:
+    return WorkersRun(
         name=names.worker_job(context.name, context.attempt),
         attempt=context.attempt,
         plan=planned.name,
         plan_key=planned.summary.key,
-        workers_hash=inputs,
+        workers_hash=workers_hash(context.spec, planned.summary.hash),
         files=job_files(context),
         result=names.report(context.name),
         host_bytes=planned.summary.host_bytes_per_node,
         nodes_per_rack=planned.summary.nodes_per_rack,
         node_labels=product_selector(context.status.hardware),
         avoided_nodes=tuple(dict.fromkeys([*_failed_node(context), *slow_nodes(context)])),
+        servers=names.server_job(context.name, context.attempt) if _num_servers(context, planned) else None,
     )
-    # The attempt before is kept for its logs.
-    old = [each for each in context.owned_jobs(names.WORKER) if each.attempt < context.attempt - 1]
-    message = f"0 of {context.spec.trainer.num_nodes} workers are ready"
-    return _active(context, Reason.WORKERS_STARTING, message, actions=(Start(run=run), *_stopped(old)))
 
 
 def _failed_node(context: Context) -> tuple[str, ...]:
@@ -135,10 +175,21 @@ def _failed_node(context: Context) -> tuple[str, ...]:
     return (failure.node_name,)
 
 
-def _outdated(context: Context, current: ChildJob) -> StageResult:
-    """Stop workers that were started before the job was changed: the change was made while it was suspended."""
-    message = f"Job {current.meta.name} was started for another plan or trainer and is replaced"
-    return _waiting_for_old(context, current.active, _stopped([current]), message)
+def _why_replaced(context: Context, current: ChildJob, inputs: str) -> str:
+    """Return the reason to replace workers that were started, in the same attempt; empty: they stay.
+
+    They were started before the job was changed, which it was while suspended; or somebody deleted their servers.
+    """
+    if current.meta.labels.get(names.INPUTS_HASH_LABEL) != names.short(inputs):
+        return f"Job {current.meta.name} was started for another plan or trainer and is replaced"
+    if context.ready_since is not None and _lacks_servers(context, current):
+        return f"Job {names.server_job(context.name, context.attempt)} is gone, and its workers are replaced"
+    return ""
+
+
+def _replaced(context: Context, current: ChildJob, message: str) -> StageResult:
+    """Stop workers, and their servers, for others of the same attempt."""
+    return _waiting_for_old(context, current.active, _stopped(context.with_servers(current)), message)
 
 
 def _waiting_for_old(context: Context, living: int, actions: tuple[Action, ...], message: str = "") -> StageResult:
@@ -149,7 +200,7 @@ def _waiting_for_old(context: Context, living: int, actions: tuple[Action, ...],
         message=message,
         conditions=(condition(ConditionType.PODS_READY, Reason.WAITING_FOR_OLD_PODS, message, holds=False),),
         actions=actions,
-        status_fields={"workers": worker_count(context)},
+        status_fields=pod_counts(context),
         stage_updates=(StageUpdate(stage=StageName.LAUNCHING, state=StageState.ACTIVE, message=message),),
         requeue_after_s=REQUEUE_AFTER_S,
     )
@@ -196,7 +247,7 @@ def _active(
         conditions=worker_conditions(reason, message, holds=False),
         actions=actions,
         events=events,
-        status_fields={"workers": worker_count(context)},
+        status_fields=pod_counts(context),
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=name, message=message),
         ),

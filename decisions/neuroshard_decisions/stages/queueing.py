@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 from neuroshard_api.job.status import Stage
+from neuroshard_api.job.workers import NO_QUEUED_SERVERS
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Action, Change
@@ -24,6 +25,8 @@ def held_message(context: Context, job: ChildJob) -> str:
     """Return the reason, for people, that a suspended Job waits."""
     name = job.meta.name
     queue = job.meta.labels.get(names.QUEUE_LABEL)
+    if queue is not None and context.num_servers:  # the job is in none: the queue is its namespace's default
+        return f"Job {name} waits for Kueue to admit it in queue {queue}; {NO_QUEUED_SERVERS}"
     if queue is not None:
         return f"Job {name} waits for Kueue to admit it in queue {queue}"
     if context.is_queued:

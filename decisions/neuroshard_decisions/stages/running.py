@@ -18,11 +18,11 @@ from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.replanning.record import with_plan_before
 
 from neuroshard_decisions import names
-from neuroshard_decisions.actions import Event, EventReason
+from neuroshard_decisions.actions import Action, Delete, Event, EventReason
 from neuroshard_decisions.conditions import ConditionType, Reason
-from neuroshard_decisions.context import Context, earliest, seconds_until, worker_count
+from neuroshard_decisions.context import ENDS_WITHIN, Context, earliest, pod_counts, seconds_until
 from neuroshard_decisions.failures import cause_of, cause_of_loss, was_stopped
-from neuroshard_decisions.observed.objects import OF_ANOTHER_NAMESPACE, ChildJob
+from neuroshard_decisions.observed.objects import OF_ANOTHER_NAMESPACE, ChildJob, ChildPod
 from neuroshard_decisions.stages.input_hashes import asked_hash, replans_of
 from neuroshard_decisions.stages.pinned import no_node_of_kind
 from neuroshard_decisions.stages.queueing import held_message, put_into_queue, queued
@@ -66,7 +66,7 @@ def succeeded(context: Context) -> StageResult | None:
         reason=Reason.TRAINED,
         message=message,
         conditions=worker_conditions(Reason.TRAINED, message, holds=False),
-        status_fields={"workers": worker_count(context), **reported(context, last=True)},
+        status_fields={**pod_counts(context), **reported(context, last=True)},
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED),
             StageUpdate(
@@ -89,12 +89,15 @@ def _have_succeeded(context: Context, current: ChildJob) -> bool:
 
 def run(context: Context, current: ChildJob) -> StageResult:
     """Return the result for workers that were started."""
-    if current.outcome is not None or any(pod.is_outlived and pod.exit_code for pod in context.pods_of(current)):
+    jobs, all_pods = context.with_servers(current), context.pods_with_servers(current)
+    has_failed = any(job.outcome is not None and not job.outcome.succeeded for job in jobs)
+    if current.outcome is not None or has_failed or any(pod.is_outlived and pod.exit_code for pod in all_pods):
         return _failure(context, current)
-    if context.is_held(current):
-        message = held_message(context, current)
+    held = next((job for job in jobs if context.is_held(job)), None)
+    if held is not None:
+        message = held_message(context, held)
         step = queued(_launching(context, current, Reason.QUEUED, message), message)
-        return replace(step, actions=put_into_queue(context, current))
+        return replace(step, actions=tuple(action for job in jobs for action in put_into_queue(context, job)))
     silent = _lost_nodes(context, current) or _hang(context, current)
     if silent is not None:
         return silent
@@ -103,8 +106,11 @@ def run(context: Context, current: ChildJob) -> StageResult:
     ready = sum(pod.ready for pod in pods)
     ended = sum(pod.ended_well for pod in pods)
     message = f"{ready} of {wanted} workers are ready" + (f", {ended} succeeded" if ended else "")
+    serving = sum(pod.ready or pod.ended_well for pod in all_pods if pod.role == names.SERVER)
+    if context.num_servers:
+        message += f", {serving} of {context.num_servers} embedding servers"
     message += context.outlived_by(current)
-    if ready + ended >= wanted:
+    if ready + ended >= wanted and serving >= context.num_servers:
         message += unmeasured(context)
         return _running(context, current, Reason.WORKERS_READY, message, are_ready=True)
     stuck = context.trouble_of(current)
@@ -138,7 +144,7 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
         ),
         warnings=(*other_device(context, report), *exchange, *no_node_of_kind(context, current)),
         events=events,
-        status_fields={"workers": worker_count(context), **report},
+        status_fields={**pod_counts(context), **report},
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),
             StageUpdate(stage=StageName.RUNNING, state=StageState.ACTIVE, job_name=current.meta.name, message=message),
@@ -161,7 +167,7 @@ def _launching(context: Context, current: ChildJob, reason: Reason, message: str
         message=message,
         conditions=worker_conditions(reason, message, holds=False),
         warnings=no_node_of_kind(context, current),
-        status_fields={"workers": worker_count(context), **reported(context, last=False)},
+        status_fields={**pod_counts(context), **reported(context, last=False)},
         stage_updates=(
             StageUpdate(
                 stage=StageName.LAUNCHING, state=StageState.ACTIVE, job_name=current.meta.name, message=message
@@ -173,8 +179,10 @@ def _launching(context: Context, current: ChildJob, reason: Reason, message: str
 
 def _failure(context: Context, current: ChildJob) -> StageResult:
     """Return the end of the job or the next attempt. The attempt is recorded first, and started by a later pass."""
-    cause = cause_of(current, context.observed.pods)
-    silent = [pod for pod in context.pods_of(current) if pod.live and pod.termination is None]
+    jobs = context.with_servers(current)
+    cause = cause_of(jobs, context.observed.pods)
+    silent = sorted(_expected(context, current), key=lambda pod: pod.meta.name)
+    silent = [pod for pod in silent if pod.live and pod.termination is None]
     never_met = context.ready_since is None and _nobody_was_late(context, current)
     if cause.exit_code == ExitCode.PEER_LOST and silent and not never_met and not all(map(context.is_lost, silent)):
         # Its peers noticed a lost node long before the cluster does. The next attempt waits for these pods anyway.
@@ -183,14 +191,18 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
             waiting = _launching(context, current, Reason.WORKERS_LOST, message)
         else:
             waiting = _running(context, current, Reason.WORKERS_LOST, message, are_ready=False)
-        return replace(waiting, requeue_after_s=SILENT_REQUEUE_S)
+        if current.outcome is not None:
+            end = _end_of_servers(context, current, cause.time or context.now)
+            return replace(waiting, actions=end, requeue_after_s=SILENT_REQUEUE_S)
+        # Servers lost workers whose Job has not failed: their nodes are lost, or they hang.
+        return _hang(context, current) or replace(waiting, requeue_after_s=SILENT_REQUEUE_S)
     lost_node = cause.exit_code == ExitCode.PEER_LOST and bool(silent) and not never_met
     decided = verdict(
         context.spec.failure_policy,
         cause,
         has_run=context.ready_since is not None,
         nobody_late=never_met,
-        stopped=context.rules.may_stop_workers and was_stopped(current, context.observed.pods),
+        stopped=context.rules.may_stop_workers and was_stopped(jobs, context.observed.pods),
         lost_node=lost_node,
     )
     if lost_node:  # the next attempt avoids the silent pod's node and not that of the peer that noticed it
@@ -200,16 +212,36 @@ def _failure(context: Context, current: ChildJob) -> StageResult:
     return _ended(context, replace(cause, time=ended), decided, note=context.outlived_by(current))
 
 
+def _expected(context: Context, current: ChildJob) -> list[ChildPod]:
+    """Return the pods that end where a peer of theirs is gone: not servers that wait for workers that gave up."""
+    return context.pods_of(current) if context.ready_since is None else context.pods_with_servers(current)
+
+
+def _end_of_servers(context: Context, current: ChildJob, since: datetime) -> tuple[Action, ...]:
+    """Return the deletion of embedding servers that do not end after their workers.
+
+    A Job deletes its own pods once one of them has failed; of two Jobs nobody does.
+    """
+    servers = context.servers_of(current)
+    if servers is None or servers.outcome is not None or servers.meta.deleted is not None:
+        return ()
+    if context.now < since + ENDS_WITHIN:
+        return ()
+    return (Delete(kind="Job", name=servers.meta.name, uid=servers.meta.uid, wait_for_pods=True),)
+
+
 def _nobody_was_late(context: Context, current: ChildJob) -> bool:
     """Return whether the containers of all workers ran at once for a while, in which they could have met."""
-    if current.parallelism == 1:
+    wanted = context.num_pods(current)
+    if wanted == 1:
         return True
-    pods = [pod for pod in context.pods_of(current) if pod.exit_code is not None or pod.phase == "Running"]
+    pods = context.pods_with_servers(current)
+    pods = [pod for pod in pods if pod.exit_code is not None or pod.phase == "Running"]
     starts = [pod.started for pod in pods if pod.started is not None]
     # Each waits for the others from its own start on.
     spread = max(starts) - min(starts) if starts else timedelta(0)
     timeout = timedelta(seconds=context.spec.experimental.rendezvous.timeout_seconds)
-    return len(pods) == current.parallelism and timeout - spread >= min(MEETS_WITHIN, timeout / 2)
+    return len(pods) == wanted and timeout - spread >= min(MEETS_WITHIN, timeout / 2)
 
 
 def _lost_nodes(context: Context, current: ChildJob) -> StageResult | None:
@@ -220,7 +252,8 @@ def _lost_nodes(context: Context, current: ChildJob) -> StageResult | None:
     lost = context.lost_pods(current)
     if not lost:
         return None
-    message = f"{len(lost)} of {current.parallelism} workers are on nodes that do not answer"
+    what = "workers and embedding servers" if context.servers_of(current) else "workers"
+    message = f"{len(lost)} of {context.num_pods(current)} {what} are on nodes that do not answer"
     cause = cause_of_loss(lost, message, context.now)
     until = min(pod.meta.deleted for pod in lost if pod.meta.deleted is not None)
     decided = verdict(
@@ -237,7 +270,7 @@ def _hang(context: Context, current: ChildJob) -> StageResult | None:
         return None
     if reported(context, last=True):
         return None  # it came since the status was written, as after a pause of the operator
-    evicted = [pod for pod in context.pods_of(current) if pod.live and pod.disruption]
+    evicted = [pod for pod in context.pods_with_servers(current) if pod.live and pod.disruption]
     if evicted:  # a pod on a node that stopped answering: the cluster takes it away, and nothing else ends
         noticed = cause_of_loss(evicted, cause.message, context.now)
         decided = verdict(context.spec.failure_policy, noticed, lost_node=True)
@@ -284,7 +317,7 @@ def _ended(
         decided, note = replace(decided, action=FailureAction.RESTART_JOB_AND_IGNORE_MAX_RESTARTS), ""
         attempt = replace(attempt, never_ran=False)
     follows = after_failure(context.spec.failure_policy, context.status, attempt, decided, what=what, note=note)
-    status_fields = {"workers": worker_count(context), **reported(context, last=True), **record}
+    status_fields = {**pod_counts(context), **reported(context, last=True), **record}
     failure = cause.recorded(Stage.RUNNING, context.now)
     if isinstance(follows, NextAttempt):
         return _restart(context, follows, failure, status_fields)

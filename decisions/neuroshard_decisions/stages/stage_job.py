@@ -190,7 +190,7 @@ def _placed(context: Context, pod: ChildPod) -> datetime:
 
 
 def _failed(context: Context, stage: JobStage, job: ChildJob, *, timeout_s: int) -> StageResult:
-    cause = cause_of(job, context.observed.pods)
+    cause = cause_of([job], context.observed.pods)
     if cause.never_ran:
         return _rejected(context, stage, job, described(cause))
     if job.outcome is not None and job.outcome.reason == DEADLINE_EXCEEDED:

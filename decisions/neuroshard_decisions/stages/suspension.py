@@ -5,7 +5,7 @@ from neuroshard_api.job.status import Stage, StageName, StageState
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Delete
 from neuroshard_decisions.conditions import ConditionType, Reason
-from neuroshard_decisions.context import Context, worker_count
+from neuroshard_decisions.context import Context, pod_counts
 from neuroshard_decisions.stages.result import StageResult, StageUpdate, condition, worker_conditions
 
 
@@ -35,7 +35,7 @@ def suspend(context: Context) -> StageResult:
         for stage in StageName
         if context.stage_status(stage).state is StageState.ACTIVE or stage in {StageName.LAUNCHING, StageName.RUNNING}
     )
-    workers = {"workers": worker_count(context)} if context.status.workers else {}
+    workers = pod_counts(context) if context.status.workers else {}
     return StageResult(
         display_stage=Stage.SUSPENDED,
         reason=Reason.SUSPENDED,

@@ -1,4 +1,4 @@
-"""The workers: a headless Service that names them, and the Indexed Job of one start."""
+"""The workers: a headless Service that names them, and the Indexed Jobs of one start."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import PurePosixPath
@@ -81,30 +81,54 @@ def worker_job(context: Context, settings: Settings, run: WorkersRun) -> Manifes
     the Job's own condition tells exit code and pod even when the pod is gone. Restarts are the operator's.
     """
     trainer = context.spec.trainer
-    more = {
-        names.ATTEMPT_LABEL: str(run.attempt),
-        **run.labels,
-    }
-    spec = _pod_spec(context, settings, run)
-    template = pod_template(context, settings, names.WORKER, spec, more, overlay=context.spec.pod_template.spec)
+    template = _template(context, settings, run, names.WORKER)
     if run.host_bytes:
         trainers = (each for each in template["spec"]["containers"] if each["name"] == names.TRAINER)
         for each in trainers:
             each["resources"] = with_host_tables(each.get("resources") or {}, run.host_bytes)
-    template["spec"] = _away_from(run.avoided_nodes, template["spec"])
-    template = with_metadata(template, context.spec.pod_template.metadata)
     if context.is_queued and settings.rack_label is not None:
         place = place_of(settings.rack_label, trainer.num_nodes, run.nodes_per_rack)
         template["metadata"] = with_place(template["metadata"], place)
+    more = {**_attempt_labels(run), **context.queue_labels}
+    named = metadata(context, run.name, names.WORKER, more)
+    return _job(named, template, size=trainer.num_nodes, suspend=context.is_queued)
+
+
+def server_job(context: Context, settings: Settings, run: WorkersRun, name: str) -> Manifest:
+    """Return the Indexed Job of the embedding servers of one attempt.
+
+    Their pods are those of workers, with other memory and later node ranks, and fail their Job as these do.
+    """
+    servers = context.spec.experimental.embedding_servers
+    assert servers is not None, "the run has servers"
+    template = _template(context, settings, run, names.SERVER)
+    named = metadata(context, name, names.SERVER, _attempt_labels(run))
+    return _job(named, template, size=servers.replicas, suspend=False)
+
+
+def _attempt_labels(run: WorkersRun) -> dict[str, str]:
+    return {names.ATTEMPT_LABEL: str(run.attempt), **run.labels}
+
+
+def _template(context: Context, settings: Settings, run: WorkersRun, role: str) -> dict[str, Any]:
+    """Return the pod template of workers or of embedding servers: both have the workers' ServiceAccount."""
+    spec = {**_pod_spec(context, settings, run, role), "serviceAccountName": names.account(context.name, names.WORKER)}
+    overlay = context.spec.pod_template.spec
+    template = pod_template(context, settings, role, spec, _attempt_labels(run), overlay=overlay)
+    template["spec"] = _away_from(run.avoided_nodes, template["spec"])
+    return with_metadata(template, context.spec.pod_template.metadata)
+
+
+def _job(metadata: Mapping[str, Any], template: Mapping[str, Any], *, size: int, suspend: bool) -> Manifest:
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(context, run.name, names.WORKER, {**more, **context.queue_labels}),
+        "metadata": metadata,
         "spec": {
-            "suspend": context.is_queued,
+            "suspend": suspend,
             "completionMode": "Indexed",
-            "completions": trainer.num_nodes,
-            "parallelism": trainer.num_nodes,
+            "completions": size,
+            "parallelism": size,
             "backoffLimit": 0,
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": [DISRUPTED, ANY_FAILURE]},
@@ -159,8 +183,9 @@ def with_host_tables(resources: Mapping[str, Any], host_bytes: int) -> dict[str,
     return {**resources, **({"limits": limits} if limits else {}), "requests": requests}
 
 
-def _pod_spec(context: Context, settings: Settings, run: WorkersRun) -> dict[str, Any]:
+def _pod_spec(context: Context, settings: Settings, run: WorkersRun, role: str) -> dict[str, Any]:
     trainer, checkpoint, data = context.spec.trainer, context.spec.checkpoint, context.spec.data
+    servers = context.spec.experimental.embedding_servers if role == names.SERVER else None
     run_dir, data_dir = _run_dir(context), DATA_PATH
     plan_file = f"{WORK}/plan/{run.plan_key}"
     job_file = f"{WORK}/files/{run.files.stored_names[JOB_FILE]}"
@@ -175,6 +200,8 @@ def _pod_spec(context: Context, settings: Settings, run: WorkersRun) -> dict[str
             host=names.worker_host(context.name, run.attempt, 0),
             run_id=run_id(context.uid, run.attempt),
             grace_seconds=_grace_seconds(context.spec.pod_template.spec),
+            has_servers=run.servers is not None,
+            of_servers=servers is not None,
         ),
         **worker_environment(plan_file=plan_file, run_dir=run_dir, data_dir=data_dir),
         READY_FILE_VARIABLE: READY_FILE,
@@ -188,7 +215,7 @@ def _pod_spec(context: Context, settings: Settings, run: WorkersRun) -> dict[str
         mounts={**mounts, "tmp": "/tmp", **({} if is_own else {"token": TOKEN_PATH})},  # noqa: S108 - a volume of the pod's own
         env=env,
         ports=[{"name": "rendezvous", "containerPort": context.spec.experimental.rendezvous.port}],
-        resources=resources(trainer.resources_per_node, {}),
+        resources=resources(trainer.resources_per_node if servers is None else servers.resources, {}),
         **({} if is_own or _template_decides(context.spec.pod_template.spec) else {"startupProbe": STARTUP_PROBE}),
     )
     main["env"].append(NODE_RANK)
@@ -211,7 +238,7 @@ def _pod_spec(context: Context, settings: Settings, run: WorkersRun) -> dict[str
         **dns_of(context.spec.pod_template.spec),
         "subdomain": names.service(context.name),
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        **({"nodeSelector": dict(run.node_labels)} if run.node_labels else {}),
+        **({"nodeSelector": dict(run.node_labels)} if run.node_labels and servers is None else {}),
         **({"initContainers": [_publisher(settings, run.result, reports)]} if is_own else {}),
         "containers": [main],
         "volumes": volumes,

@@ -26,7 +26,7 @@ from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.children.meeting import profiler_service
 from neuroshard_operator.children.metadata import labels, metadata
 from neuroshard_operator.children.stage_jobs import calibrator_job, planner_job, profiler_job
-from neuroshard_operator.children.workers import service, worker_job
+from neuroshard_operator.children.workers import server_job, service, worker_job
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.writes import AnyWrite, CopyConfigMap, Create, Manifest, Patch, Restore, Writes
 
@@ -48,7 +48,7 @@ class Writer:
                 is_met = isinstance(run, ProfilerRun) and bool(run.hardware.network_nodes)
                 needed = self._surroundings(run.role, run.result, is_met=is_met)
                 files = [] if isinstance(run, CalibratorRun) else [_config_map(context, run.files)]
-                return ensured(context, [*needed, *files, self._job(run)])
+                return ensured(context, [*needed, *files, *self._jobs(run)])
             case Sustain():
                 needed = self._surroundings(action.role, action.result, is_met=action.is_met)
                 return ensured(context, [*needed, *(_config_map(context, files) for files in action.files)])
@@ -75,15 +75,17 @@ class Writer:
             return [service(self.context), *needed]
         return [*needed, *([profiler_service(self.context)] if is_met else [])]
 
-    def _job(self, run: Run) -> Manifest:
+    def _jobs(self, run: Run) -> Sequence[Manifest]:
+        context, settings = self.context, self.settings
         match run:
             case ProfilerRun():
-                return profiler_job(self.context, self.settings, run)
+                return [profiler_job(context, settings, run)]
             case PlannerRun():
-                return planner_job(self.context, self.settings, run)
+                return [planner_job(context, settings, run)]
             case CalibratorRun():
-                return calibrator_job(self.context, self.settings, run)
-        return worker_job(self.context, self.settings, run)
+                return [calibrator_job(context, settings, run)]
+        workers = worker_job(context, settings, run)
+        return [workers] if run.servers is None else [workers, server_job(context, settings, run, run.servers)]
 
 
 def as_writes(context: Context | UnreadableJob, decision: Decision, settings: Settings) -> Writes:

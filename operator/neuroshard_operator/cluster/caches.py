@@ -147,5 +147,5 @@ class Caches:
 
 
 def _is_half_started(pods: Iterable[ChildPod]) -> bool:
-    workers = [pod for pod in pods if pod.role == names.WORKER and pod.live]
+    workers = [pod for pod in pods if pod.role in names.OF_AN_ATTEMPT and pod.live]
     return any(pod.node for pod in workers) and any(pod.waiting.startswith(UNSCHEDULABLE) for pod in workers)

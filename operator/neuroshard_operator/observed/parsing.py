@@ -113,7 +113,7 @@ def pod(body: Raw) -> ChildPod:
     phase = status.get("phase", "Pending")
     disruption = true.get(DISRUPTION, {})
     role = _label(body, names.ROLE_LABEL)
-    main = names.TRAINER if role == names.WORKER else role
+    main = names.TRAINER if role in names.OF_AN_ATTEMPT else role
     ends = _exit_codes(status)
     return ChildPod(
         meta=_meta(body),

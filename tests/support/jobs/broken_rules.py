@@ -326,8 +326,10 @@ RULES = (
     broken_rule(
         "servers-with-requests",
         "spec.experimental.embeddingServers",
-        "embeddingServers are local processes, limited in memory alone; hint: leave other limits, and requests, out",
-        experimental={"embeddingServers": {**SERVERS, "resources": {"limits": {"memory": "8Gi", "cpu": 2}}}},
+        "the limit of memory is what embeddingServers request; hint: leave requests.memory out",
+        experimental={
+            "embeddingServers": {**SERVERS, "resources": {"limits": {"memory": "8Gi"}, "requests": {"memory": "4Gi"}}}
+        },
     ),
     broken_rule(
         "servers-of-another-trainer",

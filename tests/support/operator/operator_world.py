@@ -16,6 +16,7 @@ from uuid import UUID
 from neuroshard_api.documents.bundle import BundleManifest, Calibration
 from neuroshard_api.documents.config_map import contents_of, pack_files, unpack_files
 from neuroshard_api.documents.drift_report import DriftReport
+from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import IncumbentPlan, Plan
 from neuroshard_api.documents.request import PlanRequest
@@ -80,12 +81,14 @@ class World:
         """Devices by which a candidate moves each shard; 0: it places them as the plan in force does."""
         self.candidate_ms = (3.0, 6.0)
         """Predicted cost of candidates, and of the plan in force for the same inputs."""
+        self.hardware = builders.hardware()
+        """What a profiler finds."""
         self.correction_error = 0.2
         """Error of the cost models that a calibrator publishes."""
         self.too_early: list[str] = []
         """Children that were made before something that they refer to."""
         self.doubled: list[str] = []
-        """Worker pods that were made while one of another Job still lived."""
+        """Pods of workers or embedding servers that were made while one of another attempt still lived."""
         self._mounted: dict[str, dict[str, Json]] = {}
         """ConfigMaps as a pod found them when it started, by its uid."""
         self._numbers = itertools.count(1)
@@ -356,8 +359,9 @@ class World:
         labels = {**template["metadata"]["labels"], names.POD_INDEX_LABEL: str(index)}
         name = f"{job['metadata']['name']}-{index}-{next(self._numbers)}"
         uid = job["metadata"]["uid"]
-        if labels[names.ROLE_LABEL] == names.WORKER:
-            others = (pod for pod in self.of_kind("Pod", names.WORKER) if _lives(pod) and owners(pod) != [uid])
+        if labels[names.ROLE_LABEL] in names.OF_AN_ATTEMPT:
+            living = (pod for pod in self.of_kind("Pod") if _lives(pod) and owners(pod) != [uid])
+            others = (pod for pod in living if _excludes(pod, labels))
             self.doubled += [f"{name} beside {pod['metadata']['name']}" for pod in others if not self._is_lost(pod)]
         owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": uid, "controller": True}
         metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
@@ -429,7 +433,7 @@ class World:
         role = pod["metadata"]["labels"][names.ROLE_LABEL]
         is_first = pod["metadata"]["labels"][names.POD_INDEX_LABEL] == "0"
         if role == names.PROFILER and is_first:
-            self.publish(result, profile_files())
+            self.publish(result, profile_files(self.hardware))
         elif role == names.CALIBRATOR:
             self._corrected(pod, result)
         elif role == names.PLANNER:
@@ -488,14 +492,14 @@ class World:
         body["metadata"]["resourceVersion"] = str(next(self._numbers))
 
 
-def profile_files() -> dict[str, bytes]:
+def profile_files(hardware: Hardware | None = None) -> dict[str, bytes]:
     """Return the files that a profiler publishes: they belong together, and no network is in them."""
     weights = b"weights"
     manifest = builders.bundle_manifest(weights_sha256=hashlib.sha256(weights).hexdigest())
     return {
         "manifest.json": manifest.to_json().encode(),
         "weights.safetensors": weights,
-        "hardware.json": builders.hardware().to_json().encode(),
+        "hardware.json": (hardware or builders.hardware()).to_json().encode(),
     }
 
 
@@ -519,6 +523,13 @@ def stamp(moment: datetime) -> str:
 def _mounts(pod_spec: Mapping[str, Any]) -> list[Place]:
     """Return the ConfigMaps that a pod mounts."""
     return [("ConfigMap", each["configMap"]["name"]) for each in pod_spec["volumes"] if "configMap" in each]
+
+
+def _excludes(pod: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    """Return whether a pod must be gone before one with these labels is made: only the other role goes with it."""
+    role, attempt = (pod["metadata"]["labels"].get(label) for label in (names.ROLE_LABEL, names.ATTEMPT_LABEL))
+    is_partner = role != labels[names.ROLE_LABEL] and attempt == labels[names.ATTEMPT_LABEL]
+    return role in names.OF_AN_ATTEMPT and not is_partner
 
 
 def _lives(pod: Mapping[str, Any]) -> bool:
