@@ -20,6 +20,7 @@ from neuroshard_api.documents.plan import (
     TablePlacement,
 )
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_api.documents.served_request import without_tables
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import TransferModel, index_bytes, lookup_bytes
@@ -167,6 +168,23 @@ def with_servers(plan: Plan, request: PlanRequest, served: ServedTables, costs: 
         }
     )
     return with_whole_step(found, costs=costs)
+
+
+def without_servers(plan: Plan) -> Plan:
+    """Return the plan of the tables on devices, without the wait for servers; the plan itself where it has none."""
+    if plan.servers is None:
+        return plan
+    alone = {"server_ms": None, "server_hidden_ms": None}
+    devices = tuple(each.model_copy(update=alone) for each in plan.predicted.devices)
+    total_ms, bound_ms = max(each.total_ms for each in devices), plan.lower_bound_ms
+    return plan.model_copy(
+        update={
+            "request": without_tables(plan.request, [each.name for each in plan.servers.tables]),
+            "servers": None,
+            "predicted": plan.predicted.model_copy(update={"total_ms": total_ms, "devices": devices}),
+            "gap": total_ms / bound_ms - 1 if bound_ms else 0.0,
+        }
+    )
 
 
 def _baseline(baseline: BaselineCost, total_ms: float) -> BaselineCost:

@@ -92,6 +92,7 @@ def _chosen(request: PlanRequest, split: "_Split", pinned: frozenset[str]) -> Pl
         first = _least_fitting(sets[1:], split, error)
         tried.append(Alternative(text=_named(pinned), refusal=without_hint(str(error))))
         best, start = split.plan(first), first
+        tried.append(Alternative(text=_named(first), total_ms=best.predicted.total_ms))
     else:
         start = pinned
         if pool.policy is ServerPolicy.IF_NEEDED:

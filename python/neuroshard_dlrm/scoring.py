@@ -68,6 +68,11 @@ def answered(plan: GivenPlan, options: RequestOptions, *, where: str) -> tuple[P
             f"{where}: replication: plans with groups of devices have their price from the search alone; "
             "hint: read it with `neuroshard explain`"
         )
+    if plan.servers is not None:
+        raise CommandError(
+            f"{where}: servers: plans with embedding servers have their price from the search alone; "
+            "hint: read it with `neuroshard explain`"
+        )
     return plan.resolved, plan.tables
 
 

@@ -87,6 +87,7 @@ def _measured(times: RankTimes) -> _Parts:
         ("forward compute", times.forward_compute_ms),
         ("forward exchange and wait", times.forward_communication_ms),
         ("expansion of repeats", times.expansion_ms),
+        ("wait for servers", times.server_ms or 0.0),
         *passes,
         ("rest of the step", rest_ms),
         ("backward exchange", times.backward_communication_ms),

@@ -110,6 +110,16 @@ def test_servers_with_hosts_of_their_own_are_nodes_after_those_of_the_trainers(
     assert environment.get("NEUROSHARD_NODES_BEFORE") == before
 
 
+def test_no_server_is_started_for_a_plan_without_tables_on_them() -> None:
+    """A job may permit servers that its plan does not need."""
+    servers = {"replicas": 2, "resources": {"limits": {"memory": "8Gi"}}, "policy": "IfNeeded"}
+    job = builders.job(trainer={"numProcPerNode": 2}, experimental={"embeddingServers": servers})
+
+    environment = torchrun_environment(job, host="localhost", run_id="job-0", has_servers=False)
+
+    assert environment["PET_NPROC_PER_NODE"] == "2"
+
+
 @pytest.mark.parametrize(("grace", "shutdown"), [(300, 285), (3600, 3585), (30, 15), (10, 5), (1, 0)])
 def test_torchrun_waits_for_its_processes_almost_as_long_as_the_grace_period(grace: int, shutdown: int) -> None:
     """It kills them before it is killed itself, and leaves them as much of the grace period as it can."""

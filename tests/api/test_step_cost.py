@@ -2,7 +2,7 @@
 
 import pytest
 from neuroshard_api.documents.dense_layout import DenseCost
-from neuroshard_api.documents.plan import BaselineCost, CollectiveCost
+from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, PlanCost
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollective, MeasuredDuplication
 from neuroshard_api.job.status import HostBoundPart
@@ -231,6 +231,33 @@ def test_the_expansion_of_repeats_is_in_both_totals() -> None:
     assert measured.total_microseconds is not None
     assert plain.total_microseconds is not None
     assert measured.total_microseconds - plain.total_microseconds == 250
+
+
+def test_the_wait_for_servers_is_in_both_totals() -> None:
+    """It is a part of the forward exchange, as the wait for slower devices is."""
+    cost, alone = builders.device_cost(server_ms=3.0, server_hidden_ms=1.0), builders.device_cost()
+    with_servers, without = (
+        predicted_cost(
+            builders.plan(
+                predicted=PlanCost(total_ms=each.total_ms, source="simulated:test", devices=(each,)), memory=()
+            )
+        )
+        for each in (cost, alone)
+    )
+
+    assert with_servers.total_microseconds is not None
+    assert without.total_microseconds is not None
+    assert with_servers.total_microseconds == without.total_microseconds + 2000
+    assert with_servers.forward_communication_microseconds is not None
+    assert without.forward_communication_microseconds is not None
+    assert with_servers.forward_communication_microseconds == without.forward_communication_microseconds + 2000
+    plain, waiting = (
+        measured_cost(builders.step_report(ranks=(builders.rank_times(0, server_ms=waited_ms),)))
+        for waited_ms in (None, 2.0)
+    )
+    assert waiting.total_microseconds is not None
+    assert plain.total_microseconds is not None
+    assert waiting.total_microseconds == plain.total_microseconds + 2000
 
 
 def test_a_part_that_the_host_bound_is_no_error_of_the_prediction() -> None:

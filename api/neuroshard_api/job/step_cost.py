@@ -45,7 +45,10 @@ def predicted_cost(plan: Plan) -> PredictedCost:
         total_microseconds=_microseconds(plan.predicted.total_ms),
         compute_microseconds=_microseconds(slowest.compute_ms + slowest.dense_update_ms + slowest.host_link_ms),
         forward_communication_microseconds=_microseconds(
-            slowest.wait_ms + slowest.input_communication_ms + slowest.forward_communication_ms
+            slowest.wait_ms
+            + slowest.input_communication_ms
+            + slowest.forward_communication_ms
+            + slowest.server_exposed_ms
         ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
         expansion_microseconds=None if slowest.expansion_ms is None else _microseconds(slowest.expansion_ms),
@@ -97,7 +100,7 @@ class PlannedTimes:
     compute_ms: float
     input_communication_ms: float
     forward_communication_ms: float
-    """With the wait for ranks whose lookups take longer."""
+    """With the waits for ranks whose lookups take longer, and for embedding servers."""
     backward_communication_ms: float
     expansion_ms: float
     late_ms: float
@@ -133,7 +136,7 @@ def planned_times(ranks: Sequence[RankTimes]) -> Sequence[PlannedTimes]:
                 rank=times.rank,
                 compute_ms=times.forward_compute_ms + times.backward_compute_ms,
                 input_communication_ms=times.input_communication_ms - input_late_ms,
-                forward_communication_ms=times.forward_communication_ms - forward_late_ms,
+                forward_communication_ms=times.forward_communication_ms - forward_late_ms + (times.server_ms or 0.0),
                 backward_communication_ms=times.backward_communication_ms - backward_late_ms,
                 expansion_ms=times.expansion_ms,
                 late_ms=input_late_ms + forward_late_ms + backward_late_ms,

@@ -11,6 +11,7 @@ from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.planning import Bundle
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.search.options import even_widths
+from neuroshard_planner.server_cost import without_servers
 
 from neuroshard_report.explain.alternatives import PlacementWithoutUnit
 from neuroshard_report.explain.table import NEGLIGIBLE, is_too_wide, rebuilt, split_obstacle
@@ -46,7 +47,7 @@ def best_moves(plan: Plan, *, bundle: Bundle, count: int = NUM_MOVES) -> tuple[M
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
     """
-    plan = of_group(plan)
+    plan = of_group(without_servers(plan))
     problem, placement = rebuilt(plan, bundle)
     types = {table.name: table.sharding_type for table in plan.tables}
     moves: list[Move] = []

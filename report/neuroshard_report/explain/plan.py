@@ -19,6 +19,7 @@ from neuroshard_planner.problem.plan_cost import device_traffic
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.bounds import FamilyBounds
+from neuroshard_planner.server_cost import without_servers
 
 from neuroshard_report.explain.collections import PlacedCollection, placed_collections
 from neuroshard_report.explain.dense import ExplainedUnit, explained_units
@@ -98,7 +99,8 @@ class PlanExplanation:
     gap_parts: tuple[GapPart, ...]
     """Sum to the cost above the lower bound."""
     helps: tuple[str, ...]
-    """Sentences: what could lower the step, with numbers, or that nothing of this kind would. Empty with groups."""
+    """Sentences: what could lower the step, with numbers, or that nothing of this kind would. Empty with groups; with
+    embedding servers of these alone."""
     levers: tuple[Lever, ...]
     """Permissions that would lower the step."""
     dense_units: tuple[ExplainedUnit, ...]
@@ -123,7 +125,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
     """
-    whole, plan = plan, of_group(plan)
+    whole, plan = plan, of_group(without_servers(plan))
     problem, placement = rebuilt(plan, bundle)
     devices = plan.predicted.devices
     compute = [device.forward_compute_ms + device.backward_compute_ms for device in devices]
@@ -145,10 +147,12 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         overfull=overfull_devices(plan),
         lower_bound_ms=whole.lower_bound_ms,
         gap=whole.gap,
-        gap_parts=(*_gap_parts(plan, problem, placement), *_gap_of_groups(whole, plan)),
+        gap_parts=(*_gap_parts(plan, problem, placement), *_gap_of_groups(whole, plan), *_gap_of_servers(whole, plan)),
         # Bounds and savings of one group are not those of all of them with their averages.
         helps=()
         if whole.replication is not None
+        else tuple(_server_helps(whole))
+        if whole.servers is not None
         else tuple(_helps(plan, problem, bundle, memory_share=memory[fullest])),
         levers=whole.levers or with_levers(whole, costs=bundle).levers or (),
         dense_units=explained_units(whole, costs=bundle),
@@ -235,6 +239,19 @@ def _gap_of_groups(whole: Plan, own: Plan) -> Iterator[GapPart]:
     if whole.replication is not None:
         ms = (whole.predicted.total_ms - whole.lower_bound_ms) - (own.predicted.total_ms - own.lower_bound_ms)
         yield GapPart(reason="averages cost more than even ones, and the bound is that of all groups", ms=max(ms, 0.0))
+
+
+def _gap_of_servers(whole: Plan, own: Plan) -> Iterator[GapPart]:
+    """Yield the part of a plan's cost above the lower bound that its servers add, where it has servers."""
+    if whole.servers is not None:
+        ms = whole.predicted.total_ms - own.predicted.total_ms
+        yield GapPart(reason="devices wait for embedding servers, which the bound does not count", ms=ms)
+
+
+def _server_helps(plan: Plan) -> Iterator[str]:
+    added_ms = plan.predicted.devices[0].server_exposed_ms
+    if added_ms:
+        yield f"more servers, cores, or a faster link would shorten the {added_ms:.3f} ms that devices wait for servers"
 
 
 def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float) -> Iterator[str]:

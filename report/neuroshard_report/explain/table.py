@@ -20,6 +20,7 @@ from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
 from neuroshard_planner.problem.units import Unit
 from neuroshard_planner.search.options import even_widths
+from neuroshard_planner.server_cost import without_servers
 
 from neuroshard_report.explain.alternatives import PlacementWithoutUnit
 from neuroshard_report.explain.stored_types import stored_type_of
@@ -121,13 +122,14 @@ class TableExplanation:
 
 
 def explain_table(plan: Plan, name: str, *, bundle: Bundle) -> TableExplanation:
-    """Explain one table of a plan; of one with groups, within a group and without averages.
+    """Explain one table of a plan: with groups within one, without averages; with servers without the wait for them.
 
     Raises:
         PlanError: the plan has problems, or was made with another bundle.
         RequestError: there is no such table.
     """
-    plan = of_group(plan)
+    _require_on_devices(plan, name)
+    plan = of_group(without_servers(plan))
     problem, placement = rebuilt(plan, bundle)
     index = _position(plan, name)
     unit = next(unit for unit, definition in enumerate(problem.units) if index in definition.tables)
@@ -229,8 +231,8 @@ def rebuilt(plan: Plan, bundle: Bundle) -> tuple[Problem, Placement]:
     return problem, placement_of(plan.tables, problem)
 
 
-def _position(plan: Plan, name: str) -> int:
-    names = [table.name for table in plan.tables]
+def _require_on_devices(plan: Plan, name: str) -> None:
+    """Do nothing if a table is not on embedding servers. Raises RequestError."""
     if plan.servers is not None and name in {table.name for table in plan.servers.tables}:
         pool = plan.request.servers
         is_named = pool is not None and name in pool.tables
@@ -239,6 +241,10 @@ def _position(plan: Plan, name: str) -> int:
             f"table: {name!r} is on embedding servers, {why}"
             "; hint: `neuroshard report` has the servers' memory and price"
         )
+
+
+def _position(plan: Plan, name: str) -> int:
+    names = [table.name for table in plan.tables]
     if name not in names:
         close = get_close_matches(name, names, n=3)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else f"the first of them is {names[0]!r}"

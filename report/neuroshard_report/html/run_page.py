@@ -46,13 +46,14 @@ PARTS: Mapping[str, tuple[str, tuple[str, ...], tuple[str, ...]]] = {
     ),
     "rows from host memory": ("forward_compute", ("host_link_ms",), ()),
     "expansion of repeats": ("expansion", ("expansion_ms",), ("expansion_ms",)),
+    "wait for servers": ("forward_communication", ("server_exposed_ms",), ("server_ms",)),
 }
 """Parts of the embedding part: the host-bound share, fields of a `DeviceCost`, and fields of `RankTimes`.
 
 Measured, rows from host memory are in the compute that waits for them.
 """
 UNMEASURED = tuple(name for name, (_, _, measured) in PARTS.items() if not measured)
-COLORS = dict(zip(PARTS, ("c2", "c0", "c3", "c4", "c5", "c7", "c8"), strict=True))
+COLORS = dict(zip(PARTS, ("c2", "c0", "c3", "c4", "c5", "c7", "c8", "c8"), strict=True))
 """Classes of the parts, as in the report of a plan."""
 MAX_RANKS = 64
 """Ranks in the table; of more, those with the longest steps."""

@@ -1,0 +1,67 @@
+"""Explanations of plans with embedding servers: parts that sum to the price, and what is of the devices alone."""
+
+import pytest
+from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.servers import ServerPool
+from neuroshard_api.documents.topology import Link
+from neuroshard_planner.errors import RequestError
+from neuroshard_planner.pipeline import plan as search
+from neuroshard_report.explain.difference import plan_difference
+from neuroshard_report.explain.plan import explain_plan
+from neuroshard_report.explain.table import explain_table
+from neuroshard_report.html.page import render_html
+from neuroshard_report.summary import summarize
+from support import builders
+from support.planner.exact_costs import ExactCosts
+
+GPU = builders.device_type()
+COSTS = ExactCosts(GPU)
+LINK = Link(bandwidth_bytes_per_second=100e9 / 8, latency_seconds=3e-5)
+TABLES = (
+    builders.table("history", num_embeddings=10_000_000, embedding_dim=64),
+    builders.table("item", num_embeddings=50_000, embedding_dim=32, pooling_factor=20.0),
+    builders.table("country", num_embeddings=200, embedding_dim=16),
+)
+
+
+@pytest.fixture(scope="module")
+def planned() -> Plan:
+    """A plan with its first table on two servers of two processes."""
+    pool = ServerPool(count=2, processes=2, memory_bytes=16 * builders.GIB, cores=64, link=LINK, tables=("history",))
+    return search(builders.request(*TABLES, topology=builders.topology(2, device=GPU), servers=pool), bundle=COSTS)
+
+
+def test_the_parts_with_the_wait_for_servers_are_the_price(planned: Plan) -> None:
+    """Of the step, and of what is above the bound."""
+    found = explain_plan(planned, bundle=COSTS)
+
+    assert sum(term.ms for term in found.terms) == pytest.approx(planned.predicted.total_ms)
+    assert any(term.name == "wait for servers" for term in found.terms)
+    above = planned.predicted.total_ms - planned.lower_bound_ms
+    assert sum(part.ms for part in found.gap_parts) == pytest.approx(above)
+
+
+def test_a_table_on_devices_is_explained_next_to_those_on_devices(planned: Plan) -> None:
+    """Its number among the tables on devices is another one than in the request."""
+    assert explain_table(planned, "item", bundle=COSTS).together_with == ()
+    with pytest.raises(RequestError, match=r"'history' is on embedding servers, since the request names it"):
+        explain_table(planned, "history", bundle=COSTS)
+
+
+def test_each_process_of_a_server_has_a_line(planned: Plan) -> None:
+    """With lookups, bytes, time, and memory, on the page too."""
+    lines = summarize(planned).servers
+
+    assert [each.name for each in lines] == ["server 0.0", "server 0.1", "server 1.0", "server 1.1"]
+    assert all(each.lookups_per_sample == 1.0 and each.exchanged_bytes > 0 for each in lines if each.num_shards)
+    assert "server 1.1" in render_html(planned)
+
+
+def test_a_table_that_comes_back_from_servers_moves(planned: Plan) -> None:
+    """Processes of servers are numbered after the devices."""
+    asked = planned.request.model_copy(update={"servers": None})
+    found = plan_difference(planned, search(asked, bundle=COSTS))
+
+    moved = next(each for each in found.tables if each.name == "history")
+    assert min(shard.device for shard in moved.before.shards) >= 2
+    assert moved.moved_bytes >= 10_000_000 * 64 * 4
