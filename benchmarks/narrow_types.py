@@ -37,7 +37,7 @@ from neuroshard_api.job.communication import CommunicationGuard
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.communication.codecs import Codecs, live_codecs
-from neuroshard_trainer.communication.gradient_codec import with_gradient_codec
+from neuroshard_trainer.communication.gradient_codec import WHOLE_STEPS, with_gradient_codec
 from neuroshard_trainer.communication.guard import Guard
 from neuroshard_trainer.communication.largest_values import LargestValues
 from neuroshard_trainer.data.training_data import TrainingData, open_training_data
@@ -117,7 +117,7 @@ class Trained:
     embedding_bytes: float = 0.0
     """Pooled embeddings and their gradients that rank 0 handed to all-to-alls, per step."""
     gradient_bytes: float = 0.0
-    """Gradients of the dense part that a codec handed to all-gathers, per step."""
+    """Gradients of the dense part that a codec handed to all-gathers, per step but the first ones, which are exact."""
 
 
 class RoundedValues:
@@ -260,7 +260,7 @@ def trained(job: DLRMTrainingJob, exchange: Exchange, process: Process, data_dir
         "checks": checks,
         "suspended": suspended,
         "embedding_bytes": sent["embeddings"] / len(positions),
-        "gradient_bytes": sent["gradients"] / len(positions),
+        "gradient_bytes": sent["gradients"] / (len(positions) - WHOLE_STEPS),
     }
 
 

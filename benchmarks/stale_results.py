@@ -101,6 +101,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "mixed-placements": _SEARCH,
     "narrow-choices": _SEARCH,
     "narrow-types": _GUARD,
+    "sparse-exchange": (*_GUARD, "benchmarks/narrow_types.py"),
     "operator-chaos": _OPERATOR,
     "operator-chaos-kind": _OPERATOR,
     "operator-scale": _OPERATOR,
