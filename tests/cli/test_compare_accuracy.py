@@ -22,7 +22,7 @@ def written(folder: Path, wire: WireTypes | None) -> tuple[Path, Path]:
     user, item, country = TABLES
     request = builders.request(*TABLES, num_devices=2, batch_size_per_device=16, wire=wire)
     plan = given_plan(request, by_columns(user, (0, 32)), by_columns(item, (1, 32)), by_columns(country, (1, 16)))
-    return write_job(folder, job_data(world_size=2)), write_plan(folder, plan)
+    return write_job(folder, job_data(world_size=2, training={"maxSteps": 3})), write_plan(folder, plan)
 
 
 @pytest.mark.processes

@@ -15,8 +15,9 @@ def test_a_bundle_is_trained(neuroshard: Any, tmp_path: Path, monkeypatch: pytes
     from neuroshard_costs.pretrain.train import PretrainSettings
 
     out = tmp_path / "bundle"
-    sizes = {"num_compute_samples": 300, "num_communication_samples": 300}
-    tiny = PretrainSettings(**sizes, compute_epochs=1, communication_epochs=1)
+    tiny = PretrainSettings(
+        num_compute_samples=300, num_communication_samples=300, compute_epochs=1, communication_epochs=1
+    )
     monkeypatch.setattr("neuroshard_costs.pretrain.train.PretrainSettings", lambda: tiny)
     trained = neuroshard("pretrain", "--device-type", "h100-80gb", "--out", out)
     planned = neuroshard("plan", "criteo-kaggle", *quick(2), "--bundle", out, "--json")
