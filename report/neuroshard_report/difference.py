@@ -1,5 +1,7 @@
 """What changes from one plan to another, in the words that text and HTML share. Computes no cost."""
 
+from collections.abc import Sequence
+
 from neuroshard_api.process.sizes import format_bytes
 
 from neuroshard_report.explain.difference import FieldChange, PlanDifference, PlanPrice
@@ -8,6 +10,9 @@ from neuroshard_report.summary import COST_TERMS, EXPANSION_TERM, SERVER_TERM
 
 PART_NAMES = dict((*COST_TERMS, EXPANSION_TERM, SERVER_TERM))
 """Names of the parts of a step for people, by their fields."""
+_OF_DEVICE = ("topology.device.", "topology.intra_node.", "topology.inter_node.")
+"""Fields of a request that follow from the kind of device."""
+_DEVICE_NAME = "topology.device.name"
 MOST_NAMED = 5
 """Tables, and fields of the request, that are named in a sentence."""
 
@@ -29,16 +34,31 @@ def difference_facts(found: PlanDifference) -> list[tuple[str, str]]:
     for name, tables in (("removed", found.removed), ("added", found.added), ("reshaped", found.reshaped)):
         if tables:
             facts.append((name, f"{_named(tables)}; their bytes are not counted"))
-    if found.asked:
-        facts.append(("asked", "; ".join(map(field_text, found.asked[:MOST_NAMED])) + _rest(len(found.asked))))
+    asked = _without_data_sheet(found.asked)
+    if asked:
+        facts.append(("asked", "; ".join(map(field_text, asked[:MOST_NAMED])) + _rest(len(asked))))
     return facts
+
+
+def _without_data_sheet(asked: Sequence[FieldChange]) -> Sequence[FieldChange]:
+    """Return the fields that differ, of another kind of device its name alone."""
+    if all(each.field != _DEVICE_NAME for each in asked):
+        return asked
+    return [each for each in asked if each.field == _DEVICE_NAME or not each.field.startswith(_OF_DEVICE)]
 
 
 def field_text(change: FieldChange) -> str:
     """Return a field of the request with both values, as far as they are short."""
     if change.before is None and change.after is None:
         return f"{change.field} differs"
-    return f"{change.field}: {change.before or 'not set'} -> {change.after or 'not set'}"
+    before, after = (_value_text(change.field, value) for value in (change.before, change.after))
+    return f"{change.field}: {before} -> {after}"
+
+
+def _value_text(field: str, value: str | None) -> str:
+    if value is None:
+        return "not set"
+    return format_bytes(int(value)) if field.endswith("_bytes") and value.isdigit() else value
 
 
 def _predicted(found: PlanDifference) -> str:

@@ -1,10 +1,11 @@
 """What changes from one plan to another, as text and as a page."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from neuroshard_api.documents.plan import GivenPlan, Plan
-from neuroshard_report.explain.difference import PlanDifference, plan_difference
+from neuroshard_report.explain.difference import FieldChange, PlanDifference, plan_difference
 from neuroshard_report.html.difference import render_difference_html
 from neuroshard_report.terminal.difference import render_difference
 from rich.console import Console
@@ -83,3 +84,18 @@ def test_the_page_has_every_table_and_device_and_loads_nothing(one: Plan, other:
     assert page.count('<th scope="row">') >= len(found.tables) + len(found.devices)
     assert "http" not in page
     assert "<script" not in render_difference_html(plan_difference(evil, evil))
+
+
+def test_another_kind_of_device_is_told_by_its_name(one: Plan) -> None:
+    """Its data sheet follows; sizes are in units that fit."""
+    asked = (
+        FieldChange(field="topology.device.name", before="h100-80gb", after="a100-80gb"),
+        FieldChange(field="topology.device.clock_hz", before="1", after="2"),
+        FieldChange(field="topology.inter_node.bandwidth_bytes_per_second", before="1", after="2"),
+        FieldChange(field="memory.dense_bytes", before=None, after=str(4 * 2**30)),
+    )
+    lines = shown(replace(plan_difference(one, one), asked=asked))
+    of_one_kind = shown(replace(plan_difference(one, one), asked=asked[1:]))
+
+    assert fact(lines, "asked") == "topology.device.name: h100-80gb -> a100-80gb; memory.dense_bytes: not set -> 4 GiB"
+    assert "topology.device.clock_hz: 1 -> 2" in fact(of_one_kind, "asked")
