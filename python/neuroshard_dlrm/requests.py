@@ -219,6 +219,11 @@ def _request_again(given: PlanRequest, options: RequestOptions, algorithm: Algor
         given = with_server_pool(given, options.servers)
     changes: dict[str, object] = {}
     if options.batch_size is not None:
+        if given.dense is not None and options.batch_size != given.dense.batch_size_per_device:
+            raise CommandError(
+                f"--batch-size: the dense part of {options.tables or 'the request'} was counted for "
+                f"{given.dense.batch_size_per_device:,} samples per device; hint: give the job that it was made of"
+            )
         changes["batch_size_per_device"] = options.batch_size
     if algorithm is not None:
         changes["algorithm"] = algorithm

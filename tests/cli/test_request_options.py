@@ -19,7 +19,8 @@ from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.requests import build_request, read_source, request_of
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_trainer.dense_profile import dense_profile
-from support.builders import table, table_set
+from support.builders import dense_profile as counted_part
+from support.builders import request, table, table_set
 
 OPTIONS = RequestOptions(tables="mlperf-dlrm-dcnv2", devices=8, device_type="h100-80gb")
 
@@ -276,6 +277,20 @@ def test_a_request_says_what_is_planned(tmp_path: Path, changes: dict[str, Any],
     assert build_request(replace(given, batch_size=64), "random").batch_size_per_device == 64
     with pytest.raises((CommandError, DocumentError), match=words):
         build_request(replace(given, **changes), None)
+
+
+def test_a_counted_dense_part_is_of_one_batch_size(tmp_path: Path) -> None:
+    """Another size takes what the part was counted of."""
+    file = tmp_path / "request.json"
+    file.write_text(request(table("a"), dense=counted_part(table("a"))).to_json())
+    given = RequestOptions(tables=str(file))
+    counted = build_request(given, None).batch_size_per_device
+
+    assert build_request(replace(given, batch_size=counted), None) == build_request(given, None)
+    with pytest.raises(
+        CommandError, match=r"--batch-size: the dense part of .*request.json was .*; hint: give the job"
+    ):
+        build_request(replace(given, batch_size=counted + 1), None)
 
 
 def test_another_kind_of_document_is_named(tmp_path: Path) -> None:
