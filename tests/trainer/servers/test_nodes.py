@@ -41,6 +41,10 @@ class TwoNodes:
         self.run_dir = folder / "run"
         self._arguments = [str(job), "--plan", str(write_plan(folder, planned(1, Optimizer.SGD)))]
         self._job = read_job(job)
+        self.start_again()
+
+    def start_again(self) -> None:
+        """Start both nodes, as another attempt does."""
         self.trainers = self._start(of_servers=False)
         self.server = self._start(of_servers=True)
 
@@ -92,12 +96,31 @@ def test_a_node_of_servers_holds_tables_for_the_trainers_of_another_node(start: 
     assert {shard.device for shard in live.tables["item"]} == {0, 1}
 
 
-def test_a_server_that_is_killed_is_named_by_the_trainers_that_lose_it(start: Callable[..., TwoNodes]) -> None:
-    """All nodes end, and each sentence is about the server."""
-    nodes = start(training={"maxSteps": 10_000_000, "logEverySteps": 1})
-    eventually("all train", (nodes.run_dir / "step-report.json").exists, within_s=WITHIN_S)
-    [process] = psutil.Process(nodes.server.pid).children()
-    process.send_signal(signal.SIGKILL)
+MOMENTS = [
+    "a server",
+    pytest.param("a trainer", marks=pytest.mark.long),
+    pytest.param("a save", marks=pytest.mark.long),
+]
 
-    assert nodes.codes() == (ExitCode.PEER_LOST, 128 + signal.SIGKILL)
-    assert "rank 2, a process of an embedding server on" in nodes.log(of_servers=False)
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_killed_process_ends_all_nodes_and_training_resumes(start: Callable[..., TwoNodes], moment: str) -> None:
+    """A server, also one that saves, or a trainer: those that lose it end with 7, and name a server."""
+    every = 1 if moment == "a save" else 200
+    training = {"maxSteps": 10_000_000, "logEverySteps": 1}
+    nodes = start(training=training, checkpoint={"everySteps": every})
+    checkpoints = nodes.run_dir / "checkpoints"
+    eventually("there is a checkpoint", lambda: any(checkpoints.glob("step-*")), within_s=WITHIN_S)
+    if moment == "a save":
+        eventually("one is written", lambda: any(checkpoints.glob(".step-*.part/*")), within_s=WITHIN_S)
+    launcher = nodes.trainers if moment == "a trainer" else nodes.server
+    process = psutil.Process(launcher.pid).children()[0]
+    process.send_signal(signal.SIGKILL)
+    codes, killed = nodes.codes(), 128 + signal.SIGKILL
+    log = nodes.log(of_servers=False)
+    nodes.start_again()
+    eventually("it resumes", lambda: "going on from step" in nodes.log(of_servers=False), within_s=WITHIN_S)
+
+    is_server = moment != "a trainer"
+    assert codes == ((ExitCode.PEER_LOST, killed) if is_server else (killed, ExitCode.PEER_LOST))
+    assert ("rank 2, a process of an embedding server on" in log) == is_server
