@@ -309,8 +309,8 @@ def main() -> None:
         if of_public:
             print(write_result("public-ablation", report(of_public, "public workloads on 1 and 2 nodes of 8 devices")))
         if of_drawn:
-            tasks = "tasks of those that `benchmarks/search_ablation.py` draws"
-            print(write_result("search-ablation", report(of_drawn, tasks)))
+            drawn = "tasks of those that `benchmarks/search_ablation.py` draws"
+            print(write_result("search-ablation", report(of_drawn, drawn)))
     else:
         limits = {"most_pairs": arguments.most_pairs, "seconds": arguments.seconds}
         tasks = public_tasks() if arguments.public else range(arguments.tasks)

@@ -147,9 +147,9 @@ def _codecs() -> None:
 
 def _codec(kind: Any, values: torch.Tensor) -> None:
     from neuroshard_api.documents.communication import WireTypes
-    from neuroshard_trainer.communication.codecs import SwitchableCodec, fbgemm_codecs
+    from neuroshard_trainer.communication.codecs import SwitchableCodec, wire_codecs
 
-    codec = SwitchableCodec(fbgemm_codecs(WireTypes(forward=kind, backward=kind), torch.device("cuda", 0)).forward)
+    codec = SwitchableCodec(wire_codecs(WireTypes(forward=kind, backward=kind), torch.device("cuda", 0))[0])
     context = codec.create_context()
     encoded = codec.encode(values, context)
     decoded = codec.decode(encoded, context).view(-1)

@@ -48,7 +48,7 @@ def test_a_plan_is_tried_before_the_training(life: LocalLife) -> None:
     assert trial.after("--run-dir") == life.trainer.after("--run-dir") == life.directory.train_dir
     assert trial_in(life.directory) == report
     assert not (life.directory.trial_dir / NOISE).exists()
-    result = result_of("test", life.directory, life.local.plan_in_force())
+    result = result_of("test", life.directory, life.local._shown.in_force())
     assert result.tried is not None
     assert result.tried.total_microseconds
 

@@ -24,7 +24,7 @@ def nodes(count: int) -> list[dict[str, Any]]:
     return [node(f"node-{index}") for index in range(count)]
 
 
-def elastic(most: int = 4, least: int = 1, **fields: object) -> dict[str, Any]:
+def elastic(most: int = 4, least: int = 1, **fields: Any) -> dict[str, Any]:
     """Return the parts of an elastic job's spec."""
     return {
         "trainer": {"numNodes": most, "resourcesPerNode": GPUS},
@@ -232,7 +232,7 @@ def test_a_resumed_job_chooses_its_size_again() -> None:
     ],
 )
 def test_batch_and_learning_rates_follow_the_size_as_asked(
-    fields: dict[str, str], batch: int, rates: tuple[str, str]
+    fields: dict[str, Any], batch: int, rates: tuple[str, str]
 ) -> None:
     """On one of four nodes."""
     spec = job_file(started(1, **elastic(**fields)))

@@ -89,10 +89,8 @@ def test_largest_values_alone_are_sent_where_a_slow_link_is_worth_their_passes()
     top = (WireType.TOP32, WireType.TOP8)
     choices = CommunicationChoices(forward=(WireType.FP16, *top), backward=(WireType.FP16, *top))
     slow = Link(bandwidth_bytes_per_second=1e9, latency_seconds=20e-6)
-    plans = [
-        planned(asked(communication=choices, **fields))
-        for fields in ({"topology": builders.topology(16, num_nodes=8, inter_node=slow)}, {})
-    ]
+    far = builders.topology(16, num_nodes=8, inter_node=slow)
+    plans = [planned(asked(communication=choices, topology=far)), planned(asked(communication=choices))]
 
     chosen = [each.communication.chosen for each in plans if each.communication is not None]
     assert chosen[0] == WireTypes(forward=WireType.TOP8, backward=WireType.TOP8)

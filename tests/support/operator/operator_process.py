@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Self
 
 from neuroshard_decisions import names
 from neuroshard_decisions.context import earliest
@@ -114,18 +114,18 @@ class Story:
         found = self.world.of_kind("Pod", role)
         return [pod for pod in found if pod["status"]["phase"] not in {"Succeeded", "Failed"}]
 
-    def do(self, role: str) -> "Story":
+    def do(self, role: str) -> Self:
         """Let the pods of a stage do its work: one, or profilers on two nodes."""
         for pod in self.pods(role):
             self.world.work(pod)
         self.settle()
         return self
 
-    def planned(self) -> "Story":
+    def planned(self) -> Self:
         """Go on until there is a plan."""
         return self.do(names.PROFILER).do(names.PLANNER)
 
-    def running(self) -> "Story":
+    def running(self) -> Self:
         """Go on until all workers are ready."""
         self.planned()
         self.start_workers()
