@@ -70,11 +70,12 @@ def exchanges(
         global_batch_size: samples of all trainers.
         costs: of exchanges on the trainers' node.
     """
-    if pool.link is None:
+    link = topology.inter_node if pool.link is None and topology.num_nodes > 1 else pool.link
+    if link is None:
         return _on_node(traffic, topology, global_batch_size=global_batch_size, costs=costs)
     pooled_bytes = _VALUE_BYTES * global_batch_size * traffic.columns
     ids_ms, pooled_ms = (
-        _over_link(num_bytes.reshape(pool.count, pool.processes).sum(axis=1), pool.link, topology)
+        _over_link(num_bytes.reshape(pool.count, pool.processes).sum(axis=1), link, topology)
         for num_bytes in (traffic.id_bytes, pooled_bytes)
     )
     return ServerExchanges(ids_ms=ids_ms, pooled_ms=pooled_ms, gradients_ms=pooled_ms)

@@ -35,6 +35,24 @@ def test_a_trainers_link_may_be_the_slower_one() -> None:
     assert found.pooled_ms == pytest.approx(max(0.1 + sent_ms, 0.1 + 0.4))
 
 
+def test_servers_next_to_several_nodes_have_the_link_between_them() -> None:
+    """Unless their own is known."""
+    traffic = ServerTraffic(id_bytes=np.array([1e6]), columns=np.array([64.0]))
+    topology = builders.topology(2, num_nodes=2)
+    unset, given = (
+        exchanges(
+            traffic,
+            ServerPool(count=1, memory_bytes=1, link=link, tables=("a",)),
+            topology,
+            global_batch_size=1000,
+            costs=COSTS,
+        )
+        for link in (None, topology.inter_node)
+    )
+
+    assert unset == given
+
+
 def test_servers_on_the_trainers_node_exchange_as_its_ranks_do() -> None:
     """One trainer and one server are two ranks, of which the server sends all of its columns to the other."""
     pool = ServerPool(count=1, memory_bytes=1, tables=("a",))

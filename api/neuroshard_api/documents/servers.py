@@ -46,7 +46,7 @@ class ServerPool(Value):
     """Of each server, for all of its processes. If unset: one of each process."""
     link: Link | None = None
     """What a server sends to trainers, and receives at the same time. If unset: its processes are on the trainers'
-    node, and exchange as these do."""
+    node, and exchange as these do; next to several nodes that between nodes."""
     policy: ServerPolicy = ServerPolicy.NEVER
     """Whether further tables than those that are named may be on servers."""
     tables: tuple[str, ...] = ()
