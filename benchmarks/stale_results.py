@@ -78,6 +78,13 @@ MEASURED: Mapping[str, Sequence[str]] = {
         "trainer/neuroshard_trainer/model/variant_model.py",
         *_LOOP,
     ),
+    "server-choice": ("planner/neuroshard_planner/servers.py", "planner/neuroshard_planner/server_cost.py", *_SEARCH),
+    "server-times": (
+        "planner/neuroshard_planner/server_cost.py",
+        "costs/neuroshard_costs/servers.py",
+        "trainer/neuroshard_trainer/servers",
+        *_FITTING,
+    ),
     "device-counts": (*_SEARCH, "python/neuroshard_dlrm/device_counts.py"),
     "deduplication": _LOOP,
     "deduplication-choices": ("planner/neuroshard_planner/choices/repeats.py", *_FITTING, *_STEP),
