@@ -26,7 +26,7 @@ from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.types import ShardingPlan
 
 from neuroshard_trainer.communication.codecs import Codecs, codecs_of, live_codecs
-from neuroshard_trainer.communication.gradient_codec import live_exchange, with_gradient_codec
+from neuroshard_trainer.communication.gradient_codec import live_exchange, slowed_optimizer, with_gradient_codec
 from neuroshard_trainer.communication.gradient_guard import GradientGuard
 from neuroshard_trainer.communication.guard import Guard, resumed_record
 from neuroshard_trainer.data.drift import with_statistics
@@ -231,6 +231,9 @@ def set_up(
     codecs = live_codecs(model)
     dense = prove_dense(model, plan, process.group)
     gradients = with_gradient_codec(model, plan, device=process.device)
+    slowed = slowed_optimizer(plan, spec.training.dense_optimizer)
+    if slowed is not None and process.is_first:
+        logger.warning("%s", slowed)
     state = TrainingState(
         model=model,
         dense_optimizer=dense_optimizer(model, spec.training, tables_path=TABLES_PATH),

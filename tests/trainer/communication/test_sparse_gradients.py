@@ -1,8 +1,12 @@
-"""Messages of thresholded gradients on one rank: their bytes, and that they say what was sent."""
+"""Thresholded gradients on one rank: bytes of their messages, that these say what was sent, and what is warned of."""
 
 import pytest
 import torch
+from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
+from neuroshard_api.job.training import DenseOptimizer
+from neuroshard_trainer.communication.gradient_codec import slowed_optimizer
 from neuroshard_trainer.communication.sparse_gradients import BLOCK, packed, unpacked
+from support.trainer.trainer_builders import plan_of
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,22 @@ def test_a_message_may_be_full() -> None:
     found, _ = unpacked(packed(places, values, size=5), size=5, room=5)
 
     assert found.tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "is_warned_of"),
+    [
+        (GradientType.THRESHOLD, DenseOptimizer.ADAM, True),
+        (GradientType.THRESHOLD, DenseOptimizer.ADAGRAD, True),
+        (GradientType.THRESHOLD, DenseOptimizer.SGD, False),
+        (GradientType.BF16, DenseOptimizer.ADAM, False),
+    ],
+)
+def test_an_optimizer_that_divides_by_squares_is_warned_of(
+    kind: GradientType, optimizer: DenseOptimizer, *, is_warned_of: bool
+) -> None:
+    """Where entries arrive as sums of steps."""
+    found = slowed_optimizer(plan_of(gradients=GradientExchange(type=kind)), optimizer)
+
+    assert (found is not None) == is_warned_of
+    assert found is None or f"by whose squares {optimizer} divides" in found

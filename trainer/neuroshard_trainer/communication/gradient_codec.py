@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from neuroshard_api.documents.gradient_exchange import GradientExchange, GradientType
 from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.job.training import DenseOptimizer
 from neuroshard_api.process.errors import InputError
 from torch import nn
 from torch._C._distributed_c10d import GradBucket
@@ -236,6 +237,17 @@ def with_gradient_codec(model: nn.Module, plan: GivenPlan, *, device: torch.devi
     codec = GradientCodec(exchange, group=own_group() if device.type == "cpu" else world)
     wrapped.register_comm_hook(codec, exchange_gradients)
     return codec
+
+
+def slowed_optimizer(plan: GivenPlan, optimizer: DenseOptimizer) -> str | None:
+    """Return the warning that what a plan carries slows a dense optimizer. None: it does not."""
+    exchange = plan.resolved.gradients
+    if exchange is None or not exchange.type.carries or optimizer is DenseOptimizer.SGD:
+        return None
+    return (
+        f"entries of gradients that {exchange.type} does not send arrive as sums of many steps, by whose squares "
+        f"{optimizer} divides: weights move more slowly; hint: spec.training.denseOptimizer: SGD"
+    )
 
 
 def own_group() -> dist.ProcessGroup:
