@@ -11,6 +11,7 @@ from neuroshard_api.documents.tables import Optimizer, Table, TableSet
 from neuroshard_api.job.model import Model
 from neuroshard_api.process.host_memory import keep_freed_memory
 from neuroshard_api.sharding.kinds import ShardingType
+from neuroshard_trainer.communication.codecs import codecs_of
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
 from neuroshard_trainer.data.order import SampleOrder
@@ -111,7 +112,11 @@ class ShardedTraining:
             env=ShardingEnv.from_process_group(world),
             device=CPU,
             plan=TableCollections.of(plan).divided(sharding_plan(plan, module_path=TABLES_PATH, compute_device="cpu")),
-            sharders=[embedding_sharder(Optimizer.ROWWISE_ADAGRAD, learning_rate=0.01, device=CPU)],
+            sharders=[
+                embedding_sharder(
+                    Optimizer.ROWWISE_ADAGRAD, learning_rate=0.01, device=CPU, codecs=codecs_of(plan, CPU)
+                )
+            ],
         )
         prove_sharding(self.model, plan)
         dense = [weight for name, weight in self.model.named_parameters() if not name.startswith(f"{TABLES_PATH}.")]

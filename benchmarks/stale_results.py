@@ -108,6 +108,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "mixed-placements": _SEARCH,
     "narrow-choices": _SEARCH,
     "narrow-types": _GUARD,
+    "slow-link": (*_GUARD, *_PRICES, "profiler/neuroshard_profiler/benches"),
     "sparse-exchange": (*_GUARD, "benchmarks/narrow_types.py"),
     "operator-chaos": _OPERATOR,
     "operator-chaos-kind": _OPERATOR,
