@@ -289,6 +289,15 @@ def test_a_failure_has_a_cause_and_the_logs_tail(runs: Runs, script: str, code: 
     assert tail[len(tail) - len(shown) :] == shown
 
 
+def test_the_rule_that_ended_a_run_is_named(runs: Runs) -> None:
+    """With the failure, whose exit code and last line are told once."""
+    rule = {"name": "nine", "action": "FailJob", "onExitCodes": {"operator": "In", "values": [9]}}
+    result = runs.train(script="import sys; print('oops'); sys.exit(9)", failurePolicy={"rules": [rule]})
+
+    (told,) = [line for line in result.err.splitlines() if line.startswith("train: ") and "nine" in line]
+    assert (result.code, told.count("exit code 9"), told.count("oops")) == (ExitCode.JOB_FAILED, 1, 1)
+
+
 def test_a_failed_stage_is_tried_again(runs: Runs) -> None:
     """What went before it is kept."""
     runs.run(script="import sys; sys.exit(1)", failurePolicy={"maxRestarts": 0})

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.progress import TrainingProgress
 
 TRAIN = "train"
+_OF_OTHERS = {ExitCode.INFEASIBLE, ExitCode.UNUSABLE_BUNDLE, ExitCode.CLUSTER, ExitCode.TOO_LARGE}
+"""Exit codes that no training of NeuroShard's ends with."""
 LOWEST_PRIORITY = 19
 """Of what runs next to a training, which goes first."""
 
@@ -162,7 +164,9 @@ class StageRunner:
         failure = failure_of(status, log.read_text(encoding="utf-8", errors="replace"))
         problem, separator, hint = failure.sentence.partition("; hint: ")
         summary = f"{problem} (log: {log}){separator}{hint}"
-        failed = StageFailedError(f"the stage {stage} failed: {summary}", failure.exit_code)
+        is_foreign = stage == TRAIN and failure.exit_code in _OF_OTHERS  # a trainer of one's own may end with any code
+        code = ExitCode.JOB_FAILED if is_foreign else failure.exit_code
+        failed = StageFailedError(f"the stage {stage} failed: {summary}", code)
         failed.tail, failed.exit_status, failed.summary = failure.tail, failure.container_code, summary
         return failed
 
