@@ -290,7 +290,7 @@ def test_a_failure_has_a_cause_and_the_logs_tail(runs: Runs, script: str, code: 
 
 
 def test_the_rule_that_ended_a_run_is_named(runs: Runs) -> None:
-    """With the failure, whose exit code and last line are told once."""
+    """With the failure, whose exit code and last line are shown once."""
     rule = {"name": "nine", "action": "FailJob", "onExitCodes": {"operator": "In", "values": [9]}}
     result = runs.train(script="import sys; print('oops'); sys.exit(9)", failurePolicy={"rules": [rule]})
 
