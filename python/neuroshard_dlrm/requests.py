@@ -34,7 +34,7 @@ from neuroshard_api.process.hints import say
 from neuroshard_api.process.missing_package import install_hint
 from neuroshard_planner.workload_store import read_workload, workload_names
 
-from neuroshard_dlrm.devices import build_topology, described_devices
+from neuroshard_dlrm.devices import build_topology, described_devices, find_preset
 from neuroshard_dlrm.module_tables import read_module, with_managed_collision, with_module_limits, without_optimizers
 from neuroshard_dlrm.options import DEFAULT_BATCHES, RequestOptions, names_function
 from neuroshard_dlrm.servers import with_server_pool
@@ -303,7 +303,10 @@ def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:
     if described_devices(options) is not None:
         return options
     spec = file.job.spec
-    device_type = options.device_type or spec.profiler.device_type or _selected_product(spec)
+    own = spec.profiler.device_type
+    if options.device_type is None and own is not None:
+        find_preset(own, option=f"{file.path}: spec.profiler.deviceType")
+    device_type = options.device_type or own or _selected_product(spec)
     if device_type is None:
         raise CommandError(
             f"--device-type: is missing, and {file.path} names none in spec.profiler.deviceType"

@@ -250,6 +250,10 @@ def test_a_job_in_json_is_planned_as_in_yaml(tmp_path: Path) -> None:
         ({"set": {"spec.training.epochs": 9}}, "--set spec.training.epochs: does not change what is planned here"),
         ({"batch_size": 64, "set": {"spec.model.batchSizePerDevice": 32}}, "--batch-size: excludes --set spec.model.b"),
         ({"device_type": None}, "--device-type: is missing, and .* names none in spec.profiler.deviceType"),
+        (
+            {"device_type": None, "set": {"spec.profiler.deviceType": "h100"}},
+            "02-movielens.yaml: spec.profiler.deviceType: device type 'h100' is not known; hint: did you mean",
+        ),
     ],
 )
 def test_what_the_operator_would_not_plan_is_refused(changes: dict[str, Any], message: str) -> None:
