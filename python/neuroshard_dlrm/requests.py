@@ -238,6 +238,8 @@ def _of_job(file: JobFile, options: RequestOptions, algorithm: Algorithm | None)
             "--constraints: are of a table set or a module, and the operator plans a job by its spec alone"
             f"; hint: set limits in spec.planner of {file.path}"
         )
+    if file.job.spec.plan_ref is not None:
+        _say_given(str(file.path))
     given = {} if options.batch_size is None else {_BATCH_SIZE: options.batch_size}
 
     def ask(settings: Settings) -> _Asked:
@@ -286,6 +288,12 @@ def _counted(job: DLRMTrainingJob, tables: TableSet, *, on_cpu: bool) -> DensePr
         return dense_profile(job, tables, multi_tensor=not on_cpu)
     finally:
         torch_logger.setLevel(level)
+
+
+@cache
+def _say_given(path: str) -> None:
+    """Say once of each file that its job brings its plan."""
+    say(f"{path}: spec.planRef: the job is trained under that plan, and not under this one")
 
 
 @cache

@@ -232,6 +232,17 @@ def test_a_size_of_the_dense_part_that_a_job_names_takes_the_place_of_the_count(
     assert build_request(options, None, with_dense_of_jobs=True).dense is None
 
 
+def test_a_job_that_brings_its_plan_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """What is planned is not what the job is trained under."""
+    job = JOB.parent / "05-own-plan.yaml"
+    for _ in range(2):
+        build_request(replace(OPTIONS, tables=str(job)), None)
+
+    assert capsys.readouterr().err.splitlines() == [
+        f"{job}: spec.planRef: the job is trained under that plan, and not under this one"
+    ]
+
+
 def test_a_job_in_json_is_planned_as_in_yaml(tmp_path: Path) -> None:
     """As `neuroshard run` leaves it in its folder."""
     (tmp_path / "job.json").write_text(read_job_file(JOB).job.to_json(), encoding="utf-8")
