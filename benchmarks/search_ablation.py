@@ -68,7 +68,6 @@ PARTS: Mapping[str, Mapping[str, Any]] = {
     "opening": {"most_opened_units": 0},
     "baselines as starts": {"has_baseline_starts": False},
     "beam searches by columns": {"has_course": False},
-    "all beam searches": {"has_course": False, "refined_dealing": float("inf")},
     "levels and shuffled orders": {"patience": 0, "num_shuffles": 0},
     "course of few shards": {"few_shards": 0},
     "levels of the beam": {"patience": 0},
@@ -90,7 +89,6 @@ MIXED_PARTS: Mapping[str, Mapping[str, Any]] = {
     "assignments of 4 powers, not 1": {"powers": (8,)},
     "neighbors of assignments": {"num_changed": ()},
     "dealing": {"has_dealing": False},
-    "refined dealing": {"refined_dealing": float("inf")},
     "conversions": {"has_conversions": False},
     "search by columns where rows win": {"columns_gain": 0.0},
 }

@@ -135,8 +135,6 @@ class SearchTuning:
     """Whether assignments are dealt out, and not put into the opening alone."""
     least_dealing: int = 100
     """Work that an assignment is dealt out with; small budgets deal out fewer of them."""
-    refined_dealing: float = 2_000
-    """Work of each from which a beam search refines the cuts of what is dealt out."""
     most_dearer: float = 1.5
     """Times the cheapest, of placements that descents start from."""
     columns_gain: float = 0.1

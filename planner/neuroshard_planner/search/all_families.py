@@ -233,10 +233,9 @@ class MixedSearch:
         fitting = [placement for placement in placed if problem.fits(placement)]
         work = int(problem.tuning.phase_share * self._work)
         count = max(1, work // problem.tuning.least_dealing)
-        refines = work >= problem.tuning.refined_dealing * len(placed)
         if not problem.tuning.has_dealing:
             return fitting
-        return [*fitting, *self._dealt_out(placed[:count], work, refines=refines, cuts=cuts[:count])]
+        return [*fitting, *self._dealt_out(placed[:count], work, cuts=cuts[:count])]
 
     def _packed(self, further: Sequence[Families], chosen: Sequence[Assignment]) -> list[Placement]:
         """Return the cheapest placements by memory, with and without assignments, as they are and dealt out."""
