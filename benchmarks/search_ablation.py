@@ -311,8 +311,8 @@ def main() -> None:
             print(write_result("search-ablation", report(of_drawn, drawn)))
     else:
         limits = {"most_pairs": arguments.most_pairs, "seconds": arguments.seconds}
-        tasks = public_tasks() if arguments.public else range(arguments.tasks)
-        measured_all(arguments.records, tasks, parts=arguments.parts, **limits)
+        numbers = public_tasks() if arguments.public else range(arguments.tasks)
+        measured_all(arguments.records, numbers, parts=arguments.parts, **limits)
 
 
 if __name__ == "__main__":
