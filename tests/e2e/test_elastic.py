@@ -1,5 +1,6 @@
 """Elastic jobs on nodes that are drained and come back: real training, on two nodes, one, and two."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,13 @@ def elastic_job(claim: str, nodes: list[str]) -> Object:
     return job
 
 
+def evict(namespace: Namespace, name: str) -> None:
+    """Ask the API server to evict a pod, as a drain does, and leave its node open."""
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name, "namespace": namespace.name}}
+    path = f"/api/v1/namespaces/{namespace.name}/pods/{name}/eviction"
+    namespace.kubectl("create", "--raw", path, "--filename=-", stdin=json.dumps(eviction))
+
+
 def trains_on(kubectl: Kubectl, number: int, folder: Path) -> tuple[dict[str, Any], set[str]]:
     """Wait until the job trains on that many nodes; return its status, and the nodes."""
     before = newest_step(folder)
@@ -65,7 +73,7 @@ def test_an_elastic_job_trains_on_the_nodes_that_there_are(
         finally:
             cluster.kubectl("uncordon", drained)
         [worker] = jobs.workers(kubectl, "shop").values()
-        kubectl.delete("pod", worker["metadata"]["name"])
+        evict(namespace, worker["metadata"]["name"])
         again, at_again = trains_on(kubectl, 2, folder)
         log = kubectl("logs", jobs.workers(kubectl, "shop")["0"]["metadata"]["name"], "--container=trainer")
 
