@@ -1,7 +1,5 @@
 """Embedding servers: a second Kubernetes Job of each attempt, which starts, fails, and ends with the workers'."""
 
-from typing import Any
-
 import pytest
 from neuroshard_decisions import names
 from neuroshard_operator.cluster.api import ApiError
@@ -149,23 +147,16 @@ def test_workers_that_hang_after_their_servers_ended_start_again() -> None:
     assert story.status["lastFailure"]["reason"] == "NoProgress"
 
 
-def test_servers_are_asked_for_again_while_the_cluster_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_servers_are_asked_for_again_while_the_cluster_refuses_them() -> None:
     """Workers start meanwhile, and their attempt is kept."""
     story = ServerStory().do(names.PROFILER)
     [planner] = story.pods(names.PLANNER)
     story.world.work(planner)
-    create = story.world.create
-
-    async def refusing(manifest: dict[str, Any]) -> dict[str, Any]:
-        if manifest["metadata"]["name"] == "job-server-0":
-            raise ApiError(403, "Forbidden", "exceeded quota")
-        return await create(manifest)
-
-    monkeypatch.setattr(story.world, "create", refusing)
+    story.world.refuse["job-server-0"] = ApiError(403, "Forbidden", "exceeded quota")
     story.settle()
     assert story.jobs(names.WORKER) == ["job-worker-0"]
     assert "exceeded quota" in story.status["message"]
-    monkeypatch.setattr(story.world, "create", create)
+    story.world.refuse.clear()
     story.later(31)
 
     assert story.jobs(names.SERVER) == OF_FIRST

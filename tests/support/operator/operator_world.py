@@ -73,7 +73,7 @@ class World:
         self.has_free_nodes = True
         """Whether the scheduler finds a node for a new pod."""
         self.refuse: dict[str, ApiError] = {}
-        """Errors that creating a kind meets."""
+        """Errors that creating a kind meets, or an object of a name."""
         self.created: list[Json] = []
         self.statuses: list[Json] = []
         """Every status that was written, in order."""
@@ -112,8 +112,9 @@ class World:
                 raise ApiError(409, "AlreadyExists", f"Event {name} already exists")
             self.events.append(copy.deepcopy(dict(manifest)))
             return dict(manifest)
-        if kind in self.refuse:
-            raise self.refuse[kind]
+        refused = self.refuse.get(kind) or self.refuse.get(name)
+        if refused is not None:
+            raise refused
         if (kind, name) in self.objects:
             raise ApiError(409, "AlreadyExists", f"{kind} {name} already exists")
         missing = self._missing_for(manifest)
