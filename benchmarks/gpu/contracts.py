@@ -149,7 +149,8 @@ def _codec(kind: Any, values: torch.Tensor) -> None:
     from neuroshard_api.documents.communication import WireTypes
     from neuroshard_trainer.communication.codecs import SwitchableCodec, wire_codecs
 
-    codec = SwitchableCodec(wire_codecs(WireTypes(forward=kind, backward=kind), torch.device("cuda", 0))[0])
+    forward, _ = wire_codecs(WireTypes(forward=kind, backward=kind), torch.device("cuda", 0))
+    codec = SwitchableCodec(forward)
     context = codec.create_context()
     encoded = codec.encode(values, context)
     decoded = codec.decode(encoded, context).view(-1)
