@@ -49,6 +49,7 @@ from neuroshard_decisions.stages.elastic import (
     sized_context,
 )
 from neuroshard_decisions.stages.given_plan import adopt_plan
+from neuroshard_decisions.stages.growth import are_nodes_needed, grow, planned_growth
 from neuroshard_decisions.stages.input_hashes import plan_inputs_hash, replans_of, takes_given_models
 from neuroshard_decisions.stages.launching import launch
 from neuroshard_decisions.stages.lost_labels import relabelled
@@ -147,7 +148,7 @@ def _reads_for_plan(context: Context) -> Reads:
     """Return the reads needed to plan, or to doubt the kind of GPU of workers that find no node."""
     workers = context.current_workers
     doubts_kind = context.observed.nodes is None and workers is not None and wait_for_a_node(context, workers)
-    needs_nodes = context.observed.nodes is None and is_size_due(context)
+    needs_nodes = context.observed.nodes is None and (is_size_due(context) or are_nodes_needed(context))
     if doubts_kind or needs_nodes or (_profiles(context) and not _knows_hardware(context)):
         return Reads(nodes=True)
     if is_size_due(context):  # another pass follows, of the job of that size
@@ -156,7 +157,7 @@ def _reads_for_plan(context: Context) -> Reads:
     others = () if found is None else others_needed(context, found[1])
     if others:
         return Reads(documents=others)
-    plans = found is None or is_planning_candidate(context)
+    plans = found is None or is_planning_candidate(context) or planned_growth(context) is not None
     if not (plans or _may_have_other_tables(context)) or context.broken_rules:
         return Reads()
     files = tuple(file for file in _files_needed(context.spec) if context.fetched(*file) is None)
@@ -240,7 +241,7 @@ def _stages(context: Context) -> list[StageResult]:
         larger = leave_out_size(context, prepared[-1])
         return prepared if larger is None else [larger]
     launched, job = launch(context, planned)
-    if not is_planning_candidate(context):
+    if not is_planning_candidate(context) and planned_growth(context) is None:
         launched = replace(launched, actions=(*outlived(context), *launched.actions))
     return [*prepared, launched, *([] if job is None else _trained(context, planned, job))]
 
@@ -270,7 +271,11 @@ def _trained(context: Context, planned: Planned, job: ChildJob) -> list[StageRes
     elsewhere = leave_slow_node(training)
     if elsewhere is not None:  # one restart at a time: a candidate is decided on in the next attempt
         return [steps, running, elsewhere]
-    return [steps, replan(training, candidate_hash=_candidate_hash(context)), correct(training), running]
+    nodes = planned_growth(context)
+    larger = grow(training, larger_hash=None if nodes is None else _inputs_hash(context.of_size(nodes)))
+    if larger.reason is Reason.RESTARTING:
+        return [steps, running, larger]
+    return [steps, larger, replan(training, candidate_hash=_candidate_hash(context)), correct(training), running]
 
 
 def _had_workers(context: Context) -> bool:

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_decisions import names
 from support.depth import generated
+from support.operator.elastic_story import nodes
 from support.operator.operator_process import JOB, KEY, OperatorProcess, Story
 from support.operator.operator_world import CrashError, is_finished
+from support.operator.replanning_story import VOLUME, report
 
 LEAST, MOST = 2, 4
 SIZES = {2, 3, 4}
@@ -24,17 +26,9 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("other pods"), st.integers(1, 4)),
     st.tuples(st.just("operator dies"), st.integers(1, 6)),
     st.tuples(st.just("time"), st.sampled_from([5, 130, 700])),
-    *(
-        st.just((name, 0))
-        for name in (*["all goes well"] * 4, "start", "work", "gone", "fail", "no plan", "suspend", "resume", "delete")
-    ),
+    *(st.just((name, 0)) for name in ("all goes well", "all goes well", "all goes well", "train", "train", "start")),
+    *(st.just((name, 0)) for name in ("work", "gone", "fail", "no plan", "suspend", "resume", "delete")),
 )
-
-
-def nodes(count: int) -> list[dict[str, Any]]:
-    """Return that many nodes of eight GPUs."""
-    labels = {"nvidia.com/gpu.product": "H200", "nvidia.com/gpu.count": "8"}
-    return [{"metadata": {"name": f"node-{index}", "labels": labels}} for index in range(count)]
 
 
 class History:
@@ -47,6 +41,7 @@ class History:
             trainer={"numNodes": MOST, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}},
             experimental={"elastic": {"minNodes": LEAST}},
             failurePolicy={"maxRestarts": 100},
+            **VOLUME,
         )
         self.world = self.story.world
         self.world.training_job(JOB)["spec"]["model"]["batchSizePerDevice"] = 12
@@ -89,6 +84,12 @@ class History:
     def _work(self, _: int) -> None:
         for pod in (*self.story.pods(names.PROFILER), *self.story.pods(names.PLANNER)):
             self.world.work(pod)
+
+    def _train(self, _: int) -> None:
+        """Let the workers train for longer than the cooldown, and report their steps."""
+        if self.running and self.story.seen == ("Running", "AllWorkersReady"):
+            report(self.story, step=5_000)
+        self._time(2_000)
 
     def _fail(self, _: int) -> None:
         for pod in self.running[:1]:
@@ -174,3 +175,18 @@ def test_one_set_of_workers_within_the_bounds_comes_to_its_end(count: int, happe
     for what, amount in happenings:
         history.happen(what, amount)
     history.come_to_an_end()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writes", range(1, 9))
+def test_an_operator_that_dies_at_any_write_leads_to_the_same_sizes(writes: int) -> None:
+    """Four nodes, two after a drain, and four again while the job trains: each decision is in the status or a child."""
+    history, sizes = History(4), []
+    for happenings in (("time", 130), ("drain", 2)), (("nodes", 4), ("train", 0), ("train", 0)):
+        history.world.crash_after = writes
+        for what, amount in (*happenings, ("time", 700), ("all goes well", 0), ("time", 60), ("all goes well", 0)):
+            history.happen(what, amount)
+        sizes.append((history.story.status["elastic"]["numNodes"], len(history.running)))
+
+    assert sizes == [(2, 2), (4, 4)]
+    assert history.story.status["restartsCountTowardsMax"] == 0

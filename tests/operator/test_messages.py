@@ -8,6 +8,7 @@ import pytest
 from neuroshard_decisions import names
 from support import builders
 from support.golden import Golden, sections
+from support.operator.elastic_story import joined, training_on
 from support.operator.operator_process import JOB, Story
 from support.operator.replanning_story import AUTO, SLOW, VOLUME, candidate, replaced, report
 from support.operator.server_story import ServerStory
@@ -250,6 +251,15 @@ def elastic() -> Story:
     return story
 
 
+def growth() -> Story:
+    """Return the story of an elastic job that finds a second node while it trains, and later no third one."""
+    story = training_on(1)
+    for count in (1, 2):
+        joined(story, count).do(names.PLANNER)
+    replaced(story)
+    return story
+
+
 def elastic_queued() -> Story:
     """Return the story of an elastic job that asks for a queue."""
     story = Story(suspend=True, trainer={"numNodes": 2}, experimental={"elastic": {"minNodes": 1}})
@@ -312,6 +322,7 @@ HISTORIES: dict[str, Callable[[], Story]] = {
     "a damaged drift report": drift_unreadable,
     "an elastic job": elastic,
     "an elastic job in a queue": elastic_queued,
+    "an elastic job and nodes that join": growth,
 }
 
 

@@ -463,6 +463,8 @@ def status(**fields: Any) -> Status:
             "attempt": 1,
             "resizes": 1,
             "leastNodes": 2,
+            "missed": 1,
+            "growth": {"numNodes": 2, "verdict": "NoNodes", "message": "open nodes take 2 workers", "time": time},
         },
         "replanning": {
             "replans": 1,

@@ -69,6 +69,19 @@ class Elastic(Part):
     the share of nodes."""
 
 
+class GrowthStatus(Part):
+    """The last look for more nodes while the job trains."""
+
+    num_nodes: _Small
+    """Nodes that take workers, as many as are within the job's bounds."""
+    verdict: _Text | None = None
+    """What was decided, in one CamelCase word. If unset: a plan for that many nodes is being made."""
+    message: _Text
+    """Why, in a sentence with its numbers."""
+    time: datetime
+    """When it was decided."""
+
+
 class ElasticStatus(Part):
     """The number of nodes of an elastic job, and why it is that."""
 
@@ -84,5 +97,10 @@ class ElasticStatus(Part):
     """Restarts before the start that it was decided for: another start decides again."""
     resizes: _Small | None = None
     """Changes of the number. If unset: none."""
+    missed: _Small | None = None
+    """Starts of which some workers found no node. If unset: none. Each doubles the time before the job looks for more
+    nodes."""
+    growth: GrowthStatus | None = None
+    """The last look for more nodes. If unset: there was none since the number was decided."""
     least_nodes: _Small | None = None
     """Fewest nodes with a plan, where planning for fewer failed. If unset: it did not."""

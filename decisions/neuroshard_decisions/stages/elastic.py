@@ -58,9 +58,7 @@ def choose_size(context: Context) -> StageResult | None:
     """Return the step that decides the size of the next start. None: it is decided, or the job has one size."""
     if not is_size_due(context):
         return None
-    hardware = None if takes_given_models(context.spec) else hardware_of(context)
-    room = places(context.spec, context.observed.nodes or (), hardware)
-    most = context.sizes[-1]
+    room, most = _room(context), context.sizes[-1]
     size = most if not context.observed.nodes else _within(context.sizes, room)
     if not context.observed.nodes:
         found = "nodes may not be read, so that the maximum is taken"
@@ -74,7 +72,12 @@ def choose_size(context: Context) -> StageResult | None:
         reason = SizeReason.NODES_AVAILABLE
     else:
         reason = SizeReason.NODES_LOST if size < before else SizeReason.NODES_JOINED
-    return _decided(context, size, reason, found, attempt=context.attempt)
+    return decided_size(context, size, reason, found, attempt=context.attempt)
+
+
+def nodes_found(context: Context) -> int:
+    """Return the number of nodes of the job's sizes that the open nodes take, of a pass that has read them."""
+    return _within(context.sizes, _room(context))
 
 
 def leave_missing_places(context: Context, workers: ChildJob) -> StageResult | None:
@@ -86,7 +89,7 @@ def leave_missing_places(context: Context, workers: ChildJob) -> StageResult | N
     if found >= workers.parallelism or size >= before:
         return None
     why = f"{found} of {before} workers have found a node in {PATIENCE.total_seconds() / 60:.0f} minutes"
-    decided = _decided(context, size, SizeReason.NODES_LOST, why, attempt=context.attempt + 1)
+    decided = decided_size(context, size, SizeReason.NODES_LOST, why, attempt=context.attempt + 1, is_missed=True)
     step = restarted_elsewhere(context, decided.message, decided.status_fields)
     return replace(step, events=decided.events)
 
@@ -100,7 +103,7 @@ def leave_out_size(context: Context, last: StageResult) -> StageResult | None:
     larger = [size for size in context.sizes if size > before]
     if not larger:
         return None
-    return _decided(
+    return decided_size(
         context,
         larger[0],
         SizeReason.NO_PLAN,
@@ -108,6 +111,12 @@ def leave_out_size(context: Context, last: StageResult) -> StageResult | None:
         attempt=context.attempt,
         least=before + 1,
     )
+
+
+def _room(context: Context) -> int:
+    """Return the number of workers that the open nodes take."""
+    hardware = None if takes_given_models(context.spec) else hardware_of(context)
+    return places(context.spec, context.observed.nodes or (), hardware)
 
 
 def _taken(room: int) -> str:
@@ -131,9 +140,27 @@ def _within(sizes: tuple[int, ...], room: int) -> int:
     return max((size for size in sizes if size <= room), default=sizes[0])
 
 
-def _decided(
-    context: Context, size: int, reason: SizeReason, why: str, *, attempt: int, least: int | None = None
+def decided_size(
+    context: Context,
+    size: int,
+    reason: SizeReason,
+    why: str,
+    *,
+    attempt: int,
+    least: int | None = None,
+    is_missed: bool = False,
 ) -> StageResult:
+    """Return the step that records a number of nodes.
+
+    Args:
+        context: of the pass.
+        size: the number.
+        reason: of it.
+        why: the same as a sentence.
+        attempt: start of the workers that it is for.
+        least: fewest nodes with a plan. If unset: as it was.
+        is_missed: whether workers found no node.
+    """
     recorded, most = context.status.elastic, context.as_asked.spec.trainer.num_nodes
     message = f"{size} of at most {most} nodes: {why}"[:MESSAGE_CHARACTERS]
     is_other = recorded is not None and recorded.num_nodes != size
@@ -145,6 +172,7 @@ def _decided(
         start_time=context.now,
         attempt=attempt,
         resizes=((recorded.resizes or 0) + 1) if recorded and is_other else (recorded.resizes if recorded else None),
+        missed=((recorded.missed or 0) + 1) if recorded and is_missed else (recorded.missed if recorded else None),
         least_nodes=least or (recorded.least_nodes if recorded else None),
     )
     return StageResult(

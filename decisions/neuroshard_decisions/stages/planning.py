@@ -90,7 +90,9 @@ def has_other_tables(context: Context, plan: PlanResult) -> bool:
     return tables_hash(tables) != plan.tables_hash
 
 
-def plan_candidate(context: Context, inputs_hash: str, profiled: GivenModels, in_force: CandidateInputs) -> StageResult:
+def plan_candidate(
+    context: Context, inputs_hash: str, profiled: GivenModels, in_force: CandidateInputs | None
+) -> StageResult:
     """Return the result of planning while there is no candidate plan: a planner Job, or its end in failure."""
     return _attempt(context, inputs_hash, profiled, None, in_force)
 
