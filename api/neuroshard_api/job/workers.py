@@ -131,7 +131,7 @@ class EmbeddingServers(Part):
 
     cel_rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            cel="self.policy != 'Never' || size(self.tables) > 0",
+            cel="self.policy != 'Never' || has(self.tables) && size(self.tables) > 0",
             message="embeddingServers holds no table: policy is Never, and tables names none; hint: set policy "
             "IfNeeded or Auto, or name tables",
             holds=lambda servers: servers.policy is not ServersPolicy.NEVER or bool(servers.tables),
