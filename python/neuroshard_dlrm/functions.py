@@ -172,6 +172,8 @@ def explain(plan: Plan | PathLike, table: str | None = None, *, bundle: PathLike
             costs = bundle_of_plan(document, Path(plan))
         if table is None:
             return Explanation(explain_plan(document, bundle=costs))
+        if not isinstance(table, str):
+            raise InputError(f"table: is not a name (found {table!r}); hint: give the name of one of the plan's tables")
         return Explanation(explain_table(document, table, bundle=costs))
 
 

@@ -6,7 +6,7 @@ becomes a job of defaults, whose trainer is not known, so that ``--set`` has the
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -101,7 +101,7 @@ def read_document(name_or_path: str) -> DocumentSource:
     path = Path(name_or_path)
     plain = Path(path.name.removesuffix(COMPRESSED_SUFFIX))
     is_workload = name_or_path in workload_names() and not path.is_file()
-    if is_workload or not (plain.suffix or len(path.parts) > 1 or (name_or_path and path.exists())):
+    if is_workload or not (plain.suffix or "/" in name_or_path or (name_or_path and path.exists())):
         return read_workload(name_or_path)
     if path.is_dir():
         raise DocumentError(name_or_path, ["is a folder; hint: give a file of it, such as its plan.json"])
@@ -327,10 +327,30 @@ def _with_devices_of(file: JobFile, options: RequestOptions) -> RequestOptions:
 
 
 def _selected_product(spec: Spec) -> str | None:
-    """Return the device type to whose nodes a job's pods go. None: they name no product, or one that is not known."""
-    selector = spec.pod_template.spec.get("nodeSelector") or {}
-    product = selector.get(_PRODUCT_LABEL) if isinstance(selector, Mapping) else None
-    return next((name for name, each in load_presets().items() if each.device.product == product), None)
+    """Return the device type to whose nodes a job's pods go. None: they name no product, several, or an unknown one."""
+    products = _required_products(spec.pod_template.spec)
+    found = [name for name, each in load_presets().items() if each.device.product in products]
+    return found[0] if len(products) == len(found) == 1 else None
+
+
+def _required_products(pod_spec: Mapping[str, Any]) -> set[str]:
+    """Return the products of which a pod requires one, by its node selector or in each term of its affinity."""
+    selector = pod_spec.get("nodeSelector")
+    if isinstance(selector, Mapping) and _PRODUCT_LABEL in selector:
+        return {str(selector[_PRODUCT_LABEL])}
+    terms: Any = pod_spec
+    for name in ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms"):
+        terms = terms.get(name) if isinstance(terms, Mapping) else None
+    named = [list(_products_of(term)) for term in terms] if isinstance(terms, list) else []
+    return {product for products in named for product in products} if all(named) else set()
+
+
+def _products_of(term: object) -> Iterator[str]:
+    """Yield the products of which a term of a node affinity requires one."""
+    expressions = term.get("matchExpressions") if isinstance(term, Mapping) else None
+    for each in expressions if isinstance(expressions, list) else ():
+        if isinstance(each, Mapping) and each.get("key") == _PRODUCT_LABEL and each.get("operator") == "In":
+            yield from map(str, each.get("values") or ())
 
 
 def _of_tables(source: TableSet | Module, options: RequestOptions, algorithm: Algorithm | None) -> _Ask:

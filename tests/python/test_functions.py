@@ -248,6 +248,8 @@ def test_torchrecs_planner_is_limited_in_the_main_thread_alone() -> None:
         (lambda: ns.plan(3), ns.InputError, "^source: is an object of the type int"),
         (lambda: ns.plan("nothing.csv", **DEVICES), ns.DocumentError, "nothing.csv: does not exist"),
         (lambda: ns.plan("/", **DEVICES), ns.DocumentError, "^/: is a folder; hint: give a file of it"),
+        (lambda: ns.plan("./m:ebc", **DEVICES), ns.DocumentError, "^m:ebc: does not exist"),
+        (lambda: ns.explain(ns.plan(ROWS, **GREEDY), 3), ns.InputError, "^table: is not a name .found 3.; hint: "),  # type: ignore[arg-type]
         (lambda: ns.plan("criteo-kagle", **DEVICES), ns.ExpectedError, "did you mean criteo-kaggle"),
         (lambda: ns.plan([{"name": "a"}], **DEVICES), ns.DocumentError, "tables.0..num_embeddings: is missing"),
         (lambda: ns.plan(pd.DataFrame([{"name": "a"}]), **DEVICES), ns.DocumentError, "column num_embeddings"),
