@@ -244,7 +244,9 @@ def chosen_division(
         sizes = [size for size in room.sizes if _least_ms(jobs, prices, size, room) < at_most_ms]
         if not sizes:
             continue
-        of_sets = _priced([{size: asked(job, size) for size in sizes} for job in jobs], room, planned)
+        together = [job for job in jobs if len(job.variants) > 1]
+        priced = iter(_priced([{size: asked(job, size) for size in sizes} for job in together], room, planned))
+        of_sets = [next(priced) if len(job.variants) > 1 else prices[job.variants[0]] for job in jobs]
         priced_jobs.append((jobs, of_sets))
         ways.append(_best(_ways(jobs, of_sets, room)))
     single_ms = _total(best)
@@ -308,7 +310,7 @@ def _least_ms(jobs: Sequence[SweepJob], singles: Sequence[Sequence[PricedPart]],
 def _ways(jobs: tuple[SweepJob, ...], prices: Sequence[Sequence[PricedPart]], room: Room) -> list[Way]:
     """Return the ways of jobs on parts of one size, by that size, and the mixed one last, if it is better."""
     times: list[PartTimes] = [[part.step_ms for part in row] for row in prices]
-    sizes = [size for place, size in enumerate(room.sizes) if any(_is_priced(row[place]) for row in prices)]
+    sizes = [size for place, size in enumerate(room.sizes) if all(_is_priced(row[place]) for row in prices)]
     ways = [_equal_way(jobs, prices, times, size, room) for size in sizes]
     best = best_division(times, room)
     if best is None or any(way.division is not None and way.division.total <= best.total for way in ways):

@@ -6,7 +6,7 @@ place in the set, and in the job by their number in the sweep.
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -59,23 +59,25 @@ def single_jobs(variants: Sequence[Variant]) -> tuple[SweepJob, ...]:
     return tuple(SweepJob(file=each.file, priced=each.file, variants=(number,)) for number, each in enumerate(variants))
 
 
-def together_counts(count: int, room: Room) -> tuple[int, ...]:
-    """Return numbers of variants to try in one trainer, ascending: with each, all train in 1, 2, 4, .. turns.
+def job_counts(count: int, room: Room) -> tuple[int, ...]:
+    """Return numbers of jobs to try, ascending: with each, all train in 1, 2, 4, .. turns on parts of one size.
+
+    Of several whose largest set is as large, the most jobs.
 
     Args:
         count: variants in all, two at least.
         room: the devices.
     """
     turns = [1 << power for power in range((count - 1).bit_length())]
-    places = [room.num_devices // size for size in room.sizes]
-    found = {math.ceil(count / (place * turn)) for place in places for turn in turns}
-    return tuple(sorted(found - {1}))
+    found = sorted({room.num_devices // size * turn for size in room.sizes for turn in turns})
+    by_largest = {math.ceil(count / jobs): jobs for jobs in found if jobs < count}
+    return tuple(sorted(by_largest.values()))
 
 
 def sets_in(
     file: JobFile, variants: Sequence[Variant], room: Room
 ) -> tuple[tuple[tuple[SweepJob, ...], ...], str | None]:
-    """Return all variants in sets, for each size of sets that is worth a try, and why there are none, or None.
+    """Return all variants in sets, for each number of jobs that is worth a try, and why there are none, or None.
 
     Args:
         file: the job.
@@ -83,25 +85,28 @@ def sets_in(
         room: the devices.
     """
     found: list[tuple[SweepJob, ...]] = []
-    for together in together_counts(len(variants), room):
+    for num_jobs in reversed(job_counts(len(variants), room)):
         try:
-            jobs = sets_of(file, variants, together)
+            jobs = sets_of(file, variants, num_jobs)
         except (CommandError, DocumentError) as error:
             return (), without_hint(str(error))
         if jobs not in found and len(jobs) < len(variants):
             found.append(jobs)
+    if not found:
+        fields = dict.fromkeys(_field(path) for variant in variants for path in _shared(variant))
+        return (), f"no two are alike in {', '.join(fields)}, which all variants of a trainer share"
     return tuple(found), None
 
 
-def sets_of(file: JobFile, variants: Sequence[Variant], together: int) -> tuple[SweepJob, ...]:
-    """Return jobs that train that many variants each, in the order of their first variants.
+def sets_of(file: JobFile, variants: Sequence[Variant], num_jobs: int) -> tuple[SweepJob, ...]:
+    """Return that many jobs which train all variants, in the order of their first variants; more where they must be.
 
-    Variants in one job are equal in all fields that ``spec.variants`` has not.
+    Variants in one job are equal in all fields that ``spec.variants`` has not. The largest set is as small as can be.
 
     Args:
         file: the job.
         variants: of it.
-        together: most variants of a job.
+        num_jobs: at most the variants.
 
     Raises:
         DocumentError: the job cannot train variants together.
@@ -110,12 +115,23 @@ def sets_of(file: JobFile, variants: Sequence[Variant], together: int) -> tuple[
     alike: dict[str, list[int]] = {}
     for number, variant in enumerate(variants):
         alike.setdefault(repr(_shared(variant)), []).append(number)
-    sets = [
-        tuple(numbers[begin : begin + together])
-        for numbers in alike.values()
-        for begin in range(0, len(numbers), together)
-    ]
+    shares = dict.fromkeys(alike, 1)
+    for _ in range(num_jobs - len(alike)):
+        shares[max(alike, key=lambda each: len(alike[each]) / shares[each])] += 1
+    sets = [each for key, numbers in alike.items() for each in _cut(numbers, shares[key])]
     return tuple(_job(file, variants, each) for each in sorted(sets))
+
+
+def _cut(numbers: Sequence[int], count: int) -> Iterator[tuple[int, ...]]:
+    """Yield that many sets, none empty: first as many as can be of the size that the largest must have.
+
+    Equal sets are priced once, and sets of one size that follow each other often are equal.
+    """
+    size, begin = math.ceil(len(numbers) / count), 0
+    for others in reversed(range(count)):
+        end = min(begin + size, len(numbers) - others)
+        yield tuple(numbers[begin:end])
+        begin = end
 
 
 def _job(file: JobFile, variants: Sequence[Variant], numbers: tuple[int, ...]) -> SweepJob:

@@ -132,7 +132,7 @@ def way_text(way: SweepWay, num_devices: int) -> str:
     """Return a way in words: how many variants, or sets of them, train on how many devices."""
     if way.together > 1 and len(way.sizes) == 1:
         return f"all together on {format_devices(way.sizes[0])}"
-    sets = f"sets of {way.together}: " if way.together > 1 else ""
+    sets = f"sets of up to {way.together}: " if way.together > 1 else ""
     if set(way.sizes) == {num_devices}:
         return f"{sets}one after the other on {num_devices}"
     numbers = {size: way.sizes.count(size) for size in sorted(set(way.sizes))}

@@ -1,5 +1,6 @@
 """Sets of variants: which of them one job trains together, and that each keeps what it would have alone."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.job.training_job import SWEEP_LABEL, VARIANT_ANNOTATION, DLRMTrainingJob
 from neuroshard_api.job.variants import expanded as expanded_variants
 from neuroshard_api.job.variants import inline_tables
-from neuroshard_dlrm.variant_sets import sets_of, single_jobs, together_counts
+from neuroshard_dlrm.variant_sets import job_counts, sets_in, sets_of, single_jobs
 from neuroshard_dlrm.variants import expanded
 from neuroshard_report.explain.divisions import Room
 from support.builders import job_data
@@ -40,7 +41,7 @@ def test_a_variant_of_a_set_is_the_job_that_it_would_be_alone(choices: dict[str,
     file = job_file(model={"embeddingTables": tables, "architecture": "DCNv2", "crossNetwork": CROSS})
     variants = expanded(file, choices)
 
-    for job in sets_of(file, variants, len(variants)):
+    for job in sets_of(file, variants, 1):
         together = expanded_variants(job.file.job)
         for number in job.variants:
             alone, name = variants[number].file.job.spec, job.variant_name(number)
@@ -51,15 +52,15 @@ def test_a_variant_of_a_set_is_the_job_that_it_would_be_alone(choices: dict[str,
 
 
 def test_variants_are_together_with_those_that_they_may_be_with() -> None:
-    """In their order; a field that a set has once parts them."""
+    """In their order; a field that a set has once parts them, and the largest set is as small as can be."""
     file = job_file()
     variants = expanded(
         file,
         {"spec.training.denseLearningRate": ["0.1", "0.2", "0.3"], "spec.training.denseOptimizer": ["Adam", "SGD"]},
     )
 
-    assert [job.variants for job in sets_of(file, variants, 2)] == [(0, 2), (1, 3), (4,), (5,)]
-    assert [job.variants for job in sets_of(file, variants, 6)] == [(0, 2, 4), (1, 3, 5)]
+    assert [job.variants for job in sets_of(file, variants, 4)] == [(0, 2), (1, 3), (4,), (5,)]
+    assert [job.variants for job in sets_of(file, variants, 1)] == [(0, 2, 4), (1, 3, 5)]
 
 
 def test_a_set_is_one_job_of_the_sweep() -> None:
@@ -89,17 +90,37 @@ def test_equal_sets_are_priced_as_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "room", "together"),
+    ("count", "room", "jobs"),
     [
-        (8, Room(num_nodes=1, devices_per_node=8), (2, 4, 8)),
-        (8, Room(num_nodes=1, devices_per_node=1), (2, 4, 8)),
-        (9, Room(num_nodes=1, devices_per_node=8), (2, 3, 5, 9)),
-        (2, Room(num_nodes=2, devices_per_node=8), (2,)),
+        (8, Room(num_nodes=1, devices_per_node=8), (1, 2, 4)),
+        (8, Room(num_nodes=1, devices_per_node=1), (1, 2, 4)),
+        (9, Room(num_nodes=1, devices_per_node=8), (1, 2, 4, 8)),
+        (8, Room(num_nodes=1, devices_per_node=6), (1, 2, 3, 6)),
+        (2, Room(num_nodes=2, devices_per_node=8), (1,)),
     ],
 )
-def test_sets_use_all_parts(count: int, room: Room, together: tuple[int, ...]) -> None:
-    """In one turn, in two, four, and so on."""
-    assert together_counts(count, room) == together
+def test_sets_use_all_parts(count: int, room: Room, jobs: tuple[int, ...]) -> None:
+    """In one turn, in two, four, and so on; nine variants on eight devices are a pair and seven alone."""
+    file = job_file()
+    variants = expanded(file, {"spec.training.seed": list(range(count))})
+
+    assert job_counts(count, room) == jobs
+    for num_jobs in jobs:
+        sizes = [len(job.variants) for job in sets_of(file, variants, num_jobs)]
+        assert (len(sizes), sum(sizes)) == (num_jobs, count)
+        assert max(sizes) == math.ceil(count / num_jobs)
+        assert min(sizes) > 0
+
+
+def test_why_no_two_variants_train_together_is_told() -> None:
+    """By the fields in which all differ."""
+    file = job_file()
+    variants = expanded(file, {"spec.training.denseOptimizer": ["Adam", "SGD"]})
+
+    found, why = sets_in(file, variants, Room(num_nodes=1, devices_per_node=1))
+
+    assert found == ()
+    assert why == "no two are alike in spec.training.denseOptimizer, which all variants of a trainer share"
 
 
 def test_a_job_that_trains_no_variants_together_has_no_sets() -> None:
@@ -108,4 +129,4 @@ def test_a_job_that_trains_no_variants_together_has_no_sets() -> None:
     variants = expanded(file, {"spec.training.seed": [1, 2]})
 
     with pytest.raises(DocumentError, match="the guard of narrow types watches one model"):
-        sets_of(file, variants, 2)
+        sets_of(file, variants, 1)
