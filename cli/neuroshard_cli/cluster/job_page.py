@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from neuroshard_api.process.failures import CommandError
 
 from neuroshard_cli.cluster.jobs_client import JobsClient, parsed
-from neuroshard_cli.shared.measured import measured_of
+from neuroshard_cli.shared.measured import failure_in, measured_of
 from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def job_page(jobs: JobsClient, name: str, *, is_live: bool = False) -> tuple[str
         progress=measured.progress,
         drift=measured.drift,
         stages=list(_spans(status)),
+        failure=failure_in(status),
         refresh_s=LIVE_SECONDS if is_live and not has_ended else None,
     )
     return page, has_ended

@@ -548,6 +548,8 @@ class LocalRun:
                 finally:
                     self._runner.stop(*reversed(self._runner.names))  # what is next to the training first
                     end_marked(str(self._directory.path))
+                    if self._others is not None:
+                        self._page.write()
         except Exception:
             if not self.has_ended:
                 self._write(self.status, completion_time=self._children.now)

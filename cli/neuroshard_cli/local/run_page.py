@@ -14,6 +14,7 @@ from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.measured import hardware_in, measured_in, trial_in
+from neuroshard_cli.shared.measured import failure_in
 from neuroshard_cli.shared.output import write_file
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def run_page(directory: RunDirectory) -> str:
 
     steps, progress, drift = measured_in(directory)
     stages = _stages(directory)
+    status, _ = directory.recorded_status()
     is_under_way = any(stage.end is None for stage in stages)
     return render_run(
         read_plan(directory.plan_file),
@@ -41,6 +43,7 @@ def run_page(directory: RunDirectory) -> str:
         stages=stages,
         hardware=hardware_in(directory),
         trial=trial_in(directory),
+        failure=failure_in(status),
         refresh_s=LIVE_SECONDS if is_under_way else None,
     )
 

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from neuroshard_api.documents.drift_report import DriftReport
     from neuroshard_api.documents.progress import TrainingProgress
     from neuroshard_api.documents.step_report import StepReport
+    from neuroshard_api.job.status import Status
 
 
 class Measured(NamedTuple):
@@ -39,3 +40,10 @@ def measured_of(files: Mapping[str, bytes], *, where: str, plan_sha256: str | No
         progress=None if progress is None else TrainingProgress.from_json(progress, where=f"{where}/{PROGRESS_FILE}"),
         drift=slower if slower is not None and slower.plan_sha256 == plan_sha256 else None,
     )
+
+
+def failure_in(status: "Status") -> str | None:
+    """Return the sentence on what ended a run or a job. None: it is under way, or did not fail."""
+    from neuroshard_api.job.status import Stage
+
+    return status.message or status.reason if status.stage is Stage.FAILED else None

@@ -112,6 +112,7 @@ def render_run(
     stages: Sequence[StageSpan] = (),
     hardware: Hardware | None = None,
     trial: StepReport | None = None,
+    failure: str | None = None,
     refresh_s: int | None = None,
 ) -> str:
     """Return the page of a run; what is not there yet is left out. Equal arguments give equal pages.
@@ -124,6 +125,7 @@ def render_run(
         stages: of the run, with every attempt at them.
         hardware: of the profile that the plan's price is of. None: not known.
         trial: of steps under the plan before the training. None: there was none.
+        failure: sentence on what ended the run. None: it is under way, or did not fail.
         refresh_s: seconds after which a browser loads the page again. None: the run has ended.
     """
     ranks = rank_parts(plan, steps, trial)
@@ -162,6 +164,7 @@ def render_run(
             curves=curves(progress),
             stages=stage_bars(stages, progress),
             starts=start_lines(progress),
+            failure=failure,
             refresh_s=refresh_s,
             guards=[] if progress is None else _guards(progress),
             style=page_style(),

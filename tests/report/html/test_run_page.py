@@ -105,6 +105,15 @@ def test_the_page_of_a_run_under_way_loads_itself_again() -> None:
     assert ended == render_run(plan, steps=steps, progress=found, stages=STAGES[:3])
 
 
+def test_a_run_that_failed_says_why_in_its_first_screen() -> None:
+    """Before anything that was measured."""
+    page = render_run(plan_of(num_devices=2), steps=None, progress=None, failure="rank 1 was killed by <SIGKILL>")
+    header, _, rest = page.partition("</header>")
+
+    assert "<strong>failed</strong><span>rank 1 was killed by &lt;SIGKILL&gt;</span>" in header
+    assert "SIGKILL" not in rest
+
+
 def test_what_is_not_known_leaves_no_section() -> None:
     """A run without reports has its prediction alone."""
     page = render_run(plan_of(num_devices=2), steps=None, progress=None)
