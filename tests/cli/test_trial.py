@@ -14,12 +14,14 @@ from support.cli.local_runs import made_plan
 
 NOISE = "live-sharding.json"
 """What a trial writes besides its report."""
+LONG = {"numSamples": 10_000_000}
+"""Data of a training that is worth a trial."""
 
 
 @pytest.fixture
 def life(tmp_path: Path) -> Iterator[LocalLife]:
     """A run that measures its machine, none of whose processes is real; its plan is made."""
-    with local_life(tmp_path, profiler={"policy": "IfNotPresent"}) as made:
+    with local_life(tmp_path, profiler={"policy": "IfNotPresent"}, data=LONG) as made:
         made.begin()
         made.profile()
         made.end("plan")  # the dense part is counted

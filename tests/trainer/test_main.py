@@ -55,6 +55,14 @@ def test_a_trial_leaves_the_times_of_its_steps_alone(run: Run, tmp_path: Path) -
     assert not [name for name in ("progress.json", "drift-report.json") if (folder / name).exists()]
 
 
+def test_a_trial_that_the_data_end_leaves_its_warm_up_out(run: Run, tmp_path: Path) -> None:
+    """Of a training with fewer steps than are asked for."""
+    assert run("--trial-steps", "40") == ExitCode.OK
+
+    report = StepReport.read(tmp_path / "run" / "trial" / "step-report.json")
+    assert (report.first_step, report.num_steps) == (10, WHOLE - 10)
+
+
 def test_a_table_of_means_is_trained_as_one(run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The kernels are proven to average, the weights become others, and sums do not resume from them."""
     means = (TABLES[0].model_copy(update={"pooling": Pooling.MEAN}), *TABLES[1:])

@@ -172,7 +172,7 @@ def try_out(job: DLRMTrainingJob, places: RunPaths, *, steps: int, device: Devic
     _make_folder(own.run_dir)
     process = start_process(tried, plan, launched, device, nccl_log_folder=own.run_dir)
     with lost_peers(lambda: "in the trial", trains=lambda: True), Heartbeat(lambda: "in the trial"):
-        set_up(tried, plan, own, process, window=max(1, steps - WARM_UP_STEPS)).try_out()
+        set_up(tried, plan, own, process, warm_up_steps=WARM_UP_STEPS).try_out()
 
 
 def trial_of(job: DLRMTrainingJob, steps: int) -> DLRMTrainingJob:
@@ -202,11 +202,11 @@ def set_up(
     *,
     metrics_port: int | None = None,
     traced_steps: TracedSteps | None = None,
-    window: int = WINDOW_STEPS,
+    warm_up_steps: int | None = None,
 ) -> TrainingLoop:
     """Return the loop that trains a job (see `train`). All ranks must call this. Raises ExpectedError.
 
-    ``window`` is the number of last steps that reports are of.
+    Reports are of all steps after ``warm_up_steps``. If unset: of the last ones.
     """
     spec = job.spec
     tables = plan.trained_tables
@@ -296,7 +296,7 @@ def set_up(
         codecs=codecs,
         first_step=schedule.first_step,
         metrics_port=metrics_port,
-        window=window,
+        window=WINDOW_STEPS if warm_up_steps is None else max(1, schedule.num_steps - warm_up_steps),
     )
     show: Show = show_nothing
     if spec.training.tensorboard and process.is_first:

@@ -18,8 +18,8 @@ _LEAST_STEPS: Final = 40
 _SECONDS: Final = 10.0
 """Of predicted steps: about as long as the start of the processes takes."""
 _MS_PER_SECOND: Final = 1000.0
-WORTHWHILE_STEPS: Final = 60
-"""Of the training: of fewer, a trial would be most of it."""
+WORTHWHILE_STEPS: Final = 2 * _LEAST_STEPS
+"""Of the training, of which a trial takes at most half."""
 
 
 def wants_trial(spec: Spec) -> bool:
@@ -34,8 +34,10 @@ def wants_trial(spec: Spec) -> bool:
     return is_own and is_priced and (steps is None or steps >= WORTHWHILE_STEPS)
 
 
-def trial_steps(predicted_step_ms: float | None) -> int:
+def trial_steps(spec: Spec, predicted_step_ms: float | None) -> int:
     """Return the steps of a trial, the warm-up included; None: the time of a step is not predicted."""
     if not predicted_step_ms:
         return _LEAST_STEPS
-    return max(_LEAST_STEPS, min(_MOST_STEPS, int(_SECONDS * _MS_PER_SECOND / predicted_step_ms)))
+    expected = expected_steps(spec)
+    most = _MOST_STEPS if expected is None else min(_MOST_STEPS, int(expected / 2))
+    return max(_LEAST_STEPS, min(most, int(_SECONDS * _MS_PER_SECOND / predicted_step_ms)))

@@ -53,7 +53,7 @@ class PlanTrial:
         step = getattr(plan, "step", None)
         self._directory.clear(self._directory.trial_dir)
         self._directory.train_dir.mkdir(exist_ok=True)
-        num_steps = trial_steps(None if step is None else step.total_ms)
+        num_steps = trial_steps(self._job.spec, None if step is None else step.total_ms)
         return trial_work(self._directory, self._job, self._data_dir, steps=num_steps)
 
     def ended(self, error: StageFailedError | None) -> str:
