@@ -68,7 +68,7 @@ def test_a_plan_is_tried_once(life: LocalLife) -> None:
 
 
 def test_a_training_begins_without_a_trial_that_failed(life: LocalLife) -> None:
-    """The failure is shown, and the trial is not repeated."""
+    """The failure is shown, and another command tries the plan again: the cause may be gone."""
     reported(life)
     life.end("trial", 1, "error: no space is left")
 
@@ -77,7 +77,7 @@ def test_a_training_begins_without_a_trial_that_failed(life: LocalLife) -> None:
     assert "no space is left" in life.said.getvalue()
     assert "the training begins without it" in life.said.getvalue()
     life.begin()
-    assert [each.stage for each in life.running()] == ["train"]
+    assert [each.stage for each in life.running()] == ["trial"]
 
 
 def test_restarts_need_no_trial(life: LocalLife) -> None:

@@ -38,11 +38,13 @@ class PlanTrial:
         self._data_dir = data_dir
         self.is_wanted = is_local and wants_trial(job.spec)
         """Whether plans are tried at all."""
+        self._failed_for: str | None = None
+        """What this command tried in vain; another one tries it again, for its cause may be gone."""
 
     @property
     def is_due(self) -> bool:
         """Whether the plan that the folder has was neither tried nor trained under."""
-        if not self.is_wanted or self._directory.is_finished(TRIAL, self._inputs):
+        if not self.is_wanted or self._inputs == self._failed_for or self._directory.is_finished(TRIAL, self._inputs):
             return False
         progress = progress_in(self._directory)
         started = () if progress is None else [each.plan_sha256 for each in progress.starts]
@@ -65,8 +67,10 @@ class PlanTrial:
         if text is not None:
             folder.mkdir()
             write_file(report, text)
-        self._directory.finish(TRIAL, self._inputs, [] if text is None else [report])
-        if error is not None:
+        if error is None:
+            self._directory.finish(TRIAL, self._inputs, [] if text is None else [report])
+        else:
+            self._failed_for = self._inputs
             return f"{error}; the training begins without it"
         found = trial_in(self._directory)
         if found is None:
