@@ -279,12 +279,14 @@ def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float)
 
 
 def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float, *, kind: str) -> Iterator[str]:
-    """Yield the best possible effect of twice the nodes on the same global batch."""
+    """Yield the best possible effect of twice the nodes on the same global batch, where exchanges of them are known."""
     topology = request.topology.with_nodes(2 * request.topology.num_nodes)
     batch_size = request.batch_size_per_device // 2
     if not batch_size:
         return
     larger = request.model_copy(update={"topology": topology, "batch_size_per_device": batch_size})
+    if _extrapolated_devices(larger, bundle) - _extrapolated_devices(request, bundle):
+        return
     try:
         bound_ms = FamilyBounds(Problem(larger, bundle)).least_ms
     except PlannerError:
@@ -299,6 +301,12 @@ def _more_devices(request: PlanRequest, bundle: Bundle, total_ms: float, *, kind
             f"twice the nodes ({topology.num_devices} devices) with the same global batch would not lower the step: "
             f"no plan {kind} below {bound_ms:.3f} ms, now {total_ms:.3f} ms"
         )
+
+
+def _extrapolated_devices(request: PlanRequest, bundle: Bundle) -> set[str]:
+    """Return the fields of a request's topology that the cost models were not trained for."""
+    fields = (warning.partition(":")[0] for warning in bundle.validity_warnings(request))
+    return {field for field in fields if field.startswith("topology.")}
 
 
 def _trust(plan: Plan, terms: Sequence[Term]) -> str:

@@ -76,6 +76,18 @@ def test_helps_come_with_numbers() -> None:
     )
 
 
+def test_devices_that_the_cost_models_do_not_know_are_no_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A profile of one node's exchanges says nothing of two nodes."""
+
+    def warnings(_: ExactCosts, request: PlanRequest) -> tuple[str, ...]:
+        return ("topology.num_devices: is 8, outside 2 to 4",) if request.topology.num_nodes > 1 else ()
+
+    monkeypatch.setattr(ExactCosts, "validity_warnings", warnings)
+    _, found = explained(request_of())
+
+    assert not any("twice the nodes" in sentence for sentence in found.helps)
+
+
 @pytest.mark.parametrize(("num_nodes", "num_sentences"), [(1, 0), (2, 1)])
 def test_narrower_pooled_embeddings_are_named_where_they_save_more_than_codecs_take(
     num_nodes: int, num_sentences: int
