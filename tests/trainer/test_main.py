@@ -42,6 +42,16 @@ def test_a_run_leaves_its_documents(run: Run, tmp_path: Path) -> None:
     assert {name: len(shards) for name, shards in live.tables.items()} == {"user": 1, "item": 1, "country": 1}
 
 
+def test_the_last_steps_have_a_loss(run: Run, tmp_path: Path) -> None:
+    """Of a training whose steps are no multiple of those between two lines, or too few for one."""
+    assert run(training={"logEverySteps": 9}) == ExitCode.OK
+    assert run(run_dir="short", training={"logEverySteps": 100}) == ExitCode.OK
+
+    assert [each.step for each in progress(tmp_path / "run").losses] == [9, 18, WHOLE]
+    short = progress(tmp_path / "short")
+    assert [each.metrics["loss"] for each in short.losses] == [short.metrics["loss"]]
+
+
 def test_a_trial_leaves_the_times_of_its_steps_alone(run: Run, tmp_path: Path) -> None:
     """Of all but the warm-up; no checkpoint, no metrics, and no drift of so few steps."""
     assert run("--trial-steps", "40", data={"numSamples": 4000}) == ExitCode.OK

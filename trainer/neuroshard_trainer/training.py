@@ -176,6 +176,8 @@ class TrainingLoop:
         try:
             with self._trace:
                 self._train(vote)
+            if self._num_losses:  # of the steps after the last line: a short training has no other
+                self._log()
             vote.close()
             self._save()
             self._evaluate(vote)
