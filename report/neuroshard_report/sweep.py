@@ -42,7 +42,8 @@ class VariantResult:
     settings: Mapping[str, str]
     """Values by the short names of the fields that differ."""
     state: str = "waiting"
-    """``waiting``, ``training``, ``done``, ``interrupted``, or ``failed``; on a cluster the stage of the job."""
+    """``waiting``, ``training``, ``done``, ``interrupted``, ``failed``, or ``diverged``, where the others of its set
+    trained on; on a cluster the stage of the job."""
     num_devices: int | None = None
     """Of its part. None: not known."""
     step: int | None = None
@@ -141,6 +142,15 @@ def way_text(way: SweepWay, num_devices: int) -> str:
     [(size, count)] = numbers.items()
     at_once = min(count, num_devices // size)
     return f"{sets}{at_once} at a time on {format_devices(size)} each"
+
+
+def diverged_text(step: int) -> str:
+    """Return the reason that a variant of a set has no metrics.
+
+    Args:
+        step: after which its loss was found not to be finite.
+    """
+    return f"its loss was not finite after step {step:,}"
 
 
 def best_first(results: Sequence[VariantResult]) -> list[VariantResult]:

@@ -268,10 +268,11 @@ def test_the_variants_of_a_sweep_are_listed_best_first(neuroshard: Any, kubectl:
             job["metadata"]["annotations"] = {"training.neuroshard.dev/variant": f"seed={name[-1]}"}
         metrics = [] if entropy is None else [{"name": "normalized_entropy", "value": entropy}]
         if name == "shop-03":
-            job["spec"]["variants"] = [{"name": "v03"}, {"name": "v04"}]
-            job["metadata"]["annotations"] = {"training.neuroshard.dev/variant": "seed=3\nseed=4"}
+            job["spec"]["variants"] = [{"name": "v03"}, {"name": "v04"}, {"name": "v05"}]
+            job["metadata"]["annotations"] = {"training.neuroshard.dev/variant": "seed=3\nseed=4\nseed=5"}
             own = {"v03": "0.5", "v04": "0.7"}
             metrics += [{"name": f"{each}/normalized_entropy", "value": value} for each, value in own.items()]
+            metrics.append({"name": "v05/diverged_at_step", "value": "20"})
         kubectl.create(job)
         running = {"name": "Running", "state": "Succeeded", "startTime": T0, "completionTime": T1}
         status = {
@@ -290,16 +291,18 @@ def test_the_variants_of_a_sweep_are_listed_best_first(neuroshard: Any, kubectl:
     lines = [line.split() for line in text.out.splitlines()]
 
     assert (text.code, text.err) == (0, "")
-    assert lines[1:6] == [
+    assert lines[1:7] == [
         ["shop-03/v03", "seed=3", "0.5000", "123", "Succeeded"],
         ["shop-03/v04", "seed=4", "0.7000", "123", "Succeeded"],
         ["shop-02", "seed=2", "0.8000", "123", "Succeeded"],
         ["shop-00", "seed=0", "0.9000", "123", "Succeeded"],
         ["shop-01", "seed=1", "123", "Failed"],
+        ["shop-03/v05", "seed=5", "123", "Diverged"],
     ]
-    assert "shop-01  the loss is not finite" in text.out
+    assert "shop-03/v05  its loss was not finite after step 20" in text.out
+    assert "shop-01      the loss is not finite" in text.out
     found = json.loads(data.out)
-    assert [each["number"] for each in found] == [3, 4, 2, 0, 1]
+    assert [each["number"] for each in found] == [3, 4, 2, 0, 1, 5]
     assert (found[2]["normalized_entropy"], found[2]["num_devices"], found[2]["auc"]) == (0.8, 2, None)
 
     kubectl.create(job_data("shop"))
@@ -307,6 +310,7 @@ def test_the_variants_of_a_sweep_are_listed_best_first(neuroshard: Any, kubectl:
 
     assert both.startswith("shop")
     assert both.endswith(text.out)
+    assert json.loads(neuroshard("status", "shop", *where, "--json").out) == {"variants": found}
 
 
 @pytest.mark.parametrize(("stage", "code"), [("Succeeded", 0), ("Failed", 10)])

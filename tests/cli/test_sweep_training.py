@@ -86,8 +86,9 @@ def test_a_set_trains_on_one_device_and_each_variant_has_its_own_result(
     best, failed = json.loads(result.out)["variants"]
     assert (best["job"], best["variant"], best["state"]) == ("tiny-00", "v00", "done")
     assert 0 < best["normalized_entropy"] < 1.2
-    assert (failed["variant"], failed["state"]) == ("v01", "failed")
+    assert (failed["variant"], failed["state"]) == ("v01", "diverged")
     assert "its loss was not finite" in failed["problem"]
+    assert "give those that diverged lower rates in another sweep" in result.err
     assert [path.name for path in out.glob("*.yaml")] == ["tiny-00.yaml"]
 
 

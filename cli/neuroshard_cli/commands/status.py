@@ -51,7 +51,9 @@ def status(
         variants = [replace(each, number=number) for number, each in enumerate(of_sweep)]
         raw = jobs.find(name) if variants else jobs.read(name)
         if json:
-            print_json([asdict(each) for each in best_first(variants)] if raw is None else raw.get("status", {}))
+            listed = [asdict(each) for each in best_first(variants)]
+            own = {} if raw is None else raw.get("status", {})
+            print_json(own if not variants else listed if raw is None else {**own, "variants": listed})
             return
         if raw is not None:
             print_text(render_job(found := parsed(raw)))
@@ -62,10 +64,10 @@ def status(
 
 def _variants(job: "DLRMTrainingJob") -> "Iterator[VariantResult]":
     """Yield the variants of a job of a sweep, with the metrics of its status."""
-    from neuroshard_api.documents.progress import by_variant, of_model
+    from neuroshard_api.documents.progress import DIVERGED, by_variant, of_model
     from neuroshard_api.job.status import Stage, StageName
     from neuroshard_api.job.training_job import VARIANT_ANNOTATION
-    from neuroshard_report.sweep import VariantResult
+    from neuroshard_report.sweep import VariantResult, diverged_text
 
     status = job.status
     trainer = None if status is None else status.trainer_status
@@ -78,17 +80,22 @@ def _variants(job: "DLRMTrainingJob") -> "Iterator[VariantResult]":
     names: list[str | None] = [each.name for each in job.spec.variants or ()]
     for place, name in enumerate(names or [None]):
         own = of_model(metrics) if name is None else by_variant(metrics).get(name, {})
+        stage = "no status" if status is None or status.stage is None else status.stage.value
+        problem = status.message if status is not None and has_failed else None
+        diverged = _number(own.get(DIVERGED))
+        if diverged is not None and not has_failed:
+            stage, problem = "Diverged", diverged_text(round(diverged))
         yield VariantResult(
             job=job.metadata.name,
             variant=name,
             settings={"variant": next(iter(texts[place:]), "")},
-            state="no status" if status is None or status.stage is None else status.stage.value,
+            state=stage,
             num_devices=job.spec.trainer.world_size,
             normalized_entropy=_number(own.get("normalized_entropy")),
             auc=_number(own.get("auc")),
             loss=_number(own.get("loss")),
             seconds=next(iter(seconds), None),
-            problem=status.message if status is not None and has_failed else None,
+            problem=problem,
         )
 
 

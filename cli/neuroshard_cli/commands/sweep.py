@@ -103,11 +103,13 @@ def sweep(  # noqa: PLR0917 - typer passes by name
         print_text("")
         print_text(render_results(results.view().results))
     _say_what_is_next(folder, choice, is_run=run, quiet=json)
-    failed = [each.name for each in results.view().results if each.state == "failed"]
+    failed = {each.name: each.state for each in results.view().results if each.state in {"failed", "diverged"}}
     if run and failed:
+        again = "the same command tries again those whose job failed"
         raise CommandError(
             f"{len(failed)} of {len(variants)} variants failed: {', '.join(failed)}"
-            f"; hint: their logs are in {folder.runs.path / 'logs'}; the same command tries them again",
+            f"; hint: their logs are in {folder.runs.path / 'logs'}; "
+            f"{again if 'failed' in failed.values() else 'give those that diverged lower rates in another sweep'}",
             ExitCode.JOB_FAILED,
         )
 
@@ -255,6 +257,7 @@ def _say_what_is_next(folder: "SweepFolder", choice: "SweepChoice", *, is_run: b
     first, last = (folder.job_file(choice.jobs[place].name) for place in (0, -1))
     source = choice.jobs[0].file.job.spec.model.embedding_tables_from
     is_local = source is not None and source.file is not None
-    then = f"for a cluster: {ONLY_LOCAL_FILE}" if is_local else f"`kubectl apply -f {folder.path}` trains them"
+    applied = f"`kubectl apply -f {folder.path}` trains them"
+    then = f"for a cluster: {ONLY_LOCAL_FILE}" if is_local else applied
     files = f"{first}" if first == last else f"{first} to {last.name}"
     say(f"written: {files}; {then}")

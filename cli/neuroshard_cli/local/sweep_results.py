@@ -106,7 +106,7 @@ class SweepResults:
             number: of the variant.
         """
         from neuroshard_dlrm.variants import short_names, value_text
-        from neuroshard_report.sweep import VariantResult
+        from neuroshard_report.sweep import VariantResult, diverged_text
 
         variant, folder = self._variants[number], self._folder
         paths = list(dict.fromkeys(path for each in self._variants for path in each.settings))
@@ -119,7 +119,7 @@ class SweepResults:
         problem = failure_text(folder.runs, job.name) if state == "failed" else None
         diverged = None if progress is None else (progress.diverged or {}).get(own_name or "")
         if state == "done" and diverged is not None:
-            state, problem = "failed", f"its loss was not finite after step {diverged:,}"
+            state, problem = "diverged", diverged_text(diverged)
         metrics = metrics_of(progress, own_name)
         return VariantResult(
             job=job.name,
