@@ -197,6 +197,14 @@ def test_variants_without_room_are_told(tmp_path: Path, neuroshard: Any) -> None
     assert "hint: " in result.err
 
 
+def test_the_command_for_the_cluster_can_be_copied(job_file: Path, tmp_path: Path, neuroshard: Any) -> None:
+    """Also where the folder's name has a space."""
+    out = tmp_path / "my sweep"
+    result = neuroshard("sweep", job_file, *ON_TWO, *RATES, "--out", out)
+
+    assert f"`kubectl apply -f '{out}'` trains them" in result.err
+
+
 @pytest.mark.parametrize(
     ("spec", "arguments", "sentence"),
     [

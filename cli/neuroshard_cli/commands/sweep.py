@@ -2,6 +2,7 @@
 
 import json as json_format
 import os
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -257,7 +258,7 @@ def _say_what_is_next(folder: "SweepFolder", choice: "SweepChoice", *, is_run: b
     first, last = (folder.job_file(choice.jobs[place].name) for place in (0, -1))
     source = choice.jobs[0].file.job.spec.model.embedding_tables_from
     is_local = source is not None and source.file is not None
-    applied = f"`kubectl apply -f {folder.path}` trains them"
+    applied = f"`kubectl apply -f {shlex.quote(str(folder.path))}` trains them"
     then = f"for a cluster: {ONLY_LOCAL_FILE}" if is_local else applied
     files = f"{first}" if first == last else f"{first} to {last.name}"
     say(f"written: {files}; {then}")
