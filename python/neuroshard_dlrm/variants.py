@@ -127,10 +127,13 @@ def expanded(file: JobFile, choices: Mapping[str, Sequence[Any]]) -> tuple[Varia
         _merged([leaf for path, value in zip(choices, values, strict=True) for leaf in _leaves(path, value)])
         for values in itertools.product(*choices.values())
     ]
-    for place, settings in enumerate(combinations):
-        if settings in combinations[:place]:
-            raise CommandError(f"--set: makes the variant {_text(settings)} twice; hint: leave one out")
-    return tuple(_variant(file, settings, number) for number, settings in enumerate(combinations))
+    variants = tuple(_variant(file, settings, number) for number, settings in enumerate(combinations))
+    models = [(each.file.job.spec.model, each.file.job.spec.training) for each in variants]
+    for place, model in enumerate(models):
+        if model in models[:place]:
+            texts = (variants[models.index(model)].text, variants[place].text)
+            raise CommandError(f"--set: makes one variant twice: {' and '.join(texts)}; hint: leave one out")
+    return variants
 
 
 def short_names(paths: Sequence[str]) -> dict[str, str]:
@@ -219,6 +222,8 @@ def _merged(leaves: Sequence[tuple[str, object]]) -> Settings:
 
 
 def _text(settings: Settings) -> str:
+    if not settings:
+        return "the job as it is"
     names = short_names(list(settings))
     return ", ".join(f"{names[path]}={value_text(value)}" for path, value in settings.items())
 

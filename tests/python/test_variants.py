@@ -112,12 +112,24 @@ def test_what_makes_no_sweep_is_refused_by_its_field(texts: list[str], words: st
         expanded(job_file(), parse_choices(texts))
 
 
-def test_variants_that_are_equal_are_refused() -> None:
-    """Mappings can set the same fields in two ways."""
-    choices = parse_choices(["spec={training: {seed: 1}},{training: {seed: 2}},{training: {seed: 1}, model: {}}"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("spec={training: {seed: 1}},{training: {seed: 2}},{training: {seed: 1}, model: {}}", "seed=1 and seed=1"),
+        ("training={},{seed: 0},{seed: 1}", "the job as it is and seed=0"),
+    ],
+)
+def test_variants_that_are_equal_are_refused(text: str, words: str) -> None:
+    """Mappings can set the same fields in two ways, and a field to what the job has."""
+    with pytest.raises(CommandError, match=f"makes one variant twice: {words}; hint: leave one out"):
+        expanded(job_file(), parse_choices([text]))
 
-    with pytest.raises(CommandError, match="makes the variant seed=1 twice; hint: leave one out"):
-        expanded(job_file(), choices)
+
+def test_the_job_as_it_is_may_be_a_variant() -> None:
+    """By an empty mapping."""
+    found = expanded(job_file(), parse_choices(["training={},{seed: 1}"]))
+
+    assert [each.text for each in found] == ["the job as it is", "seed=1"]
 
 
 def test_a_name_without_room_for_a_number_is_refused() -> None:
