@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from neuroshard_api.documents.bundle import BundleManifest, CollectionParts, NetworkName, Range
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER, BundleManifest, CollectionParts, NetworkName, Range
 from neuroshard_api.documents.communication import WireType
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_bytes
@@ -311,13 +311,16 @@ def save_bundle(
 
 
 def bundle_at(place: Path) -> CostBundle:
-    """Load the bundle of a directory, or the one that comes with the planner for a device of that name.
+    """Load the bundle of a directory, or of the profile that it holds, or the bundled one of a device of that name.
 
     Raises:
         BundleError: as load_bundle.
     """
     is_device = not place.exists() and str(place) in bundled_names()
-    return bundled_bundle(str(place)) if is_device else load_bundle(place)
+    if is_device:
+        return bundled_bundle(str(place))
+    own = place / BUNDLE_FOLDER
+    return load_bundle(own if (own / MANIFEST_FILE).exists() else place)
 
 
 def bundled_bundle(device_name: str) -> CostBundle:

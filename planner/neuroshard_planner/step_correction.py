@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from neuroshard_api.documents.bundle import BundleManifest
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER, BundleManifest
 from neuroshard_api.documents.document import DocumentError, read_bytes, read_data
 from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.run_document import RunDocument
 from neuroshard_api.documents.step_report import RankTimes, StepReport
-from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+from neuroshard_api.job.stage_commands import HARDWARE_FILE
 from neuroshard_api.process.atomic_file import write_whole
 from neuroshard_api.replanning.decision import WARM_UP_STEPS
 from neuroshard_costs.bundle import load_bundle, read_weights, save_bundle

@@ -11,10 +11,11 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal
 
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.records import ProfileRecord
 from neuroshard_api.documents.topology import DeviceType
-from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE, RECORDS_FOLDER
+from neuroshard_api.job.stage_commands import HARDWARE_FILE, RECORDS_FOLDER
 from neuroshard_api.process.generations import mixed_generations
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS, DeviceKind, Kernels, kernel_problem
 from neuroshard_costs.fitting.fit import MIN_RECORDS, FitReport, fit_bundle

@@ -4,6 +4,7 @@ import contextlib
 import re
 from pathlib import Path
 
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.presets import DevicePreset, preset
 from neuroshard_api.documents.topology import DeviceType, Topology
@@ -93,11 +94,14 @@ def find_bundle(path: Path | None, device: DeviceType) -> CostBundle:
 def bundle_of_plan(plan: Plan, file: Path) -> CostBundle:
     """Return the cost models that a plan was made with: from a run's folder that the file is in, or the bundled ones.
 
+    A run keeps plans that it was not trained under in folders next to those of its cost models.
+
     Raises:
         BundleError: neither has them, or one of them cannot be read.
     """
     folder = file.absolute().parent
-    for manifest in sorted({*folder.glob(f"*/*/{MANIFEST_FILE}"), *folder.glob(f"*/{MANIFEST_FILE}")}):
+    near = (*folder.glob(f"*/*/{MANIFEST_FILE}"), *folder.glob(f"*/{MANIFEST_FILE}"))
+    for manifest in sorted({*near, *folder.parent.glob(f"*/{BUNDLE_FOLDER}/{MANIFEST_FILE}")}):
         with contextlib.suppress(CostModelError):  # a damaged bundle is another one's
             found = load_bundle(manifest.parent)
             if found.manifest.weights_sha256 == plan.bundle.weights_sha256:

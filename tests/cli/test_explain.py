@@ -122,17 +122,23 @@ def test_a_file_of_another_kind_is_named_with_what_takes_it(
 
 
 def test_cost_models_of_a_run_are_found_in_its_folder(neuroshard: Any, tmp_path: Path) -> None:
-    """Its plan is next to the profile; a plan elsewhere has the option in the hint."""
+    """Next to its plan and to those that it keeps; elsewhere the hint names the option, which takes the profile."""
     folder = tmp_path / "run"
     shutil.copytree(bundled_root() / "h100-80gb", folder / "profile" / "bundle")
     own = ["--devices", ROOT / "examples/topologies/generic-8x24gb.yaml"]
     own += ["--set", f"spec.experimental.planner.workBudget={QUICK_WORK}"]
     plan = folder / "plan.json"
     planned = neuroshard("plan", "criteo-kaggle", *own, "--bundle", folder / "profile" / "bundle", "--out", plan)
-    shutil.copy(plan, tmp_path / "elsewhere.json")
+    elsewhere = shutil.copy(plan, tmp_path / "elsewhere.json")
+    kept = folder / "kept" / "plan" / "plan.json"
+    kept.parent.mkdir(parents=True)
+    shutil.copy(plan, kept)
+    shutil.copytree(folder / "profile", folder / "kept" / "profile")
 
-    found, missing = neuroshard("explain", plan), neuroshard("explain", tmp_path / "elsewhere.json")
+    found, missing = neuroshard("explain", plan), neuroshard("explain", elsewhere)
 
     assert (planned.code, found.code, found.err) == (0, 0, "")
     assert missing.code == ExitCode.UNUSABLE_BUNDLE
     assert "hint: give their folder with --bundle" in missing.err
+    assert neuroshard("explain", kept).out == found.out
+    assert neuroshard("explain", elsewhere, "--bundle", folder / "profile").out == found.out

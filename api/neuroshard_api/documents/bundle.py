@@ -15,6 +15,8 @@ Source = Annotated[str, Field(pattern=r"^(measured|cpu|simulated):.+$", max_leng
 """Where numbers come from: ``measured:<device>``, ``cpu:<model>`` or ``simulated:<device>``."""
 
 
+BUNDLE_FOLDER = "bundle"
+"""In the profiler's output: the bundle directory."""
 NetworkName = Literal["compute", "forward_communication", "backward_communication"]
 _UNSCALED = (1.0, 1.0)
 

@@ -11,8 +11,6 @@ from neuroshard_api.job.profile_time import profile_seconds
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.pod.place import NODES_BEFORE_VARIABLE
 
-BUNDLE_FOLDER = "bundle"
-"""In the profiler's output: the bundle directory."""
 RECORDS_FOLDER = "records"
 """In the profiler's output: its measurements, one ``*.jsonl`` file per kind."""
 HARDWARE_FILE = "hardware.json"

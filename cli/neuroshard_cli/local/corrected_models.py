@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER
 from neuroshard_api.documents.document import DocumentError
-from neuroshard_api.job.stage_commands import BUNDLE_FOLDER
 from neuroshard_api.job.status import CorrectionStatus
 from neuroshard_api.job.step_cost import is_busy
 from neuroshard_api.process.exit_codes import ExitCode

@@ -4,12 +4,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER
 from neuroshard_api.documents.document import DocumentError, decoded, parse_data, read_data
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import GivenPlan, any_plan
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.topology import Topology
-from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+from neuroshard_api.job.stage_commands import HARDWARE_FILE
 from neuroshard_api.job.variants import with_variants
 from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import bundled_bundle, bundled_root, load_bundle

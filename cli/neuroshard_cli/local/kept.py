@@ -7,9 +7,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.stage_commands import (
-    BUNDLE_FOLDER,
     DRIFT_REPORT_FILE,
     HARDWARE_FILE,
     INPUT_STATISTICS_FILE,

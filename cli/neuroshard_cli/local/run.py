@@ -19,13 +19,14 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.job.plan_request import counts_dense
 from neuroshard_api.job.preparation import PlanReference, ProfilerPolicy
 from neuroshard_api.job.profile_time import profile_seconds
 from neuroshard_api.job.replanning import ReplanningMode
-from neuroshard_api.job.stage_commands import BUNDLE_FOLDER, HARDWARE_FILE
+from neuroshard_api.job.stage_commands import HARDWARE_FILE
 from neuroshard_api.job.status import HardwareStatus, Stage, Status
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
 from neuroshard_api.job.variants import with_variants

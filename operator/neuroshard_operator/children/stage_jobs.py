@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from neuroshard_api.documents.bundle import BUNDLE_FOLDER
 from neuroshard_api.job.plan_request import counts_dense
 from neuroshard_api.job.resource import quantity
 from neuroshard_api.job.stage_commands import (
-    BUNDLE_FOLDER,
     DENSE_FILE,
     HARDWARE_FILE,
     correction_command,
