@@ -89,7 +89,8 @@ def run_page_of_many_ranks() -> str:
         for hours, name in enumerate(("count-repeats", "profile", "plan", "train"), start=1)
     ]
     steps = step_report(ranks=tuple(rank_times(rank) for rank in range(8)), samples_per_second=12_345_678.0)
-    return render_run(plan, steps=steps, progress=progress, stages=stages, refresh_s=10)
+    failure = f"rank 1 failed: no space is left (log: /{'a_folder_of_a_long_name_' * 4}/train.log)"
+    return render_run(plan, steps=steps, progress=progress, stages=stages, failure=failure, refresh_s=10)
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium")
