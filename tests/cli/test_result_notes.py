@@ -79,6 +79,7 @@ def test_a_machine_that_was_slower_has_a_prediction_of_its_own() -> None:
     table = printed(result)
     total = next(line for line in table.splitlines() if line.startswith("total"))
 
+    assert "embedding part of a step, 1 device, in ms" in table
     assert ["as slow" in table, "1.700" in total, "total is +18 % from it" in table] == [True, True, True]
     assert "waited for one for 0.600 ms of its lookups and updates" in table
     assert "-9 % of 0.550 ms as slow" in table

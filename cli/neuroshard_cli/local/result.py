@@ -194,7 +194,8 @@ def result_table(result: RunResult) -> "RenderableType":
             pair = {"predicted": each.predicted, "measured": each.measured}
             times = [f"{getattr(pair[column], f'{way}_ms'):.3f}" if column in pair else "" for column in columns]
             rows.append((f"  {name}, {way}", *times))
-    title = f"{result.job}: embedding part of a step, slowest of {result.num_devices} devices, in ms"
+    of_devices = "1 device" if result.num_devices == 1 else f"slowest of {result.num_devices} devices"
+    title = f"{result.job}: embedding part of a step, {of_devices}, in ms"
     return Group(title, TextTable(columns=("", *columns), rows=tuple(rows)), *_sources(result), *_notes(result))
 
 

@@ -100,4 +100,5 @@ def summary(plan: "GivenPlan") -> str:
     served = (
         "" if plan.servers is None else f", {len(plan.servers.tables)} on {plan.num_server_processes} server processes"
     )
-    return f"{len(plan.tables)} tables on {plan.num_devices} devices{served} by {plan.algorithm}, {price}"
+    on_devices = "1 device" if plan.num_devices == 1 else f"{plan.num_devices} devices"
+    return f"{len(plan.tables)} tables on {on_devices}{served} by {plan.algorithm}, {price}"
