@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from neuroshard_api.documents.drift_report import DriftReport
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import DeviceCost, Plan
-from neuroshard_api.documents.progress import GuardRecord, TrainingProgress
+from neuroshard_api.documents.progress import DIVERGED, GuardRecord, TrainingProgress, by_variant, of_model
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_api.job.late_ranks import late_ranks_note
 from neuroshard_api.job.machine_speed import machine_speed, on_machine
@@ -169,6 +169,9 @@ def render_run(
             guards=[] if progress is None else _guards(progress),
             style=page_style(),
             metric_names=NAMES,
+            metrics={} if progress is None else of_model(progress.metrics),
+            variants={} if progress is None else by_variant(progress.numbers),
+            diverged=DIVERGED,
             unmeasured=UNMEASURED,
             parts=names,
             others=[] if steps is None else _other_rows(predicted, steps, trial, is_compared=is_compared),

@@ -105,6 +105,19 @@ def test_the_page_of_a_run_under_way_loads_itself_again() -> None:
     assert ended == render_run(plan, steps=steps, progress=found, stages=STAGES[:3])
 
 
+def test_variants_have_a_line_each() -> None:
+    """The best one first; the cards have the metrics of the best one alone."""
+    metrics = {"auc": 0.8, "a/auc": 0.7, "a/loss": 0.6, "b/auc": 0.8, "b/loss": 0.5}
+    page = render_run(
+        plan_of(num_devices=2), steps=None, progress=TrainingProgress(step=20, metrics=metrics, diverged={"c": 12})
+    )
+    cards, _, rest = page.partition("</section>")
+
+    assert cards.count('<p class="note">last</p>') == 1
+    lines = ["b: AUC 0.8000, training loss 0.5000", "a: AUC 0.7000, training loss 0.6000", "c: diverged at step 12"]
+    assert re.findall("<li>(.*)</li>", rest) == lines
+
+
 def test_a_run_that_failed_says_why_in_its_first_screen() -> None:
     """Before anything that was measured."""
     page = render_run(plan_of(num_devices=2), steps=None, progress=None, failure="rank 1 was killed by <SIGKILL>")
