@@ -37,13 +37,13 @@ def test_what_a_trial_says_nothing_of_is_not_tried(spec: dict[str, Any], *, expe
 @pytest.mark.parametrize(("step_ms", "steps"), [(None, 40), (1.0, 110), (125.0, 80), (5000.0, 40)])
 def test_a_trial_takes_some_seconds_of_steps(step_ms: float | None, steps: int) -> None:
     """No more than a step report has, and no fewer than a median needs."""
-    assert trial_steps(builders.job(**LONG).spec, step_ms) == steps
+    assert trial_steps(builders.job(data=LONG["data"]).spec, step_ms) == steps
 
 
 @pytest.mark.parametrize(("most", "steps"), [(80, 40), (93, 46), (400, 110)])
 def test_a_trial_takes_at_most_half_of_the_training(most: int, steps: int) -> None:
     """A training whose steps are fast is not taken twice."""
-    spec = builders.job(**LONG, training={"maxSteps": most}).spec
+    spec = builders.job(data=LONG["data"], training={"maxSteps": most}).spec
 
     assert wants_trial(spec)
     assert trial_steps(spec, 1.0) == steps
