@@ -130,7 +130,8 @@ def test_tables_of_one_and_a_half_times_the_trainers_memory_train_with_a_server_
     """Without one the job is infeasible and says so; with one each pod stays within its control group's limit."""
     kubectl = namespace.kubectl
     tables = [*jobs.TABLES, {"name": "history", "numEmbeddings": 15_000_000, "embeddingDim": 32}]  # 1.8 GiB
-    fits = {"embeddingServers": {**SERVERS, "tables": ["history"]}}
+    memory = {"limits": {"memory": "6Gi"}, "requests": {"cpu": "100m"}}  # the process, table, and a copy
+    fits = {"embeddingServers": {"resources": memory, "tables": ["history"]}}
     common: dict[str, Any] = {
         "model": {"embeddingTables": tables, "batchSizePerDevice": 256, "embeddingOptimizer": "SGD"},
         "profiler": {"budgetSeconds": 5},
