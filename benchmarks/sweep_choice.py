@@ -8,8 +8,9 @@ every choice of sizes, of single variants and of sets that train together.
 
 import math
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 from pathlib import Path
 
 from neuroshard_api.documents.request import PlanRequest
@@ -20,18 +21,18 @@ from neuroshard_dlrm.device_counts import planned_counts
 from neuroshard_dlrm.devices import build_topology
 from neuroshard_dlrm.options import RequestOptions
 from neuroshard_dlrm.sweeps import chosen_division, part_requests
-from neuroshard_dlrm.variant_sets import SweepJob, sets_in, single_jobs
+from neuroshard_dlrm.variant_sets import SweepJob, sets_in, sets_of
 from neuroshard_dlrm.variants import expanded
 from neuroshard_planner.errors import InfeasibleError
 from neuroshard_planner.workload_store import read_workload
 from neuroshard_report.explain.device_counts import DeviceCount
-from neuroshard_report.explain.divisions import PartTimes, Room, in_turns
+from neuroshard_report.explain.divisions import Room, in_turns
 
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 
 WORKLOADS = ("criteo-kaggle", "mlperf-dlrm-v1", "mlperf-dlrm-dcnv2", "nvidia-synthetic-tiny", "nvidia-synthetic-small")
 DEVICES = (1, 4, 8, 16)
-VARIANTS = (2, 4, 8)
+VARIANTS = (2, 4, 6, 8, 9)
 SAMPLES_PER_DEVICE = 8192
 """On all devices; on a part more."""
 
@@ -47,7 +48,7 @@ def main() -> None:
         f"Equal variants, {SAMPLES_PER_DEVICE:,} samples per device where a variant has all of them; steps of the",
         "embedding part and the host, without a dense part, simulated H100. Gain: over one variant after the other on",
         "all devices. The last column is the time of the chosen division over the least of all: of every choice of",
-        "sizes for single variants, and for sets of 2, 4, and 8 that train together in one trainer.",
+        "sizes for 1, 2, 3, .. jobs that train as many variants each together as nearly equal numbers allow.",
         "",
         "| tables | devices | variants | together | chosen: devices of each job | ms for a step | gain | over best |",
         "|---|---|---|---|---|---|---|---|",
@@ -63,8 +64,9 @@ def choice_rows(workload: str) -> Iterator[str]:
         room = Room(num_nodes=topology.num_nodes, devices_per_node=topology.devices_per_node)
         prices = Prices(workload, topology, room)
         for count in VARIANTS:
-            variants = expanded(job_of(workload, devices), {"spec.training.seed": list(range(count))})
-            sets, _ = sets_in(job_of(workload, devices), variants, room)
+            file = job_of(workload, devices)
+            variants = expanded(file, {"spec.training.seed": list(range(count))})
+            sets, _ = sets_in(file, variants, room)
             try:
                 choice = chosen_division(
                     variants, sets, room, device_type="h100-80gb", asked=prices.asked, planned=prices.planned
@@ -72,7 +74,8 @@ def choice_rows(workload: str) -> Iterator[str]:
             except InfeasibleError:
                 yield f"| {workload} | {devices} | {count} | | no room | | | |"
                 continue
-            best = min(total for jobs in (single_jobs(variants), *sets) for total in prices.totals(jobs))
+            every = (sets_of(file, variants, num_jobs) for num_jobs in range(1, count + 1))
+            best = min(total for jobs in every for total in prices.totals(jobs))
             division = choice.chosen.division
             assert division is not None, "it is possible"
             gain = choice.gain(choice.chosen)
@@ -106,14 +109,28 @@ class Prices:
         return {place: self._made[key] for place, key in enumerate(keys)}
 
     def totals(self, jobs: Sequence[SweepJob]) -> Iterator[float]:
-        """Yield the milliseconds of every choice of sizes of some equal jobs, infinity where one has no plan."""
-        asked = [self.asked(jobs[0], size) for size in self._room.sizes]
-        possible = [request for request in asked if isinstance(request, PlanRequest)]
-        counts = iter(self.planned(possible).values())
-        times = [next(counts).step_ms if isinstance(request, PlanRequest) else None for request in asked]
+        """Yield the milliseconds of every choice of the jobs' sizes, infinity where one has no plan.
+
+        Jobs of as many variants are equal.
+        """
+        numbers = Counter(len(job.variants) for job in jobs)
+        choices = []
+        for number, count in numbers.items():
+            times = self._times(next(job for job in jobs if len(job.variants) == number))
+            fitting = [(size, time_ms) for size, time_ms in times.items() if time_ms is not None]
+            choices.append(combinations_with_replacement(fitting, count))
         yield math.inf
-        for sizes in all_sizes(times, self._room, len(jobs)):
-            yield total_of(sizes, times, self._room)
+        for chosen in product(*choices):
+            sizes, taken_ms = zip(*(part for parts in chosen for part in parts), strict=True)
+            yield in_turns(sizes, taken_ms, self._room).total
+
+    def _times(self, job: SweepJob) -> dict[int, float | None]:
+        """Return the milliseconds of a job's step, by the devices of its part. None: it has no plan there."""
+        asked = {size: self.asked(job, size) for size in self._room.sizes}
+        possible = {size: request for size, request in asked.items() if isinstance(request, PlanRequest)}
+        counts = self.planned(list(possible.values()))
+        found = {size: counts[place].step_ms for place, size in enumerate(possible)}
+        return {size: found.get(size) for size in asked}
 
 
 def job_of(workload: str, devices: int) -> JobFile:
@@ -139,18 +156,6 @@ def job_of(workload: str, devices: int) -> JobFile:
         },
     }
     return JobFile(path=Path("job.yaml"), job=DLRMTrainingJob.from_data(document), document=document)
-
-
-def all_sizes(times: PartTimes, room: Room, count: int) -> Iterator[tuple[int, ...]]:
-    """Yield every choice of sizes of equal variants."""
-    fitting = [size for size, time_ms in zip(room.sizes, times, strict=True) if time_ms is not None]
-    return combinations_with_replacement(fitting, count)
-
-
-def total_of(sizes: Sequence[int], times: PartTimes, room: Room) -> float:
-    """Return the time until all variants have trained a step."""
-    taken = [times[room.sizes.index(size)] or 0.0 for size in sizes]
-    return in_turns(sizes, taken, room).total
 
 
 if __name__ == "__main__":

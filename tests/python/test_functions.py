@@ -285,7 +285,7 @@ def test_torchrecs_planner_is_limited_in_the_main_thread_alone() -> None:
         (
             lambda: ns.explain(ns.plan(ROWS, **GREEDY), bundle="a100-80gb"),
             ns.ExpectedError,
-            "bundle of the plan with bu",
+            "bundle of the plan with bundle",
         ),
         (lambda: ns.plan(ROWS, **UNKNOWN), TypeError, "unexpected keyword argument 'device_type'"),
         (lambda: ns.compare(ROWS, algorithms=["best"], **DEVICES), ns.InputError, "^algorithms: there is no 'best'"),
