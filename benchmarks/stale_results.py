@@ -78,6 +78,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
         "trainer/neuroshard_trainer/model/variant_model.py",
         *_LOOP,
     ),
+    "rpc-server": ("trainer/neuroshard_trainer/servers/model.py",),
     "server-choice": ("planner/neuroshard_planner/servers.py", "planner/neuroshard_planner/server_cost.py", *_SEARCH),
     "server-times": (
         "planner/neuroshard_planner/server_cost.py",
