@@ -66,7 +66,7 @@ def choice_rows(workload: str) -> Iterator[str]:
         for count in VARIANTS:
             file = job_of(workload, devices)
             variants = expanded(file, {"spec.training.seed": list(range(count))})
-            sets, _ = sets_in(file, variants, room)
+            sets, _ = sets_in(file, variants)
             try:
                 choice = chosen_division(
                     variants, sets, room, device_type="h100-80gb", asked=prices.asked, planned=prices.planned

@@ -239,6 +239,7 @@ def chosen_division(
     ways = _ways(singles, prices, room)
     best = _best(ways)
     priced_jobs = [(singles, prices)]
+    of_largest: dict[int, list[Way]] = {}
     for jobs in () if _is_one_turn(best) else sets:
         at_most_ms = _total(best) * (1 - _LEAST_GAIN)
         sizes = [size for size in room.sizes if _least_ms(jobs, prices, size, room) < at_most_ms]
@@ -248,7 +249,8 @@ def chosen_division(
         priced = iter(_priced([{size: asked(job, size) for size in sizes} for job in together], room, planned))
         of_sets = [next(priced) if len(job.variants) > 1 else prices[job.variants[0]] for job in jobs]
         priced_jobs.append((jobs, of_sets))
-        ways.append(_best(_ways(jobs, of_sets, room)))
+        of_largest.setdefault(max(len(job.variants) for job in jobs), []).append(_best(_ways(jobs, of_sets, room)))
+    ways += map(_best, of_largest.values())
     single_ms = _total(best)
     faster = [way for way in ways if len(way.jobs) < len(variants) and _total(way) < single_ms * (1 - _LEAST_GAIN)]
     chosen = _best(faster or [best])

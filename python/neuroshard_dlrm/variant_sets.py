@@ -16,7 +16,6 @@ from neuroshard_api.job.settings import with_settings
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.failures import CommandError
 from neuroshard_api.process.hints import without_hint
-from neuroshard_report.explain.divisions import Room
 
 from neuroshard_dlrm.variants import WIDTHS, Variant, with_metadata
 
@@ -59,33 +58,10 @@ def single_jobs(variants: Sequence[Variant]) -> tuple[SweepJob, ...]:
     return tuple(SweepJob(file=each.file, priced=each.file, variants=(number,)) for number, each in enumerate(variants))
 
 
-def job_counts(count: int, room: Room) -> tuple[int, ...]:
-    """Return numbers of jobs to try, ascending: with each, all train in 1, 2, 4, .. turns on parts of one size.
-
-    Of several whose largest set is as large, the most jobs.
-
-    Args:
-        count: variants in all, two at least.
-        room: the devices.
-    """
-    turns = [1 << power for power in range((count - 1).bit_length())]
-    found = sorted({room.num_devices // size * turn for size in room.sizes for turn in turns})
-    by_largest = {math.ceil(count / jobs): jobs for jobs in found if jobs < count}
-    return tuple(sorted(by_largest.values()))
-
-
-def sets_in(
-    file: JobFile, variants: Sequence[Variant], room: Room
-) -> tuple[tuple[tuple[SweepJob, ...], ...], str | None]:
-    """Return all variants in sets, for each number of jobs that is worth a try, and why there are none, or None.
-
-    Args:
-        file: the job.
-        variants: of it.
-        room: the devices.
-    """
+def sets_in(file: JobFile, variants: Sequence[Variant]) -> tuple[tuple[tuple[SweepJob, ...], ...], str | None]:
+    """Return all variants in sets, for each number of jobs below theirs, and why there are none, or None."""
     found: list[tuple[SweepJob, ...]] = []
-    for num_jobs in reversed(job_counts(len(variants), room)):
+    for num_jobs in range(len(variants) - 1, 0, -1):
         try:
             jobs = sets_of(file, variants, num_jobs)
         except (CommandError, DocumentError) as error:

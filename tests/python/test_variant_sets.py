@@ -11,9 +11,8 @@ from neuroshard_api.job.job_file import JobFile
 from neuroshard_api.job.training_job import SWEEP_LABEL, VARIANT_ANNOTATION, DLRMTrainingJob
 from neuroshard_api.job.variants import expanded as expanded_variants
 from neuroshard_api.job.variants import inline_tables
-from neuroshard_dlrm.variant_sets import job_counts, sets_in, sets_of, single_jobs
+from neuroshard_dlrm.variant_sets import sets_in, sets_of, single_jobs
 from neuroshard_dlrm.variants import expanded
-from neuroshard_report.explain.divisions import Room
 from support.builders import job_data
 
 CROSS = {"numLayers": 2, "lowRankDim": 8}
@@ -89,26 +88,19 @@ def test_equal_sets_are_priced_as_one() -> None:
     assert tables_of(first.priced) == tables_of(second.priced)
 
 
-@pytest.mark.parametrize(
-    ("count", "room", "jobs"),
-    [
-        (8, Room(num_nodes=1, devices_per_node=8), (1, 2, 4)),
-        (8, Room(num_nodes=1, devices_per_node=1), (1, 2, 4)),
-        (9, Room(num_nodes=1, devices_per_node=8), (1, 2, 4, 8)),
-        (8, Room(num_nodes=1, devices_per_node=6), (1, 2, 3, 6)),
-        (2, Room(num_nodes=2, devices_per_node=8), (1,)),
-    ],
-)
-def test_sets_use_all_parts(count: int, room: Room, jobs: tuple[int, ...]) -> None:
-    """In one turn, in two, four, and so on; nine variants on eight devices are a pair and seven alone."""
+@pytest.mark.parametrize("count", [2, 6, 9])
+def test_every_number_of_jobs_is_tried(count: int) -> None:
+    """With sets of nearly equal sizes: nine variants on eight devices may be a pair and seven alone."""
     file = job_file()
     variants = expanded(file, {"spec.training.seed": list(range(count))})
 
-    assert job_counts(count, room) == jobs
-    for num_jobs in jobs:
-        sizes = [len(job.variants) for job in sets_of(file, variants, num_jobs)]
-        assert (len(sizes), sum(sizes)) == (num_jobs, count)
-        assert max(sizes) == math.ceil(count / num_jobs)
+    found, _ = sets_in(file, variants)
+
+    assert [len(jobs) for jobs in found] == list(range(count - 1, 0, -1))
+    for jobs in found:
+        sizes = [len(job.variants) for job in jobs]
+        assert sum(sizes) == count
+        assert max(sizes) == math.ceil(count / len(jobs))
         assert min(sizes) > 0
 
 
@@ -117,7 +109,7 @@ def test_why_no_two_variants_train_together_is_told() -> None:
     file = job_file()
     variants = expanded(file, {"spec.training.denseOptimizer": ["Adam", "SGD"]})
 
-    found, why = sets_in(file, variants, Room(num_nodes=1, devices_per_node=1))
+    found, why = sets_in(file, variants)
 
     assert found == ()
     assert why == "no two are alike in spec.training.denseOptimizer, which all variants of a trainer share"

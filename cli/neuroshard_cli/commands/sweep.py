@@ -191,7 +191,7 @@ def _chosen(
             f"--devices: {devices} {topology.device.name} are {room.num_nodes} nodes, and --run trains on this machine"
             f"; hint: give at most {room.devices_per_node}, or apply the jobs to a cluster"
         )
-    sets, without_sets = sets_in(file, variants, room)
+    sets, without_sets = sets_in(file, variants)
     if options.dense is not None:
         sets, without_sets = (), "--dense is the count of one variant"
     asked = part_requests(options, topology, room)

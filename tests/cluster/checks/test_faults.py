@@ -80,6 +80,7 @@ def test_added_node_takes_pods_and_can_be_drained(cluster: Cluster, namespace: N
     """A node of another GPU kind joins, takes a pod that asks for it, and gives it up when drained."""
     wants: dict[str, Any] = {"nodeSelector": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}}
     namespace.kubectl.create(job("picky", pod_spec("wait", gpus=8, **wants), backoffLimit=6))
+    eventually("the Job has its pod", lambda: namespace.kubectl.list("pods", selector="app=picky"))
     namespace.kubectl("wait", "--for=condition=Ready", "pod", "--selector=app=picky", "--timeout=600s")
     (first,) = namespace.kubectl.list("pods", selector="app=picky")
     assert first["spec"]["nodeName"] == extra_node
