@@ -27,6 +27,8 @@ NEUROSHARD = str(Path(sys.executable).with_name("neuroshard"))
 EXAMPLE = Path(__file__).parents[1] / "examples" / "02-movielens.yaml"
 GLOBAL_BATCH = 2048
 PROCESSES = 2
+MOST_EPOCHS = 1000
+"""Enough for the steps of any data set."""
 RATES = ("0.001", "0.002", "0.004", "0.008")
 Way = tuple[int, int]
 """Processes of a part, and variants that train together on it."""
@@ -175,7 +177,7 @@ def trained(
     processes, size = way
     name = f"{processes}-{size}-{rates[0]}-{steps}"
     spec = base["spec"]
-    training = {"maxSteps": steps, "logEverySteps": steps}
+    training = {"maxSteps": steps, "epochs": MOST_EPOCHS, "logEverySteps": steps}
     spec = {
         **spec,
         "model": {**spec["model"], "batchSizePerDevice": GLOBAL_BATCH // processes},
