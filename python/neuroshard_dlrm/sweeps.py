@@ -240,7 +240,7 @@ def chosen_division(
     best = _best(ways)
     priced_jobs = [(singles, prices)]
     of_largest: dict[int, list[Way]] = {}
-    for jobs in () if _is_one_turn(best) else sets:
+    for jobs in () if _fills_all(best, room) else sets:
         at_most_ms = _total(best) * (1 - _LEAST_GAIN)
         sizes = [size for size in room.sizes if _least_ms(jobs, prices, size, room) < at_most_ms]
         if not sizes:
@@ -284,9 +284,14 @@ def _priced(
     return [tuple(priced(row.get(size)) for size in room.sizes) for row in requests]
 
 
-def _is_one_turn(way: Way) -> bool:
-    """Return whether all jobs train at once. Then sets on larger parts would add exchanges, and share nothing else."""
-    return way.division is not None and all(turn.begin == 0 for turn in way.division.turns)
+def _fills_all(way: Way, room: Room) -> bool:
+    """Return whether all jobs train at once, on all devices.
+
+    Then sets on larger parts would add exchanges, and share nothing else.
+    """
+    turns = () if way.division is None else way.division.turns
+    at_once = sum(len(turn.devices) for turn in turns if turn.begin == 0)
+    return at_once == room.num_devices and all(turn.begin == 0 for turn in turns)
 
 
 def _least_ms(jobs: Sequence[SweepJob], singles: Sequence[Sequence[PricedPart]], size: int, room: Room) -> float:
