@@ -256,21 +256,36 @@ def decide(
         return decided(ReplanVerdict.NO_BETTER_PLAN, why)
     percent = 100 * gain_ms / restart.step_ms
     gained = f"{why}: expected gain {gain_ms:.3g} ms of a step of {restart.step_ms:.3g} ms ({percent:.1f} %)"
-    if percent < MIN_GAIN_PERCENT:
-        return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{gained}, below {MIN_GAIN_PERCENT:.0f} %")
-    if price_ms is not None:
-        total_ms = gain_ms * restart.remaining_steps
-        gained = (
-            f"{gained}, {total_ms / MS_PER_S:,.0f} s in {restart.remaining_steps:,} steps; "
-            f"a restart costs {price_ms / MS_PER_S:,.0f} s"
-        )
-        if total_ms < PRICE_FACTOR * price_ms:
-            return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{gained}, and must gain twice that")
+    gained, is_worth = weighed(gain_ms, gained, restart)
+    if not is_worth:
+        return decided(ReplanVerdict.GAIN_TOO_SMALL, gained)
     obstacle = restart.obstacle(policy)
     if obstacle is not None:
         verdict, message = obstacle
         return decided(verdict, f"{gained}; {message}")
     return decided(ReplanVerdict.BETTER_PLAN_FOUND, gained, acts=policy.mode is ReplanningMode.AUTO)
+
+
+def weighed(gain_ms: float, why: str, restart: Restart) -> tuple[str, bool]:
+    """Return a sentence on a gain next to the price of a restart, and whether the restart is worth it.
+
+    Args:
+        gain_ms: of a step, above 0.
+        why: the sentence so far.
+        restart: price, and steps that remain.
+    """
+    if 100 * gain_ms / restart.step_ms < MIN_GAIN_PERCENT:
+        return f"{why}, below {MIN_GAIN_PERCENT:.0f} %", False
+    price_ms = restart.price_ms
+    if price_ms is None:
+        return why, True
+    total_ms = gain_ms * restart.remaining_steps
+    why = (
+        f"{why}, {total_ms / MS_PER_S:,.0f} s in {restart.remaining_steps:,} steps; "
+        f"a restart costs {price_ms / MS_PER_S:,.0f} s"
+    )
+    is_worth = total_ms >= PRICE_FACTOR * price_ms
+    return why if is_worth else f"{why}, and must gain twice that", is_worth
 
 
 def _in_force(candidate: PricedCandidate) -> ReplanDecision | None:

@@ -14,13 +14,11 @@ from typing import Final
 from neuroshard_api.job.replanning import Replanning, ReplanningMode
 from neuroshard_api.replanning.decision import (
     COOLDOWN_S,
-    MIN_GAIN_PERCENT,
-    MS_PER_S,
-    PRICE_FACTOR,
     USUAL_SHARE,
     ReplanDecision,
     ReplanVerdict,
     Restart,
+    weighed,
 )
 
 _MAX_DOUBLINGS: Final = 6
@@ -85,16 +83,9 @@ def decide_growth(size: LargerSize, restart: Restart) -> ReplanDecision:
 
     if gain_ms <= 0:
         return decided(ReplanVerdict.NO_BETTER_PLAN, why)
-    if percent < MIN_GAIN_PERCENT:
-        return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{why}, below {MIN_GAIN_PERCENT:.0f} %")
-    if price_ms is not None:
-        total_ms = gain_ms * restart.remaining_steps
-        why = (
-            f"{why}, {total_ms / MS_PER_S:,.0f} s in {restart.remaining_steps:,} steps; "
-            f"a restart costs {price_ms / MS_PER_S:,.0f} s"
-        )
-        if total_ms < PRICE_FACTOR * price_ms:
-            return decided(ReplanVerdict.GAIN_TOO_SMALL, f"{why}, and must gain twice that")
+    why, is_worth = weighed(gain_ms, why, restart)
+    if not is_worth:
+        return decided(ReplanVerdict.GAIN_TOO_SMALL, why)
     obstacle = growth_obstacle(restart)
     if obstacle is not None:
         return decided(obstacle[0], f"{why}; {obstacle[1]}")
