@@ -230,7 +230,8 @@ def chosen_division(
         InfeasibleError: a variant has no plan on any part.
     """
     singles = single_jobs(variants)
-    prices = _priced([{size: asked(job, size) for size in room.sizes} for job in singles], room, planned)
+    counts: dict[str, DeviceCount] = {}
+    prices = _priced([{size: asked(job, size) for size in room.sizes} for job in singles], room, planned, counts)
     for variant, row in zip(variants, prices, strict=True):
         if all(part.count is None for part in row):
             raise CommandError(f"variant {variant.text}: {row[-1].problem}")
@@ -246,7 +247,8 @@ def chosen_division(
         if not sizes:
             continue
         together = [job for job in jobs if len(job.variants) > 1]
-        priced = iter(_priced([{size: asked(job, size) for size in sizes} for job in together], room, planned))
+        requests = [{size: asked(job, size) for size in sizes} for job in together]
+        priced = iter(_priced(requests, room, planned, counts))
         of_sets = [next(priced) if len(job.variants) > 1 else prices[job.variants[0]] for job in jobs]
         priced_jobs.append((jobs, of_sets))
         of_largest.setdefault(max(len(job.variants) for job in jobs), []).append(_best(_ways(jobs, of_sets, room)))
@@ -266,22 +268,31 @@ def chosen_division(
 
 
 def _priced(
-    requests: Sequence[Mapping[int, PlanRequest | str]], room: Room, planned: Planned
+    requests: Sequence[Mapping[int, PlanRequest | str]], room: Room, planned: Planned, counts: dict[str, DeviceCount]
 ) -> list[tuple[PricedPart, ...]]:
-    """Return the price of each job on each part, those that were not asked for without a plan and without a problem."""
-    distinct: list[PlanRequest] = []
-    for each in (request for row in requests for request in row.values()):
-        if isinstance(each, PlanRequest) and each not in distinct:
-            distinct.append(each)
-    counts = planned(distinct)
+    """Return the price of each job on each part, those that were not asked for without a plan and without a problem.
 
-    def priced(request: PlanRequest | str | None) -> PricedPart:
-        if not isinstance(request, PlanRequest):
-            return PricedPart(count=None, problem=request)
-        count = counts[distinct.index(request)]
+    Args:
+        requests: by job, then by the size of the part.
+        room: the devices.
+        planned: plans requests.
+        counts: results so far, by the request as JSON; each request is planned once, and is added.
+    """
+    keyed = [
+        {size: (each.to_json(), each) if isinstance(each, PlanRequest) else each for size, each in row.items()}
+        for row in requests
+    ]
+    new = dict(each for row in keyed for each in row.values() if isinstance(each, tuple) and each[0] not in counts)
+    found = planned(list(new.values()))
+    counts |= {key: found[place] for place, key in enumerate(new)}
+
+    def priced(each: tuple[str, PlanRequest] | str | None) -> PricedPart:
+        if not isinstance(each, tuple):
+            return PricedPart(count=None, problem=each)
+        count = counts[each[0]]
         return PricedPart(count=count, problem=count.problem)
 
-    return [tuple(priced(row.get(size)) for size in room.sizes) for row in requests]
+    return [tuple(priced(row.get(size)) for size in room.sizes) for row in keyed]
 
 
 def _fills_all(way: Way, room: Room) -> bool:
