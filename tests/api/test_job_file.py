@@ -93,7 +93,7 @@ def test_a_status_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_job_needs_no_suffix(tmp_path: Path) -> None:
-    """Its keys tell what it is."""
+    """By its keys."""
     assert is_job_file(written(tmp_path / "job", builders.job_data()))
 
 

@@ -78,12 +78,14 @@ def _variants(job: "DLRMTrainingJob") -> "Iterator[VariantResult]":
     has_failed = status is not None and status.stage is Stage.FAILED
     texts = job.metadata.annotations.get(VARIANT_ANNOTATION, "").splitlines()
     names: list[str | None] = [each.name for each in job.spec.variants or ()]
+    of_variants = by_variant(metrics)
+    of_job = "no status" if status is None or status.stage is None else status.stage.value
+    failure = status.message if status is not None and has_failed else None
     for place, name in enumerate(names or [None]):
-        own = of_model(metrics) if name is None else by_variant(metrics).get(name, {})
-        stage = "no status" if status is None or status.stage is None else status.stage.value
-        problem = status.message if status is not None and has_failed else None
-        diverged = _number(own.get(DIVERGED))
-        if diverged is not None and not has_failed:
+        own = of_model(metrics) if name is None else of_variants.get(name, {})
+        diverged = None if has_failed else _number(own.get(DIVERGED))
+        stage, problem = of_job, failure
+        if diverged is not None:
             stage, problem = "Diverged", diverged_text(round(diverged))
         yield VariantResult(
             job=job.metadata.name,

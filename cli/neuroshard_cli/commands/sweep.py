@@ -98,13 +98,14 @@ def sweep(  # noqa: PLR0917 - typer passes by name
             except KeyboardInterrupt:
                 say(f"interrupted; run the same command again to resume: {folder.path}")
                 raise
+    view = results.view()
     if json:
-        print_document(json_format.dumps(results.view().described(), indent=1) + "\n")
+        print_document(json_format.dumps(view.described(), indent=1) + "\n")
     elif run:
         print_text("")
-        print_text(render_results(results.view().results))
+        print_text(render_results(view.results))
     _say_what_is_next(folder, choice, is_run=run, quiet=json)
-    failed = {each.name: each.state for each in results.view().results if each.state in {"failed", "diverged"}}
+    failed = {each.name: each.state for each in view.results if each.state in {"failed", "diverged"}}
     if run and failed:
         again = "the same command tries again those whose job failed"
         raise CommandError(

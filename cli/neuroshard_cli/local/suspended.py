@@ -26,13 +26,13 @@ def resumed_job(path: Path, *, wait: Callable[[float], None] = time.sleep) -> Jo
     found = read_job_file(path)
     if found.job.spec.suspend:
         say(f"suspended: spec.suspend is true; the run begins once {path} says false")
-    told = ""
+    last = ""
     while found.job.spec.suspend:
         wait(LOOK_EVERY_S)
         try:
             found = read_job_file(path)
         except DocumentError as error:
-            if str(error) != told:
+            if str(error) != last:
                 say(f"suspended: {error}")
-            told = str(error)
+            last = str(error)
     return found
