@@ -394,9 +394,27 @@ def lines_of(found: Sequence[Trained]) -> list[str]:
 
 def main() -> None:
     """Train, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    command_line("narrow-types", str(__doc__), rank=rank, lines_of=lines_of)
+
+
+def command_line(
+    topic: str,
+    about: str,
+    *,
+    rank: Callable[[Path, Path, int], None],
+    lines_of: Callable[[Sequence[Trained]], list[str]],
+) -> None:
+    """Train the pairs of a script of this folder on two processes, and write its result; or be one of the processes.
+
+    Args:
+        topic: of the result; the script has its name.
+        about: the script's docstring.
+        rank: trains as a process, with the data, the file of records, and the number of seeds.
+        lines_of: the result of all trainings.
+    """
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder dataset_example of the package recbole")
-    parser.add_argument("--seeds", type=int, default=5, help="pairs of each type and data")
+    parser.add_argument("--seeds", type=int, default=5, help="pairs of each kind and data")
     parser.add_argument("--records", type=Path, help="file of the trainings; default: a temporary one")
     parser.add_argument("--rank-out", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -407,11 +425,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         out = options.records or Path(scratch) / "trained.jsonl"
         launcher = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node"]
-        command = [*launcher, str(WORLD_SIZE), "-m", "benchmarks.narrow_types", str(options.data)]
+        command = [*launcher, str(WORLD_SIZE), "-m", f"benchmarks.{topic.replace('-', '_')}", str(options.data)]
         command += ["--seeds", str(options.seeds), "--rank-out", str(out)]
         subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - ours
         found = read_records(out)
-    print(write_result("narrow-types", lines_of(found), packages=("torch", "torchrec", "fbgemm-gpu-cpu")))
+    print(write_result(topic, lines_of(found), packages=("torch", "torchrec", "fbgemm-gpu-cpu")))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,7 @@ TOP8), and with the largest of the dense part's gradients (Threshold at several 
 hands to the process group. Trainings that are in FILE already are not repeated.
 """
 
-import argparse
 import json
-import os
-import subprocess
-import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -26,8 +21,7 @@ from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel
 from neuroshard_trainer.ranks.process import Launched, start_process
 
-from benchmarks.narrow_types import EXACT, WORLD_SIZE, Exchange, Trained, job_of, plan_of, read_records, trained
-from benchmarks.results_file import write_result
+from benchmarks.narrow_types import EXACT, Exchange, Trained, command_line, job_of, plan_of, read_records, trained
 
 EXACT_ADAM, EXACT_SGD = "FP32", "FP32, SGD"
 SGD_RATE = "0.2"
@@ -196,24 +190,7 @@ def dense_bytes() -> int:
 
 def main() -> None:
     """Train, and write the result."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", type=Path, help="folder dataset_example of the package recbole")
-    parser.add_argument("--seeds", type=int, default=5, help="pairs of each kind and data")
-    parser.add_argument("--records", type=Path, help="file of the trainings; default: a temporary one")
-    parser.add_argument("--rank-out", type=Path, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.rank_out is not None:
-        rank(options.data, options.rank_out, options.seeds)
-        sys.stdout.flush()
-        os._exit(0)  # as the trainer ends
-    with tempfile.TemporaryDirectory() as scratch:
-        out = options.records or Path(scratch) / "trained.jsonl"
-        launcher = [sys.executable, "-m", "neuroshard_trainer.launch", "--standalone", "--nproc-per-node"]
-        command = [*launcher, str(WORLD_SIZE), "-m", "benchmarks.sparse_exchange", str(options.data)]
-        command += ["--seeds", str(options.seeds), "--rank-out", str(out)]
-        subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})  # noqa: S603 - ours
-        found = read_records(out)
-    print(write_result("sparse-exchange", lines_of(found), packages=("torch", "torchrec", "fbgemm-gpu-cpu")))
+    command_line("sparse-exchange", str(__doc__), rank=rank, lines_of=lines_of)
 
 
 if __name__ == "__main__":
