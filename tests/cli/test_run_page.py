@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from neuroshard_cli.local.directory import RunDirectory
 from neuroshard_cli.local.run_page import LivePage
 from neuroshard_cli.local.stage_runner import StageFailedError
 from support.cli.local_life import OWN, LocalLife, local_life
@@ -49,3 +50,16 @@ def test_the_page_of_a_failed_run_says_why(life: LocalLife) -> None:
 
     assert UNDER_WAY not in page_of(life)
     assert "no space is left" in page_of(life).partition("</header>")[0]
+
+
+def test_a_fault_of_the_page_leaves_the_run_alone(life: LocalLife, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last version raises it, when nothing can be lost."""
+
+    def faulty(_directory: RunDirectory) -> str:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr("neuroshard_cli.local.run_page.run_page", faulty)
+
+    life.local._page.write()
+
+    assert UNDER_WAY in page_of(life)

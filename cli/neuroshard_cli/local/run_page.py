@@ -7,9 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.plan import GivenPlan, Plan
-from neuroshard_api.process.failures import CommandError
 from neuroshard_dlrm.plan_file import read_plan
 
 from neuroshard_cli.local.directory import RunDirectory
@@ -89,9 +87,12 @@ class LivePage:
             self.write()
 
     def write(self) -> None:
-        """Write the page as of now. What cannot be read is left for later: the training is worth more than its page."""
+        """Write the page as of now, or leave it for later: the training is worth more than its page.
+
+        The last version, made when the run has ended, raises what is wrong with it.
+        """
         begun_s = self._clock()
-        with contextlib.suppress(DocumentError, OSError, CommandError):
+        with contextlib.suppress(Exception):
             write_file(self._directory.run_report, run_page(self._directory))
         self._due_s = self._clock() + max(LIVE_SECONDS, (self._clock() - begun_s) / LIVE_SHARE)
 
