@@ -123,6 +123,7 @@ def on_both(nodes: tuple[str, str], arguments: Callable[[int], Sequence[str]], *
     for rank, name in enumerate(nodes):
         own = {
             "OMP_NUM_THREADS": "1",
+            "CUDA_VISIBLE_DEVICES": "",
             "GLOO_SOCKET_IFNAME": CABLE,
             "RANK": str(rank),
             "WORLD_SIZE": str(WORLD_SIZE),
@@ -149,9 +150,11 @@ def measure_nodes(nodes: tuple[str, str], profile: Path, *, budget: str) -> None
     profile.mkdir(parents=True)
     tables = profile / "tables.json"
     tables.write_text(TABLES.to_json())
-    options = ["--set", f"spec.model.batchSizePerDevice={BATCH_SIZE}", "--set", "spec.trainer.numNodes=2"]
-    options += ["--set", "spec.model.embeddingOptimizer=RowWiseAdagrad", "--tables", str(tables)]
-    options += ["--device", "cpu", "--procs", "1", "--budget", budget, "--meet", f"{ADDRESSES[0]}:{PROFILE_PORT}"]
+    options = [str(tables), "--budget", budget, "--meet", f"{ADDRESSES[0]}:{PROFILE_PORT}"]
+    fields = {"model.batchSizePerDevice": BATCH_SIZE, "model.embeddingOptimizer": "RowWiseAdagrad"}
+    fields |= {"trainer.numNodes": 2, "trainer.numProcPerNode": 1}
+    for path, value in fields.items():
+        options += ["--set", f"spec.{path}={value}"]
 
     def arguments(rank: int) -> list[str]:
         out = profile if rank == 0 else profile / "peer"
