@@ -8,7 +8,9 @@ takes thousands; what no such sum can say, it never learns. Outliers count littl
 Errors of compute are differences of logarithms, so that half of the times are above what is predicted. A relative error
 is 1 at most for a prediction that is too low, and has no limit for one that is too high: times that spread by a third,
 as those of a core whose physical core others share, would be predicted a tenth too low. Errors of exchanges are
-relative, since the spread of these is upwards alone: now and then a rank is late.
+relative where that predicts held-out records better, since the spread of these may be upwards alone: now and then a
+rank is late. On a link that passes little at once and much slowly, relative errors would take all large exchanges for
+late ones.
 """
 
 import math
@@ -65,6 +67,7 @@ _HUBER_LIMIT = 1.345  # of the scaled residual; 95 % efficiency for normal error
 _NORMAL_MAD = 1.4826
 _ROUNDS = 8
 _LEAST_SHARE = 0.2  # of the prediction of the round before, to which a round may fall
+_LEAST_MS = 1e-3  # of a prediction, where it is compared by its logarithm
 _LOG_RANGE = 64.0  # no feature is above 2^64
 _CLOSED = -4.0 * MAX_LOG / math.log(2.0)  # takes the logarithm of another optimizer's demand below any that counts
 
@@ -130,8 +133,10 @@ def regress_transfers(measured: Transfers, validity: dict[str, Range], *, seed: 
     terms = np.stack((np.ones_like(load), *load_terms(load)), axis=1)
     logs = _logs(features, COMMUNICATION_FEATURES, [names for _, names in _EXCHANGES])
     design = np.exp2(logs) * terms[:, [term for term, _ in _EXCHANGES]]
-    predicted = _cross_predicted(design, measured.times_ms, seed, is_even=False)
-    coefficients = _non_negative(design, measured.times_ms, is_even=False)
+    by_errors = {even: _cross_predicted(design, measured.times_ms, seed, is_even=even) for even in (False, True)}
+    is_even = min(by_errors, key=lambda even: _mean_log_error(by_errors[even], measured.times_ms))
+    predicted = by_errors[is_even]
+    coefficients = _non_negative(design, measured.times_ms, is_even=is_even)
     by_term = [
         [
             (names, value)
@@ -207,6 +212,10 @@ def _cross_predicted(design: FloatArray, times_ms: FloatArray, seed: int, *, is_
         held_out = fold == each
         predicted[held_out] = design[held_out] @ _non_negative(design[~held_out], times_ms[~held_out], is_even=is_even)
     return predicted
+
+
+def _mean_log_error(predicted: FloatArray, times_ms: FloatArray) -> float:
+    return float(np.mean(np.abs(np.log(np.maximum(predicted, _LEAST_MS) / times_ms))))
 
 
 def _linear(names: Sequence[str], around: FloatArray, bias: FloatArray) -> dict[str, Float32Array]:

@@ -97,3 +97,21 @@ def test_an_all_to_all_never_falls_when_the_fullest_device_grows() -> None:
     times = network.transfer_ms(np.array([512.0, 700.0, 1000.0, 2000.0]), collectives())
 
     assert (np.diff(times) >= 0).all()
+
+
+def test_large_all_to_alls_on_a_link_that_passes_little_at_once_are_no_outliers() -> None:
+    """A third of them is small and fast; large ones take three times as long for each byte."""
+    drawn = communication_samples(DEVICE, num_samples=60, seed=3)
+    rng = np.random.default_rng(3)
+    small = np.arange(60) % 3 == 0
+    each = drawn.collectives
+    sums = np.where(small, 16.0, 1000.0)
+    num_devices = each.num_nodes * each.devices_per_node
+    megabytes = sums * each.batch_size_per_device * each.bytes_per_element * num_devices / 1e6
+    times = np.where(small, 5.0, 15.0) * megabytes * rng.lognormal(sigma=0.05, size=60)
+    measured = Transfers(collectives=replace(each, mean_dim_sum=sums), max_dim_sum=sums, times_ms=times)
+
+    network = CommunicationNetwork.from_weights(regress_transfers(measured, {}).weights)
+    errors = np.abs(network.transfer_ms(sums, measured.collectives) / times - 1)
+
+    assert np.median(errors[~small]) < 0.4, "relative errors say 0.57"
