@@ -3,9 +3,9 @@
     python -m benchmarks.slow_link [--profile FOLDER]     # as root of a Linux with ip and tc
 
 Two network namespaces of this machine stand for two nodes; a virtual cable joins them, whose rate `tc` limits in each
-direction. `neuroshard profile --meet` measures both nodes, the planner plans on that profile under each pair of types,
-and two processes, each in a namespace of its own, on a core of its own, and with one thread, train under all plans in
-turn, over gloo. Bytes are those that the kernel counts on the cable.
+direction, with a queue of 10 ms as a switch may have. `neuroshard profile --meet` measures both nodes, the planner
+plans on that profile under each pair of types, and two processes, each in a namespace of its own, on a core of its own,
+and with one thread, train under all plans in turn, over gloo. Bytes are those that the kernel counts on the cable.
 """
 
 import argparse
@@ -105,7 +105,7 @@ def two_nodes() -> Iterator[tuple[str, str]]:
             _run("ip", "-n", name, "address", "add", f"{address}/24", "dev", CABLE)
             _run("ip", "-n", name, "link", "set", "lo", "up")
             _run("ip", "-n", name, "link", "set", CABLE, "up")
-            limit = ["rate", f"{RATE_GBIT}gbit", "burst", "256kb", "latency", "100ms"]
+            limit = ["rate", f"{RATE_GBIT}gbit", "burst", "256kb", "latency", "10ms"]
             _run("tc", "-n", name, "qdisc", "add", "dev", CABLE, "root", "tbf", *limit)
         yield names
     finally:
