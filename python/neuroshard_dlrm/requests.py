@@ -4,7 +4,6 @@ A job file is planned as the operator plans it, with its dense part where that i
 becomes a job of defaults, whose trainer is not known, so that ``--set`` has the same paths for each of them.
 """
 
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from neuroshard_api.documents.table_files import SUFFIXES, read_table_set
 from neuroshard_api.documents.tables import Optimizer, TableSet
 from neuroshard_api.job.job_file import JobFile, is_job_file, read_job_file
 from neuroshard_api.job.model import EmbeddingOptimizer
-from neuroshard_api.job.plan_request import counts_dense, dense_signature, plan_request, spec_request
+from neuroshard_api.job.plan_request import counts_dense, plan_request, spec_request
 from neuroshard_api.job.settings import Settings, with_settings
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
@@ -266,16 +265,9 @@ def _with_dense(request: PlanRequest, job: DLRMTrainingJob) -> PlanRequest:
     if find_spec("torchrec") is None:
         _say_not_counted()
         return request
-    # Jobs that differ in nothing else have one count: variants of a sweep, and devices of an estimate.
-    tables = [table.model_dump(mode="json") for table in request.tables.tables]
-    decides = [dense_signature(job), tables, request.batch_size_per_device, request.topology.device.is_cpu]
-    key = json.dumps(decides)
-    if key not in _COUNTED:
-        _COUNTED[key] = _counted(job, request.tables, on_cpu=request.topology.device.is_cpu)
-    return request.with_dense(_COUNTED[key], where="the counted dense part")
-
-
-_COUNTED: dict[str, DenseProfile] = {}
+    return request.with_dense(
+        _counted(job, request.tables, on_cpu=request.topology.device.is_cpu), where="the counted dense part"
+    )
 
 
 def _counted(job: DLRMTrainingJob, tables: TableSet, *, on_cpu: bool) -> DenseProfile:

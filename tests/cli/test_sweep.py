@@ -6,12 +6,8 @@ from typing import Any
 
 import pytest
 import yaml
-from neuroshard_api.documents.dense_profile import DenseProfile
-from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.job_file import read_job_file
-from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_dlrm import requests
-from neuroshard_trainer.dense_profile import dense_profile
+from neuroshard_trainer import dense_profile
 from support.builders import job_data
 from support.cli.searches import QUICK_WORK
 
@@ -141,20 +137,24 @@ def test_the_table_and_the_page_show_gain_and_memory(tmp_path: Path, neuroshard:
         assert text in page
 
 
-def test_equal_dense_parts_are_counted_once(tmp_path: Path, neuroshard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variants differ in their names, and rates decide no size."""
+def test_each_distinct_dense_part_is_counted_once(
+    tmp_path: Path, neuroshard: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each batch size, for variants alone and for all sets of them; rates decide no size."""
     sizes: list[int] = []
+    count = dense_profile._counted
 
-    def counted(job: DLRMTrainingJob, tables: TableSet, *, on_cpu: bool) -> DenseProfile:
-        sizes.append(job.spec.model.batch_size_per_device)
-        return dense_profile(job, tables, multi_tensor=not on_cpu)
+    def counted(*arguments: Any, batch_size: int, **named: Any) -> Any:
+        sizes.append(batch_size)
+        return count(*arguments, batch_size=batch_size, **named)
 
-    monkeypatch.setattr(requests, "_counted", counted)
-    monkeypatch.setattr(requests, "_COUNTED", {})
-    path = written(tmp_path / "shop.yaml", counts_dense=True, **ALONE)
-    neuroshard("sweep", path, *ON_TWO, *RATES, "--out", tmp_path / "sweep")
+    monkeypatch.setattr(dense_profile, "_counted", counted)
+    monkeypatch.setattr(dense_profile, "_COUNTED", {})
+    heads = ("--set", "spec.model.overArchLayerSizes=[8],[4]")
+    path = written(tmp_path / "shop.yaml", counts_dense=True)
+    neuroshard("sweep", path, *ON_TWO, *RATES, *heads, "--out", tmp_path / "sweep")
 
-    assert sorted(sizes) == [8192, 16384]
+    assert sorted(sizes) == [8192, 8192, 16384, 16384]
 
 
 def test_a_variant_that_needs_all_devices_has_them(tmp_path: Path, neuroshard: Any) -> None:

@@ -7,9 +7,11 @@ of units as they are where their gradients are not kept.
 """
 
 import argparse
+import json
 import logging
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import DLRMTrainingJob
-from neuroshard_api.job.variants import inline_tables, with_variants
+from neuroshard_api.job.variants import expanded, inline_tables, tables_of_variant, with_variants
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import run_command
@@ -34,10 +36,10 @@ from neuroshard_trainer.dense.backward import backward_peaks
 from neuroshard_trainer.dense.optimizers import DENSE_OPTIMIZERS
 from neuroshard_trainer.dense.trackers import counted_step
 from neuroshard_trainer.dense.units import unit_modules, units_of
+from neuroshard_trainer.dense.variant_counts import Counted, together
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.model.dlrm import RecommendationModel
-from neuroshard_trainer.model.variant_model import VariantModel
 from neuroshard_trainer.variants import mean_losses, summed
 
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]
@@ -65,6 +67,18 @@ def describe_dense(
     Raises:
         InputError: the model has no EmbeddingBagCollection, or torch's trackers do not count as expected.
     """
+    return _counted(model, batch, tables=tables, batch_size=batch_size, optimizer=optimizer, loss=loss).profile
+
+
+def _counted(
+    model: Callable[[], nn.Module],
+    batch: Callable[[], Sequence[object]],
+    *,
+    tables: Sequence[Table],
+    batch_size: int,
+    optimizer: MakeOptimizer,
+    loss: Callable[[Any], torch.Tensor],
+) -> Counted:
     with FakeTensorMode():
         whole = model()
         received = _take_out_tables(whole, batch_size)
@@ -79,7 +93,7 @@ def describe_dense(
         modules = unit_modules(whole, step.modules, but=received)
         peaks = backward_peaks(whole, chosen, forward, inputs=inputs, units=[module for _, module in modules])
         units = units_of(modules, step.modules, peaks)
-    return DenseProfile(
+    profile = DenseProfile(
         batch_size_per_device=batch_size,
         features_sha256=features_sha256(tables),
         optimizer=type(chosen).__name__,
@@ -95,6 +109,7 @@ def describe_dense(
         passes=step.passes,
         units=units,
     )
+    return Counted(profile=profile, step=step, received_bytes=sum(each.received_bytes for each in received))
 
 
 def dense_profile(job: DLRMTrainingJob, tables: TableSet, *, multi_tensor: bool = True) -> DenseProfile:
@@ -105,27 +120,35 @@ def dense_profile(job: DLRMTrainingJob, tables: TableSet, *, multi_tensor: bool 
         tables: of the job, of all variants.
         multi_tensor: whether the optimizer updates all parameters in one call, as torch does on GPUs.
     """
-    settings, training = job.spec.model, job.spec.training
+    if not job.spec.variants:
+        return _of_model(job, tables.tables, multi_tensor=multi_tensor).profile
+    variants = {
+        name: _of_model(own, tables_of_variant(tables.tables, name), multi_tensor=multi_tensor)
+        for name, own in expanded(job).items()
+    }
+    return together(variants, tables=tables.tables, signature=dense_signature(job))
+
+
+def _of_model(job: DLRMTrainingJob, tables: Sequence[Table], *, multi_tensor: bool) -> Counted:
+    """Return the count of a job's one model: jobs that differ in nothing that decides it have one in this process."""
+    settings, training, signature = job.spec.model, job.spec.training, dense_signature(job)
     size = settings.batch_size_per_device
-    kind = DENSE_OPTIMIZERS[training.dense_optimizer]
+    key = json.dumps([signature, features_sha256(tables), size, multi_tensor])
+    if key not in _COUNTED:
+        kind = DENSE_OPTIMIZERS[training.dense_optimizer]
+        found = _counted(
+            lambda: RecommendationModel(settings, tables),
+            lambda: (torch.empty(size, settings.num_dense_features), None),
+            tables=tables,
+            batch_size=size,
+            optimizer=lambda weights: kind(weights, lr=float(training.dense_learning_rate), foreach=multi_tensor),
+            loss=lambda logits: summed(mean_losses(logits, torch.empty(size))),
+        )
+        _COUNTED[key] = replace(found, profile=found.profile.model_copy(update={"signature": signature}))
+    return _COUNTED[key]
 
-    def loss(logits: torch.Tensor) -> torch.Tensor:
-        return summed(mean_losses(logits, torch.empty(size)))
 
-    def model() -> nn.Module:
-        if job.spec.variants:
-            return VariantModel(job, tables.tables)
-        return RecommendationModel(settings, tables.tables)
-
-    counted = describe_dense(
-        model,
-        lambda: (torch.empty(size, settings.num_dense_features), None),
-        tables=tables.tables,
-        batch_size=size,
-        optimizer=lambda weights: kind(weights, lr=float(training.dense_learning_rate), foreach=multi_tensor),
-        loss=loss,
-    )
-    return counted.model_copy(update={"signature": dense_signature(job)})
+_COUNTED: dict[str, Counted] = {}
 
 
 def main(arguments: Sequence[str]) -> ExitCode:
@@ -164,6 +187,11 @@ class _PooledEmbeddings(nn.Module):
         self._names = [name for names in get_embedding_names_by_table(configs) for name in names]
         self._widths = [config.embedding_dim for config in configs for _ in config.feature_names]
         self._batch_size = batch_size
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes that a device receives in a step."""
+        return self._batch_size * sum(self._widths) * torch.float32.itemsize
 
     def forward(self, _lookups: object) -> KeyedTensor:
         """Return the pooled embeddings of the step; shape (samples, columns of all features)."""

@@ -93,6 +93,10 @@ class StepCount:
     """All else but the inputs."""
     passes_working_bytes: int
     """The same in forward and backward alone."""
+    forward_working_bytes: int
+    """The same in forward alone."""
+    kept_bytes: int
+    """What forward leaves for backward."""
     optimizer_working_bytes: int
     """Temporary tensors of the optimizer's step, at their highest."""
     modules: Mapping[str, ModuleCount]
@@ -119,19 +123,21 @@ def counted_step(
     """
     flops = FlopCounterMode(display=False)
     with flops:
-        with _Operations() as forward_operations:
-            value = loss()
-        forward = _flops_by_module(flops)
-        with _Operations() as backward_operations:
+        forward: dict[str, int] = {}
+
+        def backward(value: torch.Tensor) -> None:
+            forward.update(_flops_by_module(flops))
             torch.autograd.backward(value)
+
+        forward_pass, backward_pass = counted_passes(loss, backward)
     optimizer.step()
-    del value
     tracker = memory_tracker()
     tracker.track_external(model, optimizer, *inputs)
     with _inputs_and_outputs(model) as called, tracker:
         optimizer.zero_grad(set_to_none=False)  # the buckets of DistributedDataParallel stay allocated
         value = loss()
         looked_up = {module: each.looked_up() for module, each in called.items()}
+        forward_peak, kept = (by_purpose(tracker.get_tracker_snapshot(moment)) for moment in ("peak", "current"))
         torch.autograd.backward(value)
         del value
         passes = by_purpose(tracker.get_tracker_snapshot("peak"))
@@ -145,21 +151,38 @@ def counted_step(
     peak, after = (by_purpose(tracker.get_tracker_snapshot(moment)) for moment in ("peak", "current"))
     weights, gradients, state = peak["PARAM"] + peak["BUFFER"], peak["GRAD"], after["OPT"]
     _check(model, optimizer, {"weights": weights, "gradients": gradients, "optimizer state": state})
+
+    def working(moment: Mapping[str, int]) -> int:
+        return moment[TOTAL] - weights - gradients - state - moment["OTH"]
+
     return StepCount(
         weights_bytes=weights,
         gradient_bytes=gradients,
         optimizer_state_bytes=state,
-        working_bytes=peak[TOTAL] - weights - gradients - state - peak["OTH"],
-        passes_working_bytes=passes[TOTAL] - weights - gradients - state - passes["OTH"],
+        working_bytes=working(peak),
+        passes_working_bytes=working(passes),
+        forward_working_bytes=working(forward_peak),
+        kept_bytes=working(kept),
         optimizer_working_bytes=max(updated[TOTAL] - before[TOTAL], 0),
         modules=_modules(tracker, forward, _flops_by_module(flops), looked_up),
         passes=DensePasses(
-            forward=forward_operations.counted,
-            backward=backward_operations.counted,
+            forward=forward_pass,
+            backward=backward_pass,
             optimizer=optimizer_operations.counted,
             num_tensors=sum(1 for _ in model.parameters()),
         ),
     )
+
+
+def counted_passes(
+    loss: Callable[[], torch.Tensor], backward: Callable[[torch.Tensor], object]
+) -> tuple[DensePass, DensePass]:
+    """Run a forward and a backward pass, and return the operations of each."""
+    with _Operations() as forward_operations:
+        value = loss()
+    with _Operations() as backward_operations:
+        backward(value)
+    return forward_operations.counted, backward_operations.counted
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch, untyped

@@ -83,6 +83,11 @@ class _DensePart(nn.Module):
         return logits.squeeze(1)
 
 
+def path_of_variant(variant: str, module: str) -> str:
+    """Return the path in a VariantModel of a module of the dense part of a variant's own model."""
+    return f"{_VARIANTS_PATH}.{variant}.{module}"
+
+
 def variant_of(parameter: str) -> str | None:
     """Return the variant that a parameter of a VariantModel belongs to; None: it is of another model."""
     found = _DENSE.search(parameter) or _TABLE.search(parameter)
