@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from neuroshard_api.process.failures import CommandError
 from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.sweep_results import training_seconds
 
 
 @pytest.fixture
@@ -101,6 +102,25 @@ def test_a_training_with_other_facts_is_moved_aside_with_both_values(directory: 
         assert (aside is not None) is moves is not directory.train_dir.exists()
         assert others == (("was trained with seed = 0, the job has 1",) if moves else ())
         assert directory.keep_facts(directory.train_dir, {"seed": "1"}) == (None, ())
+
+
+def test_a_training_that_is_moved_aside_takes_its_seconds_along(directory: RunDirectory) -> None:
+    """Those of all starts of the present training add up, and the course keeps what the other one did."""
+
+    def work(stage: str, seconds: int) -> dict[str, str]:
+        return {"stage": stage, "begin": "2026-11-27T10:00:00", "end": f"2026-11-27T10:00:{seconds}", "outcome": "done"}
+
+    directory.keep_facts(directory.train_dir, {"seed": "0"})
+    directory.train_dir.mkdir()
+    directory._remember("course", [work("plan", 10), work("train", 20)])
+    assert training_seconds(directory) == 20
+
+    directory.keep_facts(directory.train_dir, {"seed": "1"})
+    assert training_seconds(directory) is None
+    directory._remember("course", [*directory.course, work("train", 30), work("train", 12)])
+
+    assert training_seconds(directory) == 42
+    assert [each["outcome"] for each in directory.course] == ["done", "moved aside", "done", "done"]
 
 
 def test_the_course_of_stages_is_recorded(tmp_path: Path) -> None:

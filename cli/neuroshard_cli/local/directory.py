@@ -23,6 +23,8 @@ LOCK_FILE = ".lock"
 COURSE = "course"
 """Key of the state: begin, end, and outcome of each stage's work."""
 MAX_COURSE = 100
+MOVED_ASIDE = "moved aside"
+"""Outcome of work on a training that another one has replaced."""
 
 
 class RunDirectory:
@@ -171,14 +173,18 @@ class RunDirectory:
         """Let a folder serve one training only: what it holds of one that cannot be continued is moved aside.
 
         Returns where to, or None where the folder stays as it is, and a phrase for each fact that differs. Where an
-        earlier release recorded no facts, the trainer judges.
+        earlier release recorded no facts, the trainer judges. The course shows what was done for the other training.
         """
         from neuroshard_api.job.continuation import other_facts
 
         before = self._state().get(_purpose_of(folder))
         self._remember(_purpose_of(folder), dict(facts))
         others = other_facts(before, facts) if isinstance(before, dict) else ()
-        return (_moved_aside(folder), others) if others else (None, ())
+        if not others:
+            return None, ()
+        course = [{**each, "outcome": MOVED_ASIDE} if each["stage"] == folder.name else each for each in self.course]
+        self._remember(COURSE, course)
+        return _moved_aside(folder), others
 
     def clear(self, folder: Path) -> None:
         """Remove a stage's folder."""

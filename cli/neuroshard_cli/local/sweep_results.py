@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.hints import last_message
 
-from neuroshard_cli.local.directory import RunDirectory
+from neuroshard_cli.local.directory import MOVED_ASIDE, RunDirectory
 from neuroshard_cli.local.measured import measured_in, progress_in
 
 if TYPE_CHECKING:
@@ -159,10 +159,14 @@ def samples_per_second(directory: RunDirectory) -> float | None:
 
 
 def training_seconds(directory: RunDirectory) -> float | None:
-    """Return the time that a run's training stage took, over all its starts. None: it was never begun."""
+    """Return the time that a run's training stage took, over all its starts. None: it was never begun.
+
+    An earlier choice may have had another set in the same directory, whose training was moved aside.
+    """
     from datetime import datetime
 
-    spans = [each for each in directory.course if each["stage"] == "train" and each["end"]]
+    of_training = (each for each in directory.course if each["stage"] == "train" and each["outcome"] != MOVED_ASIDE)
+    spans = [each for each in of_training if each["end"]]
     times = [datetime.fromisoformat(each["end"]) - datetime.fromisoformat(each["begin"]) for each in spans]
     return sum(each.total_seconds() for each in times) if times else None
 
