@@ -15,6 +15,7 @@ from neuroshard_api.documents.tables import Table
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_trainer import dense_profile as counting
 from neuroshard_trainer.dense.operators import operators_of
 from neuroshard_trainer.dense.parallel import split_operators
 from neuroshard_trainer.dense_profile import dense_profile, describe_dense, main
@@ -35,7 +36,8 @@ def job_of(**model: Any) -> DLRMTrainingJob:
 
 
 def freshly_counted(job: DLRMTrainingJob, *, multi_tensor: bool = True) -> DenseProfile:
-    """Return the job's dense part."""
+    """Return the job's dense part, counted now: a process counts equal ones once."""
+    counting._COUNTED.clear()
     tables = job.spec.model.inline_tables("tables")
     assert tables is not None
     return dense_profile(job, tables, multi_tensor=multi_tensor)
