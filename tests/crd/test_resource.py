@@ -92,7 +92,7 @@ def test_kubectl_knows_the_short_names(kubectl: Kubectl, name: str) -> None:
 
 
 def test_kubectl_shows_stage_and_cost(jobs: Jobs, kubectl: Kubectl) -> None:
-    """One line says where a job is, what it should cost and what it costs."""
+    """One line says where a job is, what it should cost and what it costs; a wide one has its metrics."""
     jobs.create(builders.job_data("shown"))
     jobs.change_status("shown", builders.status().model_dump(mode="json", exclude_none=True))
 
@@ -102,6 +102,7 @@ def test_kubectl_shows_stage_and_cost(jobs: Jobs, kubectl: Kubectl) -> None:
     assert list(cells) == ["NAME", *(str(column["name"]).upper() for column in PRINTER_COLUMNS)]
     assert cells["STAGE"] == "Running"
     assert (cells["PREDICTED(US)"], cells["MEASURED(US)"]) == ("1500", "1650")
+    assert (cells["NE"], cells["AUC"], cells["BEST"]) == ("0.83", "0.79", "fast")
 
 
 @pytest.mark.parametrize(

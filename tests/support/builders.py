@@ -451,7 +451,8 @@ def status(**fields: Any) -> Status:
         "trainerStatus": {
             "progressPercentage": 40,
             "estimatedRemainingSeconds": 60,
-            "metrics": [{"name": "auc", "value": "0.79"}],
+            "metrics": [{"name": "auc", "value": "0.79"}, {"name": "normalized_entropy", "value": "0.83"}],
+            "bestVariant": "fast",
             "lastUpdatedTime": time,
         },
         "checkpoint": {"path": "/checkpoints/step-100", "step": 100, "time": time},

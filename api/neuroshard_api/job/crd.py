@@ -20,6 +20,7 @@ from neuroshard_api.job.training_job import DLRMTrainingJob
 
 Schema = dict[str, Any]
 
+_METRIC = '.status.trainerStatus.metrics[?(@.name=="{}")].value'
 PRINTER_COLUMNS: tuple[Mapping[str, str | int], ...] = (
     {"name": "Stage", "type": "string", "jsonPath": ".status.stage"},
     {"name": "Nodes", "type": "integer", "jsonPath": ".spec.trainer.numNodes"},
@@ -30,6 +31,9 @@ PRINTER_COLUMNS: tuple[Mapping[str, str | int], ...] = (
     {"name": "Reason", "type": "string", "jsonPath": ".status.reason"},
     {"name": "Warning", "type": "string", "priority": 1, "jsonPath": ".status.warnings[0].reason"},
     {"name": "Plan", "type": "string", "priority": 1, "jsonPath": ".status.plan.configMapRef.name"},
+    {"name": "NE", "type": "string", "priority": 1, "jsonPath": _METRIC.format("normalized_entropy")},
+    {"name": "AUC", "type": "string", "priority": 1, "jsonPath": _METRIC.format("auc")},
+    {"name": "Best", "type": "string", "priority": 1, "jsonPath": ".status.trainerStatus.bestVariant"},
     {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"},
 )
 """What `kubectl get` shows; those of priority 1 with `-o wide`."""

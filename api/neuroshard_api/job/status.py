@@ -332,7 +332,10 @@ class TrainerStatus(Part):
     estimated_remaining_seconds: Small | None = None
     """Seconds to the end at the present speed."""
     metrics: Annotated[tuple[Metric, ...], Field(max_length=256, json_schema_extra=ATOMIC)] = ()
-    """Numbers such as loss, auc and normalized_entropy."""
+    """Numbers such as loss, auc and normalized_entropy; of variants those of the best one, and VARIANT/auc of each."""
+    best_variant: Text | None = None
+    """Variant with the lowest normalized entropy, or before an evaluation the lowest loss. If unset: the job has no
+    variants, or nothing is known of them."""
     last_updated_time: datetime | None = None
     """When it was last reported."""
 

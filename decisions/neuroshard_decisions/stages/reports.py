@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
-from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState
+from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState, by_variant
 from neuroshard_api.job.stage_commands import is_run_id, run_id
 from neuroshard_api.job.status import CheckpointStatus, Cost, Metric, TrainerStatus
 from neuroshard_api.job.step_cost import error_percent, is_same_device
@@ -84,6 +84,7 @@ def _progress(context: Context, report: ReportSummary) -> dict[str, object]:
         progress_percentage=min(100 * progress.step // progress.num_steps, 100) if progress.num_steps else None,
         estimated_remaining_seconds=None if remaining is None else round(remaining),
         metrics=metrics[:256],
+        best_variant=next(iter(by_variant(progress.metrics)), None),
     )
     status_fields: dict[str, object] = {}
     before = context.status.trainer_status

@@ -205,3 +205,4 @@ def test_a_variant_that_diverged_is_shown_with_its_step() -> None:
 
     shown = {each["name"]: each["value"] for each in story.status["trainerStatus"]["metrics"]}
     assert shown == {"loss": "0.5", "base/loss": "0.5", "fast/diverged_at_step": "40"}
+    assert story.status["trainerStatus"]["bestVariant"] == "base"
