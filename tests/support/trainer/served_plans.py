@@ -1,14 +1,17 @@
 """Plans of two trainers with embedding servers, and what else the jobs of these plans say."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import torch
 from neuroshard_api.documents.plan import Plan, ServedTables
 from neuroshard_api.documents.request import Pipeline
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.documents.tables import Optimizer, Table
 from support import builders
 from support.trainer.trainer_builders import TABLES, Cuts, placement, plan_of
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 NEAR: Cuts = {"item": ((1, 16), (0, 16)), "country": ((0, 16),)}
 FAR: Mapping[int, Cuts] = {
@@ -46,3 +49,16 @@ def planned(
     near = plan_of(NEAR, tables=tables[1:], world_size=2, **fields)
     request = whole.request.model_copy(update={"servers": pool})
     return near.model_copy(update={"request": request, "servers": ServedTables(tables=far)})
+
+
+def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
+    """Return all tensors of a checkpoint, by name."""
+    file = checkpoint.with_suffix(".pt")
+    dcp_to_torch_save(checkpoint, file)
+    return dict(_flat("", torch.load(file)))
+
+
+def _flat(name: str, value: Any) -> Sequence[tuple[str, torch.Tensor]]:
+    if isinstance(value, torch.Tensor):
+        return [(name, value)]
+    return [found for key, each in value.items() for found in _flat(f"{name}/{key}", each)]

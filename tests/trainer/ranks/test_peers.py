@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 from neuroshard_api.process.errors import ANOTHER_PROCESS
+from neuroshard_trainer.ranks import peers as of_peers
 from neuroshard_trainer.ranks.peers import Peer, Peers
+from torch.distributed import HashStore
 
 HERE = str(Path("/proc/self/ns/pid").readlink())
 CLOSED = "Connection closed by peer [10.0.0.{}]:35213"
@@ -62,3 +64,14 @@ def test_of_the_processes_of_one_host_the_one_that_has_ended_is_named() -> None:
         here = Peers(ranks=(one, peers[1], replace(peers[2], pid=ended.pid), peers[3]), own=0)
 
         assert here.lost(CLOSED.format(1)) == "rank 2, a process of an embedding server on host,"
+
+
+def test_a_rank_that_does_not_answer_the_roll_call_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if another one has ended since, as those do that wait for it."""
+    monkeypatch.setattr(of_peers, "_ROLL_CALL_S", 0.1)
+    store, here = HashStore(), replace(PODS, silent=[])
+    for rank in (1, 2):
+        replace(PODS, own=rank, silent=[])._call(store, set())
+    here.call_roll(store)
+
+    assert here.lost(CLOSED.format(2)) == "rank 3, a process of an embedding server on job-server-0-0,"

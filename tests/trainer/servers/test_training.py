@@ -1,6 +1,6 @@
 """Trainings with embedding servers: the numbers of trainings without, and checkpoints that move between both."""
 
-from collections.abc import Sequence
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +17,13 @@ from neuroshard_trainer.drift.placement import FeaturePlacement
 from neuroshard_trainer.sharding.live_sharding import LiveSharding
 from support import builders
 from support.trainer.rank_server import RankServer, output
-from support.trainer.served_plans import FAR, MODEL, OPTIMIZERS, SPEC, planned
+from support.trainer.served_plans import FAR, MODEL, OPTIMIZERS, SPEC, planned, tensors
 from support.trainer.trainer_builders import TABLES, job_data, write_job, write_plan
-from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
 TRAINER = "neuroshard_trainer.__main__:main"
+FAILURES = f"{Path(__file__).parents[1] / 'ranks' / 'failure_worker.py'}:main"
 LOADER = f"{Path(__file__).with_name('loading_worker.py')}:main"
 STEPS = 12
 LAST = f"checkpoints/step-{STEPS:08d}"
@@ -39,19 +39,6 @@ def trained(
     arguments = [str(job), "--plan", str(plan), "--run-dir", str(folder / run_dir)]
     ranks.succeed(TRAINER, arguments, folder=folder, count=2 + num_servers)
     return folder / run_dir
-
-
-def tensors(checkpoint: Path) -> dict[str, torch.Tensor]:
-    """Return all tensors of a checkpoint, by name."""
-    file = checkpoint.with_suffix(".pt")
-    dcp_to_torch_save(checkpoint, file)
-    return dict(_flat("", torch.load(file)))
-
-
-def _flat(name: str, value: Any) -> Sequence[tuple[str, torch.Tensor]]:
-    if isinstance(value, torch.Tensor):
-        return [(name, value)]
-    return [found for key, each in value.items() for found in _flat(f"{name}/{key}", each)]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -102,6 +89,22 @@ def test_a_server_whose_memory_is_used_up_ends_all_with_a_sentence(tmp_path: Pat
 
     assert set(ended.codes) == {ExitCode.INVALID_INPUT}
     assert "error: rank 0: rank 2: an embedding server's process has used up its 1 GiB of memory" in output(tmp_path, 0)
+
+
+def test_a_server_that_is_stopped_is_named(tmp_path: Path, ranks: RankServer) -> None:
+    """It closes no connection, and answers nobody; the trainers do not wait for the timeout of collectives."""
+    job = write_job(tmp_path, job_data(world_size=2, **{**SPEC, "model": MODEL}))
+    plan = write_plan(tmp_path, planned(1, Optimizer.SGD))
+    arguments = [str(job), "--plan", str(plan), "--run-dir", str(tmp_path / "run")]
+    moment, failure = "neuroshard_trainer.training:TrainingLoop._loss", {"signal": signal.SIGSTOP}
+
+    ended = ranks.run(
+        FAILURES, arguments, 2, moment, 5, {**failure, "file": tmp_path / "lost"}, folder=tmp_path, count=3
+    )
+
+    first = min((0, 1), key=lambda rank: ended.ended_at[rank])
+    assert ended.codes[first] == ExitCode.PEER_LOST, output(tmp_path, first)
+    assert "rank 2, a process of an embedding server on" in output(tmp_path, first)
 
 
 def test_neuroshard_run_starts_servers_after_the_trainers(tmp_path: Path) -> None:

@@ -1,9 +1,10 @@
 """A thread of every rank that notices a lost rank, also while the main thread hangs in native code.
 
 All ranks exchange one number every second over a gloo group that nothing else uses. A rank that was killed closes its
-connections, so the exchange fails at once; one that was stopped or lost its network lets it run into its timeout. A
-survivor whose main thread does not end by its own error within a grace period, since it waits in a CUDA kernel for the
-lost rank, is ended from the thread: 15 s after the loss at the latest.
+connections, so the exchange fails at once; one that was stopped or lost its network lets it run into its timeout. It is
+named by a roll call of the others, if servers are among the ranks. A survivor whose main thread does not end by its own
+error within a grace period, since it waits in a CUDA kernel for the lost rank, is ended from the thread: 15 s after the
+loss at the latest.
 """
 
 import os
@@ -64,6 +65,8 @@ class Heartbeat:
         """Make the group, and begin. A single rank has nobody to lose."""
         if dist.get_world_size() > 1:
             self._group = new_group(TIMEOUT_SECONDS)
+            if self._peers is not None:
+                self._store = dist.distributed_c10d._get_default_store().clone()  # noqa: SLF001 - for the thread alone
             self._thread.start()
         return self
 
@@ -80,15 +83,23 @@ class Heartbeat:
 
     def _beat(self) -> None:
         num_closing = 0
+        begin = time.monotonic()
         try:
             while num_closing < dist.get_world_size():
                 self._closing.wait(PERIOD_SECONDS)
+                begin = time.monotonic()
                 closing = torch.tensor([int(self._closing.is_set())])
                 dist.all_reduce(closing, group=self._group)
                 num_closing = int(closing)
         except (RuntimeError, ValueError) as error:
+            noticed = time.monotonic()
             reason = str(error).strip().splitlines()[0]
-            lost = ANOTHER_PROCESS if self._peers is None else self._peers.lost(reason)
-            time.sleep(GRACE_SECONDS)  # the main thread ends the process meanwhile, if it can
+            lost = ANOTHER_PROCESS
+            if self._peers is not None:
+                if noticed - begin > TIMEOUT_SECONDS / 2:  # a rank that has ended shows at once
+                    self._peers.call_roll(self._store)
+                lost = self._peers.lost(reason)
+            # The main thread ends the process meanwhile, if it can.
+            time.sleep(max(0.0, noticed + GRACE_SECONDS - time.monotonic()))
             if not self._is_abandoned:
                 self._on_loss(PeerLostError.of(self._when(), f"no heartbeat: {reason}", lost))

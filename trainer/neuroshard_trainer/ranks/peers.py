@@ -1,14 +1,17 @@
 """Who the ranks of a job with embedding servers are, so that those that lose one can name it.
 
 Gloo's errors have the address of the rank that closed a connection: in a cluster that is the address of a pod. Ranks of
-one host have one address, and there the processes that have ended tell.
+one host have one address, and there the processes that have ended tell. A rank that is silent closes nothing: it is the
+one that does not answer when the others call the roll.
 """
 
 import os
 import re
 import socket
+import threading
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch.distributed as dist
@@ -21,6 +24,8 @@ _ENDED = ("Z", "X")
 _SEEN_WITHIN_S = 0.5
 """From the end of a process's connections to its own."""
 _POLL_S = 0.02
+_ROLL_CALL_S = 1.5
+"""From the call of the first rank to the last answer: ranks that wait for a silent one give up at about one time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,6 +54,8 @@ class Peers:
 
     ranks: tuple[Peer, ...]
     own: int
+    silent: list[Peer] = field(default_factory=list)
+    """Ranks that did not answer the roll call."""
 
     @classmethod
     def met(cls, group: dist.ProcessGroup, *, is_server: bool) -> "Peers":
@@ -74,13 +81,41 @@ class Peers:
         """Return the name, for a sentence, of the ranks that an error of the transport is about."""
         addresses = set(_ADDRESS.findall(reason))
         there = [peer for peer in self.ranks if peer.rank != self.own and peer.address in addresses]
-        if {peer.processes for peer in there} == {self.ranks[self.own].processes}:
+        if self.silent:  # those that have ended since did so because of it
+            there = self.silent
+        elif {peer.processes for peer in there} == {self.ranks[self.own].processes}:
             there = _ended(there)
         is_one_server = len({peer.processes for peer in there}) == 1 and all(peer.is_server for peer in there)
         return str(there[0]) if len(there) == 1 or is_one_server else ANOTHER_PROCESS
 
+    def call_roll(self, store: dist.Store) -> None:
+        """Find out which ranks are silent, once a rank was. The others all call this at about the same time.
 
-def _ended(peers: list[Peer]) -> list[Peer]:
+        Args:
+            store: that nothing else uses. One that does not answer either is not waited for.
+        """
+        answered: set[int] = set()
+        caller = threading.Thread(target=self._call, args=(store, answered), name="roll call", daemon=True)
+        caller.start()
+        caller.join(2 * _ROLL_CALL_S)
+        if self.own in answered and not caller.is_alive():
+            self.silent.extend(peer for peer in self.ranks if peer.rank not in answered)
+
+    def _call(self, store: dist.Store, answered: set[int]) -> None:
+        """Answer, and collect the answers of the others for a while."""
+        store.set(_key(self.own), "")
+        until = time.monotonic() + _ROLL_CALL_S
+        while len(answered) < len(self.ranks) and time.monotonic() < until:
+            answered.update(peer.rank for peer in self.ranks if store.check([_key(peer.rank)]))
+            time.sleep(_POLL_S)
+
+
+def _key(rank: int) -> str:
+    """Return the key by which a rank answers the roll call."""
+    return f"answers/{rank}"
+
+
+def _ended(peers: Sequence[Peer]) -> list[Peer]:
     """Return the processes of this host that have ended."""
     until = time.monotonic() + _SEEN_WITHIN_S
     found: list[Peer] = []
