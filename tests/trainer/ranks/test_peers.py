@@ -10,7 +10,7 @@ import pytest
 from neuroshard_api.process.errors import ANOTHER_PROCESS
 from neuroshard_trainer.ranks import peers as of_peers
 from neuroshard_trainer.ranks.peers import Peer, Peers
-from torch.distributed import HashStore
+from torch._C._distributed_c10d import HashStore
 
 HERE = str(Path("/proc/self/ns/pid").readlink())
 CLOSED = "Connection closed by peer [10.0.0.{}]:35213"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 from neuroshard_api.process.errors import ANOTHER_PROCESS
+from torch._C._distributed_c10d import Store
 
 _ADDRESS = re.compile(r"\[([0-9a-fA-F.:]+)\]:\d+")
 """How gloo writes an address."""
@@ -88,7 +89,7 @@ class Peers:
         is_one_server = len({peer.processes for peer in there}) == 1 and all(peer.is_server for peer in there)
         return str(there[0]) if len(there) == 1 or is_one_server else ANOTHER_PROCESS
 
-    def call_roll(self, store: dist.Store) -> None:
+    def call_roll(self, store: Store) -> None:
         """Find out which ranks are silent, once a rank was. The others all call this at about the same time.
 
         Args:
@@ -101,7 +102,7 @@ class Peers:
         if self.own in answered and not caller.is_alive():
             self.silent.extend(peer for peer in self.ranks if peer.rank not in answered)
 
-    def _call(self, store: dist.Store, answered: set[int]) -> None:
+    def _call(self, store: Store, answered: set[int]) -> None:
         """Answer, and collect the answers of the others for a while."""
         store.set(_key(self.own), "")
         until = time.monotonic() + _ROLL_CALL_S
