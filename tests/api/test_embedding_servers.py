@@ -18,6 +18,11 @@ DIFFERENT: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None, str]] =
         JOB,
         "the plan is for 4 processes on each embedding server, the job has 1",
     ),
+    "no lookahead": (
+        PLAN,
+        JOB | {"lookahead": 1},
+        "the plan is for 0 steps of lookahead on embedding servers, the job has 1",
+    ),
     "less memory": (
         PLAN | {"memory_bytes": 16 * GIB},
         JOB,
@@ -33,6 +38,7 @@ ALIKE: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]] = {
     "the same": (PLAN, JOB),
     "more memory": (PLAN, JOB | {"resources": {"limits": {"memory": "16Gi"}}}),
     "none at all": (None, None),
+    "lookahead": (PLAN | {"lookahead": 1}, JOB | {"lookahead": 1}),
     "none was needed": (None, {**JOB, "tables": (), "policy": ServersPolicy.IF_NEEDED}),
     "the plan chose": (
         PLAN | {"tables": (), "policy": ServerPolicy.AUTO},

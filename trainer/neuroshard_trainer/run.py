@@ -307,6 +307,7 @@ def set_up(
         schedule=schedule,
         training=spec.training,
         is_pipelined=spec.experimental.pipeline is TrainPipeline.SPARSE_DIST,
+        looks_ahead=plan.servers is not None and plan.request.looks_ahead,
         checkpoint=spec.checkpoint,
         replanning_mode=spec.replanning.mode,
         avoids_slow_nodes=spec.experimental.avoid_slow_nodes,

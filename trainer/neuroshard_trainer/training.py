@@ -40,6 +40,7 @@ from neuroshard_trainer.ranks.process import Process
 from neuroshard_trainer.ranks.stopping import StepVote, Wish
 from neuroshard_trainer.ranks.tracing import Trace, traced
 from neuroshard_trainer.schedule import Schedule
+from neuroshard_trainer.servers.lookahead import Lookahead
 from neuroshard_trainer.servers.process import ServerReporter
 from neuroshard_trainer.sharding.optimizer_step import set_optimizer_step
 from neuroshard_trainer.sharding.step_optimizer import StepOptimizer
@@ -61,6 +62,8 @@ class TrainingLoop:
         data: batches of this rank.
         schedule: which steps there are.
         training, checkpoint, replanning_mode, avoids_slow_nodes: the job's settings.
+        is_pipelined: whether TorchRec's pipeline takes in the batches.
+        looks_ahead: whether rows on embedding servers are looked up a step early.
         keeps_checkpoints: whether checkpoints outlive the workers.
         saver: writes the state.
         manifest: of a checkpoint that would be written now; step and position are filled in.
@@ -84,6 +87,7 @@ class TrainingLoop:
         schedule: Schedule,
         training: Training,
         is_pipelined: bool,
+        looks_ahead: bool = False,
         checkpoint: Checkpoint,
         replanning_mode: ReplanningMode,
         avoids_slow_nodes: bool,
@@ -127,8 +131,12 @@ class TrainingLoop:
             step=schedule.first_step,
             variants=variants,
         )
-        self._pipeline: BatchPipeline | None = None
-        if is_pipelined:
+        self._pipeline: BatchPipeline | Lookahead | None = None
+        if looks_ahead:
+            self._pipeline = Lookahead(
+                state.model, self._optimizer, self._loss, step=schedule.first_step, is_exact=schedule.ends_epoch
+            )
+        elif is_pipelined:
             self._pipeline = BatchPipeline(state.model, self._optimizer, self._loss, process.device)
         self._progress = _Progress(progress_file, schedule, process, plan_sha256=manifest.plan_sha256)
         self._scores = Scores(tuple(variants or ()), self._progress.diverged)
@@ -240,7 +248,6 @@ class TrainingLoop:
         positions = range(self._schedule.first_position, self._schedule.position(self._schedule.num_steps), size)
         if self._pipeline is not None:  # it copies the batches to the device itself
             batches = counted(self._data.training(positions, torch.device("cpu")), self._reporter.count_distinct)
-            assert isinstance(self._reporter, StepReporter), "servers have no pipeline"
             yield from self._reporter.pipelined(batches, self._pipeline.progress)
             return
         batches = counted(self._data.training(positions, self._process.device), self._reporter.count_distinct)
@@ -421,6 +428,8 @@ class TrainingLoop:
         if self._saved_step == self.step:
             return
         self._mean_losses()  # a diverged state would be resumed from ever after
+        if isinstance(self._pipeline, Lookahead):
+            self._pipeline.look_up_again()  # as the first step of a start from this state does
         self._state.agree()
         where: dict[str, object] = {"step": self.step, "position": self._schedule.position(self.step)}
         if self._guard is not None:

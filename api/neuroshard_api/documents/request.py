@@ -407,6 +407,11 @@ class PlanRequest(Document):
         return self.memory.num_pipelined_batches or of_pipeline
 
     @property
+    def looks_ahead(self) -> bool:
+        """Whether rows on embedding servers are looked up a step early."""
+        return self.servers is not None and self.servers.lookahead is not None
+
+    @property
     def global_batch_size(self) -> int:
         """Samples of one step over all devices."""
         return self.batch_size_per_device * self.topology.num_devices

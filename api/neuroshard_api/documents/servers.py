@@ -4,12 +4,13 @@
                 T .. T+S-1  servers     whole tables, or blocks of their columns
 
 A lookup of a table on servers is an all-to-all of all ranks, and so is its gradient. So a step is exact: servers update
-their rows in it. A request names tables, or lets the plan choose them; the plan has their shards in a part of its own.
+their rows in it. With lookahead rows are looked up a step early, and lack the update of the step before. A request
+names tables, or lets the plan choose them; the plan has their shards in a part of its own.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field
 
@@ -51,6 +52,9 @@ class ServerPool(Value):
     """Whether further tables than those that are named may be on servers."""
     tables: tuple[str, ...] = ()
     """Names of the tables that are on servers in any case."""
+    lookahead: Literal[1] | None = None
+    """Steps before that of a batch in which its rows on servers are looked up. If unset: none, so that rows lack no
+    update."""
 
     @property
     def num_processes(self) -> int:

@@ -27,6 +27,7 @@ JOB_FIELDS: Mapping[str, str] = {
     "servers": "spec.experimental.embeddingServers",
     "servers.policy": "spec.experimental.embeddingServers.policy",
     "servers.tables": "spec.experimental.embeddingServers.tables",
+    "servers.lookahead": "spec.experimental.embeddingServers.lookahead",
     "topology.host_memory": "spec.planner.hostMemoryPerNode",
     "wire": "spec.experimental.communication.embeddings",
 }

@@ -82,6 +82,9 @@ class RankTimes(Value):
     server_ms: Milliseconds | None = None
     """Waits for embedding servers in the forward pass: to send ids, and for pooled embeddings. If unset: there are no
     servers."""
+    server_hidden_ms: Milliseconds | None = None
+    """With lookahead: the part of the exchanges with servers that the step did not wait for, their look-ups and updates
+    included. If unset: nothing is looked up ahead."""
     dense_ms: Milliseconds
     """The rest of the step: dense layers, their gradients' all-reduce and optimizer."""
     dense_forward_ms: Milliseconds | None = None

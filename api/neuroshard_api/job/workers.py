@@ -162,6 +162,10 @@ class EmbeddingServers(Part):
         Field(max_length=1024, json_schema_extra=ATOMIC),
     ] = ()
     """Names of the tables that are on servers in any case: large ones with few lookups per sample."""
+    lookahead: Annotated[int, Field(ge=0, le=1)] = 0
+    """With 1 the rows on servers of a batch are looked up while the step before computes, so that a step takes the
+    longer of both times and not their sum. These rows lack the update of the step before, which changes the training a
+    little; tables on devices, evaluations, and checkpoints lack none. With 0 each step has all updates."""
 
     @property
     def num_processes(self) -> int:
@@ -177,6 +181,7 @@ class EmbeddingServers(Part):
             memory_bytes=int(quantity(self.resources.limits["memory"])),
             policy=ServerPolicy[self.policy.name],
             tables=self.tables,
+            lookahead=1 if self.lookahead else None,
         )
 
 
@@ -203,6 +208,7 @@ def other_servers(planned: ServerPool | None, servers: EmbeddingServers | None) 
             planned.processes,
             own.processes,
         ),
+        ("steps of lookahead on embedding servers", planned.lookahead or 0, servers.lookahead),
     )
     other = next((each for each in numbers if each[1] != each[2]), None)
     if other is not None:

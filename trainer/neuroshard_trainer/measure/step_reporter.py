@@ -65,6 +65,7 @@ from neuroshard_trainer.measure.step_marks import (
 from neuroshard_trainer.ranks.clocks import Clock, HostClock, Mark, clock_of
 from neuroshard_trainer.ranks.run_identity import RunIdentity
 from neuroshard_trainer.ranks.tracing import traced
+from neuroshard_trainer.servers.model import ServedModel
 from neuroshard_trainer.sharding.live_sharding import sharding_ranks
 
 WINDOW_STEPS = 100
@@ -195,6 +196,7 @@ class StepReporter:
         self._samples_per_step = samples_per_step
         self._device = device
         self._peers = sharding_ranks(model)
+        self._served = next((module for module in model.modules() if isinstance(module, ServedModel)), None)
         self._steps: deque[_StepMs] = deque(maxlen=window)
         self._parts: deque[_StepParts] = deque(maxlen=max(1, window // self._timed_every))
         self._reference = ReferenceTimes()
@@ -302,6 +304,8 @@ class StepReporter:
         own: dict[str, Any] = {key: ms for key, ms in medians.items() if isinstance(key, str)}
         own["host_bound"] = _host_bound_shares([each.host_bound for each in self._parts])
         own.update(measured_memory(self._device), processor_wait_share=self._processor_wait.share_since_last())
+        if self._served is not None:
+            own["server_hidden_ms"] = self._served.ahead.hidden_ms(own.get(TimedPart.SERVERS, 0.0))
         own["core_loop_ms"] = None if self._core_loop is None else self._core_loop.median_ms
         work = None if self._codecs is None else taken_work(self._codecs, self._clock)
         distinct = (self._num_samples, *self._num_distinct)

@@ -8,7 +8,12 @@ nothing but this collection; its batches have no samples. Checkpoints have the n
 (`common_name`), so that a run may continue with other servers, or none.
 """
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+from statistics import median
 from typing import Any, cast
 
 import torch
@@ -26,13 +31,60 @@ from torchrec.distributed.types import (
     ShardMetadata,
 )
 from torchrec.optim.keyed import CombinedOptimizer
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from neuroshard_trainer.model.dlrm import TABLES_PATH, RecommendationModel, bag_collection
 from neuroshard_trainer.sharding.plan_adapter import sharding_plan
 
 NEAR_PATH, FAR_PATH = f"{TABLES_PATH}.0", f"{TABLES_PATH}.1"
 CPU = torch.device("cpu")
+EXCHANGES = 100
+"""Exchanges ahead whose times are kept."""
+
+
+class RowsAhead:
+    """Pooled embeddings of tables on servers that are looked up apart from the step, and whose gradients return so.
+
+    Args:
+        found: by a thread, with the graph of the look-up.
+    """
+
+    def __init__(self, found: "Future[KeyedTensor]") -> None:
+        self._found = found
+        self._leaf: torch.Tensor | None = None
+
+    def values(self) -> torch.Tensor:
+        """Wait for all pooled embeddings, one row for each sample."""
+        if self._leaf is None:
+            self._leaf = self._found.result().values().detach().requires_grad_()
+        return self._leaf
+
+    def to_dict(self) -> Mapping[str, torch.Tensor]:
+        """Wait for the pooled embeddings by feature."""
+        found, leaf = self._found.result(), self.values()
+        by_feature: Mapping[str, torch.Tensor] = KeyedTensor(found.keys(), found.length_per_key(), leaf).to_dict()
+        return by_feature
+
+    def give_back(self) -> None:
+        """Exchange the gradients, by which servers update their rows. All ranks must call this."""
+        torch.autograd.backward(self._found.result().values(), self.values().grad)
+
+
+@dataclass(slots=True)
+class ExchangesAhead:
+    """Exchanges with servers next to the steps of a training with lookahead."""
+
+    rows: RowsAhead | None = None
+    """Of the batch of the next forward pass. None: the pass looks up for itself."""
+    lookups_ms: deque[float] = field(default_factory=partial(deque, maxlen=EXCHANGES))
+    updates_ms: deque[float] = field(default_factory=partial(deque, maxlen=EXCHANGES))
+    """Milliseconds of the last look-ups, and of the last exchanges of gradients."""
+
+    def hidden_ms(self, waited_ms: float) -> float | None:
+        """Return the part of a step's exchanges that it did not wait for. None: there are none ahead."""
+        if not self.lookups_ms or not self.updates_ms:
+            return None
+        return max(0.0, median(self.lookups_ms) + median(self.updates_ms) - waited_ms)
 
 
 class ServedModel(RecommendationModel):
@@ -49,6 +101,7 @@ class ServedModel(RecommendationModel):
         near = [table for table in tables if table.name not in names]
         self.tables = nn.ModuleList([bag_collection(near), bag_collection(far)])
         self._gradient_factor = 1.0
+        self.ahead = ExchangesAhead()
         self.wait_hooks: tuple[Callable[[], None], Callable[[], None]] = (_nothing, _nothing)
         """Called before and after each wait for servers in forward passes: to send ids, and for pooled embeddings."""
 
@@ -76,7 +129,7 @@ class ServedModel(RecommendationModel):
         near_tables, far_tables = cast("nn.ModuleList", self.tables)
         begin, end = self.wait_hooks
         begin()
-        far = far_tables(far_lookups[0])  # servers begin first
+        far = self.ahead.rows or far_tables(far_lookups[0])  # servers begin first
         end()
         embedded_dense = self.dense_arch(dense)
         pooled = near_tables(lookups).to_dict()
@@ -107,12 +160,18 @@ class ServerModel(nn.Module):
             [nn.Identity(), sharded_far(bag_collection(served.resolved.tables.tables), plan, sharder)]
         )
         self.fused_optimizer = CombinedOptimizer([(FAR_PATH, self.tables[1].fused_optimizer)])
+        self.ahead = ExchangesAhead()
+
+    @property
+    def far(self) -> nn.Module:
+        """The collection of the tables on servers."""
+        return self.tables[1]
 
     def forward(
         self, _dense: torch.Tensor, _lookups: KeyedJaggedTensor, far_lookups: Sequence[KeyedJaggedTensor]
     ) -> torch.Tensor:
         """Look up for the trainers, and return the logits of no samples, whose backward pass updates the tables."""
-        pooled: torch.Tensor = self.tables[1](far_lookups[0]).values()
+        pooled: torch.Tensor = (self.ahead.rows or self.far(far_lookups[0])).values()
         return pooled.sum(dim=1)
 
 

@@ -1,7 +1,7 @@
 """The process of a server: its limit of memory, and its steps, which nothing measures."""
 
 import resource
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from neuroshard_api.documents.plan import GivenPlan
@@ -9,6 +9,7 @@ from neuroshard_api.process.errors import InputError
 from neuroshard_api.process.sizes import format_bytes
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def limit_memory(plan: GivenPlan) -> None:
@@ -49,6 +50,16 @@ class ServerReporter:
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
         """Yield the batches."""
         yield from batches
+
+    def pipelined(self, batches: Iterable[T], progress: Callable[[Iterator[T]], R]) -> Iterator[R]:
+        """Yield the result of each call of ``progress``, until it raises StopIteration."""
+        iterator = iter(batches)
+        while True:
+            try:
+                result = progress(iterator)
+            except StopIteration:
+                return
+            yield result
 
     def count_distinct(self, num_samples: int, num_distinct: Sequence[int]) -> None:
         """Count nothing: a server's batches have no samples."""

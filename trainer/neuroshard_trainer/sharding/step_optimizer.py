@@ -62,7 +62,11 @@ class StepOptimizer:
     def zero_grad(self) -> None:
         """Begin a step: drop the old gradients and set this step's rates."""
         self.drop_gradients()
-        factor = learning_rate_factor(self._training.learning_rate_schedule, self._step + 1)
+        self.set_rates(self._step + 1)
+
+    def set_rates(self, step: int) -> None:
+        """Set the rates of a step, numbered from 1. FBGEMM updates a batch's rows by the rate of its forward pass."""
+        factor = learning_rate_factor(self._training.learning_rate_schedule, step)
         if factor == self._factor:
             return
         self._factor = factor
