@@ -35,6 +35,16 @@ def test_runs_are_permuted_and_their_samples_stay_together(ids: list[int], run: 
             assert [place[row] - place[each[0]] for row in each] == list(range(len(each)))
 
 
+@given(ids=sessions, run=st.integers(0, 4), seed=st.integers(0, 5))
+def test_a_clustered_block_has_the_order_of_any_other(ids: list[int], run: int, seed: int) -> None:
+    """Sorting its sessions gives the runs that sorting its samples does."""
+    stored = [place for session in dict.fromkeys(ids) for place, each in enumerate(ids) if each == session]
+
+    clustered = shuffled([ids[place] for place in stored], run=run, seed=seed, times=stored)
+
+    assert [stored[row] for row in clustered] == shuffled(ids, run=run, seed=seed)
+
+
 def test_time_orders_the_samples_of_a_session() -> None:
     """Equal times keep the stored order."""
     assert shuffled([4, 4, 4, 4], run=0, times=[3, 1, 3, 2]) == [1, 3, 0, 2]

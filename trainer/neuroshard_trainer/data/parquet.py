@@ -69,6 +69,7 @@ class ParquetSource(FilledBlocks):
         self._metadata = Recent(_metadata, capacity=_KEPT_FILES)
         self._repeated = Recent(self._repeated_texts, capacity=_KEPT_FILES)
         self._distinct = Recent(self._distinct_columns, capacity=_KEPT_FILES)
+        self._sessions = Recent(self._block_sessions, capacity=1)  # what is held out, then the order of the others
         self._blocks: list[tuple[DataFile, int, int]] = []  # file, row group, first row
         sizes: list[int] = []
         kinds: dict[str, tuple[str, DataFile]] = {}
@@ -132,6 +133,9 @@ class ParquetSource(FilledBlocks):
 
     def sessions(self, block: int) -> BlockSessions:
         """Return the sessions of a row group. Raises DataError where a session or a time is null."""
+        return self._sessions(block)
+
+    def _block_sessions(self, block: int) -> BlockSessions:
         assert self._session_column is not None, "asked for where there are sessions"
         names = [name for name in (self._session_column, self._time_column) if name is not None]
         table = self._columns(block, names)

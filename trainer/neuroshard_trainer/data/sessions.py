@@ -83,12 +83,41 @@ def shuffled_runs(
         run: maximum samples of a run. 0: whole sessions.
         rng: draws the permutation.
     """
-    by_session = np.lexsort((times, ids))  # stable: equal times keep the stored order
-    ordered = ids[by_session]
-    places = np.arange(len(ordered))
-    opens = np.ones(len(ordered), dtype=np.bool_)
-    opens[1:] = ordered[1:] != ordered[:-1]
+    by_session = _by_session(ids, times)
+    opens = _opens(ids[by_session])
+    places = np.arange(len(ids))
     place = places - np.maximum.accumulate(np.where(opens, places, 0))
-    starts = place % run == 0 if run else opens
-    rank = rng.permutation(int(np.count_nonzero(starts)))
-    return rows[by_session[np.argsort(rank[np.cumsum(starts) - 1], kind="stable")]]
+    starts = np.flatnonzero(place % run == 0 if run else opens)
+    lengths = np.diff(starts, append=len(ids))
+    runs = np.argsort(rng.permutation(len(starts)))
+    return rows[by_session[_ranges(starts[runs], lengths[runs])]]
+
+
+def _by_session(ids: IndexArray, times: IndexArray) -> IndexArray:
+    """Return the samples ordered by session, those of a session by time, and equal times as they are stored.
+
+    A clustered log has the samples of each session in this order already, so that its sessions are sorted, which are
+    fewer than samples.
+    """
+    opens = _opens(ids)
+    starts = np.flatnonzero(opens)
+    sessions = np.argsort(ids[starts], kind="stable")
+    sorted_ids = ids[starts][sessions]
+    is_clustered = bool((sorted_ids[1:] != sorted_ids[:-1]).all() and (opens[1:] | (times[1:] >= times[:-1])).all())
+    if not is_clustered:
+        return np.lexsort((times, ids))  # stable
+    return _ranges(starts[sessions], np.diff(starts, append=len(ids))[sessions])
+
+
+def _opens(ids: IndexArray) -> NDArray[np.bool_]:
+    """Return [samples] whether the sample before one is of another session; the first one's is."""
+    opens = np.ones(len(ids), dtype=np.bool_)
+    opens[1:] = ids[1:] != ids[:-1]
+    return opens
+
+
+def _ranges(starts: IndexArray, lengths: IndexArray) -> IndexArray:
+    """Return the numbers from each start on, as many as its length, one range behind the other."""
+    ends = np.cumsum(lengths)
+    found: IndexArray = np.repeat(starts - (ends - lengths), lengths) + np.arange(ends[-1] if len(ends) else 0)
+    return found
