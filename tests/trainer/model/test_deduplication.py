@@ -25,6 +25,7 @@ from support.trainer.trainer_builders import plan_of, write_plan
 WORKER = Path(__file__).with_name("deduplication_worker.py")
 WEIGHTED = WORKER.with_name("weighted_deduplication_worker.py")
 SEQUENCES = WORKER.with_name("sequence_deduplication_worker.py")
+TOWER = WORKER.with_name("tower_deduplication_worker.py")
 SESSIONS = {"samplesPerSession": 10, "groups": [{"features": ["user", "country"], "changeProbability": "0.1"}]}
 
 
@@ -54,6 +55,15 @@ def test_training_without_repeats_computes_what_training_on_all_lists_does(
 def test_sequences_without_repeats_train_as_all_sequences_do(tmp_path: Path, ranks: RankServer) -> None:
     """An EmbeddingCollection whose distinct sequences are pooled, then expanded: losses of 20 steps and all weights."""
     ranks.succeed(f"{SEQUENCES}:main", tmp_path, folder=tmp_path, count=2)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("count", [1, 2])
+def test_attention_and_a_tower_that_run_once_per_list_train_as_on_all_lists(
+    tmp_path: Path, ranks: RankServer, count: int
+) -> None:
+    """In a trainer of the user's own, which expands the tower's results: losses of 20 steps and all weights."""
+    ranks.succeed(f"{TOWER}:main", tmp_path, folder=tmp_path, count=count)
 
 
 @pytest.mark.processes

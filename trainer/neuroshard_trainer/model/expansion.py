@@ -11,10 +11,10 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 
 
 class Expansion(nn.Module):
-    """Copies pooled embeddings; the gradient of a list is the sum over its copies.
+    """Copies pooled embeddings, or what towers make of them; the gradient of a list is the sum over its copies.
 
     Args:
-        features: of the model.
+        features: names of the model's features, or of the results of towers over features of one group.
         groups: features of each group, in the order of the batches' first samples. A feature may be in none.
     """
 
