@@ -31,19 +31,22 @@ def with_whole_step(plan: Plan, *, costs: TransferModel) -> Plan:
     """
     plan = _with_whole_dense_part(plan, costs)
     dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms
+    product_saved_ms = sum(each.product_saved_ms or 0.0 for each in plan.deduplication or ())
 
     request = plan.resolved
 
-    def step(tables: Sequence[TablePlacement], embedding_ms: float) -> WholeStep:
+    def step(tables: Sequence[TablePlacement], embedding_ms: float, saved_ms: float = 0.0) -> WholeStep:
         work = host_work(request, tables, plan.deduplication or ())
-        return _step(request, work, embedding_ms, dense_ms, costs)
+        own_ms = None if dense_ms is None else max(0.0, dense_ms - saved_ms)
+        return _step(request, work, embedding_ms, own_ms, costs)
 
     whole = tuple(_of_baselines(table, request) for table in request.tables.tables)
     baselines = tuple(
         each if each.total_ms is None else each.model_copy(update={"step_ms": step(whole, each.total_ms).total_ms})
         for each in plan.baselines
     )
-    return plan.model_copy(update={"step": step(plan.tables, plan.predicted.total_ms), "baselines": baselines})
+    own = step(plan.tables, plan.predicted.total_ms, product_saved_ms)
+    return plan.model_copy(update={"step": own, "baselines": baselines})
 
 
 def whole_step(

@@ -227,6 +227,21 @@ def test_synthetic_sessions_have_the_repeats_of_their_groups_alone() -> None:
     assert factors(shuffle=False) == [None, None]
 
 
+def test_dcnv2_multiplies_all_features_by_the_rank_of_its_cross_layers_first() -> None:
+    """The request has the rank where repeats may be left out; other models have no such product."""
+    sessions = {"data": {"syntheticSessions": SESSIONS}}
+    tables = builders.table_set(builders.table("user"), builders.table("history"))
+
+    def columns(model: dict[str, Any], **spec: Any) -> int | None:
+        job = builders.job(model={**builders.job_data()["spec"]["model"], **model}, **spec)
+        return plan_request(job, tables=tables, topology=builders.topology(1)).joint_product_columns
+
+    crossed = {"architecture": "DCNv2", "crossNetwork": {"lowRankDim": 64}}
+    assert columns(crossed, experimental=sessions) == 64
+    assert columns(crossed) is None
+    assert columns({"architecture": "DLRM"}, experimental=sessions) is None
+
+
 @pytest.mark.parametrize(("measured", "wanted"), [(8, ("user",)), (4, None)], ids=["same", "another"])
 def test_factors_count_for_the_run_at_which_they_were_measured(measured: int, wanted: tuple[str, ...] | None) -> None:
     """And a trainer of the user's own gets all lists."""

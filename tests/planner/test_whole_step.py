@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 from neuroshard_api.documents.communication import WireType, WireTypes
 from neuroshard_api.documents.dense_profile import DensePass, DensePasses, DenseProfile
-from neuroshard_api.documents.plan import Plan, Shard, TablePlacement
+from neuroshard_api.documents.plan import DeduplicatedGroup, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import Algorithm, Constraints, PlanRequest, SearchSettings, TableConstraints
 from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_planner.pipeline import plan
-from neuroshard_planner.whole_step import host_work
+from neuroshard_planner.whole_step import host_work, with_whole_step
 from neuroshard_report.explain.comparison import compare
 from neuroshard_report.explain.step import step_gain, step_text
 from support.builders import dense_profile, device_type, request, table, tables, topology
@@ -77,6 +77,22 @@ def test_a_cpu_does_what_the_host_does_after_what_devices_do() -> None:
     assert step is not None
     assert step.total_ms == pytest.approx(step.device_ms + step.host.total_ms)
     assert not step.is_host_bound
+
+
+def test_a_product_that_is_computed_once_per_list_is_taken_off_the_dense_part() -> None:
+    """Of the plan, and not of the baselines, which compute it for every sample."""
+    found = planned(topology(4), operations=10, moved_bytes=10**11)
+    assert found.step is not None
+    group = DeduplicatedGroup(group="user", features=("t0",), factor=4.0, product_saved_ms=1.5)
+
+    once = with_whole_step(
+        found.model_copy(update={"deduplication": (group,)}), costs=ExactCosts(found.request.topology.device)
+    )
+
+    assert once.step is not None
+    assert once.step.dense_ms == pytest.approx((found.step.dense_ms or 0.0) - 1.5)
+    assert once.step.total_ms == pytest.approx(found.step.total_ms - 1.5)
+    assert once.baselines == found.baselines
 
 
 def test_a_step_without_a_counted_dense_part_is_a_lower_limit() -> None:

@@ -218,6 +218,9 @@ class DeduplicatedGroup(Value):
     saved_ms: float | None = None
     """Predicted cost of the same placement without the group's deduplication, less the plan's. If unset: the two were
     not compared."""
+    product_saved_ms: Milliseconds | None = None
+    """Predicted time of the dense part that the trainer saves where it computes the group's part of its first product
+    with all features once per distinct list. If unset: it computes that part for every sample."""
 
 
 class BaselineCost(Value):

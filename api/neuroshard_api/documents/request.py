@@ -207,6 +207,9 @@ class PlanRequest(Document):
     grouped: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
     """Groups of ``deduplicate`` in the grouped form, whose tables have a collection of their own. If unset: none; the
     planner tries it where the other form pays."""
+    joint_product_columns: Annotated[int, Field(ge=1)] | None = None
+    """Columns of the trainer's first product with all features side by side, of which it computes the part of a group
+    in the grouped form once per distinct list. If unset: it has no such product."""
     replication: ReplicationChoices | None = None
     """Groups of devices that may each hold all tables (2-D sharding). If unset: none."""
     communication: CommunicationChoices | None = None

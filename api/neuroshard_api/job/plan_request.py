@@ -103,6 +103,7 @@ def spec_request(
             batch_size_per_device=spec.model.batch_size_per_device,
             optimizer=spec.model.embedding_optimizer.optimizer,
             deduplicate=deduplicated or None,
+            joint_product_columns=_joint_product_columns(spec) if deduplicated else None,
             remarks=remarks or None,
             dense_choices=spec.dense_choices if counts_dense else None,
             replication=None
@@ -123,6 +124,11 @@ def spec_request(
             servers=None if spec.experimental.embedding_servers is None else spec.experimental.embedding_servers.pool,
             settings_of="job",
         )
+
+
+def _joint_product_columns(spec: Spec) -> int | None:
+    """Return the rank of the cross layers, the first of which multiplies all features side by side."""
+    return spec.model.cross.low_rank_dim if spec.model.architecture is Architecture.DCN_V2 else None
 
 
 def _limits(spec: Spec, given: Constraints) -> Constraints:

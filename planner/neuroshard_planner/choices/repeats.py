@@ -2,17 +2,19 @@
 
 plan on all lists  ->  plan without the repeats of all groups  ->  without those that save nothing
 ->  group by group in the grouped form, while that is cheaper  ->  the cheaper
+
+The grouped form may also save time of the dense part, which a plan's cost does not have. It may cost as much more.
 """
 
 from collections.abc import Mapping
 
-from neuroshard_api.documents.plan import Plan
+from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
 from neuroshard_api.documents.plan_choices import ChoiceName
 from neuroshard_api.documents.request import PlanRequest
 
 from neuroshard_planner.choices.trials import Trials, cheaper_ms
 from neuroshard_planner.plans.moved_bytes import priced_ms
-from neuroshard_planner.problem.deduplication import repeating_groups
+from neuroshard_planner.problem.deduplication import product_saved_ms, repeating_groups
 
 
 class RepeatsChoice:
@@ -45,7 +47,10 @@ class RepeatsChoice:
             return plan
         saved_ms = self._savings_ms(plan)
         groups = tuple(
-            each.model_copy(update={"saved_ms": saved_ms[each.group]}) for each in repeating_groups(plan.request)
+            each.model_copy(
+                update={"saved_ms": saved_ms[each.group], "product_saved_ms": self._product_saved_ms(plan, each)}
+            )
+            for each in repeating_groups(plan.request)
         )
         before = (self._all_lists, plan) if plan.replication is None else (plan,)
         costs = [self._all_lists_ms(plan, placed) for placed in before]
@@ -68,10 +73,15 @@ class RepeatsChoice:
             plan = self._trials.tried(text, _without(request, kept), below_ms=cheaper_ms(all_lists)).plan
         return None if plan is None else self._grouped(plan)
 
+    def _product_saved_ms(self, plan: Plan, group: DeduplicatedGroup) -> float | None:
+        if group.form is not DeduplicationForm.GROUPED:
+            return None
+        return product_saved_ms(plan.request, group.group, self._trials.costs)
+
     def _grouped(self, plan: Plan) -> Plan:
         """Return a plan with groups in the grouped form, those of most columns first, while that is cheaper."""
         request = plan.request
-        if request.topology.num_devices == 1:  # nothing travels
+        if request.topology.num_devices == 1 and request.joint_product_columns is None:  # nothing travels
             return plan
         tables = request.tables.tables
         columns = {
@@ -81,8 +91,13 @@ class RepeatsChoice:
         }
         for name in sorted(columns, key=lambda each: -columns[each]):
             grouped = request.model_copy(update={"grouped": (*(plan.request.grouped or ()), name)})
-            text, below_ms = f"{name} in a collection of its own", cheaper_ms(plan)
-            found = self._trials.tried(text, grouped, below_ms=below_ms, gains_on=plan).plan
+            text, product_ms = f"{name} in a collection of its own", product_saved_ms(request, name, self._trials.costs)
+            found = self._trials.tried(
+                text,
+                grouped,
+                below_ms=cheaper_ms(plan) + (product_ms or 0.0),
+                gains_on=plan if product_ms is None else None,
+            ).plan
             if found is None:  # also where its tables may be by rows alone
                 return plan
             plan = found

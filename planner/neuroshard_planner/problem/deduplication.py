@@ -10,14 +10,19 @@ alone, and its exchanges and kernels are calls of their own (step_cost.py). Its 
 samples, which they do not have, and its indices with the lengths of all lists: no price is too low.
 
 The memory ledger does not know of this: a batch without repeats must fit.
+
+A model may begin with a product of all features side by side. In the grouped form the trainer computes the part of the
+group once per distinct list, and copies its columns behind it. That saves time of the dense part, which the cost of a
+placement does not have.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm
 from neuroshard_api.documents.request import PlanRequest
-from neuroshard_api.documents.tables import Table
+from neuroshard_api.documents.tables import DataType, Table
 from neuroshard_costs.exchanges import TransferModel
 from neuroshard_costs.reuse.repeats import without_repeats
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
@@ -87,6 +92,35 @@ def expansion_ms(request: PlanRequest, costs: TransferModel) -> float:
     samples = request.batch_size_per_device
     num_groups = len({table.duplication_group for table in members})
     return costs.expansion_ms(features, samples * num_groups, samples * row_bytes)
+
+
+def product_saved_ms(request: PlanRequest, group: str, costs: TransferModel) -> float | None:
+    """Return the time that a group in the grouped form saves of the first product with all features, both passes.
+
+    None: nothing, since the model has no such product, or copying its columns takes longer.
+    """
+    rank = request.joint_product_columns
+    own = request.model_copy(update={"deduplicate": (group,), "grouped": (group,)})
+    found = repeating_groups(own)
+    if rank is None or not found:
+        return None
+    samples = request.batch_size_per_device
+    members = [table for table in request.tables.tables if table.duplication_group == group]
+    columns = sum(table.embedding_dim * table.num_features for table in members)
+    flops = 2.0 * columns * rank * samples * (1 - 1 / found[0].factor)
+    row_bytes = rank * BYTES_PER_ELEMENT[DataType.FP32]
+    copies_ms = costs.expansion_ms(1, samples, samples * row_bytes)
+    saved_ms = sum(costs.matrices_ms(flops, 2 * flops)) - costs.dense_other_ms(_FURTHER_PRODUCT) - copies_ms
+    return saved_ms if saved_ms > 0 else None
+
+
+_FURTHER_PRODUCT = DensePasses(
+    forward=DensePass(operations=1, products=1, moved_bytes=0),
+    backward=DensePass(operations=2, products=2, moved_bytes=0),
+    optimizer=DensePass(operations=0, products=0, moved_bytes=0),
+    num_tensors=0,
+)
+"""What one product more is, besides its floating-point operations."""
 
 
 def _factor(tables: Sequence[Table]) -> float:

@@ -16,6 +16,7 @@ from neuroshard_costs.shards import weights_bytes
 
 from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.explain.robustness import TrafficCost
+from neuroshard_report.explain.step import once_per_list
 from neuroshard_report.explain.stored_types import stored_types_text
 from neuroshard_report.explain.trust import trust_text
 from neuroshard_report.html.dense_frontier import frontier_steps
@@ -142,6 +143,7 @@ def render_html(
         script=Markup((_TEMPLATES / "report.js").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         sha256=hashlib.sha256(plan.to_json().encode()).hexdigest(),
         cost_terms=_cost(plan),
+        once_per_list=once_per_list(plan),
         memory_terms=_memory(plan),
         capacity_bytes=capacity,
         dense_frontier=_dense_frontier(plan),

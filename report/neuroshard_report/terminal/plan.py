@@ -15,6 +15,7 @@ from rich.text import Text
 
 from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.explain.robustness import TrafficCost
+from neuroshard_report.explain.step import once_per_list
 from neuroshard_report.explain.stored_types import stored_types_text
 from neuroshard_report.explain.trust import trust_text
 from neuroshard_report.levers import lever_line
@@ -314,10 +315,13 @@ def _deduplication(plan: Plan, groups: Sequence[DeduplicatedGroup]) -> Renderabl
         for group in groups
     )
     columns = ("repeats left out of group", "features", "form", "factor", "saves ms")
-    table = TextTable(columns=columns, rows=rows, text_columns=(0, 2))
-    if plan.all_lists_ms is None:
-        return table
-    return Group(table, Text(f"the best plan on all lists takes {format_ms(plan.all_lists_ms)} ms"))
+    parts: list[RenderableType] = [TextTable(columns=columns, rows=rows, text_columns=(0, 2))]
+    if plan.all_lists_ms is not None:
+        parts.append(Text(f"the best plan on all lists takes {format_ms(plan.all_lists_ms)} ms"))
+    once = once_per_list(plan)
+    if once is not None:
+        parts.append(Text(once))
+    return Group(*parts)
 
 
 def _split_tables(summary: PlanSummary) -> RenderableType:

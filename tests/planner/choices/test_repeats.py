@@ -14,6 +14,7 @@ from neuroshard_planner.errors import RequestError
 from neuroshard_planner.planning import searched
 from neuroshard_planner.plans.checks import plan_problems
 from neuroshard_planner.plans.tables import placement_of
+from neuroshard_planner.problem.deduplication import product_saved_ms
 from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.problem.step_cost import added_calls_ms
@@ -146,6 +147,40 @@ def test_a_group_has_its_own_collection_where_that_spares_more_than_its_calls_co
     assert plan.predicted.total_ms < 0.9 * first_sample.predicted.total_ms
     assert not plan_problems(plan)
     assert GivenPlan.from_json(plan.to_json()).deduplication == plan.deduplication
+
+
+def test_a_group_of_its_own_saves_a_part_of_the_first_product_with_all_features() -> None:
+    """The plan prices it, apart from the embedding part; explanation and step have it, and a narrow group has none."""
+    devices = builders.topology(8, num_nodes=4)
+    tables = [wide(f"wide{index}", 512) for index in range(8)]
+    request = asked(*tables, topology=devices, batch_size_per_device=8192, joint_product_columns=512)
+    costs = ExactCosts(devices.device)
+
+    plan = planned(request)
+
+    (group,) = plan.deduplication or ()
+    assert group.form == "grouped"
+    flops = 2 * 8 * 512 * 512 * 8192 * (1 - 1 / group.factor)
+    assert group.product_saved_ms is not None
+    products_ms = sum(costs.matrices_ms(flops, 2 * flops))
+    assert 0.5 * products_ms < group.product_saved_ms < products_ms
+    assert plan.predicted == planned(request.model_copy(update={"joint_product_columns": None})).predicted
+    assert "takes their part once per list, which saves" in str(explain_table(plan, "wide0", bundle=costs).repeats)
+    assert product_saved_ms(asked(wide("wide", 4), joint_product_columns=512), "user", costs) is None
+    assert product_saved_ms(request.model_copy(update={"joint_product_columns": None}), "user", costs) is None
+
+
+def test_a_group_may_have_its_own_collection_for_the_product_alone() -> None:
+    """On one device nothing travels: the form depends on whether the model has such a product."""
+    request = asked(*(wide(f"wide{index}", 512) for index in range(4)), num_devices=1, batch_size_per_device=8192)
+
+    forms = {
+        columns: [group.form for group in planned(each).deduplication or ()]
+        for columns in (None, 512)
+        for each in (request.model_copy(update={"joint_product_columns": columns}),)
+    }
+
+    assert forms == {None: ["first_sample"], 512: ["grouped"]}
 
 
 def sent_bytes(plan: Plan) -> int:

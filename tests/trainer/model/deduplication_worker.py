@@ -16,7 +16,7 @@ from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, 
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Optimizer, Pooling, Table
 from neuroshard_api.documents.topology import Topology
-from neuroshard_api.job.model import Model
+from neuroshard_api.job.model import Architecture, Model
 from neuroshard_api.job.training import DenseOptimizer, Training
 from neuroshard_api.sharding.kinds import ShardingType
 from neuroshard_trainer.data.batches import Batch
@@ -102,9 +102,12 @@ def plan_of(
     return given_plan(request, *placements).model_copy(update={"deduplication": tuple(groups)})
 
 
-def trained(plan: GivenPlan, *, pipelined: bool) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
+def trained(
+    plan: GivenPlan, *, pipelined: bool, architecture: Architecture = Architecture.DLRM
+) -> tuple[list[torch.Tensor], dict[str, torch.Tensor]]:
     """Train on the same samples without the repeats of a plan; return the losses and the weights of this rank."""
     settings = validated(Model, job_data()["spec"]["model"], where="spec.model")
+    settings = settings.model_copy(update={"architecture": architecture})
     optimizer = plan.request.optimizer
     torch.manual_seed(0)
     model = sharded_model(
@@ -187,3 +190,19 @@ def main(_folder: str) -> None:
                     losses, found = trained(each, pipelined=pipelined)
                     torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=0, atol=1e-6)
                     torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)
+
+
+def once_per_list(_folder: str) -> None:
+    """Check DCNv2, whose first product with all features takes the part of the grouped group once per list."""
+    logging.disable(logging.WARNING)
+    with joined_ranks():
+        plan = plan_of((ShardingType.TABLE_WISE,) * len(TABLES), Optimizer.SGD, DeduplicationForm.GROUPED)
+        grouped, other = plan.deduplication or ()
+        once = (grouped.model_copy(update={"product_saved_ms": 1.0}), other)
+        all_lists = plan.model_copy(update={"deduplication": None})
+        expected, weights = trained(all_lists, pipelined=False, architecture=Architecture.DCN_V2)
+        for pipelined in (False, True):
+            left_out = plan.model_copy(update={"deduplication": once})
+            losses, found = trained(left_out, pipelined=pipelined, architecture=Architecture.DCN_V2)
+            torch.testing.assert_close(torch.stack(losses), torch.stack(expected), rtol=0, atol=1e-6)
+            torch.testing.assert_close(found, weights, rtol=0, atol=1e-6)

@@ -51,6 +51,15 @@ def test_training_without_repeats_computes_what_training_on_all_lists_does(
 
 
 @pytest.mark.processes
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_product_that_is_computed_once_per_list_trains_as_that_of_all_samples(
+    tmp_path: Path, ranks: RankServer, count: int
+) -> None:
+    """DCNv2 in the grouped form, plain and pipelined: losses of 20 steps and all weights."""
+    ranks.succeed(f"{WORKER}:once_per_list", tmp_path, folder=tmp_path, count=count, per_node=count)
+
+
+@pytest.mark.processes
 @pytest.mark.slow
 def test_sequences_without_repeats_train_as_all_sequences_do(tmp_path: Path, ranks: RankServer) -> None:
     """An EmbeddingCollection whose distinct sequences are pooled, then expanded: losses of 20 steps and all weights."""

@@ -1,6 +1,7 @@
 """The model: TorchRec's DLRM with dot interaction, DCNv2, or Wukong. Shards nothing and trains nothing."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 
 import torch
 from neuroshard_api.documents.tables import Pooling, Table
@@ -15,7 +16,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.model.cross_network import CrossLayers
+from neuroshard_trainer.model.cross_network import Columns, CrossLayers, DistinctInputs
 from neuroshard_trainer.model.expansion import Expansion
 from neuroshard_trainer.model.wukong import Wukong
 
@@ -44,12 +45,12 @@ class RecommendationModel(nn.Module):
         self.dense_arch = (
             DenseArch(model.num_dense_features, [*model.dense_arch_layer_sizes, width]) if has_dense else nn.Identity()
         )
-        self.interaction: _DotProducts | _FeatureProducts | _CrossNetwork | _FactorizationMachines
+        self.interaction: _DotProducts | _FeatureProducts | CrossNetworkArch | _FactorizationMachines
         match model.architecture:
             case Architecture.DLRM:
                 self.interaction = _DotProducts(widths, width) if has_dense else _FeatureProducts(widths, width)
             case Architecture.DCN_V2:
-                self.interaction = _CrossNetwork(widths, width if has_dense else 0, model.cross)
+                self.interaction = CrossNetworkArch(widths, width if has_dense else 0, model.cross)
             case Architecture.WUKONG:
                 self.interaction = _FactorizationMachines(
                     widths, width, model.wukong_layers, num_dense_vectors=int(has_dense)
@@ -130,19 +131,67 @@ class _FeatureProducts(nn.Module):
         return torch.cat([self.interaction(first, others), others.flatten(1)], dim=1)
 
 
-class _CrossNetwork(nn.Module):
+class CrossNetworkArch(nn.Module):
     """Low-rank cross layers over all features side by side; ``width`` is that of the dense embedding, or 0."""
 
     def __init__(self, widths: Mapping[str, int], width: int, size: CrossNetwork) -> None:
         super().__init__()
         self.out_features = width + sum(widths.values())
         self._keys = list(widths)
+        ends = list(accumulate(widths.values(), initial=width))
+        self._places = {key: slice(*place) for key, place in zip(widths, pairwise(ends), strict=True)}
+        self._width = width
+        self._columns = Columns(others=(), groups=())
+        self._groups: tuple[tuple[str, ...], ...] = ()
         self.interaction = CrossLayers(self.out_features, size.num_layers, low_rank=size.low_rank_dim)
 
-    def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return shape (samples, out_features)."""
-        joined: torch.Tensor = self.interaction(torch.cat([dense, *(pooled[key].float() for key in self._keys)], dim=1))
-        return joined
+    def multiply_once(self, groups: Sequence[Sequence[str]]) -> None:
+        """Multiply the features of groups once per distinct list in the first layer; forward then takes the lists."""
+        self._groups = tuple(tuple(key for key in self._keys if key in set(names)) for names in groups)
+        grouped = {key for names in self._groups for key in names}
+        others = [slice(0, self._width)] * bool(self._width)
+        others += [place for key, place in self._places.items() if key not in grouped]
+        self._columns = Columns(
+            others=_joined(others),
+            groups=tuple(_joined([self._places[key] for key in names]) for names in self._groups),
+        )
+
+    def forward(
+        self,
+        dense: torch.Tensor,
+        pooled: Mapping[str, torch.Tensor],
+        distinct: Mapping[str, torch.Tensor] | None = None,
+        rows: Sequence[torch.Tensor] = (),
+    ) -> torch.Tensor:
+        """Return shape (samples, out_features).
+
+        Args:
+            dense: the dense embedding.
+            pooled: [samples, columns] by feature.
+            distinct: [lists, columns] by feature of the groups that are multiplied once. If unset: there are none.
+            rows: by group, [samples] the list of each sample.
+        """
+        joined = torch.cat([dense, *(pooled[key].float() for key in self._keys)], dim=1)
+        lists = None
+        if distinct is not None:
+            lists = DistinctInputs(
+                columns=self._columns,
+                pooled=[torch.cat([distinct[key].float() for key in names], dim=1) for names in self._groups],
+                rows=rows,
+            )
+        crossed: torch.Tensor = self.interaction(joined, lists)
+        return crossed
+
+
+def _joined(places: Sequence[slice]) -> tuple[slice, ...]:
+    """Return places in their order, neighbors as one."""
+    found: list[slice] = []
+    for place in places:
+        if found and found[-1].stop == place.start:
+            found[-1] = slice(found[-1].start, place.stop)
+        else:
+            found.append(place)
+    return tuple(found)
 
 
 class _FactorizationMachines(nn.Module):

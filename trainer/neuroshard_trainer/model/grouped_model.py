@@ -4,7 +4,8 @@
     tables.1    tables of the first group            one list per distinct sample: another number on every rank and step
 
 A collection has one number of lists for all of its features, so that such a group needs its own. Its exchanges carry
-distinct lists alone, forward and backward. Checkpoints, exports, and equal weights have the names of a model with one
+distinct lists alone, forward and backward. DCNv2's first product with all features takes the part of the group before
+the expansion, where the plan says so. Checkpoints, exports, and equal weights have the names of a model with one
 collection (`common_name`): a run may go on in another form.
 """
 
@@ -15,13 +16,19 @@ from dataclasses import dataclass
 import torch
 from neuroshard_api.documents.plan import DeduplicationForm, GivenPlan
 from neuroshard_api.documents.tables import Table
-from neuroshard_api.job.model import Model
+from neuroshard_api.job.model import Architecture, Model
 from torch import nn
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingPlan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from neuroshard_trainer.data.samples import features_of
-from neuroshard_trainer.model.dlrm import TABLES_PATH, DeduplicatedModel, RecommendationModel, bag_collection
+from neuroshard_trainer.model.dlrm import (
+    TABLES_PATH,
+    CrossNetworkArch,
+    DeduplicatedModel,
+    RecommendationModel,
+    bag_collection,
+)
 from neuroshard_trainer.model.expansion import Expansion
 
 _OF_A_COLLECTION = re.compile(rf"(^|\.){TABLES_PATH}\.\d+\.")
@@ -77,12 +84,22 @@ class GroupedModel(RecommendationModel):
         model, tables: as for the model with all lists.
         groups: features of each group, of either form, in the order of the batches' first samples.
         collections: of the tables.
+        multiplied_once: positions of the groups whose part of the first product is computed once per list.
     """
 
     def __init__(
-        self, model: Model, tables: Sequence[Table], groups: Sequence[Sequence[str]], collections: TableCollections
+        self,
+        model: Model,
+        tables: Sequence[Table],
+        groups: Sequence[Sequence[str]],
+        collections: TableCollections,
+        multiplied_once: Sequence[int] = (),
     ) -> None:
         super().__init__(model, tables)
+        self._multiplied_once = {number: tuple(groups[number]) for number in multiplied_once}
+        if self._multiplied_once:
+            assert isinstance(self.interaction, CrossNetworkArch), "other models have no such product"
+            self.interaction.multiply_once(list(self._multiplied_once.values()))
         self.tables = nn.ModuleList(bag_collection(each) for each in collections.all)
         self.expansion = Expansion([feature.name for feature in features_of(tables)], groups)
         self._has_rest = bool(collections.rest)
@@ -113,7 +130,13 @@ class GroupedModel(RecommendationModel):
         ]  # all exchanges begin first
         found = [each.to_dict() for each in awaited]
         pooled = {name: found[number][name] for name, number in self._collection_of.items()}
-        return self._logits(embedded_dense, self.expansion(pooled, first_samples))
+        expanded = self.expansion(pooled, first_samples)
+        if not self._multiplied_once:
+            return self._logits(embedded_dense, expanded)
+        distinct = {name: pooled[name] for names in self._multiplied_once.values() for name in names}
+        rows = [first_samples[group] for group in self._multiplied_once]
+        logits: torch.Tensor = self.over_arch(self.interaction(embedded_dense, expanded, distinct, rows))
+        return logits.squeeze(1)
 
 
 def planned_model(model: Model, plan: GivenPlan) -> RecommendationModel:
@@ -121,7 +144,13 @@ def planned_model(model: Model, plan: GivenPlan) -> RecommendationModel:
     tables, groups = plan.resolved.tables.tables, plan.deduplicated_features
     collections = TableCollections.of(plan)
     if collections.groups:
-        return GroupedModel(model, tables, groups, collections)
+        has_product = model.architecture is Architecture.DCN_V2
+        once = [
+            number
+            for number, each in enumerate(plan.deduplication or ())
+            if each.product_saved_ms is not None and has_product
+        ]
+        return GroupedModel(model, tables, groups, collections, once)
     return DeduplicatedModel(model, tables, groups) if groups else RecommendationModel(model, tables)
 
 
