@@ -187,6 +187,20 @@ class Start:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Ask:
+    """Keep a question to the queue, unless it is there: whether it has quota for more workers than run.
+
+    No pass that leaves the question out keeps it, but one without workers.
+    """
+
+    name: str
+    run: WorkersRun
+    """The workers that run."""
+    num_nodes: int
+    """Workers in addition; the answer may be fewer."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Sustain:
     """Keep what something that was started needs to go on and to publish: a pod that starts later reads it too."""
 
@@ -226,6 +240,7 @@ class Change:
     name: str
     uid: str
     labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
     parallelism: int | None = None
     suspended: bool | None = None
     deadline_s: int | None = None
@@ -243,7 +258,7 @@ class Delete:
     """Keep a Job's object until its pods are gone, so that nobody takes their place before."""
 
 
-Action = Start | Sustain | Write | Keep | Change | Delete
+Action = Start | Ask | Sustain | Write | Keep | Change | Delete
 
 
 class EventReason(StrEnum):

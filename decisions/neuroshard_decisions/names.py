@@ -23,6 +23,10 @@ MADE_LABELS = frozenset((MANAGED_BY_LABEL, JOB_LABEL, ROLE_LABEL, ATTEMPT_LABEL,
 """Labels that a Job is made with, and its pods."""
 KUEUE_LABEL_PREFIX = "kueue.x-k8s.io/"
 QUEUE_LABEL = f"{KUEUE_LABEL_PREFIX}queue-name"
+LEAST_PODS_ANNOTATION = f"{KUEUE_LABEL_PREFIX}job-min-parallelism"
+"""Fewest pods of a Job that Kueue may admit in place of all."""
+WHOLE_SIZE_ANNOTATION = f"{KUEUE_LABEL_PREFIX}job-completions-equal-parallelism"
+"""With it the completions of an Indexed Job follow the number of pods that Kueue admits."""
 POD_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 
 PROFILER = "profiler"
@@ -34,6 +38,8 @@ SERVER = "server"
 """An embedding server."""
 OF_AN_ATTEMPT = (WORKER, SERVER)
 """Roles of the pods of one attempt: they start, fail, and end together."""
+QUOTA = "quota"
+"""Pods that are never scheduled: Kueue tells by their Job whether a queue has room for as many workers more."""
 TRAINER = "trainer"
 """Container of the workers' pods that trains."""
 REQUEST = "request"
@@ -157,6 +163,11 @@ def worker_job(job: str, attempt: int) -> str:
 def server_job(job: str, attempt: int) -> str:
     """Return the name of the Indexed Job of the embedding servers of one start of the workers."""
     return f"{job}-server-{attempt}"
+
+
+def quota_job(job: str, attempt: int) -> str:
+    """Return the name of the Job that asks for quota of more workers, next to those of an attempt."""
+    return f"{job}-quota-{attempt}"
 
 
 def job_of_attempt(role: str, job: str, attempt: int) -> str:

@@ -40,9 +40,7 @@ from neuroshard_decisions.stages.corrected_models import (
 from neuroshard_decisions.stages.documents import documents_needed, events_needed
 from neuroshard_decisions.stages.drift import drift_of, steady
 from neuroshard_decisions.stages.elastic import (
-    NOT_QUEUED,
     choose_size,
-    is_elastic,
     is_size_due,
     leave_missing_places,
     leave_out_size,
@@ -62,6 +60,7 @@ from neuroshard_decisions.stages.planning import (
     replan_for_tables,
 )
 from neuroshard_decisions.stages.profiling import finds_no_node, hardware_of, profile_needed
+from neuroshard_decisions.stages.quota import take_admitted, withdrawn
 from neuroshard_decisions.stages.replanning import is_planning_candidate, replan
 from neuroshard_decisions.stages.result import StageResult, failed
 from neuroshard_decisions.stages.running import run, succeeded
@@ -199,9 +198,8 @@ def _not_here(context: Context) -> str | None:
     if not context.is_queued or _had_workers(context):
         return None
     servers = None if context.rules.starts_servers else context.spec.experimental.embedding_servers
-    if servers is not None and servers.tables:
-        return f"experimental.embeddingServers: {NO_QUEUED_SERVERS}"
-    return NOT_QUEUED if is_elastic(context) else None
+    has_servers = servers is not None and servers.tables
+    return f"experimental.embeddingServers: {NO_QUEUED_SERVERS}" if has_servers else None
 
 
 def _is_ours(observed: Observed) -> bool:
@@ -257,7 +255,7 @@ def _before_stages(context: Context) -> StageResult | None:
         first = _too_late(context) or choose_size(context)
     current = context.current_workers
     if first is None and current is not None:
-        first = leave_missing_places(context, current)
+        first = take_admitted(context, current) or leave_missing_places(context, current)
     return first
 
 
@@ -416,12 +414,13 @@ def _decision(context: Context, steps: list[StageResult], places_of: PlacesOf) -
         steps = [*steps[:-1], last]
         wanted_s.append(REJECTED_REQUEUE_S)
     status = new_status(context, steps)
+    gone = withdrawn(context, steps, status)
     if status.restarts != context.status.restarts and context.status.restarts is not None:
         # What follows from another attempt is decided by the pass after this one, from the recorded number.
         steps = [replace(step, actions=()) for step in steps]
     ended = last.completion is not None
     repairs, repaired = relabelled(context)
-    actions = () if ended else (*repairs, *(action for step in steps for action in step.actions))
+    actions = () if ended else (*repairs, *gone, *(action for step in steps for action in step.actions))
     events = [*(() if ended else repaired), *(event for step in steps for event in step.events)]
     changed = status != context.status
     return Decision(

@@ -1,4 +1,4 @@
-"""What holds of an elastic job in every history of nodes that come, go, and are full, and of an operator that dies."""
+"""What holds of an elastic job in every history of nodes and quota that come and go, and of an operator that dies."""
 
 import asyncio
 from datetime import timedelta
@@ -27,15 +27,16 @@ HAPPENINGS = st.one_of(
     st.tuples(st.just("operator dies"), st.integers(1, 6)),
     st.tuples(st.just("time"), st.sampled_from([5, 130, 700])),
     *(st.just((name, 0)) for name in ("all goes well", "all goes well", "all goes well", "train", "train", "start")),
-    *(st.just((name, 0)) for name in ("work", "gone", "fail", "no plan", "suspend", "resume", "delete")),
+    st.tuples(st.just("quota"), st.integers(0, 5)),
+    *(st.just((name, 0)) for name in ("preempt", "work", "gone", "fail", "no plan", "suspend", "resume", "delete")),
 )
 
 
 class History:
     """One job, and what happens to it."""
 
-    def __init__(self, count: int) -> None:
-        """Submit the job where that many nodes are open."""
+    def __init__(self, count: int, quota: int | None = None) -> None:
+        """Submit the job where that many nodes are open; with a quota it is in a queue."""
         self.story = Story(
             suspend=True,
             trainer={"numNodes": MOST, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}},
@@ -45,7 +46,9 @@ class History:
         )
         self.world = self.story.world
         self.world.training_job(JOB)["spec"]["model"]["batchSizePerDevice"] = 12
-        self.world.nodes = nodes(count)
+        self.world.nodes, self.world.quota = nodes(count), quota
+        if quota is not None:
+            self.world.label(JOB, {names.QUEUE_LABEL: "queue"})
         self.world.change_spec(JOB, suspend=False)
         self.settle()
         self._all_goes_well(0)
@@ -57,6 +60,17 @@ class History:
 
     def _nodes(self, count: int) -> None:
         self.world.nodes = nodes(count)
+
+    def _quota(self, count: int) -> None:
+        if self.world.quota is not None:
+            self.world.quota = count
+
+    def _preempt(self, _: int) -> None:
+        """Let Kueue take the quota of the workers back."""
+        for job in self.world.of_kind("Job", names.WORKER):
+            is_admitted = self.world.quota is not None and not job["spec"]["suspend"] and not is_finished(job)
+            if is_admitted and "deletionTimestamp" not in job["metadata"]:
+                self.world.preempt(job)
 
     def _drain(self, count: int) -> None:
         for pod in self.running[:1]:
@@ -154,6 +168,7 @@ class History:
         """Let all go well until the job has ended."""
         self.world.crash_after = None
         self.happen("nodes", 5)
+        self.happen("quota", 5)
         self.happen("resume", 0)
         for _ in range(6):
             self.happen("time", 700)
@@ -168,10 +183,12 @@ class History:
 
 @pytest.mark.slow
 @generated(12, 300, deadline=None)
-@given(st.integers(0, 5), st.lists(HAPPENINGS, min_size=5, max_size=25))
-def test_one_set_of_workers_within_the_bounds_comes_to_its_end(count: int, happenings: list[Happening]) -> None:
-    """In whatever order nodes come, go, and fill, workers fail, plans are not found, and the operator dies."""
-    history = History(count)
+@given(st.integers(0, 5), st.none() | st.integers(0, 5), st.lists(HAPPENINGS, min_size=5, max_size=25))
+def test_one_set_of_workers_within_the_bounds_comes_to_its_end(
+    count: int, quota: int | None, happenings: list[Happening]
+) -> None:
+    """In whatever order nodes and quota come and go, workers fail, plans are not found, and the operator dies."""
+    history = History(count, quota)
     for what, amount in happenings:
         history.happen(what, amount)
     history.come_to_an_end()
@@ -190,3 +207,19 @@ def test_an_operator_that_dies_at_any_write_leads_to_the_same_sizes(writes: int)
 
     assert sizes == [(2, 2), (4, 4)]
     assert history.story.status["restartsCountTowardsMax"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("writes", range(1, 9))
+def test_an_operator_that_dies_at_any_write_takes_the_quota_that_there_is(writes: int) -> None:
+    """Four workers, three after a preemption, and four again while the job trains, in a queue."""
+    history, sizes = History(4, quota=4), []
+    for happenings in (("quota", 3), ("preempt", 0)), (("quota", 4), ("train", 0), ("time", 10)):
+        history.world.crash_after = writes
+        for what, amount in (*happenings, *(("all goes well", 0), ("time", 60)) * 4, ("all goes well", 0)):
+            history.happen(what, amount)
+        sizes.append((history.story.status["elastic"]["numNodes"], len(history.running)))
+
+    assert sizes == [(3, 3), (4, 4)]
+    assert history.story.status["restartsCountTowardsMax"] == 0
+    assert history.story.jobs(names.QUOTA) == []

@@ -261,11 +261,14 @@ def growth() -> Story:
 
 
 def elastic_queued() -> Story:
-    """Return the story of an elastic job that asks for a queue."""
-    story = Story(suspend=True, trainer={"numNodes": 2}, experimental={"elastic": {"minNodes": 1}})
-    story.world.label(JOB, {names.QUEUE_LABEL: "default"})
-    story.world.change_spec(JOB, suspend=False)
-    story.settle()
+    """Return the story of an elastic job whose queue has quota for half of its nodes, later no more, and then more."""
+    story = training_on(4, quota=2)
+    for quota, after_s in ((2, 1800), (4, 400)):
+        story.world.quota = quota
+        story.later(after_s)
+        report(story, step=6_000)
+        story.later(10)
+        story.later(40)
     return story
 
 

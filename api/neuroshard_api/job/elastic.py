@@ -42,6 +42,10 @@ class SizeReason(StrEnum):
     """More nodes take workers than before."""
     NO_PLAN = "NoPlan"
     """Planning failed for fewer nodes."""
+    QUOTA_LACKING = "QuotaLacking"
+    """Kueue admits fewer workers than were asked for."""
+    QUOTA_RETURNED = "QuotaReturned"
+    """The queue has quota for more workers than before."""
 
 
 class Elastic(Part):
@@ -88,7 +92,7 @@ class ElasticStatus(Part):
     num_nodes: _Small
     """Nodes that the job trains on, or is started on."""
     reason: _Text
-    """Why, in one CamelCase word: NodesAvailable, NodesLost, NodesJoined, or NoPlan."""
+    """Why, in one CamelCase word: NodesAvailable, NodesLost, NodesJoined, NoPlan, QuotaLacking, or QuotaReturned."""
     message: _Text
     """Why, in a sentence."""
     start_time: datetime

@@ -113,6 +113,8 @@ class ChildJob:
     """spec.activeDeadlineSeconds: the time from `start_time` after which Kubernetes ends the Job."""
     outcome: JobEnd | None = None
     """None while the Job runs or waits."""
+    least_pods: int | None = None
+    """Fewest pods that Kueue may admit. None: all or none."""
     lost_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that the Job was made with and that somebody has removed or changed since."""
 

@@ -44,6 +44,8 @@ def _jobs(context: Context) -> tuple[Action, ...]:
 
 def _goes(context: Context, job: ChildJob, policy: CleanPodPolicy) -> bool:
     """Return whether a policy deletes a Job. One that others keep alive goes in any case: it holds devices."""
+    if job.role == names.QUOTA:
+        return True
     if job.role == names.SERVER and policy is not CleanPodPolicy.ALL:
         return job.outcome is None and not _serves(context)
     if policy is CleanPodPolicy.NONE:

@@ -4,6 +4,7 @@
     failure, drain, lost node -> the next start decides again
     workers that find no node for two minutes -> a start on the nodes that some have found
     planning for a size fails -> the next larger size; at the maximum the job fails
+    Kueue admits fewer workers, or has room for more -> see `quota`
 
 A size stays for a whole start: nodes that come and go while the plan is made change nothing, so that every start comes
 to its workers. Each of these is a pass that records the size; the passes after it see the job of that size
@@ -16,6 +17,7 @@ from datetime import datetime
 from neuroshard_api.job.elastic import ElasticStatus, SizeReason
 from neuroshard_api.job.status import Stage, StageName
 
+from neuroshard_decisions import names
 from neuroshard_decisions.actions import Event, EventReason
 from neuroshard_decisions.conditions import Reason
 from neuroshard_decisions.context import PATIENCE, Context
@@ -27,11 +29,6 @@ from neuroshard_decisions.stages.result import StageResult
 from neuroshard_decisions.stages.running import restarted_elsewhere
 
 MESSAGE_CHARACTERS = 1024
-NOT_QUEUED = (
-    "experimental.elastic: Kueue admits all workers of a job or none, and this release resizes no job that Kueue "
-    "queues; hint: leave out the label kueue.x-k8s.io/queue-name, or experimental.elastic"
-)
-"""Why an elastic job does not run in a queue."""
 
 
 def is_elastic(context: Context) -> bool:
@@ -44,7 +41,7 @@ def sized_context(context: Context) -> Context:
     recorded, sizes = context.status.elastic, context.sizes
     if recorded is None or context.as_asked.spec.experimental.elastic is None:
         return context
-    return context.of_size(_within(sizes, recorded.num_nodes))
+    return context.of_size(within(sizes, recorded.num_nodes))
 
 
 def is_size_due(context: Context) -> bool:
@@ -58,16 +55,17 @@ def choose_size(context: Context) -> StageResult | None:
     """Return the step that decides the size of the next start. None: it is decided, or the job has one size."""
     if not is_size_due(context):
         return None
-    room, most = _room(context), context.sizes[-1]
-    size = most if not context.observed.nodes else _within(context.sizes, room)
+    recorded, room, most = context.status.elastic, _room(context), context.sizes[-1]
+    before = None if recorded is None else recorded.num_nodes
+    size = most if not context.observed.nodes else within(context.sizes, room)
     if not context.observed.nodes:
         found = "nodes may not be read, so that the maximum is taken"
     elif size > room:
         found = f"{_taken(room)}, and the job waits for its minimum"
     else:
         found = _taken(room)
-    recorded = context.status.elastic
-    before = None if recorded is None else recorded.num_nodes
+    if before is not None and before < size and _was_queued(context):
+        size, found = within(context.sizes, before), f"{found}, and Kueue had admitted {before}"
     if before is None or before == size:
         reason = SizeReason.NODES_AVAILABLE
     else:
@@ -75,9 +73,14 @@ def choose_size(context: Context) -> StageResult | None:
     return decided_size(context, size, reason, found, attempt=context.attempt)
 
 
+def _was_queued(context: Context) -> bool:
+    """Return whether workers were in a queue: their quota is there, and more is asked for while they train."""
+    return context.is_queued or any(names.QUEUE_LABEL in job.meta.labels for job in context.owned_jobs(names.WORKER))
+
+
 def nodes_found(context: Context) -> int:
     """Return the number of nodes of the job's sizes that the open nodes take, of a pass that has read them."""
-    return _within(context.sizes, _room(context))
+    return within(context.sizes, _room(context))
 
 
 def leave_missing_places(context: Context, workers: ChildJob) -> StageResult | None:
@@ -85,7 +88,7 @@ def leave_missing_places(context: Context, workers: ChildJob) -> StageResult | N
     if not is_elastic(context) or not _has_waited(context, workers):
         return None
     found = sum(bool(pod.node) for pod in context.pods_of(workers) if pod.live and pod.meta.deleted is None)
-    size, before = _within(context.sizes, found), context.spec.trainer.num_nodes
+    size, before = within(context.sizes, found), context.spec.trainer.num_nodes
     if found >= workers.parallelism or size >= before:
         return None
     why = f"{found} of {before} workers have found a node in {PATIENCE.total_seconds() / 60:.0f} minutes"
@@ -135,7 +138,7 @@ def _has_waited(context: Context, workers: ChildJob) -> bool:
     return any(moment is not None and context.now >= moment + PATIENCE for moment in waiting)
 
 
-def _within(sizes: tuple[int, ...], room: int) -> int:
+def within(sizes: tuple[int, ...], room: int) -> int:
     """Return the largest size that fits, or the smallest one where none does."""
     return max((size for size in sizes if size <= room), default=sizes[0])
 

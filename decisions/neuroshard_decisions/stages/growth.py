@@ -1,8 +1,10 @@
 """More nodes for an elastic job that trains: looked for, planned for, and taken where that pays.
 
-    nodes that take more workers -> size recorded -> planner next to the workers -> verdict -> restart, where it pays
+    nodes that take more workers [-> quota for them] -> size recorded -> planner next to the workers -> verdict
+    -> restart, where it pays
 
-Nodes are looked at after the cooldown alone, and every five minutes then. Each arrow is a pass whose result is in the
+Nodes are looked at after the cooldown alone, and every five minutes then; the queue of a job that has one is asked for
+quota (`quota`). Each arrow is a pass whose result is in the
 status or in a child. A larger size is taken as any other restart is: the workers stop with a checkpoint and resume.
 """
 
@@ -10,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from neuroshard_api.job.elastic import ElasticBatch, GrowthStatus, SizeReason
+from neuroshard_api.job.elastic import ElasticBatch, ElasticStatus, GrowthStatus, SizeReason
 from neuroshard_api.job.status import StageName, StageState
 from neuroshard_api.job.training_job import LaunchPolicy
 from neuroshard_api.replanning.growth import LargerSize, cooldown_s, decide_growth, growth_obstacle
@@ -19,8 +21,9 @@ from neuroshard_api.replanning.record import CANDIDATE_FAILED, US_PER_MS
 from neuroshard_decisions.context import Context
 from neuroshard_decisions.observed.results import DriftSummary, PlanResult
 from neuroshard_decisions.stages.corrected_models import cost_models
-from neuroshard_decisions.stages.elastic import MESSAGE_CHARACTERS, decided_size, is_elastic, nodes_found
+from neuroshard_decisions.stages.elastic import MESSAGE_CHARACTERS, decided_size, is_elastic, nodes_found, within
 from neuroshard_decisions.stages.planning import plan_candidate, planned_already
+from neuroshard_decisions.stages.quota import ask, is_in_queue
 from neuroshard_decisions.stages.result import StageResult, training_goes_on
 from neuroshard_decisions.stages.running import restarted_elsewhere
 from neuroshard_decisions.stages.training import TrainingWorkers
@@ -29,6 +32,8 @@ LOOK_EVERY_S: Final = 300.0
 """Between two looks for more nodes: each lists all nodes of the cluster."""
 NO_NODES: Final = "NoNodes"
 """Verdict on nodes of which no more take workers than the job has."""
+NO_QUOTA: Final = "NoQuota"
+"""Verdict on a queue that admits no more workers than the job has."""
 
 
 def planned_growth(context: Context) -> int | None:
@@ -56,19 +61,35 @@ def grow(training: TrainingWorkers, *, larger_hash: str | None) -> StageResult:
     nodes, size, found = planned_growth(context), context.spec.trainer.num_nodes, nodes_found(context)
     if found <= size or (nodes is not None and found < nodes):
         return _settled(context, found, NO_NODES, f"nodes take {found} workers")
+    obstacle = growth_obstacle(training.restart(drift)) if nodes is None else None
+    if obstacle is not None:
+        return _settled(context, found, obstacle[0].value, obstacle[1])
+    answer = ask(training, found - size) if is_in_queue(training.workers) else None
+    if answer is not None and answer.waits_s is not None and nodes is None:
+        return answer.kept(replace(training_goes_on(), requeue_after_s=answer.waits_s))
+    if answer is not None:
+        found = within(context.sizes, size + answer.admitted)
+        if found <= size or (nodes is not None and found < nodes):
+            return _settled(context, found, NO_QUOTA, f"the queue has quota for {answer.admitted} more workers")
     if nodes is None:
-        obstacle = growth_obstacle(training.restart(drift))
-        if obstacle is not None:
-            return _settled(context, found, obstacle[0].value, obstacle[1])
-        return _settled(context, found, None, f"planning for {found} nodes", requeue_after_s=0.1)
-    assert larger_hash is not None, "a plan of that size is wanted"
-    return _judged(training, drift, nodes, larger_hash)
+        step = _settled(context, found, None, f"planning for {found} nodes", requeue_after_s=0.1)
+    else:
+        assert larger_hash is not None, "a plan of that size is wanted"
+        step = _judged(training, drift, nodes, larger_hash)
+    return step if answer is None or _is_settled(step) else answer.kept(step)
+
+
+def _is_settled(step: StageResult) -> bool:
+    """Return whether a step ends the look for more nodes, without a restart."""
+    recorded = step.status_fields.get("elastic")
+    growth = recorded.growth if isinstance(recorded, ElasticStatus) else None
+    return growth is not None and growth.verdict is not None
 
 
 def _may_grow(context: Context) -> bool:
     """Return whether workers of less than the maximum have trained for the cooldown, and nobody approves plans."""
     recorded, launching = context.status.elastic, context.stage_status(StageName.LAUNCHING)
-    if recorded is None or not is_elastic(context) or context.is_queued or context.broken_rules:
+    if recorded is None or not is_elastic(context) or context.broken_rules:
         return False
     if context.spec.launch_policy is LaunchPolicy.MANUAL or launching.state is not StageState.SUCCEEDED:
         return False
@@ -124,7 +145,8 @@ def _judged(training: TrainingWorkers, drift: DriftSummary, nodes: int, larger_h
     decision = decide_growth(size, training.restart(drift))
     if not decision.acts:
         return _settled(context, nodes, decision.verdict.value, decision.message)
-    decided = decided_size(context, nodes, SizeReason.NODES_JOINED, decision.message, attempt=context.attempt + 1)
+    reason = SizeReason.QUOTA_RETURNED if is_in_queue(training.workers) else SizeReason.NODES_JOINED
+    decided = decided_size(context, nodes, reason, decision.message, attempt=context.attempt + 1)
     step = restarted_elsewhere(context, decided.message, decided.status_fields)
     return replace(step, events=decided.events)
 

@@ -101,7 +101,7 @@ def _there(context: Context, planned: Planned, current: ChildJob) -> StageResult
             message = f"Job {job.meta.name} was edited: {', '.join(edited)} is restored"
             events.append(Event(reason=EventReason.CHILD_REPAIRED, message=message))
     if _lacks_servers(context, current):
-        repairs.append(Start(run=_workers_run(context, planned)))
+        repairs.append(Start(run=workers_run(context, planned)))
     others = _others(context, current)
     message = f"Job {current.meta.name} runs under plan {planned.name}"
     return StageResult(
@@ -138,7 +138,7 @@ def _start(context: Context, planned: Planned) -> StageResult:
     # The attempt before is kept for its logs.
     old = [each for each in _of_attempts(context) if each.attempt < context.attempt - 1]
     message = f"0 of {context.spec.trainer.num_nodes} workers are ready"
-    run = _workers_run(context, planned)
+    run = workers_run(context, planned)
     step = _active(context, Reason.WORKERS_STARTING, message, actions=(Start(run=run), *_stopped(old)))
     servers = Servers(desired=num_servers, ready=0) if num_servers else None
     return replace(step, status_fields={**step.status_fields, "servers": servers})
@@ -150,7 +150,8 @@ def _num_servers(context: Context, planned: Planned) -> int:
     return 0 if servers is None or context.rules.starts_servers else servers.count
 
 
-def _workers_run(context: Context, planned: Planned) -> WorkersRun:
+def workers_run(context: Context, planned: Planned) -> WorkersRun:
+    """Return the workers of this attempt, under their plan."""
     return WorkersRun(
         name=names.worker_job(context.name, context.attempt),
         attempt=context.attempt,

@@ -1,14 +1,16 @@
 """Jobs that Kueue holds back: what people see of them, and how one gets into the queue that its owner asks for."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from neuroshard_api.job.status import Stage
+from neuroshard_api.job.training_job import LaunchPolicy
 from neuroshard_api.job.workers import NO_QUEUED_SERVERS
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Action, Change
-from neuroshard_decisions.conditions import ConditionType, Reason
-from neuroshard_decisions.context import Context
+from neuroshard_decisions.conditions import ConditionType, Reason, holds
+from neuroshard_decisions.context import SLOW_START_S, Context, seconds_until
 from neuroshard_decisions.observed.objects import ChildJob
 from neuroshard_decisions.stages.result import StageResult, condition
 
@@ -45,3 +47,30 @@ def put_into_queue(context: Context, job: ChildJob) -> tuple[Action, ...]:
     if not job.suspended or not context.is_queued or names.QUEUE_LABEL in job.meta.labels:
         return ()
     return (Change(kind="Job", name=job.meta.name, uid=job.meta.uid, labels=context.queue_labels),)
+
+
+def accept_fewer(context: Context, workers: ChildJob) -> tuple[tuple[Action, ...], float | None]:
+    """Return the action that lets Kueue admit fewer workers of an elastic job, and the seconds until it is due.
+
+    For the first half minute all are asked for: the quota of an earlier start may be on its way back to the queue, and
+    Kueue would admit what is free before it. The Workload keeps its place in the queue. Workers whose plans a person
+    approves wait for all: those of fewer would hold devices until then.
+    """
+    least, approves = context.sizes[0], context.spec.launch_policy is LaunchPolicy.MANUAL
+    if (
+        approves
+        or workers.least_pods is not None
+        or least >= workers.parallelism
+        or names.QUEUE_LABEL not in workers.meta.labels
+    ):
+        return (), None
+    held = holds(context.status.conditions, ConditionType.SUSPENDED)
+    moments = [
+        workers.meta.created,
+        held.last_transition_time if held and held.reason == Reason.QUEUED else context.now,
+    ]
+    due = max(each for each in moments if each is not None) + timedelta(seconds=SLOW_START_S)
+    if context.now < due:
+        return (), seconds_until(due, context.now)
+    annotations = {names.LEAST_PODS_ANNOTATION: str(least), names.WHOLE_SIZE_ANNOTATION: "true"}
+    return (Change(kind="Job", name=workers.meta.name, uid=workers.meta.uid, annotations=annotations),), None

@@ -25,7 +25,7 @@ from neuroshard_decisions.failures import cause_of, cause_of_loss, was_stopped
 from neuroshard_decisions.observed.objects import OF_ANOTHER_NAMESPACE, ChildJob, ChildPod
 from neuroshard_decisions.stages.input_hashes import asked_hash, replans_of
 from neuroshard_decisions.stages.pinned import no_node_of_kind
-from neuroshard_decisions.stages.queueing import held_message, put_into_queue, queued
+from neuroshard_decisions.stages.queueing import accept_fewer, held_message, put_into_queue, queued
 from neuroshard_decisions.stages.reports import (
     cleared,
     last_progress,
@@ -97,7 +97,9 @@ def run(context: Context, current: ChildJob) -> StageResult:
     if held is not None:
         message = held_message(context, held)
         step = queued(_launching(context, current, Reason.QUEUED, message), message)
-        return replace(step, actions=tuple(action for job in jobs for action in put_into_queue(context, job)))
+        fewer, due_s = accept_fewer(context, current)
+        moved = [action for job in jobs for action in put_into_queue(context, job)]
+        return replace(step, actions=(*moved, *fewer), requeue_after_s=earliest([step.requeue_after_s, due_s]))
     silent = _lost_nodes(context, current) or _hang(context, current)
     if silent is not None:
         return silent

@@ -7,6 +7,7 @@ from typing import Any
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import (
     Action,
+    Ask,
     CalibratorRun,
     Change,
     Decision,
@@ -25,6 +26,7 @@ from neuroshard_decisions.context import Context, UnreadableJob
 from neuroshard_operator.children.access import access, ensured
 from neuroshard_operator.children.meeting import profiler_service
 from neuroshard_operator.children.metadata import labels, metadata
+from neuroshard_operator.children.quota import quota_job
 from neuroshard_operator.children.stage_jobs import calibrator_job, planner_job, profiler_job
 from neuroshard_operator.children.workers import server_job, service, worker_job
 from neuroshard_operator.settings import Settings
@@ -49,6 +51,8 @@ class Writer:
                 needed = self._surroundings(run.role, run.result, is_met=is_met)
                 files = [] if isinstance(run, CalibratorRun) else [_config_map(context, run.files)]
                 return ensured(context, [*needed, *files, *self._jobs(run)])
+            case Ask():
+                return self._asked(action), ()
             case Sustain():
                 needed = self._surroundings(action.role, action.result, is_met=action.is_met)
                 return ensured(context, [*needed, *(_config_map(context, files) for files in action.files)])
@@ -56,17 +60,25 @@ class Writer:
                 return (Create(manifest=_config_map(context, files)),), ()
             case Keep():
                 manifest = _kept(context, action)
-                copy = CopyConfigMap(manifest=manifest, source=action.source, source_version=action.source_version)
-                return (copy,), ()
+                write: AnyWrite = CopyConfigMap(
+                    manifest=manifest, source=action.source, source_version=action.source_version
+                )
             case Change():
-                return (_patch(action),), ()
-        return (action,), ()
+                write = _patch(action)
+            case _:
+                write = action
+        return (write,), ()
 
     def places_of(self, action: Action) -> frozenset[tuple[str, str]]:
         """Return kind and name of the objects that an action makes."""
         writes, _ = self.writes_of(action)
         manifests = [each.manifest for each in writes if isinstance(each, Create | Restore | CopyConfigMap)]
         return frozenset((manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests)
+
+    def _asked(self, ask: Ask) -> tuple[AnyWrite, ...]:
+        """Return the write of a question that is not there."""
+        is_there = self.context.job_named(ask.name) is not None
+        return () if is_there else (Create(manifest=quota_job(self.context, self.settings, ask)),)
 
     def _surroundings(self, role: str, result: str, *, is_met: bool) -> Sequence[Manifest]:
         """Return the objects that pods of a role need: access to the ConfigMap that they publish to, and host names."""
@@ -129,8 +141,7 @@ def _patch(action: Change) -> Patch:
         "activeDeadlineSeconds": action.deadline_s,
     }
     spec = {key: value for key, value in fields.items() if value is not None}
-    change: dict[str, Any] = {
-        **({"spec": spec} if spec else {}),
-        **({"metadata": {"labels": dict(action.labels)}} if action.labels else {}),
-    }
+    metadata = {"labels": dict(action.labels), "annotations": dict(action.annotations)}
+    found = {key: value for key, value in metadata.items() if value}
+    change: dict[str, Any] = {**({"spec": spec} if spec else {}), **({"metadata": found} if found else {})}
     return Patch(kind=action.kind, name=action.name, uid=action.uid, change=change)

@@ -68,7 +68,7 @@ EVENT: Shape = dict.fromkeys(("lastTimestamp", "reason", "message"))
 SHAPES: Mapping[str, Shape] = {
     KIND: {"metadata": _METADATA, "spec": Text, "status": Text},
     "Job": {
-        "metadata": _METADATA,
+        "metadata": {**_METADATA, "annotations": Keys((names.LEAST_PODS_ANNOTATION,))},
         "spec": {
             **dict.fromkeys(("parallelism", "completions", "suspend", "activeDeadlineSeconds")),
             "template": {"metadata": {"labels": _LABELS}},

@@ -102,6 +102,7 @@ def job(body: Raw) -> ChildJob:
         start_time=timestamp(status.get("startTime")),
         deadline_s=spec.get("activeDeadlineSeconds"),
         outcome=_outcome(_true_conditions(status)),
+        least_pods=_number(_map(body["metadata"], "annotations").get(names.LEAST_PODS_ANNOTATION, "")),
         lost_labels={key: value for key, value in made.items() if found.get(key) != value} or _NONE_LOST,
     )
 

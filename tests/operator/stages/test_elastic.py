@@ -240,14 +240,3 @@ def test_batch_and_learning_rates_follow_the_size_as_asked(
 
     assert spec["model"]["batchSizePerDevice"] == batch
     assert (training["embeddingLearningRate"], training["denseLearningRate"]) == rates
-
-
-def test_a_job_that_kueue_would_queue_is_refused_with_the_remedy() -> None:
-    """Kueue counts a workload's pods when it admits it, and this release asks it for no other number."""
-    story = Story(suspend=True, **elastic())
-    story.world.label(JOB, {names.QUEUE_LABEL: "default"})
-    story.world.change_spec(JOB, suspend=False)
-    story.settle()
-
-    assert story.seen == ("Failed", "InvalidInput")
-    assert "hint: leave out the label kueue.x-k8s.io/queue-name" in story.status["message"]

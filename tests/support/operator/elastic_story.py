@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from neuroshard_decisions import names
 from support.operator.operator_process import JOB, Story
 from support.operator.replanning_story import VOLUME, report
 
@@ -14,17 +15,34 @@ def nodes(count: int) -> list[dict[str, Any]]:
     return [{"metadata": {"name": f"node-{index}", "labels": labels}} for index in range(count)]
 
 
-def training_on(count: int, most: int = 4, **spec: Any) -> Story:
-    """Return the story of an elastic job that trains on that many nodes and reports its steps."""
+def training_on(count: int, most: int = 4, *, quota: int | None = None, **spec: Any) -> Story:
+    """Return the story of an elastic job that trains on that many nodes and reports its steps.
+
+    With a quota it is in a queue.
+    """
     trainer = {"numNodes": most, "resourcesPerNode": {"limits": {"nvidia.com/gpu": 8}}}
     elastic = {"elastic": {"minNodes": 1, **spec.pop("elastic", {})}}
     story = Story(suspend=True, trainer=trainer, experimental=elastic, **{**VOLUME, **spec})
-    story.world.nodes = nodes(count)
+    story.world.nodes, story.world.quota = nodes(count), quota
+    if quota is not None:
+        story.world.label(JOB, {names.QUEUE_LABEL: "queue"})
     story.world.change_spec(JOB, suspend=False)
     story.settle()
     story.running()
+    if quota is not None:
+        settled_in_queue(story)
     report(story)
     story.later(60)
+    return story
+
+
+def settled_in_queue(story: Story) -> Story:
+    """Let the workers wait for as long as they ask for all, then take what Kueue admits, and start."""
+    for _ in range(2):
+        story.later(40)
+        story.do(names.PLANNER)
+        story.bury()
+    story.start_workers()
     return story
 
 

@@ -70,6 +70,10 @@ class World:
         """Kueue's webhook labels and suspends every new Job with this queue; empty: it does not."""
         self.suspends_jobs_without_queue = False
         """Kueue's controller suspends every Job without a queue, whenever it meets one."""
+        self.quota: int | None = None
+        """Pods of queued Jobs for which Kueue has quota. None: `admit` alone admits Jobs."""
+        self._asked: dict[str, int] = {}
+        """Pods that queued Jobs had asked for when Kueue admitted them, by uid."""
         self.has_free_nodes = True
         """Whether the scheduler finds a node for a new pod."""
         self.refuse: dict[str, ApiError] = {}
@@ -282,7 +286,8 @@ class World:
         return [each for each in found if role in {"", each["metadata"].get("labels", {}).get(names.ROLE_LABEL)}]
 
     def run_job_controller(self) -> None:
-        """Make the pods of Jobs, and end Jobs whose pods have ended."""
+        """Make the pods of Jobs that Kueue has admitted, and end Jobs whose pods have ended."""
+        self.run_kueue()
         for job in self.of_kind("Job"):
             is_queued = names.QUEUE_LABEL in job["metadata"]["labels"]
             if self.suspends_jobs_without_queue and not is_queued and not job["spec"].get("suspend"):
@@ -296,6 +301,31 @@ class World:
         for job in self.of_kind("Job"):
             job["spec"]["suspend"] = False
             self.touch(job)
+
+    def run_kueue(self) -> None:
+        """Admit queued Jobs in the order in which they were made: whole, or in part where they take that."""
+        if self.quota is None:
+            return
+        jobs = [each for each in self.created if self.objects.get(("Job", each["metadata"]["name"])) is each]
+        queued = [job for job in jobs if names.QUEUE_LABEL in job["metadata"]["labels"] and not is_finished(job)]
+        free = self.quota - sum(job["spec"].get("parallelism", 1) for job in queued if not job["spec"]["suspend"])
+        for job in (each for each in queued if each["spec"]["suspend"] and "deletionTimestamp" not in each["metadata"]):
+            wanted = job["spec"].get("parallelism", 1)
+            least = int(job["metadata"].get("annotations", {}).get(names.LEAST_PODS_ANNOTATION, wanted))
+            if (admitted := min(wanted, free)) < least:
+                continue
+            free -= admitted
+            self._asked[job["metadata"]["uid"]] = wanted
+            in_part = {} if admitted == wanted else {"parallelism": admitted, "completions": admitted}
+            job["spec"] |= {"suspend": False, **in_part}
+            self.touch(job)
+
+    def preempt(self, job: Json) -> None:
+        """Let Kueue take the quota of a Job back: its pods are asked to end, and it waits for what it had asked for."""
+        wanted = self._asked[job["metadata"]["uid"]]
+        job["spec"] |= {"suspend": True, "parallelism": wanted, "completions": wanted}
+        self._remove_living(job)
+        self.touch(job)
 
     def _count(self, job: Json) -> None:
         """Let a Job's status say since when it runs, and how many of its pods are ready."""
@@ -366,7 +396,8 @@ class World:
             self.doubled += [f"{name} beside {pod['metadata']['name']}" for pod in others if not self._is_lost(pod)]
         owner = {"kind": "Job", "name": job["metadata"]["name"], "uid": uid, "controller": True}
         metadata = {"name": name, "labels": labels, "ownerReferences": [owner]}
-        spec = {**template["spec"], "nodeName": f"node-{index}" if self.has_free_nodes else ""}
+        is_placed = self.has_free_nodes and not template["spec"].get("schedulingGates")
+        spec = {**template["spec"], "nodeName": f"node-{index}" if is_placed else ""}
         self.put({"kind": "Pod", "metadata": metadata, "spec": spec, "status": {"phase": "Pending"}})
 
     def _is_lost(self, pod: Json) -> bool:
