@@ -120,7 +120,7 @@ def planned_training(job: DLRMTrainingJob, plan: GivenPlan) -> tuple[Distributed
 
 def batches_of(job: DLRMTrainingJob, plan: GivenPlan, num_steps: int) -> list[Batch]:
     """Return this rank's synthetic batches."""
-    size, num_dense = job.spec.model.batch_size_per_device, job.spec.model.num_dense_features
+    size, num_dense = job.spec.model.samples_per_device, job.spec.model.num_dense_features
     features = features_of(plan.request.tables.tables)
     count = num_steps * dist.get_world_size() * size
     source = SyntheticSource(plan.request.tables, features, num_dense=num_dense, num_samples=count, seed=0)

@@ -193,7 +193,7 @@ def plan_of(job: DLRMTrainingJob, types: WireTypes, gradients: GradientExchange 
     request = PlanRequest(
         tables=tables,
         topology=preset.topology(num_nodes=1, devices_per_node=WORLD_SIZE),
-        batch_size_per_device=job.spec.model.batch_size_per_device,
+        batch_size_per_device=job.spec.model.samples_per_device,
         optimizer=job.spec.model.embedding_optimizer.optimizer,
         wire=None if types.is_exact else types,
         gradients=gradients,

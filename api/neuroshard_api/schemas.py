@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from neuroshard_api.documents.accuracy_comparison import AccuracyComparison
+from neuroshard_api.documents.batch_choice import DenseProfiles
 from neuroshard_api.documents.bundle import BundleManifest
 from neuroshard_api.documents.comparison_request import ComparisonRequest
 from neuroshard_api.documents.dense_profile import DenseProfile
@@ -31,6 +32,7 @@ DOCUMENTS: tuple[type[Document], ...] = (
     Constraints,
     PlanRequest,
     DenseProfile,
+    DenseProfiles,
     BundleManifest,
     GivenPlan,
     ProfileRecord,

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> ExitCode:
 
 
 def _run(options: argparse.Namespace) -> ExitCode:
-    from neuroshard_api.documents.dense_profile import DenseProfile
+    from neuroshard_api.documents.batch_choice import read_dense
     from neuroshard_api.documents.input_statistics import InputStatistics
     from neuroshard_api.documents.request import PlanRequest
     from neuroshard_api.process.atomic_file import write_whole
@@ -43,7 +43,7 @@ def _run(options: argparse.Namespace) -> ExitCode:
 
     request = PlanRequest.read(options.request)
     if options.dense is not None:
-        request = request.with_dense(DenseProfile.read(options.dense), where=str(options.dense))
+        request = request.with_dense_of(read_dense(options.dense), where=str(options.dense))
     if options.statistics is not None:
         request = with_measured_inputs(request, InputStatistics.read(options.statistics))
     incumbent = None if options.incumbent is None else read_incumbent(options.incumbent)

@@ -15,6 +15,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 
 from neuroshard_planner import planning
+from neuroshard_planner.choices.batch_size import plan_of_best_batch
 from neuroshard_planner.choices.choice import Choice
 from neuroshard_planner.choices.dense_layout import DenseLayoutChoice
 from neuroshard_planner.choices.device_groups import DeviceGroups
@@ -39,9 +40,10 @@ def plan(
 ) -> Plan:
     """Return the plan that the request asks for; equal arguments give equal plans.
 
-    The plan keeps the request. Where it permits other forms of a plan, ``choices`` says what was tried, and parts of
-    the plan what was chosen: repeats left out, types on the wire, of tables and of gradients, groups of devices, the
-    dense part's layout. The plans of trials have that in their requests, and no parts.
+    The plan keeps the request, but for a choice of the batch, of which its request has the result. Where it permits
+    other forms of a plan, ``choices`` says what was tried, and parts of the plan what was chosen: repeats left out,
+    types on the wire, of tables and of gradients, groups of devices, the dense part's layout. The plans of trials have
+    that in their requests, and no parts.
 
     Args:
         request: what is planned.
@@ -56,6 +58,15 @@ def plan(
         MissingPackageError: TorchRec's planner was asked for and is not installed.
     """
     with in_its_names(request):
+        if request.batch_choices is not None:
+            if incumbent is not None:
+                raise RequestError(
+                    "incumbent: a plan near the one in force keeps its batch, and batch_size_per_device is Auto"
+                    "; hint: give the number of the plan in force"
+                )
+            return plan_of_best_batch(
+                request, request.batch_choices, search=lambda asked: plan(asked, bundle=bundle, watch=watch)
+            )
         if request.servers is None:
             return _plan(request, bundle, incumbent, watch)
         return plan_with_servers(

@@ -122,7 +122,7 @@ def kept_batch(source: Source, options: RequestOptions, *, of_all: int | None) -
         return Batch(per_device=per_device)
     if isinstance(source, JobFile):
         spec = source.job.spec
-        return Batch(of_all=spec.model.batch_size_per_device * spec.trainer.world_size)
+        return Batch(of_all=spec.model.samples_per_device * spec.trainer.world_size)
     if isinstance(source, TableSet) and source.global_batch_size is not None:
         return Batch(of_all=source.global_batch_size)
     return Batch(per_device=DEFAULT_SAMPLES_PER_DEVICE)

@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from neuroshard_api.documents.batch_choice import read_dense
 from neuroshard_api.documents.dense_profile import DenseMatrices, DenseProfile
 from neuroshard_api.documents.document import COMPRESSED_SUFFIX, DocumentError, read_data, validated
 from neuroshard_api.documents.foreign_tables import table_set_of_data
@@ -25,6 +26,7 @@ from neuroshard_api.job.job_file import JobFile, is_job_file, read_job_file
 from neuroshard_api.job.model import EmbeddingOptimizer
 from neuroshard_api.job.plan_request import counts_dense, plan_request, spec_request
 from neuroshard_api.job.settings import Settings, with_settings
+from neuroshard_api.job.sizes import at_batch_size
 from neuroshard_api.job.training import Deduplication
 from neuroshard_api.job.training_job import API_VERSION, KIND, DLRMTrainingJob, Spec
 from neuroshard_api.job.variants import with_variants
@@ -173,8 +175,9 @@ def request_of(
         request = with_server_pool(request, options.servers)
     if options.dense is None:
         return request if asked.job is None or not with_dense_of_jobs else _with_dense(request, asked.job)
-    counted = options.dense_path(request.batch_size_per_device)
-    return request.with_dense(DenseProfile.read(counted), where=str(counted))
+    counted = [options.dense_path(size) for size in request.batch_sizes]
+    profiles = [each for file in dict.fromkeys(counted) for each in read_dense(file)]
+    return request.with_dense_of(profiles, where=str(counted[0]))
 
 
 def require_no_options(options: RequestOptions, *, but: frozenset[str], where: str) -> None:
@@ -265,9 +268,9 @@ def _with_dense(request: PlanRequest, job: DLRMTrainingJob) -> PlanRequest:
     if find_spec("torchrec") is None:
         _say_not_counted()
         return request
-    return request.with_dense(
-        _counted(job, request.tables, on_cpu=request.topology.device.is_cpu), where="the counted dense part"
-    )
+    on_cpu = request.topology.device.is_cpu
+    profiles = [_counted(at_batch_size(job, size), request.tables, on_cpu=on_cpu) for size in request.batch_sizes]
+    return request.with_dense_of(profiles, where="the counted dense part")
 
 
 def _counted(job: DLRMTrainingJob, tables: TableSet, *, on_cpu: bool) -> DenseProfile:

@@ -155,7 +155,7 @@ def on_part(file: JobFile, size: int, room: Room) -> JobFile:
     """
     spec = file.job.spec
     trainer = spec.trainer
-    of_all = spec.model.batch_size_per_device * trainer.world_size
+    of_all = spec.model.samples_per_device * trainer.world_size
     if of_all % size:
         raise CommandError(f"{size} devices do not divide the {of_all:,} samples of a step")
     nodes = max(1, size // room.devices_per_node)

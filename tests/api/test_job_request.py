@@ -9,6 +9,8 @@ from neuroshard_api.documents.presets import preset
 from neuroshard_api.documents.request import Algorithm, Pipeline
 from neuroshard_api.documents.tables import DataType, Optimizer, TableSet
 from neuroshard_api.job.plan_request import plan_request, tables_of_file
+from neuroshard_api.job.sizes import batch_sizes
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from support import builders
 
 CSV = "name,num_embeddings,embedding_dim,pooling_factor\nuser,1000,16,1\n"
@@ -45,6 +47,24 @@ def test_a_request_says_what_the_job_says() -> None:
     assert request.constraints.max_memory_bytes_per_device == 3 * 2**29
     assert request.constraints.sharding_types == ("table_wise", "row_wise", "data_parallel")
     assert (request.search.seed, request.search.work_budget) == (7, 1000)
+
+
+def test_a_batch_that_the_plan_chooses_is_asked_for_by_its_sizes() -> None:
+    """The dense part is counted at each of them, and at none besides."""
+    data = builders.job_data()
+    data["spec"]["model"]["batchSizePerDevice"] = "Auto"
+    job = DLRMTrainingJob.from_data(data)
+    members = builders.table_set().tables
+
+    found = plan_request(job, tables=builders.table_set(), topology=builders.topology())
+
+    assert found.batch_sizes == batch_sizes(job.spec)
+    profiles = [builders.dense_profile(*members, batch_size_per_device=size) for size in found.batch_sizes]
+    counted = found.with_dense_of(profiles, where="dense.json")
+    assert counted.batch_choices is not None
+    assert counted.batch_choices.dense == tuple(profiles)
+    with pytest.raises(DocumentError, match=r"dense.json: was counted for 512 samples per device, the request has 768"):
+        found.with_dense_of(profiles[:1], where="dense.json")
 
 
 @pytest.mark.parametrize(("pipeline", "expected"), [("SparseDist", Pipeline.SPARSE_DIST), ("None", Pipeline.NONE)])

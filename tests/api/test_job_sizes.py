@@ -1,10 +1,12 @@
-"""An elastic job on each of its numbers of nodes."""
+"""An elastic job on each of its numbers of nodes, and a job whose plan chooses its batch."""
 
 from decimal import Decimal
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from neuroshard_api.job.sizes import sized, sizes_of
+from neuroshard_api.job.sizes import at_batch_size, batch_sizes, sized, sizes_of, under_plan
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from support import builders
 
@@ -73,3 +75,47 @@ def test_a_job_that_is_not_elastic_has_its_number_of_nodes() -> None:
 
     assert sizes_of(rigid.spec) == (3,)
     assert sized(rigid, 3) is rigid
+
+
+def chosen(**spec: Any) -> DLRMTrainingJob:
+    """Return a job whose plan chooses its batch."""
+    data = builders.job_data(**spec)
+    data["spec"]["model"]["batchSizePerDevice"] = "Auto"
+    return DLRMTrainingJob.from_data(data)
+
+
+def test_a_plan_chooses_among_powers_of_two_and_half_steps() -> None:
+    """A job that gives its batch has that alone."""
+    sizes = batch_sizes(chosen().spec)
+
+    assert sizes[:5] == (512, 768, 1024, 1536, 2048)
+    assert sizes[-1] == 65_536
+    assert batch_sizes(builders.job().spec) == (8192,)
+
+
+@pytest.mark.parametrize(("samples", "most"), [(100 * 2 * 2048, 2048), (1000, 512), (10**9, 65_536)])
+def test_an_epoch_keeps_a_hundred_steps(samples: int, most: int) -> None:
+    """Where the job says how many samples it has, here for two devices; the smallest batch is always there."""
+    spec = chosen(data={"format": "Synthetic", "numSamples": samples}, trainer={"numNodes": 2}).spec
+
+    assert batch_sizes(spec)[-1] == most
+
+
+def test_learning_rates_follow_the_chosen_batch_linearly() -> None:
+    """They are given for 8,192 samples per device; a job that gives its batch keeps them."""
+    found = at_batch_size(chosen(training={"denseLearningRate": "0.004"}), 2048).spec
+
+    assert found.model.batch_size_per_device == found.model.samples_per_device == 2048
+    assert (found.training.embedding_learning_rate, found.training.dense_learning_rate) == ("0.005", "0.001")
+    given = builders.job()
+    assert at_batch_size(given, 2048) is given
+
+
+def test_a_job_is_trained_with_the_batch_of_its_plan() -> None:
+    """And is a job as the user would have written it."""
+    plan = builders.plan(builders.request(batch_size_per_device=1536))
+
+    found = under_plan(chosen(), plan)
+
+    assert found.spec.model.samples_per_device == 1536
+    assert DLRMTrainingJob.from_data(found.model_dump(mode="json", by_alias=True, exclude_none=True)) == found

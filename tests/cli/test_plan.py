@@ -8,12 +8,13 @@ from neuroshard_api.documents.dense_layout import DenseGroup, DenseStrategy, Pla
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.tables import TableSet
+from neuroshard_api.job.sizes import batch_sizes
 from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_api.process.failures import CommandError
 from neuroshard_costs.bundle import bundled_root
 from neuroshard_planner.baselines.greedy import BASELINES
 from neuroshard_planner.pipeline import plan as search
-from support.builders import dense_operators, dense_profile, table, table_set
+from support.builders import dense_operators, dense_profile, job, job_data, table, table_set
 from support.cli.searches import quick
 
 DEVICES = quick(8)
@@ -406,6 +407,31 @@ def test_batch_sizes_take_a_dense_part_counted_for_each(neuroshard: Any, tables:
     assert "hint: " in single.err
     assert "samples/s" in shown.out
     assert "4,096" in shown.out
+
+
+def test_a_batch_that_the_plan_chooses_is_told(neuroshard: Any, tables: Path) -> None:
+    """The plan has the sizes that were tried, and what becomes of learning rates; its request has the chosen one."""
+    members = TableSet.read(tables).tables
+    model = job_data()["spec"]["model"] | {"batchSizePerDevice": "Auto"}
+    for size in batch_sizes(job(model=model).spec):
+        profile = dense_profile(*members, batch_size_per_device=size)
+        tables.with_name(f"dense-{size}.json").write_text(profile.to_json())
+    settings = ("spec.planner.algorithm=SizeGreedy", "spec.model.batchSizePerDevice=Auto")
+    asked = ("plan", tables, *DEVICES, *(word for each in settings for word in ("--set", each)))
+    dense, out = ("--dense", tables.with_name("dense-{batch}.json")), tables.with_name("plan.json")
+
+    result = neuroshard(*asked, *dense, "--out", out)
+    explained = neuroshard("explain", out)
+    uncounted = neuroshard(*asked)
+
+    assert result.code == 0, result.err
+    found = Plan.read(out)
+    assert found.batch is not None
+    assert found.request.batch_size_per_device in [each.samples_per_device for each in found.batch.tried]
+    for text in (result.out, explained.out):
+        assert f"chosen of {len(found.batch.tried)} sizes; learning rates are the job's times 8" in text
+    assert uncounted.code == ExitCode.INVALID_INPUT
+    assert "spec.model.batchSizePerDevice: is chosen with the dense part counted" in uncounted.err
 
 
 def test_batch_sizes_are_shown_where_the_plan_does_not_fit(neuroshard: Any, tables: Path) -> None:

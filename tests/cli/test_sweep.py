@@ -73,7 +73,7 @@ def test_a_job_is_written_for_each_variant(tmp_path: Path, neuroshard: Any) -> N
     assert [job.job.spec.trainer.world_size for job in jobs] == chosen["sizes"]
     assert [job.job.spec.training.dense_learning_rate for job in jobs] == ["0.001", "0.002", "0.004"]
     for job in jobs:
-        assert job.job.spec.model.batch_size_per_device * job.job.spec.trainer.world_size == 2 * 8192
+        assert job.job.spec.model.samples_per_device * job.job.spec.trainer.world_size == 2 * 8192
         assert job.job.metadata.labels == {"training.neuroshard.dev/sweep": "shop"}
         assert set(job.config_maps) == {"other"}
     assert "with 2 variants in one job: spec: variants: the guard of narrow types" in found["without_sets"]

@@ -432,6 +432,7 @@ def status(**fields: Any) -> Status:
             "algorithm": "neuroshard",
             "worldSize": 2,
         },
+        "batch": {"samplesPerDevice": 4096, "embeddingLearningRate": "0.01", "denseLearningRate": "0.0005"},
         "cost": {
             "predicted": {**cost, "maxDeviceMemoryMiB": 4096},
             "baseline": {"algorithm": "size_greedy", "totalMicroseconds": 2000, "stepMicroseconds": 4400},

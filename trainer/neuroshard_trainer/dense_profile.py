@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from neuroshard_api.documents.batch_choice import DenseProfiles
 from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
 from neuroshard_api.documents.document import DocumentError, read_data
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.table_files import read_table_set
 from neuroshard_api.documents.tables import Table, TableSet
 from neuroshard_api.job.plan_request import dense_signature
+from neuroshard_api.job.sizes import at_batch_size, batch_sizes
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.job.variants import expanded, inline_tables, tables_of_variant, with_variants
 from neuroshard_api.process.errors import InputError
@@ -132,7 +134,7 @@ def dense_profile(job: DLRMTrainingJob, tables: TableSet, *, multi_tensor: bool 
 def _of_model(job: DLRMTrainingJob, tables: Sequence[Table], *, multi_tensor: bool) -> Counted:
     """Return the count of a job's one model: jobs that differ in nothing that decides it have one in this process."""
     settings, training, signature = job.spec.model, job.spec.training, dense_signature(job)
-    size = settings.batch_size_per_device
+    size = settings.samples_per_device
     key = json.dumps([signature, features_sha256(tables), size, multi_tensor])
     if key not in _COUNTED:
         kind = DENSE_OPTIMIZERS[training.dense_optimizer]
@@ -159,8 +161,11 @@ def main(arguments: Sequence[str]) -> ExitCode:
 
 def _run(options: argparse.Namespace) -> ExitCode:
     job = read_job(options.job)
-    profile = dense_profile(job, _tables(job, options.tables), multi_tensor=options.device == "cuda")
-    write_file(options.out, profile.to_json())
+    tables, sizes = _asked(job, options.tables)
+    counted = tuple(
+        dense_profile(at_batch_size(job, size), tables, multi_tensor=options.device == "cuda") for size in sizes
+    )
+    write_file(options.out, (counted[0] if len(counted) == 1 else DenseProfiles(profiles=counted)).to_json())
     return ExitCode.OK
 
 
@@ -215,19 +220,21 @@ def _take_out_tables(model: nn.Module, batch_size: int) -> list[_PooledEmbedding
     return [pooled for _, _, pooled in found]
 
 
-def _tables(job: DLRMTrainingJob, file: Path | None) -> TableSet:
+def _asked(job: DLRMTrainingJob, file: Path | None) -> tuple[TableSet, tuple[int, ...]]:
+    """Return the tables, and the samples per device to count for: those of a plan request, else of the job."""
     if file is None:
         inline = inline_tables(job)
         if inline is None:
             raise InputError(
                 "spec.model.embeddingTablesFrom: names a ConfigMap or a file; hint: give its table set with --tables"
             )
-        return inline
+        return inline, batch_sizes(job.spec)
     try:
         data = read_data(file) if file.suffix != ".csv" else None
         if isinstance(data, dict) and data.get("schema_version") == PlanRequest.schema_name:
-            return PlanRequest.from_data(data, where=str(file)).tables
-        return with_variants(read_table_set(file), job.spec.variants)
+            request = PlanRequest.from_data(data, where=str(file))
+            return request.tables, request.batch_sizes if job.spec.model.chooses_batch_size else batch_sizes(job.spec)
+        return with_variants(read_table_set(file), job.spec.variants), batch_sizes(job.spec)
     except DocumentError as error:
         raise InputError(str(error)) from error
 

@@ -14,6 +14,7 @@ from neuroshard_api.documents.progress import GuardRecord
 from neuroshard_api.job.continuation import continuation_facts, other_facts
 from neuroshard_api.job.experimental import ResumePolicy
 from neuroshard_api.job.plan_request import dense_signature
+from neuroshard_api.job.sizes import under_plan
 from neuroshard_api.job.stage_commands import CHECKPOINTS_FOLDER, PROGRESS_FILE, STEP_REPORT_FILE, TRIAL_FOLDER
 from neuroshard_api.job.training import TrainPipeline
 from neuroshard_api.job.training_job import DLRMTrainingJob
@@ -123,6 +124,7 @@ def train(
     inline = inline_tables(job)
     tables = None if inline is None else inline.tables
     plan = read_plan(places.plan_file, world_size=launched.world_size, tables=tables, has_servers=True)
+    job = under_plan(job, plan)
     require_lasting_gradients(plan)
     if spec.variants:
         require_plan_for_variants(plan)
@@ -130,6 +132,8 @@ def train(
     if launched.rank >= plan.num_devices:
         limit_memory(plan)
     process = start_process(job, plan, launched, device, nccl_log_folder=places.run_dir)
+    if spec.model.chooses_batch_size and process.is_first:
+        _log_batch(job)
     _warn_of_other_conditions(job, plan, process)
     run: TrainingLoop | None = None
 
@@ -167,6 +171,7 @@ def try_out(job: DLRMTrainingJob, places: RunPaths, *, steps: int, device: Devic
     inline = inline_tables(job)
     tables = None if inline is None else inline.tables
     plan = read_plan(places.plan_file, world_size=launched.world_size, tables=tables)
+    tried = under_plan(tried, plan)
     require_lasting_gradients(plan)
     own = replace(places, run_dir=places.run_dir / TRIAL_FOLDER, unpacked_dir=places.run_dir / DATA_FOLDER)
     _make_folder(own.run_dir)
@@ -525,7 +530,7 @@ def _drift_conditions(job: DLRMTrainingJob) -> str:
 def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Process) -> None:
     """Log the differences between the job and the conditions of the plan's predicted costs."""
     found = {
-        "batchSizePerDevice": (plan.request.batch_size_per_device, job.spec.model.batch_size_per_device),
+        "batchSizePerDevice": (plan.request.batch_size_per_device, job.spec.model.samples_per_device),
         "embeddingOptimizer": (", ".join(plan.request.optimizers), job.spec.model.embedding_optimizer.optimizer.value),
     }
     if plan.request.dense is not None and process.is_first:
@@ -537,6 +542,16 @@ def _warn_of_other_conditions(job: DLRMTrainingJob, plan: GivenPlan, process: Pr
                 "the plan is for %s %s, the job has %s: measured times will differ from the prediction",
                 field, planned, wanted,
             )  # fmt: skip
+
+
+def _log_batch(job: DLRMTrainingJob) -> None:
+    """Log the batch that the plan chose, and the learning rates for it."""
+    training = job.spec.training
+    logger.info(
+        "spec.model.batchSizePerDevice: Auto: %s samples per device by the plan; learning rates of embeddings %s, of "
+        "the dense part %s",
+        f"{job.spec.model.samples_per_device:,}", training.embedding_learning_rate, training.dense_learning_rate,
+    )  # fmt: skip
 
 
 def _warn_of_few_repeats(plan: GivenPlan, factors: Sequence[float]) -> None:

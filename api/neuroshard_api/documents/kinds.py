@@ -7,6 +7,7 @@ USES = {
     "bundle-manifest": "give its folder by --bundle",
     "constraints": "give it by --constraints",
     "dense-profile": "give it by --dense",
+    "dense-profiles": "give it by --dense",
     "input-statistics": "give it by --statistics",
     "plan": "use `neuroshard explain`, `report`, `export`, or `plan`",
     "plan-request": "use `neuroshard plan`",

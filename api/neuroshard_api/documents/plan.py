@@ -7,6 +7,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from neuroshard_api.documents.batch_choice import BatchDecision
 from neuroshard_api.documents.bundle import Source
 from neuroshard_api.documents.communication import CommunicationPlan
 from neuroshard_api.documents.counts import Count, Milliseconds, PositiveCount
@@ -342,6 +343,8 @@ class GivenPlan(Document):
     """How gradients of the replicated dense part travel. If unset: there was no choice."""
     choices: Annotated[tuple[PlanChoice, ...], Field(min_length=1)] | None = None
     """What was decided where the request permitted more than one form. If unset: it permitted none."""
+    batch: BatchDecision | None = None
+    """Samples per device that were tried; the request has those that were chosen. If unset: there was no choice."""
     levers: Annotated[tuple[Lever, ...], Field(min_length=1, max_length=16)] | None = None
     """What would save time and was not asked for, what saves most first. If unset: nothing, or nobody looked."""
     search: SearchStatistics | None = None
@@ -605,6 +608,18 @@ class Plan(GivenPlan):
         if isinstance(raw, dict) and raw and not any(field in raw for field in PRICE_FIELDS):
             raise DocumentError(where, [GivenPlan.from_data(raw, where=where).no_price])
         return super().from_data(raw, where=where)
+
+    @property
+    def whole_step_ms(self) -> float:
+        """Predicted time of a step: the whole one where it has a price, else embedding part and dense part."""
+        if self.step is not None:
+            return self.step.total_ms
+        return self.predicted.total_ms + (0.0 if self.dense_cost is None else self.dense_cost.total_ms)
+
+    @property
+    def samples_per_second(self) -> float:
+        """Of all devices: the batch over the whole step."""
+        return 1000.0 * self.request.global_batch_size / self.whole_step_ms
 
     @property
     def slowest_device(self) -> int:

@@ -1,10 +1,12 @@
 """What a plan is asked for: tables, devices, training settings, constraints and the search's budget."""
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from neuroshard_api.documents.batch_choice import BatchChoices
 from neuroshard_api.documents.communication import CommunicationChoices, WireTypes
 from neuroshard_api.documents.counts import MAX_MEMORY_BYTES, Count, PositiveCount
 from neuroshard_api.documents.dense_layout import DenseChoices, DenseMemory, DensePolicy
@@ -194,6 +196,9 @@ class PlanRequest(Document):
     topology: Topology
     batch_size_per_device: Annotated[int, Field(ge=1, le=2**24)] = 8192
     """Samples per device and step; an embedding shard serves the batches of all devices."""
+    batch_choices: BatchChoices | None = None
+    """Samples per device among which the plan chooses; the plan's request has what it chose. If unset:
+    batch_size_per_device."""
     optimizer: Optimizer = Optimizer.ROWWISE_ADAGRAD
     """Of the tables that name none."""
     pipeline: Pipeline = Pipeline.SPARSE_DIST
@@ -331,6 +336,31 @@ class PlanRequest(Document):
         if problems:
             raise ValueError(f"dense: {problems[0]}")
         return self
+
+    @property
+    def batch_sizes(self) -> tuple[int, ...]:
+        """Samples per device of which one is planned, in ascending order."""
+        return (self.batch_size_per_device,) if self.batch_choices is None else self.batch_choices.sizes
+
+    def with_batch(self, samples_per_device: int, dense: DenseProfile | None = None) -> Self:
+        """Return the request for a number of samples per device in place of a choice, with the dense part counted."""
+        changed = {"batch_size_per_device": samples_per_device, "batch_choices": None, "dense": dense}
+        return self.model_copy(update=changed)
+
+    def with_dense_of(self, profiles: Sequence[DenseProfile], *, where: str) -> Self:
+        """Return the request with the dense part as it was counted for its batch size, or for all that it may have.
+
+        Raises DocumentError, which names the profiles' file.
+        """
+        counted = {each.batch_size_per_device: each for each in profiles}
+        if self.batch_choices is None:
+            return self.with_dense(counted.get(self.batch_size_per_device, profiles[0]), where=where)
+        for size in self.batch_choices.sizes:
+            self.with_batch(size).with_dense(counted.get(size, profiles[0]), where=where)
+        choices = BatchChoices(
+            sizes=self.batch_choices.sizes, dense=tuple(counted[size] for size in self.batch_choices.sizes)
+        )
+        return self.model_copy(update={"batch_choices": choices})
 
     def with_dense(self, profile: DenseProfile, *, where: str) -> Self:
         """Return the request with a counted dense part. Raises DocumentError, which names the profile's file."""

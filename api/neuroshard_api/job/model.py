@@ -1,7 +1,7 @@
 """What a DLRMTrainingJob trains: the ``spec.model`` of the custom resource."""
 
 from enum import StrEnum
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field
 
@@ -15,11 +15,34 @@ from neuroshard_api.documents.tables import (
     TableName,
     TableSet,
 )
-from neuroshard_api.job.resource import ATOMIC, Name, Part, PositiveDecimal, Rule, Unique
+from neuroshard_api.job.resource import ATOMIC, INT_OR_STRING, Checked, Name, Part, PositiveDecimal, Rule, Unique
 from neuroshard_api.sharding.kernels import TRAINING_KERNELS
 
 MAX_BATCH_SIZE = 2**24
 """Samples of a device in a step."""
+DEFAULT_BATCH_SIZE: Final = 8192
+"""Samples of a device in a step, for which the default learning rates are."""
+AUTO: Final = "Auto"
+
+
+def _is_batch_size(value: object) -> bool:
+    return value == AUTO or (isinstance(value, int) and 1 <= value <= MAX_BATCH_SIZE)
+
+
+BatchSize = Annotated[
+    int | Literal["Auto"],
+    Checked(
+        rules=(
+            Rule(
+                cel=f"type(self) == int ? self >= 1 && self <= {MAX_BATCH_SIZE} : self == '{AUTO}'",
+                message=f"must be a whole number of 1 to {MAX_BATCH_SIZE:,}, or {AUTO}",
+                holds=_is_batch_size,
+            ),
+        ),
+        schema=INT_OR_STRING,
+    ),
+]
+"""Samples of a device in a step, or that the plan chooses them."""
 MAX_INLINE_TABLES = 512
 """Tables in the resource itself; more come from a ConfigMap, since the API server refuses large objects."""
 
@@ -221,8 +244,10 @@ class Model(Part):
     """The embedding tables. Larger sets: embeddingTablesFrom."""
     embedding_tables_from: TablesSource | None = None
     """A ConfigMap, or a file of a local run, with the embedding tables, for sets too large for the resource."""
-    batch_size_per_device: Annotated[int, Field(ge=1, le=MAX_BATCH_SIZE)] = 8192
-    """Samples per device and step; an embedding shard serves the batches of all devices."""
+    batch_size_per_device: BatchSize = DEFAULT_BATCH_SIZE
+    """Samples per device and step; an embedding shard serves the batches of all devices. Auto: the plan chooses from
+    512 to 65,536, the smallest within 2 % of the most samples per second that fit. Learning rates are then those at
+    8,192 samples per device, and follow linearly, by the share of samples."""
     embedding_optimizer: EmbeddingOptimizer = EmbeddingOptimizer.ROWWISE_ADAGRAD
     """Optimizer of the tables, fused into their backward pass. Decides the memory of its state: none for SGD, one
     number per row for RowWiseAdagrad, one per element for Adagrad, two for Adam."""
@@ -241,6 +266,17 @@ class Model(Part):
     """Size of the cross network; for DCNv2 only. If unset: 3 layers of rank 512."""
     wukong: WukongLayers | None = None
     """Size of the interaction of Wukong; for that architecture only. If unset: 3 layers of 32 vectors."""
+
+    @property
+    def chooses_batch_size(self) -> bool:
+        """Whether the plan chooses the samples per device."""
+        return self.batch_size_per_device == AUTO
+
+    @property
+    def samples_per_device(self) -> int:
+        """Samples per device and step; those that learning rates are given for where the plan chooses others."""
+        given = self.batch_size_per_device
+        return given if isinstance(given, int) else DEFAULT_BATCH_SIZE
 
     @property
     def cross(self) -> CrossNetwork:

@@ -2,6 +2,7 @@
 
 import json
 
+from neuroshard_api.documents.batch_choice import BatchChoices
 from neuroshard_api.documents.document import DocumentError, decoded, decompressed, told_as_problems
 from neuroshard_api.documents.presets import load_presets
 from neuroshard_api.documents.request import (
@@ -21,6 +22,7 @@ from neuroshard_api.job.communication import NarrowTypes
 from neuroshard_api.job.feature_columns import require_feature_columns
 from neuroshard_api.job.model import Architecture
 from neuroshard_api.job.resource import size_bytes
+from neuroshard_api.job.sizes import batch_sizes
 from neuroshard_api.job.training import DataFormat, Deduplication, Precision
 from neuroshard_api.job.training_job import DLRMTrainingJob, Spec
 from neuroshard_api.job.variants import expanded
@@ -45,7 +47,7 @@ def plan_request(
     _require_trainable_names(job, tables)
     _require_one_optimizer(job, tables)
     tables = with_known_repeats(job, tables)
-    _require_trainable(spec.narrow_types, spec.model.batch_size_per_device, topology)
+    _require_trainable(spec.narrow_types, spec.model.samples_per_device, topology)
     found = spec_request(
         spec,
         tables=tables,
@@ -100,7 +102,8 @@ def spec_request(
         return PlanRequest(
             tables=tables,
             topology=topology,
-            batch_size_per_device=spec.model.batch_size_per_device,
+            batch_size_per_device=spec.model.samples_per_device,
+            batch_choices=BatchChoices(sizes=batch_sizes(spec)) if spec.model.chooses_batch_size else None,
             optimizer=spec.model.embedding_optimizer.optimizer,
             deduplicate=deduplicated or None,
             joint_product_columns=_joint_product_columns(spec) if deduplicated else None,

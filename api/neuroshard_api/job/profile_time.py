@@ -41,13 +41,13 @@ def expected_training_seconds(spec: Spec) -> float | None:
     if steps is None or model.embedding_tables is None:
         return None
     weights = sum(each.table.embedding_dim * each.table.pooling_factor for each in model.embedding_tables)
-    return steps * (_STEP_S + model.batch_size_per_device * weights * _BYTES_PER_WEIGHT / _BYTES_PER_S)
+    return steps * (_STEP_S + model.samples_per_device * weights * _BYTES_PER_WEIGHT / _BYTES_PER_S)
 
 
 def expected_steps(spec: Spec) -> float | None:
     """Return the steps that a training has at most. None: only the data show them."""
     samples, training = _epoch_samples(spec), spec.training
-    samples_per_step = spec.model.batch_size_per_device * spec.trainer.world_size
+    samples_per_step = spec.model.samples_per_device * spec.trainer.world_size
     steps = None if samples is None else training.epochs * samples / samples_per_step
     if training.max_steps is None:
         return steps

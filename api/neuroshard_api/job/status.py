@@ -183,6 +183,17 @@ class CorrectionStatus(Part):
     """What came of it, in a sentence."""
 
 
+class BatchStatus(Part):
+    """What model.batchSizePerDevice Auto came to. It stays when the job is planned again."""
+
+    samples_per_device: Count
+    """Samples per device and step."""
+    embedding_learning_rate: Text
+    """training.embeddingLearningRate for them."""
+    dense_learning_rate: Text
+    """training.denseLearningRate for them."""
+
+
 class PlanStatus(Part):
     """The plan that the workers train under."""
 
@@ -419,6 +430,8 @@ class Status(Part):
     """The correction of the cost models by the job's own steps."""
     plan: PlanStatus | None = None
     """The plan that the workers train under."""
+    batch: BatchStatus | None = None
+    """What model.batchSizePerDevice Auto came to. Absent: the job gives a number, or there is no plan yet."""
     cost: Cost | None = None
     """Predicted, baseline and measured time of the embedding part of a step."""
     trainer_status: TrainerStatus | None = None

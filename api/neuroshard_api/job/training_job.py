@@ -26,7 +26,7 @@ from neuroshard_api.job.earlier_fields import EARLIER_FIELDS, earlier_fields, se
 from neuroshard_api.job.elastic import ElasticBatch
 from neuroshard_api.job.experimental import Experimental
 from neuroshard_api.job.feature_columns import COLUMN_RULES, ColumnProblem, job_column_problems
-from neuroshard_api.job.model import Model
+from neuroshard_api.job.model import AUTO, Model
 from neuroshard_api.job.policies import FailureAction, FailurePolicy, RunPolicy
 from neuroshard_api.job.preparation import Planner, PlanReference, Profiler, ProfilerPolicy, TableSharding
 from neuroshard_api.job.replanning import Replanning
@@ -158,13 +158,15 @@ _ELASTIC_RULES = (
     ),
     Rule(
         cel="!has(self.experimental.elastic) || self.experimental.elastic.batch == 'PerDevice' || "
+        f"self.model.batchSizePerDevice == '{AUTO}' || "
         "(self.model.batchSizePerDevice * self.trainer.numNodes) % self.experimental.elastic.minNodes == 0",
         message="experimental.elastic keeps the samples of a step, which are model.batchSizePerDevice on "
         "trainer.numNodes nodes, and minNodes does not divide them; hint: another minNodes, or batch PerDevice",
         holds=lambda spec: (
             spec.experimental.elastic is None
             or spec.experimental.elastic.batch is ElasticBatch.PER_DEVICE
-            or spec.model.batch_size_per_device * spec.trainer.num_nodes % spec.experimental.elastic.min_nodes == 0
+            or spec.model.chooses_batch_size
+            or spec.model.samples_per_device * spec.trainer.num_nodes % spec.experimental.elastic.min_nodes == 0
         ),
     ),
     Rule(
@@ -226,6 +228,44 @@ _VARIANT_RULES = (
             or all(each.model.embedding_dim is None for each in spec.variants or ())
         ),
         "model.embeddingDim needs the tables in model.embeddingTables, and they are in embeddingTablesFrom",
+    ),
+)
+
+
+def _with_own_batch(cel: str, holds: Callable[["Spec"], bool], problem: str) -> Rule:
+    return Rule(
+        cel=f"self.model.batchSizePerDevice != '{AUTO}' || {cel}",
+        message=f"model.batchSizePerDevice {AUTO}: {problem}; hint: give a number, such as 8192",
+        holds=lambda spec: not spec.model.chooses_batch_size or holds(spec),
+    )
+
+
+_BATCH_RULES = (
+    _with_own_batch(
+        "!has(self.trainer.command) || self.trainer.command.size() == 0",
+        lambda spec: not spec.trainer.command,
+        "NeuroShard's trainer takes the plan's batch and learning rates, and trainer.command brings another one",
+    ),
+    _with_own_batch(
+        "!has(self.experimental.planner.denseMemoryPerDevice)",
+        lambda spec: spec.experimental.planner.dense_memory_per_device is None,
+        "the dense part is counted for each batch, and experimental.planner.denseMemoryPerDevice takes the count's "
+        "place",
+    ),
+    _with_own_batch(
+        "!has(self.experimental.elastic)",
+        lambda spec: spec.experimental.elastic is None,
+        "experimental.elastic keeps the batch of the job over its numbers of nodes",
+    ),
+    _with_own_batch(
+        "!has(self.experimental.embeddingServers)",
+        lambda spec: spec.experimental.embedding_servers is None,
+        "the share of tables on experimental.embeddingServers is chosen for one batch",
+    ),
+    _with_own_batch(
+        "!has(self.variants)",
+        lambda spec: spec.variants is None,
+        "variants train on the same batches, each with learning rates for a known one",
     ),
 )
 
@@ -328,6 +368,7 @@ class Spec(Part):
         *_WIDTH_RULES,
         *_VARIANT_RULES,
         *_ELASTIC_RULES,
+        *_BATCH_RULES,
         *(
             _only_while_suspended(to_camel(name), optional=name in {"plan_ref", "variants"})
             for name, affected in AFFECTS.items()

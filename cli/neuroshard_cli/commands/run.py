@@ -135,11 +135,11 @@ def _on_this_machine(file: "JobFile") -> "JobFile":
     from neuroshard_api.job.sizes import sized, sizes_of
 
     spec = file.job.spec
-    nodes, samples = spec.trainer.num_nodes, spec.model.batch_size_per_device
+    nodes, samples = spec.trainer.num_nodes, spec.model.samples_per_device
     if nodes == 1 or spec.experimental.elastic is None or 1 not in sizes_of(spec):
         return file
     job = sized(file.job, 1)
-    batch = job.spec.model.batch_size_per_device
+    batch = job.spec.model.samples_per_device
     kept = "as ever" if batch == samples else f"in place of {samples:,}, for as many in a step as on all nodes"
     say(f"experimental.elastic: this machine is 1 of at most {nodes} nodes; {batch:,} samples per device, {kept}")
     return replace(file, job=job)

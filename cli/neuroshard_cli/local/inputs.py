@@ -63,7 +63,7 @@ def versions() -> list[str]:
 
 def profile_inputs(spec: "Spec", tables: "TableSet") -> str:
     """Return a digest of what a profile of this machine depends on."""
-    sizes = map(str, (spec.model.batch_size_per_device, spec.trainer.devices_per_node))
+    sizes = map(str, (spec.model.samples_per_device, spec.trainer.devices_per_node))
     settings = spec.profiler.model_dump_json(exclude={"policy"})
     return digest([settings, *sizes, tables.to_json(), *machine(), *versions()])
 

@@ -211,7 +211,7 @@ class LocalRun:
             if self.spec.profiler.policy is ProfilerPolicy.ALWAYS:
                 self._kept.remove(*self._kept.of_roles(names.PROFILE, names.PROFILER, names.PLAN, names.PLANNER))
                 self._directory.clear(self._directory.profile_dir)
-            kept = {"replans", "replans_inputs_hash", "replanning", "profile"}
+            kept = {"replans", "replans_inputs_hash", "replanning", "profile", "batch"}
             before = Status(**{name: getattr(before, name) for name in kept})
         self._write(before, start_time=None, stages=(), conditions=(), plan=None, cost=None)
         text = ""

@@ -96,9 +96,13 @@ class RunPlan:
 
 def summary(plan: "GivenPlan") -> str:
     """Return a plan in one line."""
+    from neuroshard_report.batch import batch_texts
+
     price = "without a price" if plan.predicted is None else f"predicted {plan.predicted.total_ms:.3f} ms"
     served = (
         "" if plan.servers is None else f", {len(plan.servers.tables)} on {plan.num_server_processes} server processes"
     )
     on_devices = "1 device" if plan.num_devices == 1 else f"{plan.num_devices} devices"
-    return f"{len(plan.tables)} tables on {on_devices}{served} by {plan.algorithm}, {price}"
+    batch = batch_texts(plan)
+    chosen = "" if batch is None else f"; {batch[0]}"
+    return f"{len(plan.tables)} tables on {on_devices}{served} by {plan.algorithm}, {price}{chosen}"

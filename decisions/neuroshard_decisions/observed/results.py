@@ -51,6 +51,8 @@ class PlanResult:
     placement_hash: str
     """Hash of what workers do under the plan, without its prices."""
     num_tables: int
+    samples_per_device: int
+    """Of a step."""
     key: str
     """Key of the plan's file in its ConfigMap: large plans are compressed."""
     predicted: PredictedCost | None
@@ -185,6 +187,7 @@ def plan_summary(text: bytes, *, key: str, where: str) -> PlanResult:
         tables_hash=tables_hash(plan.request.tables),
         placement_hash=plan.placement_sha256,
         num_tables=len(plan.tables),
+        samples_per_device=plan.request.batch_size_per_device,
         key=key,
         predicted=None if price is None else predicted_cost(price),
         baseline=baseline_cost(plan),

@@ -262,7 +262,7 @@ def correction_key(context: Context, tables: str) -> str:
     """Return the key of corrections: factors of other hardware, tables, or batch sizes say nothing of a job."""
     trainer, hardware = context.spec.trainer, hardware_of(context)
     assert hardware.fingerprint, "hardware_for always makes one"
-    sizes = (context.spec.model.batch_size_per_device, trainer.num_nodes, trainer.devices_per_node)
+    sizes = (context.spec.model.samples_per_device, trainer.num_nodes, trainer.devices_per_node)
     return names.key_of(hardware.fingerprint, tables, *map(str, sizes))
 
 

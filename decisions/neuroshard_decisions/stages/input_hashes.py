@@ -120,6 +120,8 @@ def _asked(spec: Spec) -> dict[str, Any]:
     communication = _said(training.communication) | _said(few.communication, leave_out={"guard"})
     search = _said(few.planner, leave_out=_HOW_IT_RUNS)
     said |= {name: part for name, part in (("communication", communication), ("search", search)) if part}
+    if spec.model.chooses_batch_size:
+        said |= _said(spec.data, only={"num_samples"})
     if spec.has_sessions:
         said["sessions"] = _said(spec.data, only=_REPEATS) | _said(few.data, only={"session_run", "synthetic_sessions"})
     return said

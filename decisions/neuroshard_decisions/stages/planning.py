@@ -7,7 +7,8 @@ from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.tables import TableSet
 from neuroshard_api.job.plan_request import plan_request
-from neuroshard_api.job.status import ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
+from neuroshard_api.job.sizes import at_batch_size
+from neuroshard_api.job.status import BatchStatus, ConfigMapReference, Cost, PlanStatus, Stage, StageName, StageState
 from neuroshard_api.job.workers import other_servers
 from neuroshard_api.lifecycle.restarts import reserve_note, with_more_reserve
 from neuroshard_api.process.exit_codes import ExitCode
@@ -280,7 +281,9 @@ def _have(
     given = context.spec.plan_ref is not None
     reason = Reason.PLAN_GIVEN if given else Reason.PLAN_WRITTEN
     planned = f"{plan.num_tables} tables on {plan.world_size} devices by {plan.algorithm} in ConfigMap {name}"
-    message = planned if given else f"{planned}{_kept_free(context)}"
+    batch = _batch(context, plan)
+    told = "" if batch is None else f"; {_batch_text(batch)}"
+    message = f"{planned}{told}" if given else f"{planned}{told}{_kept_free(context)}"
     before = context.status.cost or Cost()
     digest = f"sha256:{plan.hash}"
     is_other = context.status.plan is None or context.status.plan.hash != digest
@@ -302,6 +305,7 @@ def _have(
                 algorithm=plan.algorithm,
                 world_size=plan.world_size,
             ),
+            "batch": batch,
             "cost": Cost(
                 predicted=plan.predicted,
                 baseline=plan.baseline,
@@ -320,6 +324,25 @@ def _have(
         ),
     )
     return step, Planned(summary=plan, name=name, is_kept=is_kept)
+
+
+def _batch(context: Context, plan: PlanResult) -> BatchStatus | None:
+    """Return the batch of a plan that chose it, with the learning rates for it. None: the job gives a number."""
+    if not context.spec.model.chooses_batch_size:
+        return None
+    training = at_batch_size(context.job, plan.samples_per_device).spec.training
+    return BatchStatus(
+        samples_per_device=plan.samples_per_device,
+        embedding_learning_rate=str(training.embedding_learning_rate),
+        dense_learning_rate=str(training.dense_learning_rate),
+    )
+
+
+def _batch_text(batch: BatchStatus) -> str:
+    return (
+        f"{batch.samples_per_device:,} samples per device, embedding learning rate {batch.embedding_learning_rate}, "
+        f"dense learning rate {batch.dense_learning_rate}"
+    )
 
 
 def _attempt(
@@ -380,7 +403,9 @@ def _request(
     if not isinstance(tables, TableSet):
         return tables
     try:
-        request = plan_request(context.job, tables=tables, topology=profiled.topology, algorithm=algorithm)
+        kept = context.status.batch  # a training that resumes, or is planned again, keeps its batch
+        job = context.job if kept is None else at_batch_size(context.job, kept.samples_per_device)
+        request = plan_request(job, tables=tables, topology=profiled.topology, algorithm=algorithm)
         request = within_nodes(context, request)
     except ValueError as error:
         return PLANNING.failed_with(Reason.INVALID_INPUT, str(error))

@@ -56,15 +56,13 @@ def at_batch_size(request: PlanRequest, *, search: Search) -> BatchSize:
 
 def sized_plan(plan: Plan) -> SizedPlan:
     """Return speed and memory of a plan."""
-    request = plan.request
     fullest = max(plan.memory, key=lambda each: each.used_bytes / each.capacity_bytes)
     dense_ms = None if plan.dense_cost is None else plan.dense_cost.total_ms
-    step_ms = plan.predicted.total_ms + (dense_ms or 0.0) if plan.step is None else plan.step.total_ms
     return SizedPlan(
         embedding_ms=plan.predicted.total_ms,
         dense_ms=dense_ms,
         host_ms=None if plan.step is None else plan.step.host.total_ms,
-        samples_per_second=1000.0 * request.batch_size_per_device * request.topology.num_devices / step_ms,
+        samples_per_second=plan.samples_per_second,
         memory_bytes=fullest.used_bytes,
         capacity_bytes=fullest.capacity_bytes,
     )

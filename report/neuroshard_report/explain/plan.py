@@ -21,6 +21,7 @@ from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_planner.search.bounds import FamilyBounds
 from neuroshard_planner.server_cost import without_servers
 
+from neuroshard_report.batch import batch_texts
 from neuroshard_report.explain.collections import PlacedCollection, placed_collections
 from neuroshard_report.explain.dense import ExplainedUnit, explained_units
 from neuroshard_report.explain.memory import OverfullDevice, overfull_devices
@@ -109,6 +110,8 @@ class PlanExplanation:
     """A sentence: the model's error next to the gain over the best baseline."""
     moves: PlanMoves | None
     """If unset: the plan was made without one in force."""
+    batch: tuple[str, str] | None
+    """The batch that was chosen, and those that were tried, in words. None: there was no choice."""
     stored_types: str | None
     """A sentence: the types that were chosen for the tables. None: there was no choice."""
     communication: CommunicationPlan | None
@@ -158,6 +161,7 @@ def explain_plan(plan: Plan, *, bundle: Bundle) -> PlanExplanation:
         dense_units=explained_units(whole, costs=bundle),
         trust=_trust(whole, terms),
         moves=_moves(plan),
+        batch=batch_texts(whole),
         stored_types=stored_types_text(whole),
         communication=whole.communication,
         gradients=whole.gradients,

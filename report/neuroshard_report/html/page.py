@@ -14,6 +14,7 @@ from neuroshard_api.documents.topology import Topology
 from neuroshard_api.process.sizes import format_bytes
 from neuroshard_costs.shards import weights_bytes
 
+from neuroshard_report.batch import batch_texts
 from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.explain.robustness import TrafficCost
 from neuroshard_report.explain.step import once_per_list
@@ -174,6 +175,7 @@ def render_html(
             for lever in plan.levers or ()
         ],
         stored_types=stored_types_text(plan),
+        batch=batch_texts(plan),
         exchange=communication_line(resolved.wire, plan.communication, plan.predicted.total_ms),
         gradients=gradients_line(resolved.gradients, plan.gradients),
     )

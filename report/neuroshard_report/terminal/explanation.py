@@ -36,6 +36,7 @@ def render_plan_explanation(found: PlanExplanation) -> RenderableType:
         ("memory", _memory(found)),
         ("trust", found.trust),
         *([] if found.moves is None else [("moves", _moves(found.moves, found.total_ms))]),
+        *([] if found.batch is None else zip(("chosen", "batches"), found.batch, strict=True)),
         *([] if found.stored_types is None else [("types", found.stored_types)]),
     ]
     terms = TextTable(

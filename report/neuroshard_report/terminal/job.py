@@ -75,6 +75,9 @@ def _facts(status: Status) -> Iterator[str]:
     if status.plan is not None and status.plan.config_map_ref is not None:
         found = f"{status.plan.algorithm or 'given'}, {status.plan.world_size or '?'} devices"
         yield f"plan: ConfigMap {status.plan.config_map_ref.name} ({found})"
+    if status.batch is not None:
+        rates = f"embeddings {status.batch.embedding_learning_rate}, dense part {status.batch.dense_learning_rate}"
+        yield f"batch: {format_count(status.batch.samples_per_device)} samples per device; learning rates {rates}"
     if status.trainer_status is not None:
         values = {metric.name: metric.value for metric in status.trainer_status.metrics}
         metrics = ", ".join(f"{name} {value}" for name, value in of_model(values).items())

@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.style import Style
 from rich.text import Text
 
+from neuroshard_report.batch import batch_texts
 from neuroshard_report.communication import communication_line, gradients_line
 from neuroshard_report.explain.robustness import TrafficCost
 from neuroshard_report.explain.step import once_per_list
@@ -204,7 +205,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
     nodes = f" in {num_nodes} nodes" if num_nodes > 1 else ""
     if topology.rack is not None:
         nodes += f", {num_nodes // topology.rack.num_nodes} racks of {topology.rack.num_nodes}"
-    fullest, types = summary.fullest, stored_types_text(plan)
+    fullest, types, batch = summary.fullest, stored_types_text(plan), batch_texts(plan)
     used = f"{format_bytes(fullest.memory_bytes)} ({format_percent(fullest.memory_share)})"
     lines = [
         ("model", f"{request.tables.name}, {format_count(len(summary.tables))} tables"),
@@ -212,6 +213,7 @@ def _headline(summary: PlanSummary) -> RenderableType:
         *([("groups", summary.groups)] if summary.groups else []),
         *([("dense part", summary.dense_part)] if summary.dense_part else []),
         ("batch", f"{format_count(request.batch_size_per_device)} samples per device, {', '.join(request.optimizers)}"),
+        *([] if batch is None else zip(("chosen", "batches"), batch, strict=True)),
         ("predicted", f"{format_ms(plan.predicted.total_ms)} ms for the embedding part of a step ({plan.algorithm})"),
         *([] if summary.step is None else [("step", summary.step)]),
         ("source", _source(summary)),

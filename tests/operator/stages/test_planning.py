@@ -7,6 +7,7 @@ import pytest
 from neuroshard_api.documents.config_map import contents_of, unpack_files
 from neuroshard_api.documents.levers import Lever, LeverName
 from neuroshard_api.documents.plan import Plan, ServedTables
+from neuroshard_api.documents.request import Algorithm, PlanRequest
 from neuroshard_api.documents.servers import ServerPool
 from neuroshard_api.job.plan_request import dense_signature
 from neuroshard_api.job.training_job import APPROVED_PLAN_ANNOTATION, DLRMTrainingJob
@@ -56,6 +57,44 @@ def test_what_would_help_is_in_the_status_next_to_the_predicted_cost(monkeypatch
             "field": lever.field,
         }
     ]
+
+
+AUTO_BATCH = {**builders.job_data()["spec"]["model"], "batchSizePerDevice": "Auto"}
+
+
+def asked_of(story: Story) -> list[PlanRequest]:
+    """Return the requests of all planners of the job."""
+    files = [unpack_files(contents_of(each)) for each in story.world.of_kind("ConfigMap", names.REQUEST)]
+    return [PlanRequest.from_json(each["request.json"]) for each in files]
+
+
+def test_a_batch_that_the_plan_chooses_is_in_the_status_with_its_learning_rates() -> None:
+    """The planner is given the sizes; the status, the condition, and the message have what it chose."""
+    story = Story(model=AUTO_BATCH).planned()
+
+    [asked] = asked_of(story)
+    assert asked.batch_sizes[0] == 512
+    assert asked.batch_sizes[-1] == 65_536
+    assert story.status["batch"] == {
+        "samplesPerDevice": 8192,
+        "embeddingLearningRate": "0.02",
+        "denseLearningRate": "0.001",
+    }
+    assert "8,192 samples per device, embedding learning rate 0.02" in story.condition("Planned")["message"]
+    assert "batch" not in Story().planned().status
+
+
+def test_a_job_that_is_planned_again_keeps_the_batch_that_was_chosen() -> None:
+    """A training that resumes under another plan goes on with the same steps."""
+    story = Story(model=AUTO_BATCH).planned()
+    story.world.change_spec(JOB, suspend=True)
+    story.settle()
+    story.world.change_spec(JOB, suspend=False, planner={"algorithm": "SizeGreedy"})
+    story.settle()
+
+    again = next(each for each in asked_of(story) if each.algorithm is Algorithm.SIZE_GREEDY)
+    assert again.batch_choices is None
+    assert again.batch_sizes == (8192,)
 
 
 def test_the_dense_part_is_counted_before_the_planner_starts() -> None:

@@ -65,6 +65,14 @@ def test_the_guide_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert printed in GUIDE.read_text(encoding="utf-8")
 
 
+def test_a_batch_that_the_plan_chose_is_shown_with_its_learning_rates(capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line."""
+    print_text(render_job(builders.job().model_copy(update={"status": builders.status()})))
+
+    out = capsys.readouterr().out
+    assert "batch: 4,096 samples per device; learning rates embeddings 0.01, dense part 0.0005" in out
+
+
 def test_further_plans_are_shown_with_promise_and_measurement(capsys: pytest.CaptureFixture[str]) -> None:
     """The candidate with its verdict, nodes that are avoided, and each plan that was trained under."""
     status = builders.status().model_dump(mode="json", exclude_none=True)

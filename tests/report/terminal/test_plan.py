@@ -1,6 +1,8 @@
 import re
+from html import unescape
 
 import pytest
+from neuroshard_api.documents.batch_choice import BatchDecision, TriedBatch
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.topology import Link, Rack
 from neuroshard_api.sharding.kinds import ShardingType
@@ -24,6 +26,23 @@ def test_the_summary_says_what_a_plan_is_worth() -> None:
     assert "source     simulated:Test Device 80GB; nothing was measured on a device" in text
     assert "15.3 % faster than lookup_greedy" in text
     assert "7.5 % above the lower bound" in text
+
+
+def test_a_batch_that_was_chosen_is_shown_with_those_that_were_tried() -> None:
+    """And with what becomes of learning rates, which are given at 8,192 samples per device; the page has it too."""
+    plan = plan_of()
+    request = plan.request.model_copy(update={"batch_size_per_device": 12_288})
+    tried = (
+        TriedBatch(samples_per_device=8192, samples_per_second=700_000.0),
+        TriedBatch(samples_per_device=12_288, samples_per_second=812_000.0),
+        TriedBatch(samples_per_device=16_384, problem="too large"),
+    )
+    chosen = plan.model_copy(update={"request": request, "batch": BatchDecision(tried=tried)})
+
+    for text in (_shown(chosen), render_html(chosen)):
+        assert "12,288 samples per device, chosen of 3 sizes; learning rates are the job's times 1.5" in unescape(text)
+        assert "8,192 700K/s, 12,288 812K/s, 16,384 does not fit" in text
+    assert "chosen of" not in _shown(plan)
 
 
 def test_racks_are_named_with_their_links() -> None:

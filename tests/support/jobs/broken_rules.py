@@ -15,6 +15,12 @@ def with_variants(name: str, problem: str, **spec: Any) -> BrokenJob:
     return broken_rule(name, "spec", f"variants: {problem}; {remedy}", **{"variants": TWO, **spec})
 
 
+def with_chosen_batch(name: str, problem: str, **spec: Any) -> BrokenJob:
+    """Return a job whose plan chooses its batch, and that does not go with something else."""
+    message = f"model.batchSizePerDevice Auto: {problem}; hint: give a number, such as 8192"
+    return broken_rule(name, "spec", message, model=model(batchSizePerDevice="Auto"), **spec)
+
+
 RULES = (
     broken_rule(
         "variant-named-keys",
@@ -85,6 +91,32 @@ RULES = (
         "; hint: remove one of them",
         planRef={"name": "plan", "key": "plan.json"},
         experimental={"elastic": {"minNodes": 1}},
+    ),
+    with_chosen_batch(
+        "chosen-batch-of-another-trainer",
+        "NeuroShard's trainer takes the plan's batch and learning rates, and trainer.command brings another one",
+        trainer={"command": ["python", "train.py"]},
+    ),
+    with_chosen_batch(
+        "chosen-batch-of-an-uncounted-dense-part",
+        "the dense part is counted for each batch, and experimental.planner.denseMemoryPerDevice takes the count's "
+        "place",
+        experimental={"planner": {"denseMemoryPerDevice": "1Gi"}},
+    ),
+    with_chosen_batch(
+        "chosen-batch-of-an-elastic-job",
+        "experimental.elastic keeps the batch of the job over its numbers of nodes",
+        experimental={"elastic": {"minNodes": 1}},
+    ),
+    with_chosen_batch(
+        "chosen-batch-next-to-servers",
+        "the share of tables on experimental.embeddingServers is chosen for one batch",
+        experimental={"embeddingServers": SERVERS},
+    ),
+    with_chosen_batch(
+        "chosen-batch-of-variants",
+        "variants train on the same batches, each with learning rates for a known one",
+        variants=TWO,
     ),
     broken_rule(
         "no-tables",

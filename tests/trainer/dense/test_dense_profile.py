@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from neuroshard_api.documents.batch_choice import BatchChoices, read_dense
 from neuroshard_api.documents.dense_layout import DenseGroup, DenseStrategy, PlannedUnit
 from neuroshard_api.documents.dense_profile import DenseProfile, features_sha256
 from neuroshard_api.documents.document import validated
@@ -399,6 +400,22 @@ def test_tables_of_a_file_take_the_place_of_a_config_maps(kind: str, folder: Pat
 
     assert main(["far.json", "--tables", "tables.json", "--out", "dense.json"]) == ExitCode.OK
     assert DenseProfile.read(folder / "dense.json").features_sha256 == features_sha256(asked.tables.tables)
+
+
+def test_a_dense_part_is_counted_at_each_batch_of_a_plan_request(folder: Path) -> None:
+    """Where the plan chooses; one that is planned again with the batch it has is counted for that alone."""
+    written(folder / "auto.json", job_of(batchSizePerDevice="Auto"))
+    tables = job_of().spec.model.inline_tables("tables")
+    assert tables is not None
+    asked = builders.request(*tables.tables, batch_choices=BatchChoices(sizes=(512, 768)))
+    for name, request in (("chosen", asked), ("kept", asked.with_batch(1536))):
+        (folder / f"{name}.json").write_text(request.to_json(), encoding="utf-8")
+        assert main(["auto.json", "--tables", f"{name}.json", "--out", f"dense-{name}.json"]) == ExitCode.OK
+
+    counted_at = {name: read_dense(folder / f"dense-{name}.json") for name in ("chosen", "kept")}
+    assert [each.batch_size_per_device for each in counted_at["chosen"]] == [512, 768]
+    assert [each.batch_size_per_device for each in counted_at["kept"]] == [1536]
+    assert counted_at["chosen"][1] == counted(job_of(batchSizePerDevice=768))
 
 
 class Chain(nn.Module):

@@ -9,6 +9,7 @@ from neuroshard_api.documents.accuracy_comparison import Accuracy, AccuracyCompa
 from neuroshard_api.documents.plan import GivenPlan
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.job.experimental import ResumePolicy
+from neuroshard_api.job.sizes import under_plan
 from neuroshard_api.job.stage_commands import PROGRESS_FILE
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.process.errors import InputError
@@ -48,6 +49,7 @@ def compare_accuracy(
     launched = Launched.from_environment()
     inline = job.spec.model.inline_tables(job.metadata.name)
     plan = read_plan(plan_file, world_size=launched.world_size, tables=None if inline is None else inline.tables)
+    job = under_plan(job, plan)
     require_lasting_gradients(plan)
     exact = exact_plan(plan)
     process = start_process(job, plan, launched, "auto", nccl_log_folder=run_dir)

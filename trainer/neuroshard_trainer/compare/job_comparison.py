@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 from neuroshard_api.documents.training_comparison import TrainingComparison, file_names
+from neuroshard_api.job.sizes import under_plan
 from neuroshard_api.job.training_job import DLRMTrainingJob
 
 from neuroshard_trainer.compare.comparison import Contestant, compare_contestants
@@ -48,6 +49,7 @@ def compare(
     inline = job.spec.model.inline_tables(job.metadata.name)
     tables = None if inline is None else inline.tables
     plans = [read_plan(file, world_size=launched.world_size, tables=tables) for file in plan_files]
+    job = under_plan(job, plans[0])
     for plan in plans:
         require_lasting_gradients(plan)
     process = start_process(job, plans[0], launched, "auto", nccl_log_folder=run_dir)

@@ -171,7 +171,7 @@ def open_training_data(
     ranks = {
         "rank": process.rank,
         "world_size": process.num_trainers,
-        "batch_size": job.spec.model.batch_size_per_device,
+        "batch_size": job.spec.model.samples_per_device,
     }
 
     def opened(
@@ -236,7 +236,7 @@ def _own(job: DLRMTrainingJob, features: Sequence[Feature], process: Process, re
         num_dense=job.spec.model.num_dense_features,
         rank=process.rank,
         world_size=process.num_trainers,
-        batch_size=job.spec.model.batch_size_per_device,
+        batch_size=job.spec.model.samples_per_device,
         num_readers=readers.num_processes,
         seed=job.spec.sample_seed,
     )
