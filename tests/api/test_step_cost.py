@@ -5,13 +5,14 @@ from neuroshard_api.documents.dense_layout import DenseCost
 from neuroshard_api.documents.plan import BaselineCost, CollectiveCost, PlanCost
 from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import HostBoundShares, MeasuredCollective, MeasuredDuplication
-from neuroshard_api.job.status import HostBoundPart
+from neuroshard_api.job.status import HostBoundPart, PredictedCost
 from neuroshard_api.job.step_cost import (
     baseline_cost,
     compared_collectives,
     dense_note,
     error_percent,
     is_host_bound,
+    lookahead_note,
     measured_cost,
     measurement_notes,
     planned_times,
@@ -258,6 +259,20 @@ def test_the_wait_for_servers_is_in_both_totals() -> None:
     assert waiting.total_microseconds is not None
     assert plain.total_microseconds is not None
     assert waiting.total_microseconds == plain.total_microseconds + 2000
+
+
+def test_what_lookahead_hides_is_told_apart_from_the_totals() -> None:
+    """Of both, where anything is looked up ahead."""
+    plain, ahead = (
+        measured_cost(builders.step_report(ranks=(builders.rank_times(0, server_ms=2.0, server_hidden_ms=hidden_ms),)))
+        for hidden_ms in (None, 5.0)
+    )
+    predicted = PredictedCost(server_hidden_microseconds=6000)
+
+    assert ahead.total_microseconds == plain.total_microseconds
+    assert ahead.server_hidden_microseconds == 5000
+    assert "6.000 ms predicted, 5.000 ms measured" in (lookahead_note(predicted, ahead) or "")
+    assert lookahead_note(PredictedCost(), plain) is None
 
 
 def test_a_part_that_the_host_bound_is_no_error_of_the_prediction() -> None:

@@ -360,6 +360,7 @@ def status(**fields: Any) -> Status:
         "forwardCommunicationMicroseconds": 350,
         "backwardCommunicationMicroseconds": 250,
         "expansionMicroseconds": 100,
+        "serverHiddenMicroseconds": 400,
         "denseMicroseconds": 2000,
         "source": "simulated:test-80gb",
         "duplicationFactors": [{"group": "user", "factor": "7.92"}],

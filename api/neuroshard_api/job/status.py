@@ -233,6 +233,9 @@ class StepCostStatus(Part):
     expansion_microseconds: Count | None = None
     """Copies of pooled embeddings to samples that repeat a list, and back, in microseconds. If unset: no repeated lists
     are left out."""
+    server_hidden_microseconds: Count | None = None
+    """What embedding servers do ahead while the step computes, in microseconds; not in the total. If unset: rows are
+    looked up in their own step."""
     dense_microseconds: Count | None = None
     """Forward and backward pass of the dense part with the collectives that they wait for, of the slowest device, in
     microseconds; not in the total."""

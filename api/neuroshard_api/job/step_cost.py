@@ -52,6 +52,9 @@ def predicted_cost(plan: Plan) -> PredictedCost:
         ),
         backward_communication_microseconds=_microseconds(slowest.backward_communication_ms),
         expansion_microseconds=None if slowest.expansion_ms is None else _microseconds(slowest.expansion_ms),
+        server_hidden_microseconds=_microseconds(slowest.server_hidden_ms or 0.0)
+        if plan.servers is not None and plan.request.looks_ahead
+        else None,
         dense_microseconds=None if plan.dense_cost is None else _microseconds(plan.dense_cost.passes_ms),
         step_microseconds=None
         if plan.step is None or plan.step.dense_ms is None
@@ -168,6 +171,9 @@ def measured_cost(report: StepReport) -> MeasuredCost:
         backward_communication_microseconds=_microseconds(times.backward_communication_ms),
         peer_wait_microseconds=_microseconds(late_ms) if _tells_waits(report.ranks) else None,
         expansion_microseconds=None if report.duplication is None else _microseconds(slowest.expansion_ms),
+        server_hidden_microseconds=None
+        if slowest.server_hidden_ms is None
+        else _microseconds(slowest.server_hidden_ms),
         dense_microseconds=_slowest_dense(report.ranks),
         step_microseconds=_microseconds(max(rank.step_ms for rank in report.ranks)),
         steps=report.first_step + report.num_steps,
@@ -291,6 +297,18 @@ def simulation_note(predicted: StepCostStatus, measured: StepCostStatus) -> str 
     return (
         f"Predicted by simulated cost models ({sources[0]}), measured on a real device ({sources[1]}): the "
         "difference says how far the simulation is from that device, not how good the plan is."
+    )
+
+
+def lookahead_note(predicted: StepCostStatus, measured: StepCostStatus) -> str | None:
+    """Return the sentence on embedding servers next to the steps, by both. None: nothing is looked up ahead."""
+    times = predicted.server_hidden_microseconds, measured.server_hidden_microseconds
+    if times == (None, None):
+        return None
+    planned, found = ("-" if each is None else f"{each / 1000:.3f}" for each in times)
+    return (
+        f"Embedding servers next to the step, by lookahead: {planned} ms predicted, {found} ms measured; what the step "
+        "waits for is in the totals."
     )
 
 

@@ -209,7 +209,14 @@ def _sources(result: RunResult) -> list[str]:
 
 def _notes(result: RunResult) -> list[str]:
     from neuroshard_api.documents.progress import DIVERGED, by_variant, of_model
-    from neuroshard_api.job.step_cost import dense_note, is_busy, measurement_notes, other_device_note, simulation_note
+    from neuroshard_api.job.step_cost import (
+        dense_note,
+        is_busy,
+        lookahead_note,
+        measurement_notes,
+        other_device_note,
+        simulation_note,
+    )
 
     notes: list[str] = []
     if result.predicted is not None and result.measured is not None:
@@ -230,6 +237,7 @@ def _notes(result: RunResult) -> list[str]:
             notes.append(
                 f"Expansion of repeats: {predicted_ms} ms predicted, {measured_ms} ms measured, in the totals."
             )
+        notes += filter(None, [lookahead_note(result.predicted, result.measured)])
         if result.measured.dense_microseconds is not None:
             as_slow = None if result.tried is not None else result.predicted_as_slow
             notes.append(dense_note(result.predicted, result.measured, as_slow=as_slow, tried=result.tried))

@@ -195,7 +195,11 @@ def _other_rows(
     measured, tried = measured_cost(steps), None if trial is None else measured_cost(trial)
     is_compared = is_compared and not host_bound_parts(measured)
     rows = []
-    for name, field in (("dense part", "dense_microseconds"), ("whole step", "step_microseconds")):
+    for name, field in (
+        ("servers next to the step", "server_hidden_microseconds"),
+        ("dense part", "dense_microseconds"),
+        ("whole step", "step_microseconds"),
+    ):
         first, second, last = (None if each is None else getattr(each, field) for each in (predicted, tried, measured))
         if last is not None:
             expected, found = (second if trial is not None else first) or 0, last / MICROSECONDS

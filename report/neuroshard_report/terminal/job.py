@@ -6,7 +6,7 @@ from datetime import datetime
 from neuroshard_api.documents.progress import by_variant, of_model
 from neuroshard_api.job.replanning import ReplanningStatus
 from neuroshard_api.job.status import Cost, LeverStatus, Status, StepCostStatus
-from neuroshard_api.job.step_cost import dense_note, measurement_notes, simulation_note
+from neuroshard_api.job.step_cost import dense_note, lookahead_note, measurement_notes, simulation_note
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from rich.console import Group, RenderableType
 
@@ -103,8 +103,8 @@ def _of_cost(cost: Cost) -> Iterator[str]:
         side = "above" if cost.error_percent >= 0 else "below"
         yield f"measured is {abs(cost.error_percent)} % {side} what was predicted"
     if cost.predicted is not None and cost.measured is not None:
-        note = simulation_note(cost.predicted, cost.measured)
-        yield from (*filter(None, [note]), *measurement_notes(cost.measured))
+        notes = simulation_note(cost.predicted, cost.measured), lookahead_note(cost.predicted, cost.measured)
+        yield from (*filter(None, notes), *measurement_notes(cost.measured))
         yield from _duplication(cost.predicted, cost.measured)
         if cost.measured.dense_microseconds is not None:
             yield dense_note(cost.predicted, cost.measured)
