@@ -58,6 +58,16 @@ def lookup_ms(lookups: FloatArray, looked_up_bytes: FloatArray, *, cores: float)
     )
 
 
+def hidden_ahead_ms(server_ms: float, step_ms: float) -> float:
+    """Return the part of servers' time that lookahead hides: a step takes the longer of both.
+
+    Args:
+        server_ms: from the first id sent to the last row updated.
+        step_ms: of a step without these tables.
+    """
+    return min(server_ms, step_ms)
+
+
 def exchanges(
     traffic: ServerTraffic, pool: ServerPool, topology: Topology, *, global_batch_size: int, costs: TransferModel
 ) -> ServerExchanges:

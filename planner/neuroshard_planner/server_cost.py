@@ -5,6 +5,8 @@
 
 The exchange of ids is exposed. What servers do in a pass after it takes the devices' time only where it is longer than
 what the slowest device does in that pass; time on the link to host memory, and expansion of repeats, hide nothing.
+
+With lookahead all of it is next to a whole step of the devices, the dense part included: the step takes the longer.
 """
 
 from collections.abc import Sequence
@@ -21,10 +23,11 @@ from neuroshard_api.documents.plan import (
 )
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.served_request import without_tables
+from neuroshard_api.documents.whole_step import WholeStep
 from neuroshard_api.sharding.collectives import CollectiveKind
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import TransferModel, index_bytes, lookup_bytes
-from neuroshard_costs.servers import CORES_SOURCE, ServerTraffic, exchanges, lookup_ms
+from neuroshard_costs.servers import CORES_SOURCE, ServerTraffic, exchanges, hidden_ahead_ms, lookup_ms
 from neuroshard_costs.shards import BYTES_PER_ELEMENT, FloatArray
 
 from neuroshard_planner.whole_step import with_whole_step
@@ -114,8 +117,16 @@ def served_cost(
     return PlanCost(total_ms=max(each.total_ms for each in devices), source=source, devices=devices)
 
 
-def hidden_ms(devices: PlanCost, servers: PlanCost) -> float:
-    """Return the part of the servers' time during which the devices work on their own tables."""
+def hidden_ms(devices: PlanCost, servers: PlanCost, step: WholeStep | None) -> float:
+    """Return the part of the servers' time that the devices do not wait for.
+
+    Args:
+        devices: cost of their own tables.
+        servers: cost of the other tables.
+        step: what else lookahead hides them behind. None: no row is looked up ahead.
+    """
+    if step is not None:
+        return hidden_ahead_ms(servers.total_ms, devices.total_ms + step.total_ms - step.embedding_ms)
     slowest, far = max(devices.devices, key=lambda each: each.total_ms), servers.devices[0]
     backward_ms = max(each.backward_compute_ms for each in servers.devices)
     passes = (
@@ -134,9 +145,9 @@ def hidden_ms(devices: PlanCost, servers: PlanCost) -> float:
     return sum(min(pair) for pair in passes)
 
 
-def next_to_servers(devices: PlanCost, servers: PlanCost) -> PlanCost:
-    """Return the cost of the tables on devices with what servers add to it."""
-    hidden = hidden_ms(devices, servers)
+def next_to_servers(devices: PlanCost, servers: PlanCost, step: WholeStep | None) -> PlanCost:
+    """Return the cost of the tables on devices with what servers add to it. The step is that of `hidden_ms`."""
+    hidden = hidden_ms(devices, servers, step)
     changed = {"server_ms": servers.total_ms, "server_hidden_ms": hidden}
     return devices.model_copy(
         update={
@@ -156,7 +167,7 @@ def with_servers(plan: Plan, request: PlanRequest, served: ServedTables, costs: 
         costs: those of the plan.
     """
     assert served.predicted is not None, "the caller priced it"
-    predicted = next_to_servers(plan.predicted, served.predicted)
+    predicted = next_to_servers(plan.predicted, served.predicted, plan.step if request.looks_ahead else None)
     total_ms, bound_ms = predicted.total_ms, plan.lower_bound_ms
     found = plan.model_copy(
         update={

@@ -34,6 +34,7 @@ from neuroshard_planner.problem.plan_cost import predicted_cost
 from neuroshard_planner.problem.problem import Problem
 from neuroshard_planner.search.migration import Incumbent
 from neuroshard_planner.server_cost import hidden_ms, priced_servers, served_cost, with_servers
+from neuroshard_planner.whole_step import whole_step
 
 Search = Callable[[PlanRequest], Plan]
 NearSearch = Callable[[PlanRequest, Incumbent | None], Plan]
@@ -299,7 +300,9 @@ class _Split:
         """Return a cost that no plan with these tables on servers is seen to go below. Raises PlannerError."""
         predicted = self._on_servers(names).predicted
         assert predicted is not None, "it was priced"
-        return max(predicted.total_ms, bound_of_choices_ms(without_served(self._request, names), self._costs))
+        bound_ms = bound_of_choices_ms(without_served(self._request, names), self._costs)
+        # With lookahead a dense part hides servers as well, and no time of theirs is certain to be seen.
+        return bound_ms if self._request.looks_ahead else max(predicted.total_ms, bound_ms)
 
     def _on_servers(self, names: frozenset[str]) -> ServedTables:
         if names not in self._served:
@@ -347,7 +350,10 @@ class _Split:
             own = placement_of(before.served, priced)
             computed = predicted_cost(priced, own, plan.predicted.source)
             servers = served_cost(self._request, far, served.tables, self._costs, computed=computed)
-            total_ms += servers.total_ms - hidden_ms(cost, servers)
+            step = None
+            if self._request.looks_ahead:
+                step = whole_step(problem.request, before.tables, embedding_ms=cost.total_ms, costs=self._costs)
+            total_ms += servers.total_ms - hidden_ms(cost, servers, step)
             fits = fits and priced.fits(own)
         first = self._request.topology.num_devices
         earlier, later = (

@@ -14,7 +14,7 @@ CORES, GBPS, PROCESSES = 64, 100.0, 1
 LATENCY_SECONDS = 3e-5
 """Of a message of gloo over a network; assumed."""
 _POOL = re.compile(r"(\d+)x([0-9.]+[KMGTP]i)B?")
-_NAMES = ("cores", "gbps", "processes", "policy")
+_NAMES = ("cores", "gbps", "processes", "policy", "lookahead")
 _FORM = "hint: write 2x192GiB, or 2x192GiB,cores=64,gbps=100,processes=1,policy=if_needed"
 
 
@@ -35,9 +35,10 @@ def with_server_pool(request: PlanRequest, text: str) -> PlanRequest:
     topology = request.topology
     is_here = topology.device.is_cpu and topology.num_nodes == 1 and "gbps" not in given
     try:
-        cores, processes, gbps = (
+        cores, processes, lookahead, gbps = (
             int(given.get("cores", CORES)),
             int(given.get("processes", PROCESSES)),
+            int(given.get("lookahead", 0)),
             float(given.get("gbps", GBPS)),
         )
         policy = ServerPolicy(given.get("policy", ServerPolicy.IF_NEEDED))
@@ -54,6 +55,7 @@ def with_server_pool(request: PlanRequest, text: str) -> PlanRequest:
             link=link,
             policy=policy,
             tables=named,
+            lookahead=lookahead or None,
         )
         fields = {name: getattr(request, name) for name in PlanRequest.model_fields}
         return PlanRequest(**fields | {"servers": pool})

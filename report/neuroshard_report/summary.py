@@ -315,7 +315,8 @@ class PlanSummary:
             parts.append(f"process {number} is the fullest: {used}")
         if served.predicted is not None:
             slowest = self.slowest.cost
-            hidden = f"{format_ms(slowest.server_hidden_ms or 0.0)} ms of it next to the devices' own work"
+            meanwhile = "during the step before" if self.plan.request.looks_ahead else "next to the devices' own work"
+            hidden = f"{format_ms(slowest.server_hidden_ms or 0.0)} ms of it {meanwhile}"
             source = served.predicted.source
             label = "" if source == self.plan.predicted.source else f" ({source})"
             parts.append(f"lookups and exchange {format_ms(served.predicted.total_ms)} ms{label}, {hidden}")

@@ -33,9 +33,9 @@ def test_a_number_and_a_size_are_enough() -> None:
 
 def test_all_that_is_assumed_may_be_given() -> None:
     """In any order, after the size."""
-    found = pool_of("1x8Gi,policy=auto,gbps=400,processes=2,cores=32", topology=builders.topology(2))
+    found = pool_of("1x8Gi,policy=auto,gbps=400,processes=2,cores=32,lookahead=1", topology=builders.topology(2))
 
-    assert (found.cores, found.processes, found.policy) == (32, 2, ServerPolicy.AUTO)
+    assert (found.cores, found.processes, found.policy, found.lookahead) == (32, 2, ServerPolicy.AUTO, 1)
     assert found.link is not None
     assert found.link.bandwidth_bytes_per_second == 50e9
 

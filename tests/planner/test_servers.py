@@ -180,6 +180,31 @@ def test_the_predicted_total_has_the_wait_for_servers() -> None:
     assert plan_problems(found) == []
 
 
+def test_lookahead_hides_servers_behind_a_whole_step() -> None:
+    """The step takes the longer of what servers do and of all else, and the plan says how much is hidden."""
+    asked = request("history")
+    pool = asked.servers
+    assert pool is not None
+    asked_ahead = asked.model_copy(update={"servers": pool.model_copy(update={"lookahead": 1})})
+    exact, ahead = planned(asked), planned(asked_ahead)
+
+    assert exact.servers is not None
+    assert exact.servers.predicted is not None
+    assert exact.step is not None
+    assert ahead.step is not None
+    servers_ms = exact.servers.predicted.total_ms
+    alone_ms = exact.step.total_ms - exact.predicted.devices[0].server_exposed_ms
+    assert ahead.step.total_ms == pytest.approx(max(servers_ms, alone_ms))
+    assert ahead.step.total_ms < exact.step.total_ms
+    assert ahead.predicted.devices[0].server_hidden_ms == pytest.approx(min(servers_ms, alone_ms))
+    assert ahead.memory[0].used_bytes > exact.memory[0].used_bytes  # the next batch
+    assert plan_problems(ahead) == []
+    assert any_plan(ahead.model_dump(mode="json", exclude_none=True)) == ahead
+    again = search(asked_ahead, bundle=ExactCosts(CPU), incumbent=_incumbent(ahead)).incumbent
+    assert again is not None
+    assert again.total_ms == pytest.approx(ahead.predicted.total_ms)
+
+
 def test_a_price_that_is_not_the_servers_is_refused() -> None:
     """Validation holds what devices wait for against what servers take."""
     found = planned(request("history"))

@@ -100,8 +100,8 @@ class DeviceCost(Value):
     server_ms: Milliseconds | None = None
     """From the first id sent to embedding servers to the last row that they update. If unset: there are no servers."""
     server_hidden_ms: Milliseconds | None = None
-    """The part of server_ms during which devices look up and exchange their own tables. If unset: there are no
-    servers."""
+    """The part of server_ms during which devices look up and exchange their own tables; with lookahead, during which
+    they compute the step before. If unset: there are no servers."""
     collectives: tuple[CollectiveCost, ...] = ()
     """Those that the plan's tables take part in. Empty in older plans: not known."""
     embedding_dim_sum: Count

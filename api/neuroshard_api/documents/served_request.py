@@ -31,12 +31,14 @@ _SERVER = DeviceType(
 def without_tables(request: PlanRequest, names: Iterable[str]) -> PlanRequest:
     """Return the request of the tables on devices, without servers.
 
-    A device keeps memory free for ids and pooled embeddings of its samples that it exchanges with servers. The dense
-    part is that of all tables.
+    A device keeps memory free for ids and pooled embeddings of its samples that it exchanges with servers, and with
+    lookahead for those of the next batch. The dense part is that of all tables.
     """
     far = frozenset(names)
     kept = tuple(table for table in request.tables.tables if table.name not in far)
-    exchanged = sum(_exchanged_bytes(table) for table in request.tables.tables if table.name in far)
+    exchanged = sum(
+        _exchanged_bytes(table, looks_ahead=request.looks_ahead) for table in request.tables.tables if table.name in far
+    )
     reserve = request.memory.reserve_bytes + ceil(request.batch_size_per_device * exchanged)
     dense = request.dense
     if dense is not None:
@@ -51,9 +53,10 @@ def without_tables(request: PlanRequest, names: Iterable[str]) -> PlanRequest:
     )
 
 
-def _exchanged_bytes(table: Table) -> float:
+def _exchanged_bytes(table: Table, *, looks_ahead: bool) -> float:
     """Return the bytes of a sample's ids, and of its pooled embeddings and their gradients as sent and as joined."""
-    return ID_BYTES * table.pooling_factor + 4 * VALUE_BYTES * table.embedding_dim * table.num_features
+    batches, tensors = (2, 6) if looks_ahead else (1, 4)
+    return batches * ID_BYTES * table.pooling_factor + tensors * VALUE_BYTES * table.embedding_dim * table.num_features
 
 
 def request_of_servers(request: PlanRequest, names: Iterable[str]) -> PlanRequest:
@@ -61,7 +64,7 @@ def request_of_servers(request: PlanRequest, names: Iterable[str]) -> PlanReques
 
     They look up for the batches of all trainers, of which each has an equal part. A checkpoint copies one shard after
     the other: memory for a copy of the largest table is kept free, or half of what there is for tables, in which no
-    shard is larger than the other half.
+    shard is larger than the other half. With lookahead they hold the ids of two batches.
     """
     pool = request.servers
     assert pool is not None, "the caller looked"
@@ -69,6 +72,7 @@ def request_of_servers(request: PlanRequest, names: Iterable[str]) -> PlanReques
     kept = tuple(table for table in request.tables.tables if table.name in far)
     largest = max(VALUE_BYTES * table.num_embeddings * table.embedding_dim for table in kept)
     copied = min(largest, max(0, pool.bytes_per_process - PROCESS_BYTES) // 2)
+    ahead = ID_BYTES * request.global_batch_size * sum(table.pooling_factor for table in kept)
     processor = request.topology.device if request.topology.device.is_cpu else _SERVER
     device = processor.model_copy(update={"memory_bytes": pool.bytes_per_process})
     link = request.topology.intra_node if pool.link is None else pool.link
@@ -87,7 +91,9 @@ def request_of_servers(request: PlanRequest, names: Iterable[str]) -> PlanReques
             ),
             "batch_size_per_device": ceil(request.global_batch_size / pool.num_processes),
             "pipeline": Pipeline.NONE,
-            "memory": MemorySettings(dense_bytes=0, reserve_bytes=PROCESS_BYTES + copied),
+            "memory": MemorySettings(
+                dense_bytes=0, reserve_bytes=PROCESS_BYTES + copied + (ceil(ahead) if request.looks_ahead else 0)
+            ),
             "constraints": Constraints(sharding_types=(ShardingType.TABLE_WISE, ShardingType.COLUMN_WISE)),
             "dense": None,
             "dense_choices": None,

@@ -116,7 +116,7 @@ def _with_servers(asked: PlanRequest, bundle: Bundle) -> Comparison:
         outcome = replace(
             outcome,
             predicted=found.predicted,
-            simulated=next_to_servers(outcome.simulated, servers),
+            simulated=next_to_servers(outcome.simulated, servers, found.step if asked.looks_ahead else None),
             step=found.step,
             other_traffic_ms=tuple(each + added_ms for each in outcome.other_traffic_ms),
         )

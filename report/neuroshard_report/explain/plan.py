@@ -10,6 +10,7 @@ from neuroshard_api.documents.levers import Lever
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.plan_choices import PlanChoice
 from neuroshard_api.documents.request import PlanRequest
+from neuroshard_costs.servers import hidden_ahead_ms
 from neuroshard_planner.choices.device_groups import of_group
 from neuroshard_planner.errors import PlannerError
 from neuroshard_planner.levers import with_levers
@@ -256,6 +257,10 @@ def _server_helps(plan: Plan) -> Iterator[str]:
     added_ms = plan.predicted.devices[0].server_exposed_ms
     if added_ms:
         yield f"more servers, cores, or a faster link would shorten the {added_ms:.3f} ms that devices wait for servers"
+        if not plan.request.looks_ahead and plan.step is not None:
+            servers_ms = plan.predicted.devices[0].server_ms or 0.0
+            left_ms = servers_ms - hidden_ahead_ms(servers_ms, plan.step.total_ms - added_ms)
+            yield f"lookahead would leave {left_ms:.3f} ms of them, with rows on servers that are one step old"
 
 
 def _helps(plan: Plan, problem: Problem, bundle: Bundle, *, memory_share: float) -> Iterator[str]:

@@ -10,9 +10,10 @@ def step_text(plan: Plan) -> str | None:
 
     Without a counted dense part the step is a lower limit.
     """
-    step = plan.step
-    if step is None:
-        return None
+    return None if plan.step is None else f"{_whole(plan, plan.step)}{_ahead(plan)}"
+
+
+def _whole(plan: Plan, step: WholeStep) -> str:
     host, on_cpu = step.host, plan.request.topology.device.is_cpu
     needs = f"{host.total_ms:.2f} ms ({_basis(step)})"
     if step.dense_ms is None:
@@ -37,6 +38,15 @@ def step_text(plan: Plan) -> str | None:
     if on_cpu:
         return f"{step.total_ms:.2f} ms: {parts}, the host's own work {needs}; {share}"
     return f"{step.total_ms:.2f} ms: {parts}; {share}; the host needs {needs} meanwhile"
+
+
+def _ahead(plan: Plan) -> str:
+    """Return a clause on servers that are asked ahead; empty: there are none."""
+    cost = plan.predicted.devices[plan.slowest_device]
+    if plan.servers is None or not plan.request.looks_ahead or cost.server_ms is None:
+        return ""
+    hidden = f"{cost.server_hidden_ms or 0.0:.2f} ms behind the step before"
+    return f"; embedding servers take {cost.server_ms:.2f} ms, of which lookahead hides {hidden}"
 
 
 def step_gain(plan: Plan, baseline: BaselineCost) -> float | None:

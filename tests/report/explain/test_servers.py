@@ -1,5 +1,7 @@
 """Explanations of plans with embedding servers: parts that sum to the price, and what is of the devices alone."""
 
+import re
+
 import pytest
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.servers import ServerPool
@@ -39,6 +41,20 @@ def test_the_parts_with_the_wait_for_servers_are_the_price(planned: Plan) -> Non
     assert any(term.name == "wait for servers" for term in found.terms)
     above = planned.predicted.total_ms - planned.lower_bound_ms
     assert sum(part.ms for part in found.gap_parts) == pytest.approx(above)
+
+
+def test_what_lookahead_hides_is_told(planned: Plan) -> None:
+    """Before it is asked for, as what would help, and then next to the step."""
+    pool = planned.request.servers
+    assert pool is not None
+    asked = planned.request.model_copy(update={"servers": pool.model_copy(update={"lookahead": 1})})
+    ahead = search(asked, bundle=COSTS)
+
+    assert any(each.startswith("lookahead would leave") for each in explain_plan(planned, bundle=COSTS).helps)
+    found = explain_plan(ahead, bundle=COSTS)
+    assert re.search(r"servers take .* ms, of which lookahead hides .* behind the step before$", found.step or "")
+    assert not any("lookahead" in each for each in found.helps)
+    assert "of it during the step before" in summarize(ahead).on_servers
 
 
 def test_a_table_on_devices_is_explained_next_to_those_on_devices(planned: Plan) -> None:
