@@ -104,7 +104,7 @@ def _chosen(request: PlanRequest, split: "_Split", pinned: frozenset[str]) -> Pl
         larger = [own, *_growing(sets, start)]
         if split.incumbent_names is not None and split.incumbent_names >= pinned:
             larger.insert(0, split.incumbent_names)
-        best = _cheapest(best, [each for each in dict.fromkeys(larger) if each != start], split, tried)
+        best = _cheapest(best, [each for each in dict.fromkeys(larger) if each not in {start, pinned}], split, tried)
     chosen = frozenset() if best.servers is None else frozenset(each.name for each in best.servers.tables)
     written = [
         each if each.refusal is not None or each.text == _named(chosen) else _refused(each, "another set costs less")

@@ -228,6 +228,14 @@ def test_tables_go_to_servers_only_where_nothing_else_fits() -> None:
     assert found.choices[-1].before_ms is None
 
 
+def test_a_set_that_fits_no_devices_is_planned_by_the_policy_auto() -> None:
+    """That no table is on servers was tried first, and is not tried again."""
+    found = found_on(on_gpus(ServerPolicy.AUTO, rows=40_000_000))
+
+    assert "history" in names_on_servers(found)
+    assert plan_problems(found) == []
+
+
 def test_host_memory_that_is_faster_keeps_tables_from_servers() -> None:
     """With the policy auto, the plan is never dearer than the one that may use host memory alone."""
     link = HostLink(to_device_bytes_per_second=6e10, from_device_bytes_per_second=6e10)
