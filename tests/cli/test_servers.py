@@ -48,7 +48,9 @@ def test_servers_of_trainers_on_one_machine_s_cpus_are_there_too() -> None:
     assert found.cores is None
 
 
-@pytest.mark.parametrize("text", ["2", "2x", "2x192GB", "2x192GiB,speed=3", "2x192GiB,cores", "2x8GiB,policy=never!"])
+@pytest.mark.parametrize(
+    "text", ["2", "2x", "2x192GB", "2x192GiB,speed=3", "2x192GiB,cores", "2x8GiB,policy=never!", "2x8GiB,lookahead=no"]
+)
 def test_other_words_are_refused_with_the_form(text: str) -> None:
     """The hint has the whole form."""
     with pytest.raises(CommandError, match=r"^--servers: .*hint: write 2x192GiB"):

@@ -10,7 +10,7 @@ names tables, or lets the plan choose them; the plan has their shards in a part 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -52,7 +52,7 @@ class ServerPool(Value):
     """Whether further tables than those that are named may be on servers."""
     tables: tuple[str, ...] = ()
     """Names of the tables that are on servers in any case."""
-    lookahead: Literal[1] | None = None
+    lookahead: Annotated[int, Field(ge=1, le=1)] | None = None
     """Steps before that of a batch in which its rows on servers are looked up. If unset: none, so that rows lack no
     update."""
 
