@@ -60,7 +60,7 @@ from neuroshard_decisions.stages.planning import (
     replan_for_tables,
 )
 from neuroshard_decisions.stages.profiling import finds_no_node, hardware_of, profile_needed
-from neuroshard_decisions.stages.quota import take_admitted, withdrawn
+from neuroshard_decisions.stages.quota import give_back, take_admitted, withdrawn
 from neuroshard_decisions.stages.replanning import is_planning_candidate, replan
 from neuroshard_decisions.stages.result import StageResult, failed
 from neuroshard_decisions.stages.running import run, succeeded
@@ -237,7 +237,7 @@ def _stages(context: Context) -> list[StageResult]:
         return [*map(_beside_workers, prepared), run(context, current)]
     if planned is None:
         larger = leave_out_size(context, prepared[-1])
-        return prepared if larger is None else [larger]
+        return give_back(context, prepared) if larger is None else [larger]
     launched, job = launch(context, planned)
     if not is_planning_candidate(context) and planned_growth(context) is None:
         launched = replace(launched, actions=(*outlived(context), *launched.actions))

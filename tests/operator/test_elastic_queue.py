@@ -239,3 +239,28 @@ def test_workers_whose_plans_a_person_approves_wait_for_all_their_nodes() -> Non
 
     assert "annotations" not in newest(story)["metadata"]
     assert story.seen == ("Suspended", "WaitingForAdmission")
+
+
+def test_workers_give_their_quota_to_a_planner_that_waits_for_it() -> None:
+    """A default queue has the planner too, and the workers of another size hold all of its quota."""
+    story = Story(suspend=True, trainer={"numNodes": 2}, experimental={"elastic": {"minNodes": 1}})
+    story.world.default_queue = "default"
+    story.world.nodes, story.world.quota = nodes(2), 2
+    story.world.change_spec(JOB, suspend=False)
+    story.settle()
+    story.running()
+    story.world.quota = 1
+    story.world.preempt(newest(story))
+    story.settle()
+    story.bury()
+    story.later(40)
+    planning = size(story), story.seen
+    story.later(40)
+    story.bury()
+    story.do(names.PLANNER)
+    story.later(10)
+    story.start_workers()
+
+    assert planning == ((1, "QuotaLacking"), ("Suspended", "WaitingForAdmission"))
+    assert (size(story)[0], story.seen) == (1, ("Running", "AllWorkersReady"))
+    assert story.world.doubled == []

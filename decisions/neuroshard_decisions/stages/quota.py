@@ -9,7 +9,7 @@ Kueue alone knows what a queue may borrow, preempt, and share, so that it is ask
 Workers that were admitted in another number than they were planned for never train: their rendezvous has the other one.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -18,7 +18,7 @@ from neuroshard_api.job.status import Status
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Ask, Delete
-from neuroshard_decisions.context import SLOW_START_S, Context, seconds_until
+from neuroshard_decisions.context import SLOW_START_S, Context, earliest, seconds_until
 from neuroshard_decisions.observed.objects import ChildJob
 from neuroshard_decisions.stages.elastic import decided_size, is_elastic, within
 from neuroshard_decisions.stages.launching import workers_run
@@ -89,6 +89,35 @@ def ask(training: TrainingWorkers, num_nodes: int) -> Answer:
         return Answer(question=question, admitted=job.parallelism)
     until = (job.meta.created or context.now) + timedelta(seconds=SLOW_START_S)
     return Answer(question=question, waits_s=seconds_until(until, context.now) if context.now < until else None)
+
+
+def give_back(context: Context, prepared: Sequence[StageResult]) -> list[StageResult]:
+    """Return the stages before workers, without quota of another start that a stage in the same queue waits for.
+
+    A default queue has the planner too. What the workers of the start before and a question hold may be all there is.
+    """
+    waiting = [
+        job for role in (names.PROFILER, names.PLANNER) for job in context.owned_jobs(role) if _waits(context, job)
+    ]
+    holders = [
+        job
+        for role in (names.WORKER, names.QUOTA)
+        for job in context.owned_jobs(role)
+        if not job.suspended and job.outcome is None and job.meta.deleted is None
+    ]
+    if not waiting or not holders:
+        return list(prepared)
+    due = max(job.meta.created or context.now for job in waiting) + timedelta(seconds=SLOW_START_S)
+    *before, last = prepared
+    if context.now < due:
+        wanted_s = (last.requeue_after_s, seconds_until(due, context.now))
+        return [*before, replace(last, requeue_after_s=earliest(wanted_s))]
+    gone = (Delete(kind="Job", name=job.meta.name, uid=job.meta.uid, wait_for_pods=True) for job in holders)
+    return [*before, replace(last, actions=(*last.actions, *gone))]
+
+
+def _waits(context: Context, job: ChildJob) -> bool:
+    return context.is_held(job) and job.outcome is None and job.meta.deleted is None
 
 
 def withdrawn(context: Context, steps: Iterable[StageResult], status: Status) -> tuple[Delete, ...]:
