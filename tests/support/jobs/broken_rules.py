@@ -119,6 +119,20 @@ RULES = (
         variants=TWO,
     ),
     broken_rule(
+        "batch-of-no-samples",
+        "spec.model.batchSizePerDevice",
+        "must be a whole number of 1 to 16,777,216, or Auto",
+        "0",
+        model=model(batchSizePerDevice=0),
+    ),
+    broken_rule(
+        "batch-in-words",
+        "spec.model.batchSizePerDevice",
+        "must be a whole number of 1 to 16,777,216, or Auto",
+        '"many"',
+        model=model(batchSizePerDevice="many"),
+    ),
+    broken_rule(
         "no-tables",
         "spec.model",
         "set exactly one of embeddingTables and embeddingTablesFrom",
