@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan
@@ -16,11 +17,13 @@ from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.measure.step_reporter import StepReporter
 
 from benchmarks.plan_times import ProcessorClock
-from benchmarks.sharded_training import NUM_DENSE, ShardedTraining
+from benchmarks.sharded_training import NUM_DENSE, SMALL_MODEL, ShardedTraining
 
 WARM_STEPS = 4
 PLAIN = "plain"
 FORMS = (DeduplicationForm.FIRST_SAMPLE, DeduplicationForm.GROUPED)
+ONCE = "grouped, product once"
+"""The grouped form, in which DCNv2's first product takes the part of the group once per list."""
 CLOCK, PROCESSOR = "clock", "processor"
 PARTS = (
     "forward_compute_ms",
@@ -46,11 +49,12 @@ class TimedForm:
         plan: placement of the tables.
         tables: of the model.
         group: features whose repeats are left out.
-        form: None: all lists.
+        name: PLAIN for all lists, a form, or ONCE.
         maker: of this rank's batches.
         num_batches: that the steps go through in turn.
         num_dense: dense features of a sample.
         folder: for the plan that reports refer to.
+        model: fields of the settings of the dense part.
     """
 
     def __init__(
@@ -58,13 +62,15 @@ class TimedForm:
         plan: Plan,
         tables: TableSet,
         group: Sequence[str],
-        form: DeduplicationForm | None,
+        name: str,
         maker: BatchMaker,
         *,
         num_batches: int,
         num_dense: int,
         folder: Path,
+        model: Mapping[str, Any],
     ) -> None:
+        form = None if name == PLAIN else DeduplicationForm(name.partition(",")[0])
         keys = [feature.name for feature in features_of(tables.tables)]
         self.factor = 1.0
         """Samples over distinct ones in the batches."""
@@ -76,16 +82,21 @@ class TimedForm:
         if form is not None:
             num_samples = sum(len(each.labels) for each in made)
             self.factor = num_samples / sum(each.num_distinct[0] for each in made)
-            own = DeduplicatedGroup(group=group[0], features=tuple(group), form=form, factor=self.factor)
+            own = DeduplicatedGroup(
+                group=group[0],
+                features=tuple(group),
+                form=form,
+                factor=self.factor,
+                product_saved_ms=0.0 if name == ONCE else None,
+            )
             plan = plan.model_copy(update={"deduplication": (own,)})
-        file = folder / f"{form or PLAIN}-{dist.get_rank()}.plan.json"
+        file = folder / f"{name}-{dist.get_rank()}.plan.json"
         file.write_text(plan.to_json())
-        self._training = ShardedTraining(plan, tables, num_dense=num_dense)
+        self._training = ShardedTraining(plan, tables, num_dense=num_dense, model=model)
         self._reports: dict[str, list[StepReport]] = {CLOCK: [], PROCESSOR: []}
-        model = self._training.model
         self._clock, self._processor = (
             StepReporter(
-                model,
+                self._training.model,
                 file,
                 write=self._reports[by].append,
                 report_every=sys.maxsize,
@@ -123,7 +134,8 @@ def timed_forms(
     steps: int,
     folder: Path,
     num_dense: int = NUM_DENSE,
-    without_repeats: Sequence[DeduplicationForm] = FORMS,
+    without_repeats: Sequence[str] = FORMS,
+    model: Mapping[str, Any] = SMALL_MODEL,
 ) -> Mapping[str, object]:
     """Train all lists and forms without repeats, in turns. Both processes must call this.
 
@@ -131,10 +143,10 @@ def timed_forms(
         ``factor`` of the batches, and FormTimes by ``clock`` and by ``processor``.
     """
     forms = {
-        str(form or PLAIN): TimedForm(
-            plan, tables, group, form, maker, num_batches=num_batches, num_dense=num_dense, folder=folder
+        str(name): TimedForm(
+            plan, tables, group, name, maker, num_batches=num_batches, num_dense=num_dense, folder=folder, model=model
         )
-        for form in (None, *without_repeats)
+        for name in (PLAIN, *without_repeats)
     }
     names = list(forms)
     for step in range(WARM_STEPS + steps):

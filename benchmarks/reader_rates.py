@@ -1,13 +1,16 @@
 """How fast one core reads each format, and how long a start on 1 TB of text takes with an index.
 
 python -m benchmarks.reader_rates
+python -m benchmarks.reader_rates --parts FOLDER --minutes 4     # some formats; again, until all are measured
 """
 
+import argparse
 import os
-import tempfile
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -33,6 +36,7 @@ from neuroshard_trainer.data.samples import features_of
 from neuroshard_trainer.data.source import SampleSource
 from pyarrow import csv
 
+from benchmarks.kept_parts import add_options, kept_parts
 from benchmarks.results_file import cpu_model, hardware_slug, write_result
 
 NUM_SAMPLES = 400_000
@@ -69,14 +73,27 @@ class Case:
 
 def main() -> None:
     """Measure and write the result."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    options = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        cases = written(folder)
-        lines = ["", "| format | samples per rank and step | samples per second and core | aim |", "|---|---|---|---|"]
-        lines += [row(case, batch_size) for case in cases for batch_size in BATCH_SIZES]
-        lines += ["", *start_lines(folder)]
+    with kept_parts(options) as kept:
+        folder = kept.folder / "files"
+        if not folder.exists():
+            unfinished = kept.folder / "unfinished"
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            write_files(unfinished)
+            unfinished.rename(folder)
+        parts: dict[str, Callable[[], list[str]]] = {case.name: partial(rows, case) for case in cases(folder)}
+        parts["start"] = lambda: start_lines(kept.folder)
+        found = kept.measured(parts)
+    if found is None:
+        return
+    start = found.pop("start")
+    lines = ["", "| format | samples per rank and step | samples per second and core | aim |", "|---|---|---|---|"]
+    lines += [*(line for each in found.values() for line in each), "", *start]
     head = HEAD.format(
         zipf=ZIPF_EXPONENT,
         machine=cpu_model(),
@@ -86,6 +103,11 @@ def main() -> None:
         repeats=REPEATS,
     )
     print(write_result("reader-rates", [*head.splitlines(), *lines], hardware=hardware_slug()))
+
+
+def rows(case: Case) -> list[str]:
+    """Return the lines of a format."""
+    return [row(case, batch_size) for batch_size in BATCH_SIZES]
 
 
 def row(case: Case, batch_size: int) -> str:
@@ -108,10 +130,9 @@ def rate(source: SampleSource, batch_size: int) -> float:
     return len(positions) * batch_size / (time.process_time() - began)
 
 
-def written(folder: Path) -> Sequence[Case]:
-    """Write the same samples in each format and return what reads them."""
+def write_files(folder: Path) -> None:
+    """Write the same samples in each format."""
     rng = np.random.default_rng(0)
-    features = features_of(TABLES)
     ids = rng.integers(0, 2**32, size=(NUM_SAMPLES, 26))
     integers = rng.exponential(300, size=(NUM_SAMPLES, 13)).astype(np.int64)
     labels = rng.integers(0, 2, size=NUM_SAMPLES)
@@ -137,11 +158,16 @@ def written(folder: Path) -> Sequence[Case]:
     distinct = {name: np.char.mod("%08x", ids[:, column]) for column, name in enumerate(FEATURES)}
     pq.write_table(pa.table({**columns, **distinct}), folder / "distinct.parquet", row_group_size=ROW_GROUPS[1])
     csv.write_csv(log, folder / "texts.csv", csv.WriteOptions(quoting_style="needed"))
+    for size in ROW_GROUPS:
+        pq.write_table(pa.table(columns), folder / f"{size}.parquet", row_group_size=size)
+
+
+def cases(folder: Path) -> Sequence[Case]:
+    """Return the readers of the files of a folder."""
+    features, text = features_of(TABLES), folder / "day_0.tsv"
     hashed = features_of([table.model_copy(update={"id_rule": IdRule.HASH}) for table in TABLES])
     dense_columns = [f"dense_{index}" for index in range(13)]
     named: dict[str, Any] = {"label_column": "label", "dense_columns": dense_columns}
-    for size in ROW_GROUPS:
-        pq.write_table(pa.table(columns), folder / f"{size}.parquet", row_group_size=size)
 
     def parquet(size: int) -> Case:
         file = DataFile(str(folder / f"{size}.parquet"))
@@ -191,7 +217,7 @@ def written(folder: Path) -> Sequence[Case]:
 def start_lines(folder: Path) -> list[str]:
     """Return the time of a start on 1 TB of text with an index."""
     days = [folder / "days" / f"day_{day}" for day in range(DAYS)]
-    days[0].parent.mkdir()
+    days[0].parent.mkdir(exist_ok=True)
     num_lines = DAY_BYTES // LINE_BYTES
     offsets = np.append(np.arange(0, num_lines, LINES_PER_BLOCK) * LINE_BYTES, DAY_BYTES)
     for day in days:

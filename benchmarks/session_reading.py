@@ -1,12 +1,15 @@
 """What readers and disks save on a log clustered by session, with a list in every row and with lists stored once.
 
-python -m benchmarks.session_reading DATA
+    python -m benchmarks.session_reading DATA
+    python -m benchmarks.session_reading DATA --parts FOLDER --minutes 4     # some logs; again, until all are measured
+
+A log takes about a minute.
 """
 
 import argparse
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -22,6 +25,7 @@ from neuroshard_trainer.data.sessions import Sessions
 
 from benchmarks import movielens_log
 from benchmarks.deduplicated_steps import BATCH_SIZE, COLUMNS, MOVIELENS, RUN, TABLES, USER, log_of, source_of
+from benchmarks.kept_parts import add_options, kept_parts
 from benchmarks.movielens_log import movielens_tables, write_movielens_log
 from benchmarks.results_file import write_result
 from benchmarks.session_log import cluster, write_session_log
@@ -47,34 +51,49 @@ def main() -> None:
     """Measure and write the result."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path, help="folder ml-100k of the package recbole")
-    data = parser.parse_args().data
+    add_options(parser)
+    options = parser.parse_args()
     keep_freed_memory()
     torch.set_num_threads(1)
+    with kept_parts(options) as kept:
+        parts: dict[str, Callable[[], list[str]]] = {
+            change: partial(synthetic_rows, change, kept.folder) for change in CHANGES
+        }
+        parts[MOVIELENS] = lambda: movielens_rows(options.data, kept.folder)
+        found = kept.measured(parts)
+    if found is None:
+        return
     lines = [
         *HEAD.splitlines(),
         "",
         "| samples | order | lists | MB | factor in batches | batches | samples per second | ratio |",
         "|---|---|---|---|---|---|---|---|",
+        *(line for rows in found.values() for line in rows),
     ]
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        for change in CHANGES:
-            log = folder / f"{change}.parquet"
-            source = source_of(change, num_samples=LOG_SAMPLES, samples_per_session=MEAN_SAMPLES)
-            write_session_log(log, source, features_of(TABLES.tables))
-            name = f"synthetic, chance of a change {change}"
-            lines += rows_of(name, log, TABLES, USER, window=str(LOG_SAMPLES), num_dense=NUM_DENSE)
-        log = folder / "movielens.parquet"
-        write_movielens_log(log, data)
-        lines += rows_of(
-            MOVIELENS,
-            log,
-            movielens_tables(COLUMNS),
-            movielens_log.USER,
-            window="1000000000",
-            num_dense=movielens_log.NUM_DENSE,
-        )
     print(write_result("session-reading", lines, packages=("numpy", "torch", "pyarrow", "duckdb")))
+
+
+def synthetic_rows(change: str, folder: Path) -> list[str]:
+    """Return the rows of a synthetic log, which is written below a folder."""
+    log = folder / f"{change}.parquet"
+    source = source_of(change, num_samples=LOG_SAMPLES, samples_per_session=MEAN_SAMPLES)
+    write_session_log(log, source, features_of(TABLES.tables))
+    name = f"synthetic, chance of a change {change}"
+    return rows_of(name, log, TABLES, USER, window=str(LOG_SAMPLES), num_dense=NUM_DENSE)
+
+
+def movielens_rows(data: Path, folder: Path) -> list[str]:
+    """Return the rows of MovieLens' log, which is written below a folder."""
+    log = folder / "movielens.parquet"
+    write_movielens_log(log, data)
+    return rows_of(
+        MOVIELENS,
+        log,
+        movielens_tables(COLUMNS),
+        movielens_log.USER,
+        window="1000000000",
+        num_dense=movielens_log.NUM_DENSE,
+    )
 
 
 def rows_of(name: str, log: Path, tables: TableSet, group: Sequence[str], *, window: str, num_dense: int) -> list[str]:

@@ -1,8 +1,9 @@
 """A small model of many tables under a plan, on one of two processes; for the benchmarks of real training steps."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -89,10 +90,19 @@ MULTI_HOT = _model(
 )
 MODELS = (MIXED, ONE_HOT, MULTI_HOT)
 """Tables of several widths and pooling factors; a Criteo-like model of one lookup each; few tables of many lookups."""
+SMALL_MODEL: Mapping[str, Any] = {"dense_arch_layer_sizes": (32,), "over_arch_layer_sizes": (32,)}
+"""Settings of a dense part that takes little of a step."""
 
 
 class ShardedTraining:
-    """One model under one plan, trained without a look at how well."""
+    """One model under one plan, trained without a look at how well.
+
+    Args:
+        plan: placement of the tables, and the form of groups without repeats.
+        tables: of the model.
+        num_dense: dense features of a sample.
+        model: fields of the settings of its dense part.
+    """
 
     def __init__(
         self,
@@ -100,13 +110,12 @@ class ShardedTraining:
         tables: TableSet = MIXED,
         *,
         num_dense: int = NUM_DENSE,
+        model: Mapping[str, Any] = SMALL_MODEL,
     ) -> None:
         world = dist.group.WORLD
         assert world is not None
         torch.manual_seed(0)
-        settings = Model.model_construct(
-            num_dense_features=num_dense, dense_arch_layer_sizes=(32,), over_arch_layer_sizes=(32,)
-        )
+        settings = Model.model_construct(num_dense_features=num_dense, **model)
         self.model = DistributedModelParallel(
             planned_model(settings, plan) if plan.deduplication else RecommendationModel(settings, tables.tables),
             env=ShardingEnv.from_process_group(world),
