@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -70,16 +71,16 @@ class Problem:
         self.units: tuple[Unit, ...] = placed_units(units, self.allowed, self.num_devices)
         self.num_rows: IndexArray = np.array([unit.num_rows for unit in self.units], dtype=np.int64)
         """[units]"""
+        self._num_columns: IndexArray = np.array([unit.num_columns for unit in self.units], dtype=np.int64)
+        self._members: IndexArray = np.array(list(chain.from_iterable(unit.tables for unit in self.units)), np.int64)
+        self._num_members: IndexArray = np.array([len(unit.tables) for unit in self.units], dtype=np.int64)
+        self._first_member: IndexArray = np.cumsum(self._num_members) - self._num_members
         self.min_shard_width: IndexArray = np.array([unit.min_shard_width for unit in self.units], dtype=np.int64)
         """[units]"""
         self.max_shards: IndexArray = np.array([unit.max_shards for unit in self.units], dtype=np.int64)
         """[units]"""
-        self.sharding_types = sharding_types(request, self.units, self.allowed, default_types(request, costs.manifest))
-        """[units] ways in which each unit may be sharded."""
         self.host_choices = host_choices(request, self.units)
         """[units] whether each may be, or must be, in host memory."""
-        self.has_further_types = any(not kind.is_by_columns for types in self.sharding_types for kind in types)
-        """Whether some unit may be cut by rows or copied."""
         self.memory = MemoryLedger(request)
         host = request.topology.host_memory
         self.host_tables = None if host is None else HostTables(request, host)
@@ -104,6 +105,17 @@ class Problem:
             range(len(self.units)), [ShardSize(unit.num_rows, unit.num_columns) for unit in self.units]
         )
         """[units] the kind of each unit in one piece."""
+
+    @cached_property
+    def sharding_types(self) -> tuple[frozenset[ShardingType], ...]:
+        """[units] ways in which each unit may be sharded. Raises RequestError where one has none."""
+        default = default_types(self.request, self.costs.manifest)
+        return sharding_types(self.request, self.units, self.allowed, default)
+
+    @property
+    def has_further_types(self) -> bool:
+        """Whether some unit may be cut by rows or copied."""
+        return any(not kind.is_by_columns for types in self.sharding_types for kind in types)
 
     @property
     def work(self) -> int:
@@ -164,24 +176,30 @@ class Problem:
     def _add_kinds(self, keys: Sequence[tuple[int, ShardSize]]) -> None:
         first = len(self._kind_of)
         self._kind_of.update(zip(keys, range(first, first + len(keys)), strict=True))
-        units, sizes = map(list, zip(*keys, strict=True))
-        shards, kind, tables = self._cut(units, sizes)
-        *_, kernel, load_factor = zip(*sizes, strict=True)
-        kernels, load_factors = np.array(kernel, dtype=np.int64)[kind], np.array(load_factor)[kind]
-        each = self._represented(shards, tables, kernels, load_factors)
+        of_keys, sizes = zip(*keys, strict=True)
+        units = np.array(of_keys, dtype=np.int64)
+        *whole, load_factor = zip(*sizes, strict=True)
+        num_rows, num_columns, family, kernel = (np.array(values, dtype=np.int64) for values in whole)
+        load_factors = np.array(load_factor)
+        shards, kind, tables = self._cut(units, num_rows, num_columns, family)
+        each = self._represented(shards, tables, kernel[kind], load_factors[kind])
         representation = np.zeros((len(keys), each.shape[1]))
         np.add.at(representation, kind, each)
         memory_bytes = np.zeros(len(keys), dtype=np.int64)
         rows, columns = shards.num_rows.astype(np.int64), shards.num_columns.astype(np.int64)
-        spared, on_host = self.memory.on_host(tables, rows, columns, kernels, load_factors)
+        spared, on_host = self.memory.on_host(tables, rows, columns, kernel[kind], load_factors[kind])
         np.add.at(memory_bytes, kind, self.memory.shard_bytes(tables, rows, columns, shards.family) - spared)
         host_bytes = np.zeros(len(keys), dtype=np.int64)
         np.add.at(host_bytes, kind, on_host)
         traffic = np.zeros((len(keys), len(Collective)))
         np.add.at(traffic, kind, self._cuts.traffic(tables, shards))
         self.kinds.append(
-            unit=np.array(units, dtype=np.int64),
-            sizes=sizes,
+            unit=units,
+            num_rows=num_rows,
+            num_columns=num_columns,
+            family=family,
+            kernel=kernel,
+            load_factor=load_factors,
             memory_bytes=memory_bytes,
             host_bytes=host_bytes,
             traffic=traffic,
@@ -210,19 +228,26 @@ class Problem:
 
     def shards_of(self, kinds: IndexArray) -> tuple[ShardArrays, IndexArray]:
         """Return the table shards that n kinds consist of, and for each the position of its kind in ``kinds``."""
-        shards, position, _ = self._cut(self.kinds.unit[kinds].tolist(), self.sizes_of(kinds))
+        shards, position, _ = self._cut_kinds(kinds)
         return shards, position
 
-    def _cut(self, units: Sequence[int], sizes: Sequence[ShardSize]) -> tuple[ShardArrays, IndexArray, IndexArray]:
-        """Return the table shards of units cut to sizes, the position of each one's unit, and its table."""
-        members = [self.units[unit].tables for unit in units]
-        row = np.repeat(np.arange(len(units)), np.array(list(map(len, members)), dtype=np.int64))
-        tables = np.array(list(chain.from_iterable(members)), dtype=np.int64)
-        num_rows, columns, families = np.array(sizes, dtype=np.float64).reshape(-1, len(ShardSize._fields)).T[:3]
+    def _cut_kinds(self, kinds: IndexArray) -> tuple[ShardArrays, IndexArray, IndexArray]:
+        known = self.kinds
+        return self._cut(known.unit[kinds], known.num_rows[kinds], known.num_columns[kinds], known.family[kinds])
+
+    def _cut(
+        self, units: IndexArray, num_rows: IndexArray, num_columns: IndexArray, family: IndexArray
+    ) -> tuple[ShardArrays, IndexArray, IndexArray]:
+        """Return the table shards of units [n] cut to sizes [n], the position of each one's unit, and its table."""
+        counts = self._num_members[units]
+        row = np.repeat(np.arange(len(units)), counts)
+        within = np.arange(len(row)) - (np.cumsum(counts) - counts)[row]
+        tables = self._members[self._first_member[units[row]] + within]
         # A group is never cut, so that its members keep their own rows and columns.
-        column_share = columns / np.array([self.units[unit].num_columns for unit in units])
-        family = families.astype(np.int64)
-        shards = self._cuts.shards(tables, family=family[row], num_rows=num_rows[row], column_share=column_share[row])
+        column_share = num_columns / self._num_columns[units]
+        shards = self._cuts.shards(
+            tables, family=family[row], num_rows=num_rows[row].astype(np.float64), column_share=column_share[row]
+        )
         return shards, row, tables
 
     def compute_ms(self, sums: FloatArray, *, in_bulk: bool = False) -> FloatArray:
@@ -308,7 +333,7 @@ class Problem:
         """Return [slots] columns of all vectors of n shards by columns in slots, repeats of grouped tables included."""
         if not self.request.grouped:
             return self.traffic(kinds, slots, num_slots)[:, Collective.POOLED_EMBEDDINGS]
-        shards, row, tables = self._cut(self.kinds.unit[kinds].tolist(), self.sizes_of(kinds))
+        shards, row, tables = self._cut_kinds(kinds)
         vectors = np.array([table.num_vectors for table in self.request.tables.tables])[tables]
         weights = np.where(shards.family == COLUMNS, vectors * shards.num_columns, 0.0)
         columns: FloatArray = np.zeros(num_slots)

@@ -1,6 +1,5 @@
 """Distinct shards of a problem as columns of numbers. Makes none of these numbers."""
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,25 +63,15 @@ class ShardKinds:
     def __len__(self) -> int:
         return self._size
 
-    def append(
-        self,
-        *,
-        unit: IndexArray,
-        sizes: Sequence[ShardSize],
-        memory_bytes: IndexArray,
-        host_bytes: IndexArray,
-        traffic: FloatArray,
-        representation: FloatArray,
-    ) -> None:
-        """Add kinds; room grows by doubling, so that adding few at a time stays cheap."""
-        added = (unit, *zip(*sizes, strict=True), memory_bytes, host_bytes, traffic, representation)
-        end = self._size + len(sizes)
-        for (name, column), values in zip(self._columns.items(), added, strict=True):
+    def append(self, **columns: NDArray[Any]) -> None:
+        """Add kinds, all columns of them; room grows by doubling, so that adding few at a time stays cheap."""
+        end = self._size + len(columns["unit"])
+        for name, column in self._columns.items():
             if end > len(column):
                 grown = np.empty((max(end, 2 * len(column)), *column.shape[1:]), column.dtype)
                 grown[: self._size] = column[: self._size]
                 self._columns[name] = grown
-            self._columns[name][self._size : end] = values
+            self._columns[name][self._size : end] = columns[name]
         self._size = end
         self._show()
 

@@ -50,23 +50,23 @@ def mixed(problem: Problem, bounds: FamilyBounds, *, columns: IteratedSearch, wo
         columns: the search by columns; it is run whole only where its result may well cost less.
         work_budget: device evaluations and their like, of which shares are taken.
     """
-    bound_ms = bounds.by_columns_ms if np.isfinite(bounds.by_columns_ms) else 0.0
     by_columns: Found | None = None
     opening = columns.opening()
     if opening is None:
-        by_columns = columns.run(bound_ms=bound_ms)
+        by_columns = columns.run(bound_ms=bounds.end_by_columns_ms)
         opening = None if by_columns is None else by_columns.placement
     may_be_by_columns = opening is not None and not bound_to_convert(problem)
     known_ms = float(problem.total_ms([opening])[0]) if opening is not None and may_be_by_columns else np.inf
     is_near = is_large(problem) and known_ms <= problem.tuning.near * bounds.least_ms
     sets = [] if is_near else bounds.promising(known_ms)
     if is_near or (may_be_by_columns and set(sets) <= {(COLUMNS,)}):
-        return by_columns or columns.run(bound_ms=bound_ms)
+        return by_columns or columns.run(bound_ms=bounds.end_by_columns_ms)
     search = MixedSearch(problem, options=columns.options, work_budget=work_budget)
     placements = search.begun(opening, sets, limit_ms=known_ms)
     least_ms = float(problem.total_ms(placements).min(initial=np.inf))
-    if may_be_by_columns and least_ms > max(bounds.by_columns_ms, known_ms * (1 - problem.tuning.columns_gain)):
-        by_columns = by_columns or columns.run(bound_ms=bound_ms)
+    may_gain = may_be_by_columns and least_ms > known_ms * (1 - problem.tuning.columns_gain)
+    if may_gain and least_ms > bounds.by_columns_ms:
+        by_columns = by_columns or columns.run(bound_ms=bounds.end_by_columns_ms)
         assert by_columns is not None, "the opening found a placement"
         known_ms = float(problem.total_ms([by_columns.placement])[0])
         placements.append(by_columns.placement)

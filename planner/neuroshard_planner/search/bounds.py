@@ -74,6 +74,11 @@ class FamilyBounds:
         """A cost that no plan by columns goes below; infinite where some unit may not be by columns."""
         return self._least_of([(COLUMNS,)]) if (COLUMNS,) in self.sets else np.inf
 
+    @property
+    def end_by_columns_ms(self) -> float:
+        """A cost at which a search by columns ends: their bound, or 0 where some unit may not be by columns."""
+        return self.by_columns_ms if np.isfinite(self.by_columns_ms) else 0.0
+
     @cached_property
     def sets(self) -> Sequence[Families]:
         """Sets of families that some plan may use."""
@@ -197,12 +202,8 @@ class _Options:
         alone = problem.pass_levels(representation)
         num_placed = np.array([_num_placed(each, problem) for each in FAMILIES])[family]
         # Some shard of each unit has at least its columns divided by the most shards.
-        pieces = np.array(
-            [
-                _most_pieces(problem.units[row], FAMILIES[each])
-                for row, each in zip(unit.tolist(), family.tolist(), strict=True)
-            ]
-        )
+        most_pieces = np.array([[_most_pieces(each, family) for family in FAMILIES] for each in problem.units])
+        pieces = most_pieces[unit, family]
         is_narrow = (width < self._columns[unit] / pieces)[:, None]
         self._wide = np.where(is_narrow, np.inf, alone)
         self._own_traffic = np.minimum.reduceat(np.where(is_narrow, np.inf, kinds.traffic[kind]), self._starts, axis=0)
