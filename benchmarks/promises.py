@@ -19,7 +19,7 @@ from neuroshard_api.documents.plan import Plan
 from neuroshard_costs.bundle import bundled_bundle
 from neuroshard_planner.choices.trials import least_gain
 from neuroshard_planner.errors import PlannerError
-from neuroshard_planner.levers import PROMISE_ERROR, LeverRequest, promised_ms, questions, saved_share, with_levers
+from neuroshard_planner.levers import PROMISE_ERROR, LeverRequest, Promises, questions, saved_share, with_levers
 from neuroshard_planner.pipeline import plan as planned
 from neuroshard_planner.planning import searched
 
@@ -35,9 +35,11 @@ NAMED_ERROR = 0.03
 def judged(plan: Plan, lever: LeverRequest) -> dict[str, Any] | None:
     """Return the promise of a lever and the plan with it. None: nothing fits with it."""
     try:
-        promise_ms = promised_ms(plan, lever, costs=_BUNDLE)
+        promise_ms = Promises(plan, costs=_BUNDLE).total_ms(lever)
         found_ms = searched(lever.request, _BUNDLE, None).predicted.total_ms + lever.added_ms
     except PlannerError:
+        return None
+    if promise_ms is None:
         return None
     promised, found = (saved_share(plan, lever, ms) for ms in (promise_ms, found_ms))
     return {

@@ -18,6 +18,7 @@ models can distinguish, and than the promises are wrong by, are not named.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,14 +37,15 @@ from neuroshard_planner.choices.device_groups import least_average_ms, permitted
 from neuroshard_planner.choices.means_by_rows import bound_of_choices_ms
 from neuroshard_planner.choices.trials import least_gain
 from neuroshard_planner.choices.wire_types import refusal_of_all
-from neuroshard_planner.errors import InfeasibleError, PlannerError, RequestError
-from neuroshard_planner.planning import Bundle, searched
+from neuroshard_planner.errors import PlannerError, RequestError
+from neuroshard_planner.planning import Bundle, searched_ms
 from neuroshard_planner.plans.tables import placement_of
 from neuroshard_planner.problem.problem import Placement, Problem
-from neuroshard_planner.problem.sharding_choice import BY_COLUMNS, default_types
+from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
+from neuroshard_planner.problem.units import resolve_units
 from neuroshard_planner.search.bounds import EVERYWHERE
-from neuroshard_planner.search.estimator import promised_ms as promised_ms_of
-from neuroshard_planner.search.infeasible import require_room
+from neuroshard_planner.search.estimator import promised_ms
+from neuroshard_planner.search.infeasible import has_room
 
 PROMISE_ERROR = 0.05
 """Of a step: below it a promise may have the wrong sign (`benchmarks/promises.py`)."""
@@ -108,30 +110,43 @@ def questions(plan: Plan, *, costs: Bundle) -> Iterator[LeverRequest]:
     yield from _nodes(plan)
 
 
-def promised_ms(plan: Plan, lever: LeverRequest, *, costs: Bundle) -> float:
-    """Return the predicted cost of a plan with a lever, which a search should find.
+class Promises:
+    """What a plan would cost with levers, each priced by one evaluation that takes little of a search."""
 
-    Raises:
-        PlannerError: nothing fits, or the request contradicts itself.
-    """
-    request = lever.request
-    problem = Problem(request, costs)
-    if request.topology != plan.resolved.topology:
-        if len(problem.units) <= MOST_SEARCHED_UNITS:
-            return searched(_short(request, plan), costs, None).predicted.total_ms + lever.added_ms
-        require_room(request, default_types(request, costs.manifest))
-        here_ms, there_ms = (_even_ms(plan, each) for each in (Problem(plan.resolved, costs), problem))
-        return plan.predicted.total_ms * there_ms / here_ms + lever.added_ms
-    placement = placement_of(plan.tables, problem)
-    if not problem.fits(placement):
-        raise InfeasibleError("the plan's placement does not fit with the lever")
-    on_placement_ms = float(problem.total_ms([placement])[0])
-    is_by_columns = all(table.sharding_type.is_by_columns for table in plan.tables)
-    if lever.name in ALIKE and (is_by_columns or lever.name is not LeverName.WIRE_TYPES):
-        return on_placement_ms
-    # Rows and copies may avoid the all-to-alls that narrow types shorten.
-    by_bound_ms = plan.predicted.total_ms * bound_of_choices_ms(request, costs) / plan.lower_bound_ms
-    return min(by_bound_ms, on_placement_ms)
+    def __init__(self, plan: Plan, *, costs: Bundle) -> None:
+        """``costs`` are those that the plan was made with."""
+        self._plan, self._costs = plan, costs
+
+    def total_ms(self, lever: LeverRequest) -> float | None:
+        """Return the predicted cost of a plan with a lever, which a search should find. None: nothing fits.
+
+        Raises:
+            RequestError: the request contradicts itself.
+        """
+        plan, request, costs = self._plan, lever.request, self._costs
+        if request.topology != plan.resolved.topology:
+            if len(resolve_units(request)) <= MOST_SEARCHED_UNITS:
+                short_ms = searched_ms(_short(request, plan), costs)
+                return None if short_ms is None else short_ms + lever.added_ms
+            if not has_room(request):
+                return None
+            there_ms = _even_ms(plan, Problem(request, costs))
+            return plan.predicted.total_ms * there_ms / self._even_here_ms + lever.added_ms
+        problem = Problem(request, costs)
+        placement = placement_of(plan.tables, problem)
+        if not problem.fits(placement):
+            return None
+        on_placement_ms = float(problem.total_ms([placement])[0])
+        is_by_columns = all(table.sharding_type.is_by_columns for table in plan.tables)
+        if lever.name in ALIKE and (is_by_columns or lever.name is not LeverName.WIRE_TYPES):
+            return on_placement_ms
+        # Rows and copies may avoid the all-to-alls that narrow types shorten.
+        by_bound_ms = plan.predicted.total_ms * bound_of_choices_ms(request, costs, problem) / plan.lower_bound_ms
+        return min(by_bound_ms, on_placement_ms)
+
+    @cached_property
+    def _even_here_ms(self) -> float:
+        return _even_ms(self._plan, Problem(self._plan.resolved, self._costs))
 
 
 def _even_ms(plan: Plan, problem: Problem) -> float:
@@ -140,7 +155,7 @@ def _even_ms(plan: Plan, problem: Problem) -> float:
     is_everywhere = np.isin(family[placement.kinds], EVERYWHERE)
     copies = np.repeat(np.unique(placement.kinds[is_everywhere]), problem.num_devices)
     kinds = np.concatenate((placement.kinds[~is_everywhere], copies))
-    return float(promised_ms_of(problem, [Placement(kinds=kinds, devices=np.zeros_like(kinds))])[0])
+    return float(promised_ms(problem, [Placement(kinds=kinds, devices=np.zeros_like(kinds))])[0])
 
 
 def saved_share(plan: Plan, lever: LeverRequest, found_ms: float) -> float:
@@ -151,13 +166,15 @@ def saved_share(plan: Plan, lever: LeverRequest, found_ms: float) -> float:
 
 def _worthwhile(plan: Plan, costs: Bundle) -> Iterator[Lever]:
     least, num_samples = max(least_gain(plan), PROMISE_ERROR), plan.request.global_batch_size
-    saving: set[LeverName] = set()
+    saving, promises = set[LeverName](), Promises(plan, costs=costs)
     for each in questions(plan, costs=costs):
         if each.name in OPPOSITE and each.name in saving:
             continue
         try:
-            found_ms = promised_ms(plan, each, costs=costs)
+            found_ms = promises.total_ms(each)
         except PlannerError:
+            continue
+        if found_ms is None:
             continue
         saved = saved_share(plan, each, found_ms)
         if saved > 0:

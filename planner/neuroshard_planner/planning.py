@@ -30,7 +30,7 @@ from neuroshard_planner.search.assignments import bound_to_convert
 from neuroshard_planner.search.bounds import ROUNDING, FamilyBounds, single_unit_bound_ms
 from neuroshard_planner.search.by_columns import Found, IteratedSearch
 from neuroshard_planner.search.host_memory import hosted
-from neuroshard_planner.search.infeasible import infeasible, require_room
+from neuroshard_planner.search.infeasible import has_room, infeasible, require_room
 from neuroshard_planner.search.local_search import merged
 from neuroshard_planner.search.migration import Incumbent, Migration
 from neuroshard_planner.search.packing import Packing
@@ -100,6 +100,26 @@ def searched(
     tables = table_placements(problem, placed) if migration is None else migration.tables(placed)
     found = document(problem, bundle, result, baselines=baselines, bound_ms=bound_ms, tables=tables)
     return found if migration is None else found.model_copy(update={"incumbent": migration.written_down(tables)})
+
+
+def searched_ms(request: PlanRequest, costs: Bundle) -> float | None:
+    """Return the predicted cost of the plan that `searched` finds, without its bound and its document. None: none fits.
+
+    Raises:
+        RequestError: as `searched`.
+    """
+    if not has_room(request):
+        return None
+    if column_blocks(request) is not None:
+        try:
+            return searched(request, costs, None).predicted.total_ms
+        except InfeasibleError:
+            return None
+    problem = Problem(request, costs)
+    if problem.memory.shard_capacity_bytes <= 0:
+        return None
+    found = _found(problem, baselines=attempts(problem), bounds=FamilyBounds(problem))
+    return None if found is None else predicted_cost(problem, found.placement, costs.manifest.source).total_ms
 
 
 def _joined(
@@ -216,7 +236,17 @@ def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts:
         if isinstance(found, ExpectedError):
             raise found
         return Found(placement=found)
-    result = None
+    result = _found(problem, baselines=baselines, bounds=bounds, starts=starts)
+    if result is None:
+        raise _infeasible(problem, has_further_types=_is_mixed(problem))
+    return result
+
+
+def _found(
+    problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts: Sequence[Placement] = ()
+) -> Found | None:
+    """Return the result of the neural search. None: nothing fits. See `find`."""
+    request, result = problem.request, None
     if not any(choice.is_bound for choice in problem.host_choices):
         # The search by columns starts from whole tables, also of those that may not be.
         whole = attempts(problem, is_bound=False) if bound_to_convert(problem) else baselines
@@ -225,8 +255,6 @@ def find(problem: Problem, *, baselines: Attempts, bounds: FamilyBounds, starts:
     if any(choice.kernels for choice in problem.host_choices):
         budget = request.search.work_budget or _default_budget(problem)
         result = hosted(problem, result, solve=_in_device_memory, work_budget=budget)
-    if result is None:
-        raise _infeasible(problem, has_further_types=_is_mixed(problem))
     return result
 
 

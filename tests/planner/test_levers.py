@@ -11,8 +11,7 @@ from neuroshard_api.documents.tables import DataType, Optimizer
 from neuroshard_api.documents.topology import Link
 from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_api.sharding.replication import ReplicationChoices
-from neuroshard_planner.errors import InfeasibleError
-from neuroshard_planner.levers import LeverRequest, promised_ms, questions, saved_share, with_levers
+from neuroshard_planner.levers import LeverRequest, Promises, questions, saved_share, with_levers
 from neuroshard_planner.problem.sharding_choice import BY_COLUMNS
 from neuroshard_report.terminal.plan import render_plan
 from rich.console import Console
@@ -135,9 +134,8 @@ def test_other_nodes_of_many_tables_are_promised_by_even_devices() -> None:
 
     found = planned(more.request).predicted.total_ms
 
-    assert promised_ms(plan, more, costs=costs) == pytest.approx(found, rel=0.03)
-    with pytest.raises(InfeasibleError):
-        promised_ms(plan, less, costs=costs)
+    assert Promises(plan, costs=costs).total_ms(more) == pytest.approx(found, rel=0.03)
+    assert Promises(plan, costs=costs).total_ms(less) is None
 
 
 def test_the_field_of_each_lever_is_one_of_a_job() -> None:

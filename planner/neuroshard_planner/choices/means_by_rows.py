@@ -51,15 +51,20 @@ def cheaper_with_means(request: PlanRequest, *, costs: CostModel, search: Search
     return _Ways(request, collections, costs=costs, search=search).cheapest()
 
 
-def bound_of_choices_ms(request: PlanRequest, costs: CostModel) -> float:
+def bound_of_choices_ms(request: PlanRequest, costs: CostModel, problem: Problem | None = None) -> float:
     """Return a cost that no plan of a request goes below, whichever collections of means are by rows.
+
+    Args:
+        request: that is bounded.
+        costs: price placements.
+        problem: of the request, if the caller has it.
 
     Raises:
         RequestError: the request contradicts itself.
     """
     collections = means_by_rows(request, default_types(request, costs.manifest))
     if not collections:
-        return _bound_ms(request, costs)
+        return FamilyBounds(problem or Problem(request, costs)).least_ms
     if len(collections) > MOST_CHOSEN:
         return single_unit_bound_ms(Problem(request, costs))
     return min(_bounds_ms(request, collections, costs))

@@ -7,11 +7,11 @@ import numpy as np
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.process.sizes import format_bytes, rounded_up
 from neuroshard_api.sharding.kinds import ShardingType
-from neuroshard_costs.shards import REPLICATED
+from neuroshard_costs.shards import REPLICATED, IndexArray
 
 from neuroshard_planner.errors import InfeasibleError, RequestError
 from neuroshard_planner.problem.memory_ledger import MemoryLedger
-from neuroshard_planner.problem.units import allowed_devices, placed_units, resolve_units
+from neuroshard_planner.problem.units import BoolArray, Unit, allowed_devices, placed_units, resolve_units
 from neuroshard_planner.search.packing import Packing
 
 MOST_NODES_FACTOR = 64  # stop looking for more devices beyond this many times the nodes
@@ -22,9 +22,7 @@ PRECISION = 0.01  # of the memory that a device would need
 
 
 def require_room(request: PlanRequest, default: Sequence[ShardingType]) -> None:
-    """Do nothing if all memory together holds what the tables need at the least; a sum, without any search.
-
-    Weights and optimizer state are there once under every sharding type and kernel, on a device or on its host.
+    """Do nothing if `has_room`.
 
     Args:
         request: what is planned.
@@ -34,22 +32,12 @@ def require_room(request: PlanRequest, default: Sequence[ShardingType]) -> None:
         RequestError: the request contradicts itself.
         InfeasibleError: it does not.
     """
-    units = resolve_units(request)
-    allowed = allowed_devices(request, units)
-    units = placed_units(units, allowed, request.topology.num_devices)
-    tables, ledger = request.tables.tables, MemoryLedger(request)
-    index = np.arange(len(tables))
-    rows = np.array([table.num_embeddings for table in tables])
-    columns = np.array([table.embedding_dim for table in tables])
-    least = ledger.weights_bytes(index, rows, columns) + ledger.optimizer_state_bytes(index, rows, columns)
-    num_usable = request.topology.num_devices if allowed is None else int(allowed.any(axis=0).sum())
-    offered = num_usable * ledger.shard_capacity_bytes
-    if may_be_on_host(request):
-        offered += request.topology.num_nodes * ledger.host_capacity_bytes
-    if ledger.shard_capacity_bytes <= 0 or int(least.sum()) <= offered:
+    if has_room(request):
         return
+    units, allowed = _units(request)
+    tables, ledger = request.tables.tables, MemoryLedger(request)
     types = [request.placed_types_of(table.name) or default for table in tables]
-    copies = ledger.shard_bytes(index, rows, columns, REPLICATED)
+    copies = ledger.shard_bytes(*_whole(request), REPLICATED)
     raise infeasible(
         request,
         Packing(request, units, allowed),
@@ -61,6 +49,39 @@ def require_room(request: PlanRequest, default: Sequence[ShardingType]) -> None:
         has_further_types=any(not kind.is_by_columns for own in types for kind in own),
         may_be_by_columns=all(ShardingType.TABLE_WISE in own for own in types),
     )
+
+
+def has_room(request: PlanRequest) -> bool:
+    """Return whether all memory together holds what the tables need at the least; a sum, without any search.
+
+    Weights and optimizer state are there once under every sharding type and kernel, on a device or on its host. True
+    where a device has no memory for shards at all.
+
+    Raises:
+        RequestError: the request contradicts itself.
+    """
+    _, allowed = _units(request)
+    ledger, whole = MemoryLedger(request), _whole(request)
+    least = ledger.weights_bytes(*whole) + ledger.optimizer_state_bytes(*whole)
+    num_usable = request.topology.num_devices if allowed is None else int(allowed.any(axis=0).sum())
+    offered = num_usable * ledger.shard_capacity_bytes
+    if may_be_on_host(request):
+        offered += request.topology.num_nodes * ledger.host_capacity_bytes
+    return ledger.shard_capacity_bytes <= 0 or int(least.sum()) <= offered
+
+
+def _units(request: PlanRequest) -> tuple[tuple[Unit, ...], BoolArray | None]:
+    """Return the units of a request as they may be placed, and where each may be."""
+    units = resolve_units(request)
+    allowed = allowed_devices(request, units)
+    return placed_units(units, allowed, request.topology.num_devices), allowed
+
+
+def _whole(request: PlanRequest) -> tuple[IndexArray, IndexArray, IndexArray]:
+    """Return [tables] positions, rows, and columns of the tables."""
+    tables = request.tables.tables
+    rows, columns = ([getattr(table, name) for table in tables] for name in ("num_embeddings", "embedding_dim"))
+    return np.arange(len(tables)), np.array(rows), np.array(columns)
 
 
 def infeasible(
