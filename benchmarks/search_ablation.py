@@ -1,16 +1,17 @@
 """Leaves out one part of the search after the other: what each brings, and what it takes.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.search_ablation --records FILE [--tasks 200] [--public] [--parts PART ...]
-        [--most-pairs N] [--seconds S] [--report]
+    OMP_NUM_THREADS=1 python -m benchmarks.search_ablation --kept FILE [--first 0] [--tasks 200] [--public]
+        [--parts PART ...] [--most-pairs N] [--minutes M] [--report]
 
 Tasks have 4 to 1,000 tables on 4 to 512 devices of 1 to 64 nodes, log-uniform within a size: half have up to 40 tables
 on up to 16 devices, nine twentieths up to 120 on up to 64, and a twentieth any number. Half have tables of the pool of
 the task distribution, half random ones (100 to 40 million rows, widths 16 to 128). Memory is tight in a third, a sixth
 is by columns alone, an eighth may use host memory. --public plans the public workloads in their place, on 1 and 2
-nodes of 8 devices, where they fit. The file of records takes up each plan as it ends, and the same command goes on
-after the last of them; --seconds ends it, and --most-pairs leaves tasks of more tables times devices for later.
---report writes benchmarks/results/search-ablation_<hardware>_<date>.md from the records, and public-ablation_* from
-those of public workloads.
+nodes of 8 devices, where they fit. --first names the first task: from 1,000 on they have tuned nothing. The kept file
+takes up each plan as it ends, and the same command goes on after the last of them; --minutes ends it, and --most-pairs
+leaves tasks of more tables times devices for later. --report writes
+benchmarks/results/search-ablation_<hardware>_<date>.md from the kept file, and public-ablation_* from its public
+workloads.
 """
 
 import argparse
@@ -221,15 +222,15 @@ def recorded(path: Path) -> list[Record]:
     return [Record(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def measured_all(path: Path, tasks: Iterable[int], *, parts: Sequence[str], most_pairs: int, seconds: float) -> None:
-    """Add the plans that the file lacks, in ``seconds`` of processor time.
+def measured_all(path: Path, tasks: Iterable[int], *, parts: Sequence[str], most_pairs: int, minutes: float) -> None:
+    """Add the plans that the file lacks, in ``minutes`` of processor time.
 
     Args:
         path: of the records.
         tasks: their numbers.
         parts: that are left out; empty: all. Tasks whose search has none of them are not planned.
         most_pairs: of tables and devices; larger tasks are left for later.
-        seconds: after which no further plan is begun.
+        minutes: after which no further plan is begun.
     """
     known = {(record.task, record.part) for record in recorded(path)}
     with path.open("a", encoding="utf-8") as file:
@@ -242,7 +243,7 @@ def measured_all(path: Path, tasks: Iterable[int], *, parts: Sequence[str], most
             for part in task.parts:
                 if (number, part) in known or (parts and part not in parts):
                     continue
-                if time.process_time() > seconds:
+                if time.process_time() > 60 * minutes:
                     return
                 record = measured(number, task, part)
                 file.write(json.dumps(record._asdict()) + "\n")
@@ -292,16 +293,17 @@ def _rows(records: Sequence[Record], whole: Mapping[int, Record]) -> Iterator[st
 def main() -> None:
     """Plan what the records lack, or write the result."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--records", type=Path, required=True, help="file that takes up each plan as it ends")
+    parser.add_argument("--kept", type=Path, required=True, help="file that takes up each plan as it ends")
+    parser.add_argument("--first", type=int, default=0, help="number of the first task")
     parser.add_argument("--tasks", type=int, default=200)
     parser.add_argument("--public", action="store_true", help="plan public workloads in the place of drawn tasks")
     parser.add_argument("--parts", nargs="+", default=(), help="that are left out, by their names in the result")
     parser.add_argument("--most-pairs", type=int, default=10**9, help="of tables and devices of a task")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="processor time after which to end")
-    parser.add_argument("--report", action="store_true", help="write the result of the records")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="processor time after which to end")
+    parser.add_argument("--report", action="store_true", help="write the result of the kept plans")
     arguments = parser.parse_args()
     if arguments.report:
-        found = recorded(arguments.records)
+        found = recorded(arguments.kept)
         of_public = [record for record in found if record.task < 0]
         of_drawn = [record for record in found if record.task >= 0]
         if of_public:
@@ -310,9 +312,10 @@ def main() -> None:
             drawn = "tasks of those that `benchmarks/search_ablation.py` draws"
             print(write_result("search-ablation", report(of_drawn, drawn)))
     else:
-        limits = {"most_pairs": arguments.most_pairs, "seconds": arguments.seconds}
-        numbers = public_tasks() if arguments.public else range(arguments.tasks)
-        measured_all(arguments.records, numbers, parts=arguments.parts, **limits)
+        limits = {"most_pairs": arguments.most_pairs, "minutes": arguments.minutes}
+        drawn_tasks = range(arguments.first, arguments.first + arguments.tasks)
+        numbers = public_tasks() if arguments.public else drawn_tasks
+        measured_all(arguments.kept, numbers, parts=arguments.parts, **limits)
 
 
 if __name__ == "__main__":
