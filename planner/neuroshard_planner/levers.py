@@ -8,10 +8,10 @@ repeats                                  the plan's cost, times the lower bound 
 groups, nodes, of few tables             a short search in the plan's sharding types: there are other devices
 groups, nodes, of many tables            the plan's cost, times that of its cuts on even devices there over that here
 
-The first and the third are costs of real placements, so that a search finds no worse. The others promise what a search
-would find where the best plan is as far above its bound, or above even devices, as this plan is above its own: what
-keeps a plan from them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short
-search of many tables ends far above what a whole one finds.
+The first is the cost of a real placement, so that a search finds no worse. The others promise what a search would find
+where the best plan is as far above its bound, below a short search, or above even devices, as this plan is: what keeps
+a plan from them, cuts that cost and devices that are uneven, is mostly due to the tables and stays. A short search of
+many tables ends far above what a whole one finds.
 
 Other batch sizes and numbers of nodes are judged by the time per sample. Levers that do not save more than the cost
 models can distinguish, and than the promises are wrong by, are not named.
@@ -126,8 +126,8 @@ class Promises:
         plan, request, costs = self._plan, lever.request, self._costs
         if request.topology != plan.resolved.topology:
             if len(resolve_units(request)) <= MOST_SEARCHED_UNITS:
-                short_ms = searched_ms(_short(request, plan), costs)
-                return None if short_ms is None else short_ms + lever.added_ms
+                there_ms = searched_ms(_short(request, plan), costs)
+                return None if there_ms is None else there_ms * self._found_share + lever.added_ms
             if not has_room(request):
                 return None
             there_ms = _even_ms(plan, Problem(request, costs))
@@ -143,6 +143,12 @@ class Promises:
         # Rows and copies may avoid the all-to-alls that narrow types shorten.
         by_bound_ms = plan.predicted.total_ms * bound_of_choices_ms(request, costs, problem) / plan.lower_bound_ms
         return min(by_bound_ms, on_placement_ms)
+
+    @cached_property
+    def _found_share(self) -> float:
+        """The plan's cost over that of a short search on its devices; 1 where this is no dearer, or finds nothing."""
+        short_ms = searched_ms(_short(self._plan.resolved, self._plan), self._costs)
+        return 1.0 if short_ms is None else min(1.0, self._plan.predicted.total_ms / short_ms)
 
     @cached_property
     def _even_here_ms(self) -> float:
