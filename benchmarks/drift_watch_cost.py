@@ -16,6 +16,8 @@ from statistics import median
 import numpy as np
 import torch
 from neuroshard_api.documents.step_report import RankTimes
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.data_columns import DataColumns
 from neuroshard_trainer.drift.watch import TIMES, DriftWatch, ReferenceTimes
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.ranks.run_identity import RunIdentity
@@ -40,6 +42,8 @@ COLUMNS = (
     ),
 )
 ROWS = 1_000_000
+COLUMNS_OF_DATA = DataColumns(dense=tuple(f"d{index}" for index in range(13)), fills=(0.0,) * 13)
+LABEL_RATE = 0.03
 SHARE = 0.002
 """Aim: of the time of a step."""
 
@@ -60,17 +64,20 @@ class Cost:
     """Of all reports."""
 
 
-def batch(features: int, samples: int, pooling: float, rng: np.random.Generator) -> KeyedJaggedTensor:
-    """Return lookups of rows with a square-law skew."""
+def batch_of(features: int, samples: int, pooling: float, rng: np.random.Generator) -> Batch:
+    """Return lookups of rows with a square-law skew, and dense columns."""
     lengths = rng.poisson(pooling, features * samples)
     rows = (ROWS * rng.random(int(lengths.sum())) ** 2).astype(np.int64)
     keys = [f"t{index}" for index in range(features)]
-    return KeyedJaggedTensor(
+    lookups = KeyedJaggedTensor(
         keys=keys, values=torch.from_numpy(rows), lengths=torch.from_numpy(lengths.astype(np.int32))
     )
+    dense = torch.from_numpy(rng.normal(size=(samples, len(COLUMNS_OF_DATA.dense))).astype(np.float32))
+    labels = torch.from_numpy((rng.random(samples) < LABEL_RATE).astype(np.float32))
+    return Batch(dense=dense, lookups=lookups, labels=labels, num_real=samples, num_positive=int(labels.sum()))
 
 
-def cost(ranks: int, lookups: KeyedJaggedTensor, step_ms: float, folder: Path) -> Cost:
+def cost(ranks: int, batch: Batch, step_ms: float, folder: Path) -> Cost:
     """Return the processor time of a watch of steps with 3 % of noise, once its work is paid for by the steps."""
     rng = np.random.default_rng(0)
     run = RunIdentity(source="cpu:benchmark", plan_sha256="0" * 64)
@@ -81,6 +88,7 @@ def cost(ranks: int, lookups: KeyedJaggedTensor, step_ms: float, folder: Path) -
         world_size=ranks,
         local_world_size=ranks,
         budget=WorkBudget(ahead_ms=0.0),
+        columns=COLUMNS_OF_DATA,
     )
     own, others = ReferenceTimes(), dict.fromkeys(TIMES, 1.0)
     recent = [RankTimes.model_validate({"rank": rank, **others}) for rank in range(ranks)]
@@ -92,7 +100,10 @@ def cost(ranks: int, lookups: KeyedJaggedTensor, step_ms: float, folder: Path) -
         for step, ms in enumerate(each_ms, start=report * STEPS):
             if own.medians is None:
                 own.add(ms, {**others, "step_ms": ms})
-            watch.inputs.offer(step, lookups)
+            watch.offer(step, batch)
+        watch.data.add_report(
+            (report + 1) * STEPS - 1, 0.5 + 0.001 * rng.normal(), num_positive=15 * STEPS, num_samples=512 * STEPS
+        )
         watch.add_steps(report * STEPS, times)
         known = None if own.medians is None else others
         found = watch.report((report + 1) * STEPS - 1, recent, [own.medians, *[known] * (ranks - 1)], num_recent=STEPS)
@@ -114,10 +125,10 @@ def main() -> None:
     torch.set_num_threads(1)
     rows = []
     for ranks, features, samples, pooling in CASES:
-        lookups = batch(features, samples, pooling, np.random.default_rng(0))
+        batch = batch_of(features, samples, pooling, np.random.default_rng(0))
         for step_ms in STEP_MS:
             with tempfile.TemporaryDirectory() as folder:
-                found = cost(ranks, lookups, step_ms, Path(folder))
+                found = cost(ranks, batch, step_ms, Path(folder))
             us = median(found.blocks_us)
             apart_s = STEPS * step_ms / 1000 / found.share_written if found.share_written else float("inf")
             cells = [str(ranks), str(features), f"{samples:,}", str(pooling), f"{step_ms:g}"]
@@ -135,8 +146,9 @@ def main() -> None:
         "",
         f"Load average of the last minute at the end: {os.getloadavg()[0]:.1f}. Processor time of rank 0, per step,",
         f"over {BLOCKS} blocks of {BLOCK_REPORTS} reports of {STEPS} steps: median and range of the blocks' means.",
-        "Detection at each report; a batch counted, documents and state written as often as the work budget allows,",
-        f"without work done ahead. The aim is {SHARE:.1%} of a step; rows above it say so. By the clock, the disk is",
+        "Detection at each report, that of loss and labels too; a batch counted, its 13 dense columns too, documents",
+        "and state written as often as the work budget allows, without work done ahead. The aim is",
+        f"{SHARE:.1%} of a step; rows above it say so. By the clock, the disk is",
         "in it too. Not in it: medians and collecting, which the step report needs as well. A nan: all or none of the",
         "reports wrote files.",
         "",

@@ -290,6 +290,8 @@ class EventReason(StrEnum):
     """A guard suspended narrow types, of pooled embeddings or of gradients, one event for each; the message has step
     and change.
     """
+    DATA_ANOMALY = "DataAnomaly"
+    """The loss rose, or the data differ from those at the start; the message has column and range of samples."""
     MODELS_CORRECTED = "CostModelsCorrected"
     """The cost models were corrected by the job's steps, and kept; the message has name and error."""
     MODELS_NOT_CORRECTED = "CostModelsNotCorrected"
@@ -309,6 +311,7 @@ _WARNINGS = {
     EventReason.WORKERS_RESTARTED,
     EventReason.DRIFT_DETECTED,
     EventReason.COMPRESSION_SUSPENDED,
+    EventReason.DATA_ANOMALY,
     EventReason.SLOW_NODE,
     EventReason.NETWORK_NOT_MEASURED,
     EventReason.CHILD_REPAIRED,

@@ -168,6 +168,12 @@ class Reason(StrEnum):
 
     Take wider types, or policy `Exact` ([narrow collectives](../guides/narrow-collectives.md#the-guard)).
     """
+    DATA_ANOMALY = "DataAnomaly"
+    """The loss rose, or the data differ from those at the start: labels that are all equal or of another rate, missing
+    values, ids outside their table, other distributions. Training continues.
+
+    The message has column and range of samples ([what is watched](../concepts/drift.md#loss-and-data)).
+    """
     NEWER_DEFINITION = "NewerDefinition"
     """The installed definition has fields that this operator does not know. It runs the job without them.
 

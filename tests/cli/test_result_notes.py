@@ -5,6 +5,7 @@ import json
 from typing import Any, TypeVar
 
 import pytest
+from neuroshard_api.documents.finding import DataFinding, FindingKind
 from neuroshard_api.documents.progress import TrainingProgress
 from neuroshard_api.job.machine_speed import MachineSpeed
 from neuroshard_api.job.status import BestBaseline, MeasuredCost, PredictedCost, StepCostStatus
@@ -129,6 +130,16 @@ def test_the_table_keeps_its_words_at_60_columns() -> None:
     assert "predicted measured error baseline" in rows
     assert "backward all-to-all 123.456 234.567 +90 %" in rows
     assert "total 123.456 234.567 +90 % 223.456" in rows
+
+
+def test_findings_follow_the_metrics() -> None:
+    """One in each line, those that have ended too."""
+    ended = DataFinding(kind=FindingKind.LOSS_ROSE, first_step=3, last_step=4, before=0.4, now=0.5, until_step=5)
+    progress = TrainingProgress(step=9, findings=(ended,))
+
+    lines = " ".join(shown(4, progress=progress).split())
+
+    assert "LossRose: the training loss rose from 0.4000 to 0.5000; began in steps 3 to 4, until step 5." in lines
 
 
 def test_variants_are_listed_best_first() -> None:

@@ -26,7 +26,7 @@ from support.trainer.trainer_builders import job_data, plan_of, write_job, write
         ({"training": {"steps": 3}}, "spec.training.steps: is not a known key"),
         (
             {"training": {"embeddingLearningRate": "1e30"}},
-            "the loss is nan; hint: lower spec.training.embeddingLearningRate",
+            "the loss is nan; began in samples 16 to 31 (step 1); hint: lower spec.training.embeddingLearningRate",
         ),
     ],
     ids=["no data", "other data", "too little data", "no kernel", "unknown field", "diverges"],

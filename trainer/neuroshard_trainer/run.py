@@ -300,6 +300,7 @@ def set_up(
         data=data,
         codecs=codecs,
         first_step=schedule.first_step,
+        first_sample=schedule.first_position,
         metrics_port=metrics_port,
         window=WINDOW_STEPS if warm_up_steps is None else max(1, schedule.num_steps - warm_up_steps),
     )
@@ -348,6 +349,7 @@ def _reporter(
     data: TrainingData,
     codecs: Codecs | None,
     first_step: int,
+    first_sample: int,
     metrics_port: int | None,
     window: int,
 ) -> StepReporter | ServerReporter:
@@ -371,6 +373,8 @@ def _reporter(
         samples_per_step=data.global_batch_size,
         drift=places.run_dir if experimental.watch_drift else False,
         drift_conditions=_drift_conditions(job),
+        columns=data.columns,
+        first_sample=first_sample,
         groups=[each.group for each in plan.deduplication or ()],
         codecs=codecs,
         gradients=state.gradients,

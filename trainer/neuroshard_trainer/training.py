@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.document import DocumentError
+from neuroshard_api.documents.finding import MAX_FINDINGS, DataFinding, FindingKind
 from neuroshard_api.documents.progress import (
     MAX_STARTS,
     GuardRecord,
@@ -30,10 +32,12 @@ from neuroshard_trainer.communication.gradient_guard import GradientGuard
 from neuroshard_trainer.communication.guard import Guard
 from neuroshard_trainer.data.batches import Batch, counted
 from neuroshard_trainer.data.training_data import TrainingData
+from neuroshard_trainer.divergence import LARGE_LOSS, Divergence, divergence_of
 from neuroshard_trainer.errors import StoppedError
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.step_reporter import StepReporter
 from neuroshard_trainer.measure.tensorboard import Show
+from neuroshard_trainer.metrics import DIVERGED_REMEDY
 from neuroshard_trainer.pipeline import BatchPipeline
 from neuroshard_trainer.ranks.precision import autocast
 from neuroshard_trainer.ranks.process import Process
@@ -139,7 +143,8 @@ class TrainingLoop:
         elif is_pipelined:
             self._pipeline = BatchPipeline(state.model, self._optimizer, self._loss, process.device)
         self._progress = _Progress(progress_file, schedule, process, plan_sha256=manifest.plan_sha256)
-        self._scores = Scores(tuple(variants or ()), self._progress.diverged)
+        self._variants = tuple(variants or ())
+        self._scores = Scores(self._variants, self._progress.diverged)
         self._saved_step: int | None = None
         """Step whose state is saved, or being saved."""
         if resumed_from is not None:
@@ -160,7 +165,11 @@ class TrainingLoop:
         """Of this rank's losses since the last line of the log, but for the last ones."""
         self._last_losses: list[torch.Tensor] = []
         """Those that are not in the sum yet: an addition in each step would be a launch in each step."""
+        self._summed_losses: list[torch.Tensor] = []
+        """Those that are, to tell the step of one that is not finite."""
         self._num_losses = 0
+        self._num_labels = self._num_positive = 0
+        """Of this rank since the last line of the log: all labels, and those that are 1."""
 
     @property
     def has_trained(self) -> bool:
@@ -198,6 +207,8 @@ class TrainingLoop:
             raise
         finally:
             undo()
+        if self._reporter.drift is not None:  # the reporter has seen the last steps since
+            self._progress.findings = self._reporter.drift.findings()
         self._progress.write(self.step)
         return self._progress.metrics
 
@@ -263,6 +274,8 @@ class TrainingLoop:
         with traced("forward"):
             if self._process.is_server:
                 return self._logits(batch).sum()  # of no samples: 0, whose gradients make the trainers' arrive
+            self._num_labels += batch.num_real
+            self._num_positive += batch.num_positive
             return mean_losses(self._logits(batch), batch.labels)
 
     def _logits(self, batch: Batch) -> torch.Tensor:
@@ -342,10 +355,22 @@ class TrainingLoop:
 
     def _log(self) -> None:
         """Write down the mean loss of all ranks since the last line."""
-        means = self._mean_losses()
+        means, num_labels, num_positive = self._mean_losses()
         self._progress.add_losses(self.step, means, self._scores.diverged)
+        if not self._variants and means["loss"] >= LARGE_LOSS and not self._progress.has_exploded:
+            found = self._divergence(FindingKind.LOSS_EXPLODED)
+            self._progress.has_exploded = True
+            self._progress.explosion = None if found is None else found.finding
+            if found is not None and self._process.is_first:
+                logger.warning("%s%s", found.finding.text, f" in {found.place}" if found.place else "")
+        if self._reporter.drift is not None:
+            self._reporter.drift.data.add_report(
+                self.step - 1, means["loss"], num_positive=num_positive, num_samples=num_labels
+            )
+            self._progress.findings = self._reporter.drift.findings()
         self._loss_sum.zero_()
-        self._num_losses = 0
+        self._summed_losses.clear()
+        self._num_losses = self._num_labels = self._num_positive = 0
         self._show(self.step, means)
         self._progress.log(self.step, shown(means, self._scores.best))
         self._progress.write(self.step)
@@ -359,16 +384,53 @@ class TrainingLoop:
     def _sum_losses(self) -> None:
         """Take the last losses into the sum."""
         if self._last_losses:
-            self._loss_sum += torch.stack(self._last_losses).sum(dim=0)
+            self._summed_losses.append(torch.stack(self._last_losses))
+            self._loss_sum += self._summed_losses[-1].sum(dim=0)
             self._last_losses.clear()
 
-    def _mean_losses(self) -> dict[str, float]:
-        """Return the mean of all ranks since the last line of the log. Raises InputError where it is not finite."""
+    def _mean_losses(self) -> tuple[dict[str, float], int, int]:
+        """Return the mean loss of all ranks since the last line of the log, all labels, and those that are 1.
+
+        Raises:
+            InputError: the loss is not finite.
+        """
         self._sum_losses()
         count = 0 if self._process.is_server else self._num_losses
-        sums = torch.tensor([*self._loss_sum.view(-1).tolist(), count], dtype=torch.float64)
+        sums = torch.tensor(
+            [*self._loss_sum.view(-1).tolist(), count, self._num_labels, self._num_positive], dtype=torch.float64
+        )
         dist.all_reduce(sums, group=self._process.group)
-        return self._scores.losses(self.step, (sums[:-1] / sums[-1].clamp(min=1)).tolist())
+        *losses, count, num_labels, num_positive = sums.tolist()
+        means = [each / max(1, count) for each in losses]
+        if not self._variants and not math.isfinite(means[0]):
+            raise self._diverged(means[0])
+        return self._scores.losses(self.step, means), int(num_labels), int(num_positive)
+
+    def _divergence(self, kind: FindingKind) -> Divergence | None:
+        """Return since when the loss has exploded, and which value of the data is unusual."""
+        losses = torch.cat(self._summed_losses).tolist() if self._summed_losses else []
+        return divergence_of(
+            kind,
+            [] if self._process.is_server else losses,
+            first_step=self.step - self._num_losses,
+            data=self._data.train,
+            columns=self._data.columns,
+            schedule=self._schedule,
+            group=self._process.group,
+        )
+
+    def _diverged(self, mean: float) -> InputError:
+        """Note the cause of a loss that is not finite, and return the error of it."""
+        found = self._divergence(FindingKind.LOSS_NOT_FINITE)
+        if found is None:
+            return InputError(f"step {self.step}: the loss is {mean}; hint: {DIVERGED_REMEDY}")
+        self._progress.explosion = found.finding
+        self._progress.write(self.step)
+        cause = f", {found.finding.cause} in {found.place}" if found.place else ""
+        remedy = "fix or drop the row" if found.place else DIVERGED_REMEDY
+        return InputError(
+            f"step {self.step}: the loss is {mean}{cause}; began in {found.finding.where}; hint: {remedy}"
+        )
 
     def _evaluate(self, vote: StepVote) -> None:
         """Evaluate unless this step's state was. Raises StoppedError where a rank is asked to stop meanwhile."""
@@ -465,6 +527,11 @@ class _Progress:
 
     def __init__(self, file: Path, schedule: Schedule, process: Process, *, plan_sha256: str) -> None:
         self.metrics: dict[str, float] = {}
+        self.findings: tuple[DataFinding, ...] = ()
+        """Of the drift watch."""
+        self.explosion: DataFinding | None = None
+        """Of the loss. None: its cause was not looked for, or no rank has one."""
+        self.has_exploded = False
         self.guard: GuardRecord | None = None
         self.gradient_guard: GuardRecord | None = None
         self.checkpoint: tuple[int, Path] | None = None
@@ -529,6 +596,7 @@ class _Progress:
             evaluations=self._evaluations,
             starts=self._starts,
             diverged=self.diverged or None,
+            findings=(*self.findings, *([self.explosion] if self.explosion else []))[-MAX_FINDINGS:] or None,
             guard=self.guard,
             gradient_guard=self.gradient_guard,
             checkpoint_step=number,

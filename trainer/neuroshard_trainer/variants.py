@@ -52,15 +52,13 @@ class Scores:
         return (len(self._names),) if self._names else ()
 
     def losses(self, step: int, means: Sequence[float]) -> dict[str, float]:
-        """Return the losses by name. Raises InputError where none is finite.
+        """Return the losses by name. Raises InputError where none of several variants' is finite.
 
         Args:
             step: steps done.
-            means: equal on all ranks.
+            means: equal on all ranks; finite where there is one model.
         """
         if not self._names:
-            if not math.isfinite(means[0]):
-                raise InputError(f"step {step}: the loss is {means[0]}; hint: {DIVERGED_REMEDY}")
             return {"loss": means[0]}
         for name, mean in zip(self._names, means, strict=True):
             if not math.isfinite(mean):

@@ -11,6 +11,7 @@ from pydantic import Field
 from neuroshard_api.documents.communication import WireTypes
 from neuroshard_api.documents.counts import Count, PositiveCount
 from neuroshard_api.documents.document import Document, Value
+from neuroshard_api.documents.finding import MAX_FINDINGS, DataFinding
 from neuroshard_api.documents.gradient_exchange import GradientExchange
 
 
@@ -138,6 +139,8 @@ class TrainingProgress(Document):
     diverged: dict[str, Count] | None = None
     """Step after which the loss of a variant was found not to be finite, by its name. Its metrics end there. If unset:
     none has, or there are no variants."""
+    findings: Annotated[tuple[DataFinding, ...], Field(max_length=MAX_FINDINGS)] | None = None
+    """What is or was wrong with the loss or the data, the newest last. If unset: nothing was found."""
     checkpoint_step: Count | None = None
     """Steps that the newest whole checkpoint holds. None: there is none."""
     guard: GuardRecord | None = None

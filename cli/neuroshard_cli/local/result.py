@@ -163,6 +163,7 @@ def result_json(result: RunResult) -> str:
         "differences": result.differences,
         "lateRanks": result.late_ranks,
         "drift": result.drift,
+        "findings": [finding.text for finding in (result.progress and result.progress.findings) or ()],
         "metrics": {} if result.progress is None else dict(result.progress.metrics),
     }
     return json.dumps(data, indent=1) + "\n"
@@ -253,6 +254,7 @@ def _notes(result: RunResult) -> list[str]:
         for variant, own in by_variant(result.progress.numbers).items():
             said = ", ".join(f"{name} {value:.4f}" for name, value in own.items())
             notes.append(f"Variant {variant}: {f'diverged at step {own[DIVERGED]:.0f}' if DIVERGED in own else said}.")
+        notes += [f"{finding.text}." for finding in result.progress.findings or ()]
     if result.drift is not None:
         notes.append(f"Drift: {result.drift}")
     return notes

@@ -11,6 +11,7 @@ _TOLD = {
     EventReason.CHILD_REPAIRED,
     EventReason.DRIFT_DETECTED,
     EventReason.COMPRESSION_SUSPENDED,
+    EventReason.DATA_ANOMALY,
     EventReason.SLOW_NODE,
 }
 """Events that people see as they are."""

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from datetime import datetime, timedelta
 
+from neuroshard_api.documents.finding import lasting
 from neuroshard_api.documents.progress import CHECKS_TO_SUSPEND, GuardRecord, GuardState, by_variant
 from neuroshard_api.job.stage_commands import is_run_id, run_id
 from neuroshard_api.job.status import CheckpointStatus, Cost, Metric, TrainerStatus
@@ -17,6 +18,11 @@ from neuroshard_decisions.observed.results import ReportSummary
 METRIC_NAME_CHARACTERS = 64
 _PART = "; "
 """Between the parts of a message, by which an event of an earlier pass is recognized."""
+
+_BETWEEN = " | "
+"""Between findings, whose texts have semicolons."""
+_SHOWN_FINDINGS = 5
+"""Those that began first: all of their texts are in the message, by which events of earlier passes are recognized."""
 
 UNMEASURED_AFTER = timedelta(minutes=10)
 """How long workers train without a report of their steps until people hear of it."""
@@ -165,6 +171,22 @@ def narrow_exchange(context: Context) -> tuple[tuple[WarningUpdate, ...], tuple[
         if each not in recorded
     )
     return warnings_among((Reason.COMPRESSION_SUSPENDED, Reason.ACCURACY_CHANGED), found), events
+
+
+def data_findings(context: Context) -> tuple[tuple[WarningUpdate, ...], tuple[Event, ...]]:
+    """Return a warning of what is wrong with loss and data at present, and an event for each new finding."""
+    report = latest(context)
+    progress = None if report is None else report.progress
+    if progress is None or is_of_another_attempt(context, progress.run_id):
+        return (), ()
+    found = lasting(progress.findings or ())
+    texts = [finding.text for finding in found[:_SHOWN_FINDINGS]]
+    before = warning_of(context.status.warnings, Reason.DATA_ANOMALY)
+    recorded = () if before is None else before.message.split(_BETWEEN)
+    events = tuple(Event(reason=EventReason.DATA_ANOMALY, message=text) for text in texts if text not in recorded)
+    more = [f"{len(found) - len(texts)} more"] if len(found) > len(texts) else []
+    warning = {Reason.DATA_ANOMALY: _BETWEEN.join([*texts, *more])} if texts else {}
+    return warnings_among((Reason.DATA_ANOMALY,), warning), events
 
 
 def _suspension(guard: GuardRecord | None, what: str) -> Iterator[str]:

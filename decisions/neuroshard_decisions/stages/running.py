@@ -28,6 +28,7 @@ from neuroshard_decisions.stages.pinned import no_node_of_kind
 from neuroshard_decisions.stages.queueing import accept_fewer, held_message, put_into_queue, queued
 from neuroshard_decisions.stages.reports import (
     cleared,
+    data_findings,
     last_progress,
     narrow_exchange,
     next_report_s,
@@ -136,6 +137,7 @@ def _deadlock(context: Context) -> str:
 def _running(context: Context, current: ChildJob, reason: Reason, message: str, *, are_ready: bool) -> StageResult:
     report = reported(context, last=False)
     exchange, events = narrow_exchange(context)
+    anomalies, found = data_findings(context)
     return StageResult(
         display_stage=Stage.RUNNING,
         reason=reason,
@@ -144,8 +146,8 @@ def _running(context: Context, current: ChildJob, reason: Reason, message: str, 
             condition(ConditionType.PODS_READY, reason, message, holds=are_ready),
             condition(ConditionType.RUNNING, reason, message, holds=True),
         ),
-        warnings=(*other_device(context, report), *exchange, *no_node_of_kind(context, current)),
-        events=events,
+        warnings=(*other_device(context, report), *exchange, *anomalies, *no_node_of_kind(context, current)),
+        events=(*events, *found),
         status_fields={**pod_counts(context), **report},
         stage_updates=(
             StageUpdate(stage=StageName.LAUNCHING, state=StageState.SUCCEEDED, job_name=current.meta.name),

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.finding import DataFinding, FindingKind
 from neuroshard_api.documents.progress import GuardRecord, GuardState
 from neuroshard_decisions import names
 from support import builders
@@ -194,6 +195,35 @@ def test_a_guard_that_only_reports_shows_changed_accuracy() -> None:
 
     assert "0.2 % in the last check, at most 0.05 % (checks: 4)" in story.warnings["AccuracyChanged"]
     assert "CompressionSuspended" not in story.warnings
+
+
+def test_each_finding_has_one_event_and_what_lasts_is_a_warning() -> None:
+    """Of more than five those that began first, and the number of the others; what has ended is in no warning."""
+    story = Story().running()
+    found = [
+        DataFinding(
+            kind=FindingKind.NULLS_ROSE, column=f"c{step}", first_step=step, last_step=step, before=0.0, now=0.5
+        )
+        for step in range(7)
+    ]
+
+    def report(*findings: DataFinding) -> None:
+        progress = builders.progress(findings=findings)
+        story.world.publish("job-report", {"progress.json": progress.to_json().encode()})
+        story.later(31)
+
+    report(found[0])
+    report(*found[:2])
+    first = story.warnings["DataAnomaly"]
+    report(*found)
+    many = story.warnings["DataAnomaly"]
+    report(*(each.model_copy(update={"until_step": 9}) for each in found))
+
+    assert first == " | ".join(each.text for each in found[:2])
+    assert many == " | ".join([*(each.text for each in found[:5]), "2 more"])
+    told = [event["message"] for event in story.world.events if event["reason"] == "DataAnomaly"]
+    assert told == [each.text for each in found[:5]]
+    assert "DataAnomaly" not in story.warnings
 
 
 def test_a_variant_that_diverged_is_shown_with_its_step() -> None:

@@ -4,6 +4,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from neuroshard_api.documents.finding import DataFinding, FindingKind
 from neuroshard_api.documents.progress import ProgressPoint, TrainingProgress, TrainingStart
 from neuroshard_report.html.curves import curves
 from neuroshard_report.html.run_page import render_run
@@ -116,6 +117,17 @@ def test_variants_have_a_line_each() -> None:
     assert cards.count('<p class="note">last</p>') == 1
     lines = ["b: AUC 0.8000, training loss 0.5000", "a: AUC 0.7000, training loss 0.6000", "c: diverged at step 12"]
     assert re.findall("<li>(.*)</li>", rest) == lines
+
+
+def test_findings_have_a_line_each() -> None:
+    """With column and range; without any there is no such section."""
+    found = DataFinding(kind=FindingKind.NULLS_ROSE, column="a<b", first_step=3, last_step=9, before=0.1, now=0.5)
+    plan = plan_of(num_devices=2)
+    page = render_run(plan, steps=None, progress=TrainingProgress(step=20, findings=(found,)))
+    quiet = render_run(plan, steps=None, progress=TrainingProgress(step=20))
+
+    assert "NullsRose: column &#39;a&lt;b&#39;: 50.0% of samples have none, 10.0% before; began in steps 3 to 9" in page
+    assert 'id="findings"' not in quiet
 
 
 def test_a_run_that_failed_says_why_in_its_first_screen() -> None:

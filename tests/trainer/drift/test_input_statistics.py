@@ -80,6 +80,8 @@ def test_counts_are_those_of_sets(lists: Lists) -> None:
         counted_lookups=sum(map(len, lists)),
         distinct_rows=len({row for each in lists for row in each}),
         distinct_lists=len({tuple(each) for each in lists}),
+        lowest_row=min((row for each in lists for row in each), default=0),
+        highest_row=max((row for each in lists for row in each), default=0),
     )
 
 
@@ -96,11 +98,12 @@ def test_distinct_rows_and_lists_are_those_of_the_first_samples() -> None:
     """Lookups are those of the whole batch, which cost nothing to count."""
     found = counts_of(lookups(user=[[1], [1], [2]], item=[[3, 4], [5], [6, 7, 8]]), counted_samples=2)
 
+    whole = {"samples": 3, "filled_lists": 3, "counted_samples": 2}
     assert found["user"] == FeatureCounts(
-        samples=3, lookups=3, filled_lists=3, counted_samples=2, counted_lookups=2, distinct_rows=1, distinct_lists=1
+        **whole, lookups=3, counted_lookups=2, distinct_rows=1, distinct_lists=1, lowest_row=1, highest_row=1
     )
     assert found["item"] == FeatureCounts(
-        samples=3, lookups=6, filled_lists=3, counted_samples=2, counted_lookups=3, distinct_rows=3, distinct_lists=2
+        **whole, lookups=6, counted_lookups=3, distinct_rows=3, distinct_lists=2, lowest_row=3, highest_row=5
     )
 
 

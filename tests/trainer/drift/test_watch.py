@@ -16,10 +16,12 @@ from neuroshard_trainer.drift.watch import DriftWatch, ReferenceTimes, forget, p
 from neuroshard_trainer.drift.work_budget import WorkBudget
 from neuroshard_trainer.ranks.run_identity import RunIdentity, file_sha256
 from support.builders import rank_times
-from support.trainer.trainer_builders import TABLES, plan_of, write_plan
+from support.trainer import trainer_builders
+from support.trainer.trainer_builders import plan_of, write_plan
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-RANKS, REPORT_STEPS, SAMPLES = 2, 100, 512
+RANKS, REPORT_STEPS, SAMPLES, ROWS = 2, 100, 512, 100_000
+TABLES = tuple(each.model_copy(update={"num_embeddings": ROWS}) for each in trainer_builders.TABLES)
 PARTS = {
     "expansion_ms": 0.0,
     "input_communication_ms": 1.0,
@@ -51,7 +53,7 @@ class Training:
         self._rng = np.random.default_rng(seed)
         plan_file = folder / "plan.json"
         if not plan_file.exists():
-            write_plan(folder, plan_of(world_size=RANKS))
+            write_plan(folder, plan_of(tables=TABLES, world_size=RANKS))
         run = RunIdentity(source="cpu:test", plan_sha256=file_sha256(plan_file), run_id="run-0")
         self.watch = DriftWatch(
             folder,
@@ -97,7 +99,7 @@ class Training:
     def lookups(self, pooling: int) -> KeyedJaggedTensor:
         """Return a batch in which ``item`` is looked up so often per sample."""
         sizes = {table.name: pooling if table.name == "item" else 2 for table in TABLES}
-        rows = [zipf_ranks(self._rng.random(self.samples * size), 100_000, 0.85) for size in sizes.values()]
+        rows = [zipf_ranks(self._rng.random(self.samples * size), ROWS, 0.85) for size in sizes.values()]
         return KeyedJaggedTensor(
             keys=list(sizes),
             values=torch.from_numpy(np.concatenate(rows)),
@@ -134,6 +136,19 @@ def test_a_slow_rank_is_named_with_the_step_since_when(tmp_path: Path, caplog: p
     assert DriftReport.read(tmp_path / "drift-report.json") == last
 
 
+def test_a_row_that_no_table_has_is_named_by_a_trainer_of_your_own(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose batches are any with lookups; there is no range of samples where it does not tell their number."""
+    write_plan(tmp_path, plan_of(world_size=RANKS))  # of fewer rows
+    with caplog.at_level(logging.WARNING):
+        Training(tmp_path).run(0, 100)
+
+    found = [record.message for record in caplog.records if record.name.startswith("neuroshard")]
+    assert [each.split(": row")[0] for each in found] == [f"IdsOutside: column {each.name!r}" for each in TABLES]
+    assert all(each.endswith("began in steps 0 to 99") for each in found)
+
+
 def test_changed_inputs_that_explain_the_slow_down_are_named_with_their_tables(tmp_path: Path) -> None:
     """A device is not blamed meanwhile: causes wait for two sampled batches after the change."""
     training = Training(tmp_path)
@@ -154,7 +169,7 @@ def test_changed_inputs_that_explain_the_slow_down_are_named_with_their_tables(t
 def test_features_that_are_counted_without_repeats_are_named(tmp_path: Path) -> None:
     """Their statistics are of distinct lists, which a table set's are not."""
     group = DeduplicatedGroup(group="user", features=("user", "country"), factor=4.0)
-    write_plan(tmp_path, plan_of(world_size=RANKS).model_copy(update={"deduplication": (group,)}))
+    write_plan(tmp_path, plan_of(tables=TABLES, world_size=RANKS).model_copy(update={"deduplication": (group,)}))
 
     Training(tmp_path).run(0, 200)
 
@@ -193,7 +208,7 @@ def test_what_cannot_be_compared_is_learned_again(tmp_path: Path, change: str) -
     assert training.files == {"drift-report.json", "input-statistics.json", "drift-state.json"}
     options: dict[str, Any] = {}
     if change == "plan":
-        write_plan(tmp_path, plan_of({"item": ((0, 32),)}, world_size=RANKS))
+        write_plan(tmp_path, plan_of({"item": ((0, 32),)}, tables=TABLES, world_size=RANKS))
     else:
         options = {"conditions": "BF16"} if change == "conditions" else {"world_size": 1}
     again = Training(tmp_path, **options)

@@ -23,6 +23,8 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
     """FP32, shape (samples,)."""
     num_real: int
     """Samples that count; the ones behind them fill up the last batch of an evaluation."""
+    num_positive: int = 0
+    """Labels that are 1."""
     first_samples: torch.Tensor | None = None
     """[groups, samples] for each sample the one that has its lists of a group, INT64, as in a HostBatch. None: each
     has its own."""
@@ -78,6 +80,7 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
             lookups=_lookups([key for position, key in enumerate(keys) if position not in taken], host),
             labels=host.labels,
             num_real=host.num_real,
+            num_positive=host.num_positive,
             first_samples=host.first_samples,
             num_distinct=host.num_distinct,
             group_lookups=tuple(_lookups([keys[position] for position in each.positions], each) for each in host.apart),
@@ -93,6 +96,7 @@ class Batch(Pipelineable):  # type: ignore[misc] # torchrec's, untyped
             lookups=self.lookups.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
             num_real=self.num_real,
+            num_positive=self.num_positive,
             first_samples=None
             if self.first_samples is None
             else self.first_samples.to(device, non_blocking=non_blocking),

@@ -42,6 +42,8 @@ class HostBatch:
     """FP32, shape (samples,)."""
     num_real: int
     """Samples that count; the ones behind them fill up the last batch of an evaluation."""
+    num_positive: int = 0
+    """Labels that are 1."""
     first_samples: torch.Tensor | None = None
     """[groups, samples] for each sample the one that has its lists of a group, INT64: its position among the samples,
     or among the distinct ones where the group's lists are apart. None: each has its own."""
@@ -133,8 +135,8 @@ class BatchMaker:
     def training(self, position: int) -> HostBatch:
         """Return this rank's part of the global batch that begins at a training sample, counted through all epochs."""
         start = position + self._rank * self._batch_size
-        source = next((each for begin, each in reversed(self._drifted) if begin <= position), self._source)
-        return self._collate(self._taken(self._order.training(start, self._batch_size), source), self._features)
+        parts = self._taken(self._order.training(start, self._batch_size), self._source_at(position))
+        return self._collate(parts, self._features)
 
     def validation(self, position: int) -> HostBatch:
         """Return this rank's part of the global batch that begins at a held-out sample; there is at least one."""
@@ -144,11 +146,24 @@ class BatchMaker:
         samples = filled(self._taken(parts, self._source), batch_size=self._batch_size)
         return replace(self._collate([samples], self._features), num_real=num_real)
 
+    def place(self, position: int, sample: int) -> str:
+        """Return the place, for people, of a sample of this rank's part of a global batch, as of ``training``."""
+        start = position + self._rank * self._batch_size
+        source = self._source_at(position)
+        for part in self._order.training(start, self._batch_size):
+            if sample < len(part.rows):
+                return source.place(part.block, int(part.rows[sample]))
+            sample -= len(part.rows)
+        raise AssertionError("a batch has that many samples")
+
     def lookups_per_sample(self, count: int) -> Mapping[str, float]:
         """Return the mean lookups of each feature among the first training samples, at most that many."""
         first = self._order.training(0, min(count, self._order.num_training))
         found = joined(self._taken(first, self._source))
         return {name: len(lists.by_sample.values) / len(found) for name, lists in found.lookups.items()}
+
+    def _source_at(self, position: int) -> SampleSource:
+        return next((each for begin, each in reversed(self._drifted) if begin <= position), self._source)
 
     def _taken(self, parts: Iterable[BlockRows], source: SampleSource) -> list[Samples]:
         taken = []
@@ -193,6 +208,7 @@ def batch_of(parts: Sequence[Samples], lookups: Sequence[Sequence[Jagged]]) -> H
         values_per_feature=[sum(len(piece.values) for piece in feature) for feature in lookups],
         labels=torch.from_numpy(np.concatenate([part.labels for part in parts])),
         num_real=sum(len(part) for part in parts),
+        num_positive=sum(int(np.count_nonzero(part.labels)) for part in parts),
     )
 
 

@@ -1,7 +1,7 @@
 """The data of a training on one rank: how many samples there are, and the batches of each pass over them."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from neuroshard_api.process.processors import usable_processors
 
 from neuroshard_trainer.data.batches import Batch
 from neuroshard_trainer.data.collation import BatchMaker
+from neuroshard_trainer.data.data_columns import DataColumns
 from neuroshard_trainer.data.deduplication import WithoutRepeats
 from neuroshard_trainer.data.drift import drifted_sources
 from neuroshard_trainer.data.formats import open_source, require_same_ids
@@ -52,6 +53,8 @@ class TrainingData:
     """Features whose ids are texts by the types of the data."""
     num_groups: int = 0
     """Groups of features whose repeated lists are left out."""
+    columns: DataColumns = field(default_factory=DataColumns)
+    """Names of the data's columns."""
 
     @property
     def global_batch_size(self) -> int:
@@ -223,6 +226,7 @@ def open_training_data(
         num_validation=held_out.num_validation,
         readers=readers,
         text_features=text_features(source),
+        columns=DataColumns.of(data, features, num_dense=job.spec.model.num_dense_features, folder=spare),
     )
 
 
@@ -252,4 +256,5 @@ def _own(job: DLRMTrainingJob, features: Sequence[Feature], process: Process, re
         num_training=num_samples,
         num_validation=min(most, dataset.length(evaluation=True) or most) if data.validation_percent else 0,
         readers=readers,
+        columns=DataColumns.of(data, features, num_dense=job.spec.model.num_dense_features),
     )

@@ -11,6 +11,7 @@ from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.run_document import RunDocument
 from neuroshard_api.documents.step_report import RankTimes
 
+from neuroshard_trainer.drift.data_watch import DataState
 from neuroshard_trainer.drift.detector import DetectorState
 from neuroshard_trainer.ranks.run_identity import RunIdentity
 
@@ -18,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class DriftState(RunDocument):
-    """``drift-state.json``: the reference of times and inputs, and the detector."""
+    """``drift-state.json``: the reference of times, inputs, and data, and the detector."""
 
     schema_name: ClassVar[str] = "trainer-drift-state/v1"
 
@@ -33,6 +34,7 @@ class DriftState(RunDocument):
     """Number of its first step. None: not known."""
     inputs: InputStatistics | None = None
     """Reference of the inputs. None: not known yet."""
+    data: DataState = DataState()
     named: tuple[DriftChange, ...] = ()
     """Causes of the slow-down that lasts. Empty: none was named."""
 

@@ -46,6 +46,9 @@ class FeatureCounts:
     distinct_rows: int
     distinct_lists: int
     """Distinct lists of rows, order and repetitions included; empty ones are one."""
+    lowest_row: int = 0
+    """Of the counted ones; 0 without lookups."""
+    highest_row: int = 0
 
 
 BatchCounts = Mapping[str, FeatureCounts]
@@ -71,6 +74,7 @@ def counts_of(lookups: KeyedJaggedTensor, *, counted_samples: int | None = None)
     distinct_rows = _distinct(np.repeat(features, counted_sizes), _mixed(rows.astype(np.uint64)), len(keys))
     lists = _list_hashes(rows, counted.ravel())
     distinct_lists = _distinct(np.repeat(features, counted.shape[1]), lists, len(keys))
+    lowest, highest = _extremes(rows, counted_sizes)
     return {
         key: FeatureCounts(
             samples=lengths.shape[1],
@@ -80,6 +84,8 @@ def counts_of(lookups: KeyedJaggedTensor, *, counted_samples: int | None = None)
             counted_lookups=int(counted_sizes[index]),
             distinct_rows=int(distinct_rows[index]),
             distinct_lists=int(distinct_lists[index]),
+            lowest_row=int(lowest[index]),
+            highest_row=int(highest[index]),
         )
         for index, key in enumerate(keys)
     }
@@ -174,10 +180,19 @@ def has_changed(reference: FeatureStatistics, counts: FeatureCounts) -> bool:
         (reference.distinct_rows_per_lookup, recent.distinct_rows_per_lookup, counts.distinct_rows),
         (reference.distinct_lists_per_sample, recent.distinct_lists_per_sample, counts.distinct_lists),
     )
-    return any(
-        abs(_log_ratio(before, since)) >= max(MIN_LOG_RATIO, NOISE_DEVIATIONS / sqrt(max(1, count)))
-        for before, since, count in pairs
-    )
+    return any(has_moved(*pair) for pair in pairs)
+
+
+def has_moved(before: float, since: float, count: int, *, deviations: float = NOISE_DEVIATIONS) -> bool:
+    """Return whether a statistic moved by at least ``MIN_LOG_RATIO``, and by more than its noise.
+
+    Args:
+        before: the statistic.
+        since: likewise.
+        count: what it counted since, which varies as a Poisson number does.
+        deviations: of that number.
+    """
+    return abs(_log_ratio(before, since)) >= max(MIN_LOG_RATIO, deviations / sqrt(max(1, count)))
 
 
 def _log_ratio(before: float, since: float) -> float:
@@ -202,6 +217,16 @@ def _mean_statistics(
         distinct_lists_per_sample=sum(each.distinct_lists for each in counts) / max(1, counted_samples),
         reuse_histogram=None if histogram is None else tuple(histogram),
     )
+
+
+def _extremes(rows: NDArray[Any], sizes: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the lowest and the highest row of each feature; 0 for one without lookups."""
+    found = np.zeros((2, len(sizes)), dtype=rows.dtype)
+    has_rows = sizes > 0
+    if has_rows.any():
+        begins = (np.cumsum(sizes) - sizes)[has_rows]
+        found[:, has_rows] = np.minimum.reduceat(rows, begins), np.maximum.reduceat(rows, begins)
+    return found[0], found[1]
 
 
 def _distinct(features: NDArray[np.uint64], hashes: NDArray[np.uint64], num_features: int) -> NDArray[np.int64]:

@@ -60,6 +60,8 @@ class InputWatch:
         self._num_others = 0
         self.recent: InputStatistics | None = None
         """Of the batches sampled last. None: none was counted yet."""
+        self.counted: tuple[int, BatchCounts] | None = None
+        """Step and counts of the last one of them."""
 
     def offer(self, step: int, batch: object) -> None:
         """Keep the batch of a step where it is sampled and has lookups in it."""
@@ -78,7 +80,8 @@ class InputWatch:
             self._num_others += 1
             return None
         self._has_alike = True
-        self._recent.append((step, counts))
+        self.counted = step, counts
+        self._recent.append(self.counted)
         if self._drift is not None:
             self._compare(counts, lookups)
         elif len(self._recent) == REFERENCE_SAMPLES:

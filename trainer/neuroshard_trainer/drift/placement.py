@@ -1,7 +1,7 @@
 """Where the lookups of each feature are computed, and how much longer changed lookups can take there. Pure."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from neuroshard_api.documents.input_statistics import FeatureStatistics, InputStatistics
@@ -23,6 +23,8 @@ class FeaturePlacement:
     ranks_per_node: int
     without_repeats: tuple[str, ...] = ()
     """Features whose repeated lists are left out of batches."""
+    rows: Mapping[str, int] = field(default_factory=dict)
+    """Rows of each feature's table. Empty: not known."""
 
     @classmethod
     def of(cls, plan: GivenPlan) -> Self:
@@ -51,6 +53,7 @@ class FeaturePlacement:
             columns=of_feature,
             ranks_per_node=plan.devices_per_node,
             without_repeats=tuple(sorted(name for names in plan.deduplicated_features for name in names)),
+            rows={feature: tables[table].num_embeddings for feature, table in table_of_feature.items()},
         )
 
     @classmethod

@@ -3,6 +3,7 @@
     step times of the slowest rank -> detector: slower since a step
     sampled batches -> statistics: features that changed -> placement: what that explains -> input-statistics.json
     medians of all ranks, reference and recent, with both of these -> causes -> drift-report.json
+    the same batches, labels of each step, the mean loss -> data watch: findings, which the progress has
 
 One detector over the slowest rank's steps decides whether training is slower: ranks wait for each other in every step.
 Which part of which rank is slower, the medians of all ranks' parts tell.
@@ -21,13 +22,16 @@ from typing import Any, Final
 import numpy as np
 from neuroshard_api.documents.document import DocumentError, read_data
 from neuroshard_api.documents.drift_report import DriftChange, DriftReport
+from neuroshard_api.documents.finding import DataFinding
 from neuroshard_api.documents.input_statistics import InputStatistics
 from neuroshard_api.documents.plan import any_plan
 from neuroshard_api.documents.step_report import HostBoundShares, RankTimes
 from neuroshard_api.job.stage_commands import DRIFT_REPORT_FILE, INPUT_STATISTICS_FILE
 from numpy.typing import NDArray
 
+from neuroshard_trainer.data.data_columns import DataColumns
 from neuroshard_trainer.drift.attribution import UNCHANGED_INPUTS, causes
+from neuroshard_trainer.drift.data_watch import DataWatch, SampleCount
 from neuroshard_trainer.drift.detector import REFERENCE_STEPS, WARM_UP_STEPS, ShiftDetector, Slowdown
 from neuroshard_trainer.drift.drift_state import DriftState
 from neuroshard_trainer.drift.held_causes import HeldCauses
@@ -118,6 +122,8 @@ class DriftWatch:
         local_world_size: ranks of a node where the plan does not say.
         conditions: what else must be the same for a start to compare its steps with those of the starts before.
         budget: for counting and writing. If unset: a share of the steps' time.
+        columns: of the data. If unset: it has no dense columns.
+        samples: that the steps use. If unset: not known.
     """
 
     def __init__(
@@ -130,6 +136,8 @@ class DriftWatch:
         local_world_size: int,
         conditions: str = "",
         budget: WorkBudget | None = None,
+        columns: DataColumns | None = None,
+        samples: SampleCount | None = None,
     ) -> None:
         self._folder = folder
         self.budget = WorkBudget() if budget is None else budget
@@ -157,6 +165,10 @@ class DriftWatch:
         self._causes = HeldCauses(() if state is None else state.named)
         self.inputs = InputWatch(run, reference=None if state is None else state.inputs)
         """Of this rank's batches."""
+        self._statistics: InputStatistics | None = None
+        """That were counted, and are not written yet."""
+        self.data = DataWatch(columns, samples, None if state is None else state.data)
+        """Of the loss and the data."""
         if state is not None:
             self._detector.restarted()
             self._reported = self._detector.change
@@ -167,6 +179,18 @@ class DriftWatch:
     def causes(self) -> tuple[DriftChange, ...]:
         """Causes of the slow-down that lasts. Empty: none is named."""
         return self._causes.named
+
+    def offer(self, step: int, batch: object) -> None:
+        """Take in the batch of a step."""
+        self.inputs.offer(step, batch)
+        self.data.offer(step, batch)
+
+    def findings(self) -> tuple[DataFinding, ...]:
+        """Return the findings of loss and data, the sampled batch included where the budget allows it."""
+        if not self.budget.is_spent:
+            with self.budget.spending():
+                self._count()
+        return self.data.findings
 
     def add_steps(self, first_step: int, step_ms: Sequence[NDArray[np.float32]]) -> None:
         """Take in the times of consecutive steps, by rank; a step is as long as the slowest rank's.
@@ -220,10 +244,11 @@ class DriftWatch:
 
     def _written(self, last_step: int, recent: Sequence[RankTimes], num_recent: int) -> DriftReport | None:
         """Count the sampled batch and write all documents."""
-        statistics = self.inputs.count()
+        self._count()
         if self.inputs.are_others:
             self._learn_again()
             return None
+        statistics, self._statistics = self._statistics, None
         if statistics is not None:
             left_out = self._placed(statistics).without_repeats
             named = statistics.model_copy(update={"without_repeats": left_out}) if left_out else statistics
@@ -234,6 +259,20 @@ class DriftWatch:
             self._log(report)
         write_file(self._folder / STATE_FILE, self._state().to_json())
         return report
+
+    def _count(self) -> None:
+        """Count the sampled batch, if there is one."""
+        statistics = self.inputs.count()
+        if statistics is None or self.inputs.counted is None:
+            return
+        self._statistics = statistics
+        placed = self._placed(statistics)
+        self.data.add_sample(
+            *self.inputs.counted,
+            rows=placed.rows,
+            inputs=(self.inputs.reference, statistics),
+            without_repeats=placed.without_repeats,
+        )
 
     def _learn_again(self) -> None:
         """Forget an earlier start whose steps had other batches: their times cannot be compared."""
@@ -317,6 +356,7 @@ class DriftWatch:
             reference=self._reference,
             reference_first_step=self._reference_first_step,
             inputs=self.inputs.reference,
+            data=self.data.state,
             named=self._causes.named,
         )
 

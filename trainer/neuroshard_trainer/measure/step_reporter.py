@@ -43,6 +43,8 @@ from neuroshard_trainer.communication.codec_report import (
 )
 from neuroshard_trainer.communication.codecs import Codecs
 from neuroshard_trainer.communication.gradient_codec import GradientCodec, RankGradients
+from neuroshard_trainer.data.data_columns import DataColumns
+from neuroshard_trainer.drift.data_watch import SampleCount
 from neuroshard_trainer.drift.watch import TIMES, DriftWatch, ReferenceTimes, process_age_ms
 from neuroshard_trainer.files import write_file
 from neuroshard_trainer.measure.core_loop import CoreLoop
@@ -146,6 +148,8 @@ class StepReporter:
         drift_conditions: what, besides plan, device, ranks, and samples per step, must be the same for a restart to go
             on comparing.
         clock: marks and reads times. If unset: that of the model's device.
+        columns: of the data, for what is found in them. If unset: it has no dense ones.
+        first_sample: samples used before the first step. If unset: by ``samples_per_step``.
         groups: duplication groups that `count_distinct` counts. Empty: there are none.
         gradients: codec of the dense part's gradients. If unset: it has none.
         codecs: of the model's all-to-all; they take the reporter's clock. If unset: it has none.
@@ -165,6 +169,8 @@ class StepReporter:
         samples_per_step: int | None = None,
         drift: Path | bool = True,
         drift_conditions: str = "",
+        columns: DataColumns | None = None,
+        first_sample: int | None = None,
         clock: Clock | None = None,
         groups: Sequence[str] = (),
         codecs: Codecs | None = None,
@@ -214,6 +220,14 @@ class StepReporter:
                 world_size=world_size,
                 local_world_size=int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
                 conditions=f"{drift_conditions}; {samples_per_step or 'unknown'} samples per step",
+                columns=columns,
+                samples=None
+                if samples_per_step is None
+                else SampleCount(
+                    first_step=first_step,
+                    first_sample=first_step * samples_per_step if first_sample is None else first_sample,
+                    per_step=samples_per_step,
+                ),
             )
 
     def steps(self, batches: Iterable[T]) -> Iterator[T]:
@@ -264,7 +278,7 @@ class StepReporter:
             if self._marks.in_parts:
                 self._waits.append((asked, self._clock.mark()))
             if self.drift is not None:
-                self.drift.inputs.offer(step, batch)
+                self.drift.offer(step, batch)
             yield batch
 
     def count_distinct(self, num_samples: int, num_distinct: Sequence[int]) -> None:

@@ -1,0 +1,64 @@
+"""Lasting rises of a loss."""
+
+import numpy as np
+import pytest
+from neuroshard_trainer.drift.rise import USUAL_VALUES, RiseDetector, RiseState
+
+from benchmarks.anomaly_series import NOISES, REPORTS, loss_series
+
+
+def found(values: "list[float] | np.ndarray[tuple[int], np.dtype[np.float64]]", detector: RiseDetector) -> list[int]:
+    """Return the places of the values at which a rise lasts."""
+    return [place for place, value in enumerate(values) if detector.add(float(value)) is not None]
+
+
+def test_a_rise_is_found_with_the_second_report_of_it() -> None:
+    """A loss that fell for 200 reports, with 1 % of noise, rises by 10 %."""
+    values = loss_series(NOISES[0], rise=0.1, seed=1)
+
+    places = found(values, RiseDetector())
+
+    assert places[0] == REPORTS // 2 + 1
+
+
+def test_a_single_high_value_is_no_rise_and_no_part_of_the_level() -> None:
+    """The values after it are compared with those before it."""
+    values = loss_series(NOISES[0], rise=0.0, seed=2)
+    values[200] *= 3
+    detector = RiseDetector()
+
+    assert found(values, detector) == []
+    assert max(detector.state.usual) < 0.6
+
+
+def test_a_rise_that_stays_becomes_the_usual_level() -> None:
+    """After as many values as a level is of; a further rise is found again."""
+    first, second = (loss_series(NOISES[0], rise=rise, seed=3)[200:] for rise in (0.0, 0.2))
+    values = [*first[:100], *second[:100], *(1.3 * second[100:])]
+
+    places = found(values, RiseDetector())
+
+    assert places[: USUAL_VALUES - 2] == list(range(101, 101 + USUAL_VALUES - 2))
+    assert min(place for place in places if place > 150) == 201
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_false_alarms_are_rarer_than_one_in_10_000_reports(noise: str) -> None:
+    """On 100 falling losses of 400 reports each, with noise of 5 %."""
+    alarms = sum(
+        bool(found(loss_series(noise, rise=0.0, seed=seed, deviation=0.05), RiseDetector())) for seed in range(100)
+    )
+
+    assert alarms <= 4
+
+
+def test_a_detector_goes_on_from_its_state() -> None:
+    """After each value, through JSON."""
+    values = loss_series(NOISES[0], rise=0.1, seed=4)[150:250].tolist()
+    one, states = RiseDetector(), []
+    for value in values:
+        other = RiseDetector(RiseState.model_validate_json(one.state.model_dump_json()))
+        states.append((one.add(value), other.add(value)))
+
+    assert any(first is not None for first, _ in states)
+    assert all(first == second for first, second in states)

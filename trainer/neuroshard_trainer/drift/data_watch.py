@@ -1,0 +1,306 @@
+"""The loss and the data of a training: what is lastingly other than at the start, with column and range of samples.
+
+    labels of each step, loss and label rate of each report -> constant, another rate, a rise
+    one batch in 100: empty lists, ids, dense columns       -> missing values, ids outside, another distribution
+
+The first three of each are the reference. Nothing follows from a finding: it is logged, and shown with the progress.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import torch
+from neuroshard_api.documents.counts import Count
+from neuroshard_api.documents.document import Value
+from neuroshard_api.documents.finding import MAX_FINDINGS, DataFinding, FindingKind
+from neuroshard_api.documents.input_statistics import InputStatistics
+from numpy.typing import NDArray
+
+from neuroshard_trainer.data.batches import Batch
+from neuroshard_trainer.data.data_columns import DataColumns
+from neuroshard_trainer.drift.columns import (
+    MIN_NULLS,
+    ColumnReference,
+    DenseColumns,
+    FloatArray,
+    counted_samples,
+    excess_of,
+    has_moved,
+)
+from neuroshard_trainer.drift.input_statistics import BatchCounts
+from neuroshard_trainer.drift.input_watch import REFERENCE_SAMPLES, SAMPLED_EVERY
+from neuroshard_trainer.drift.labels import LabelState, LabelWatch
+from neuroshard_trainer.drift.rise import RiseDetector, RiseState
+
+logger = logging.getLogger(__name__)
+_Key = tuple[FindingKind, str | None]
+_OF_REPORTS: Final = frozenset(
+    {FindingKind.LOSS_ROSE, FindingKind.ENTROPY_ROSE, FindingKind.LABELS_CONSTANT, FindingKind.LABEL_RATE_MOVED}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleCount:
+    """Training samples used before a step."""
+
+    first_step: int
+    first_sample: int
+    per_step: int
+    """Of all ranks."""
+
+    def before(self, step: int) -> int:
+        """Return the samples used before a step of this start or an earlier one under the same size of steps."""
+        return max(0, self.first_sample + (step - self.first_step) * self.per_step)
+
+
+class DataState(Value):
+    """What the watch knows."""
+
+    labels: LabelState = LabelState()
+    loss: RiseState = RiseState()
+    entropy: RiseState = RiseState()
+    dense: ColumnReference | None = None
+    empty: tuple[float, ...] = ()
+    """By feature of the inputs' reference: share of samples without lookups. Empty: not known yet."""
+    empty_excess: tuple[float, ...] = ()
+    empty_samples: Count = 0
+    findings: tuple[DataFinding, ...] = ()
+
+
+class DataWatch:
+    """Watches the labels and dense columns of this rank, and the loss of all.
+
+    Args:
+        columns: names of the data's.
+        samples: that the steps use. None: not known.
+        state: of an earlier start of the run. If unset: the first batches and reports are the reference.
+    """
+
+    def __init__(
+        self, columns: DataColumns | None = None, samples: SampleCount | None = None, state: DataState | None = None
+    ) -> None:
+        state = state or DataState()
+        self._columns = columns or DataColumns()
+        self._samples = samples
+        self._labels = LabelWatch(state.labels)
+        self._loss, self._entropy = RiseDetector(state.loss), RiseDetector(state.entropy)
+        self._fills: FloatArray = np.array(self._columns.fills, dtype=np.float64)
+        self._dense = None if state.dense is None else DenseColumns(self._fills, state.dense)
+        self._first_dense: list[NDArray[np.float32]] = []
+        self._empty, self._empty_excess = np.array(state.empty), np.array(state.empty_excess)
+        self._empty_samples = state.empty_samples
+        self._first_empty: list[FloatArray] = []
+        self._lasting: dict[_Key, DataFinding] = {
+            (each.kind, each.column): each for each in state.findings if each.until_step is None
+        }
+        self._ended = [each for each in state.findings if each.until_step is not None]
+        self._kept: tuple[int, torch.Tensor] | None = None
+        begun = 0 if samples is None else samples.first_step
+        self._next_sampled = self._next_reported = begun
+        """First step after the last sampled batch, and after the last report."""
+
+    @property
+    def findings(self) -> tuple[DataFinding, ...]:
+        """What is or was wrong, the newest last; of too many the newest."""
+        found = sorted((*self._ended, *self._lasting.values()), key=lambda each: each.last_step)
+        return tuple(found[-MAX_FINDINGS:])
+
+    @property
+    def state(self) -> DataState:
+        """What the watch knows: another that starts from it finds the same."""
+        return DataState(
+            labels=self._labels.state,
+            loss=self._loss.state,
+            entropy=self._entropy.state,
+            dense=None if self._dense is None else self._dense.reference,
+            empty=tuple(self._empty.tolist()),
+            empty_excess=tuple(self._empty_excess.tolist()),
+            empty_samples=self._empty_samples,
+            findings=self.findings,
+        )
+
+    def offer(self, step: int, batch: object) -> None:
+        """Take in the labels of a step's batch, and keep its dense columns where it is sampled."""
+        if isinstance(batch, Batch):
+            self._labels.add(step, batch.num_positive, batch.num_real)
+            if step % SAMPLED_EVERY == SAMPLED_EVERY - 1:
+                self._kept = step, batch.dense
+
+    def add_report(self, step: int, loss: float, *, num_positive: int, num_samples: int) -> None:
+        """Take in the mean loss and the labels of all ranks since the report before; ``step`` is the last one."""
+        first = min(step, self._next_reported)
+        found: dict[_Key, DataFinding] = {}
+
+        def note(kind: FindingKind, before: float | None, now: float, *, first: int, column: str | None = None) -> None:
+            found[kind, column] = self._finding(kind, column, first, step, before=before, now=now)
+
+        constant, rate = self._labels.constant, self._labels.moved_rate(num_positive, num_samples)
+        if constant is not None:
+            label, begun, share = constant
+            note(FindingKind.LABELS_CONSTANT, share, label, first=begun, column=self._columns.label)
+        elif rate is not None:
+            note(FindingKind.LABEL_RATE_MOVED, *rate, first=first, column=self._columns.label)
+        level = self._loss.add(loss)
+        if level is not None:
+            note(FindingKind.LOSS_ROSE, level, loss, first=first)
+        if 0 < num_positive < num_samples:
+            entropy = loss / _entropy(num_positive / num_samples)
+            level = self._entropy.add(entropy)
+            if level is not None:
+                note(FindingKind.ENTROPY_ROSE, level, entropy, first=first)
+        self._next_reported = step + 1
+        self._take(step, found, _OF_REPORTS)
+
+    def add_sample(
+        self,
+        step: int,
+        counts: BatchCounts,
+        *,
+        rows: Mapping[str, int],
+        inputs: tuple[InputStatistics | None, InputStatistics | None],
+        without_repeats: Iterable[str] = (),
+    ) -> None:
+        """Take in a sampled batch.
+
+        Args:
+            step: of the batch.
+            counts: of its lookups.
+            rows: of the features' tables. Of a feature that is not there they are not known.
+            inputs: statistics of the first sampled batches, and of the last ones.
+            without_repeats: features with empty lists in the place of repeats.
+        """
+        facts = [*_outside(counts, rows), *self._emptier(counts, set(without_repeats)), *self._dense_facts(step)]
+        has_nulls = {column for kind, column, *_ in facts if kind is FindingKind.NULLS_ROSE}
+        facts += [fact for fact in _moved_features(*inputs) if fact[1] not in has_nulls]
+        first = min(step, self._next_sampled)
+        found: dict[_Key, DataFinding] = {
+            (kind, column): self._finding(kind, column, first, step, before=before, now=now)
+            for kind, column, before, now in facts
+        }
+        self._next_sampled = step + 1
+        self._take(step, found, frozenset(FindingKind) - _OF_REPORTS)
+
+    def _dense_facts(self, step: int) -> "list[_Fact]":
+        """Return the findings of the dense columns of the sampled batch."""
+        dense, names = self._dense_of(step), self._columns.dense
+        if dense is None:
+            return []
+        if self._dense is None:
+            self._first_dense.append(dense)
+            if len(self._first_dense) == REFERENCE_SAMPLES:
+                self._dense = DenseColumns.of(self._first_dense, self._fills)
+                self._first_dense = []
+            return []
+        nulls = self._dense.nulls(dense)
+        moved = {column: each for column, each in self._dense.moved(dense).items() if column not in nulls}
+        return [
+            *((FindingKind.NULLS_ROSE, names[column], *shares) for column, shares in nulls.items()),
+            *((FindingKind.VALUES_MOVED, names[column], 0.0, each) for column, each in moved.items()),
+        ]
+
+    def _dense_of(self, step: int) -> NDArray[np.float32] | None:
+        """Return the counted dense values of the sampled batch; None where there are none, or not as many as before."""
+        kept, self._kept = self._kept, None
+        if kept is None or kept[0] != step or kept[1].shape[1] != len(self._columns.dense) or not kept[1].numel():
+            return None
+        dense: NDArray[np.float32] = kept[1][: counted_samples(kept[1].shape[1])].numpy(force=True)
+        if self._first_dense and len(dense) != len(self._first_dense[0]):
+            self._first_dense = []
+        return dense
+
+    def _emptier(self, counts: BatchCounts, without_repeats: set[str]) -> "list[_Fact]":
+        """Return the features of which more samples look nothing up, with the shares before and now."""
+        shares = np.array([1 - each.filled_lists / max(1, each.samples) for each in counts.values()])
+        num_samples = next(iter(counts.values())).samples
+        if not self._empty_samples:
+            if self._first_empty and len(self._first_empty[0]) != len(shares):
+                self._first_empty = []
+            self._first_empty.append(shares)
+            if len(self._first_empty) == REFERENCE_SAMPLES:
+                each = np.array(self._first_empty)
+                self._empty, self._empty_excess = each.mean(axis=0), excess_of(each[:, :, None], num_samples)
+                self._empty_samples = REFERENCE_SAMPLES * num_samples
+                self._first_empty = []
+            return []
+        if len(shares) != len(self._empty):
+            return []
+        noise = {"num_before": self._empty_samples, "num_now": num_samples}
+        moved = has_moved(self._empty, shares, excess=self._empty_excess, least=MIN_NULLS, **noise)
+        return [
+            (FindingKind.NULLS_ROSE, name, float(before), float(now))
+            for name, before, now, is_moved in zip(counts, self._empty, shares, moved, strict=True)
+            if is_moved and now > before and name not in without_repeats
+        ]
+
+    def _finding(
+        self, kind: FindingKind, column: str | None, first: int, last: int, *, before: float | None, now: float
+    ) -> DataFinding:
+        samples = self._samples
+        return DataFinding(
+            kind=kind,
+            column=column,
+            first_step=first,
+            last_step=last,
+            first_sample=None if samples is None else samples.before(first),
+            last_sample=None if samples is None else samples.before(last + 1) - 1,
+            before=before,
+            now=now,
+        )
+
+    def _take(self, step: int, found: Mapping[_Key, DataFinding], kinds: frozenset[FindingKind]) -> None:
+        """Take in what a report, or a sampled batch, finds; what it could have found and did not has ended."""
+        for key in [each for each in self._lasting if each[0] in kinds and each not in found]:
+            self._ended.append(self._lasting.pop(key).model_copy(update={"until_step": step}))
+            self._ended = self._ended[-MAX_FINDINGS:]
+            logger.info("%s", self._ended[-1].text)
+        new = [finding for key, finding in found.items() if key not in self._lasting]
+        for finding in new[:MAX_FINDINGS]:
+            logger.warning("%s", finding.text)
+        if len(new) > MAX_FINDINGS:
+            logger.warning("%d more columns are like that", len(new) - MAX_FINDINGS)
+        self._lasting |= {(finding.kind, finding.column): finding for finding in new}
+
+
+def _entropy(rate: float) -> float:
+    """Return the cross entropy, in nats, of predicting the rate for each label."""
+    return -(rate * math.log(rate) + (1 - rate) * math.log(1 - rate))
+
+
+_Fact = tuple[FindingKind, str, float, float]
+"""Kind, column, and the number before and now."""
+
+
+def _outside(counts: BatchCounts, rows: Mapping[str, int]) -> list[_Fact]:
+    """Return the features with a row that their table does not have."""
+    return [
+        (FindingKind.IDS_OUTSIDE, name, rows[name], each.lowest_row if each.lowest_row < 0 else each.highest_row)
+        for name, each in counts.items()
+        if name in rows and (each.lowest_row < 0 or each.highest_row >= rows[name])
+    ]
+
+
+def _moved_features(before: InputStatistics | None, recent: InputStatistics | None) -> list[_Fact]:
+    """Return the features that changed, the statistic that did, and its means before and now."""
+    if before is None or recent is None or not recent.changed_features:
+        return []
+    reference = {each.feature: each for each in before.features}
+    found: list[_Fact] = []
+    for each in recent.features:
+        if each.feature not in recent.changed_features:
+            continue
+        usual = reference[each.feature]
+        statistics = (
+            (FindingKind.LOOKUPS_MOVED, usual.lookups_per_sample, each.lookups_per_sample),
+            (FindingKind.ROWS_REPEAT, usual.distinct_rows_per_lookup, each.distinct_rows_per_lookup),
+            (FindingKind.LISTS_REPEAT, usual.distinct_lists_per_sample, each.distinct_lists_per_sample),
+        )
+        kind, usually, now = max(statistics, key=lambda of: abs(math.log((of[2] + _TINY) / (of[1] + _TINY))))
+        found.append((kind, each.feature, usually, now))
+    return found
+
+
+_TINY: Final = 1e-9
