@@ -196,7 +196,8 @@ class _PooledEmbeddings(nn.Module):
     @property
     def received_bytes(self) -> int:
         """Bytes that a device receives in a step."""
-        return self._batch_size * sum(self._widths) * torch.float32.itemsize
+        columns: int = sum(self._widths)
+        return self._batch_size * columns * torch.float32.itemsize
 
     def forward(self, _lookups: object) -> KeyedTensor:
         """Return the pooled embeddings of the step; shape (samples, columns of all features)."""

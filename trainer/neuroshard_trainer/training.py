@@ -135,13 +135,7 @@ class TrainingLoop:
             step=schedule.first_step,
             variants=variants,
         )
-        self._pipeline: BatchPipeline | Lookahead | None = None
-        if looks_ahead:
-            self._pipeline = Lookahead(
-                state.model, self._optimizer, self._loss, step=schedule.first_step, is_exact=schedule.ends_epoch
-            )
-        elif is_pipelined:
-            self._pipeline = BatchPipeline(state.model, self._optimizer, self._loss, process.device)
+        self._pipeline = self._new_pipeline(is_pipelined=is_pipelined, looks_ahead=looks_ahead)
         self._progress = _Progress(progress_file, schedule, process, plan_sha256=manifest.plan_sha256)
         self._variants = tuple(variants or ())
         self._scores = Scores(self._variants, self._progress.diverged)
@@ -175,6 +169,14 @@ class TrainingLoop:
     def has_trained(self) -> bool:
         """Whether a step was taken since the start of this process."""
         return self.step > self._schedule.first_step
+
+    def _new_pipeline(self, *, is_pipelined: bool, looks_ahead: bool) -> BatchPipeline | Lookahead | None:
+        """Return the pipeline that prepares batches during steps. None: no step overlaps with the next one."""
+        model, optimizer = self._state.model, self._optimizer
+        if looks_ahead:
+            step, is_exact = self._schedule.first_step, self._schedule.ends_epoch
+            return Lookahead(model, optimizer, self._loss, step=step, is_exact=is_exact)
+        return BatchPipeline(model, optimizer, self._loss, self._process.device) if is_pipelined else None
 
     def run(self) -> Mapping[str, float]:
         """Train to the end and return the last metrics.
