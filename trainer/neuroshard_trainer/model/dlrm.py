@@ -9,7 +9,7 @@ from neuroshard_api.documents.trainable_names import is_trainable_name, why_not_
 from neuroshard_api.job.model import Architecture, CrossNetwork, Model, WukongLayers
 from neuroshard_api.process.errors import InputError
 from torch import nn
-from torchrec.models.dlrm import DenseArch, InteractionArch, OverArch
+from torchrec.models.dlrm import DenseArch, OverArch
 from torchrec.modules.embedding_configs import DataType as TorchRecDataType
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -104,12 +104,12 @@ class _DotProducts(nn.Module):
         self.out_features = width + len(widths) * (len(widths) + 1) // 2
         self._keys = list(widths)
         self.projections = _projections(widths, width)
-        self.interaction = InteractionArch(len(widths))
+        self.interaction = _Pairs(len(widths) + 1)
 
     def forward(self, dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return shape (samples, out_features)."""
         embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
-        joined: torch.Tensor = self.interaction(dense, torch.stack(embedded, dim=1))
+        joined: torch.Tensor = self.interaction([dense, *embedded])
         return joined
 
 
@@ -121,14 +121,39 @@ class _FeatureProducts(nn.Module):
         self.out_features = len(widths) * width + len(widths) * (len(widths) - 1) // 2
         self._keys = list(widths)
         self.projections = _projections(widths, width)
-        self.interaction = InteractionArch(len(widths) - 1)  # the first feature is where the dense embedding would be
+        self.interaction = _Pairs(len(widths))
 
     def forward(self, _dense: torch.Tensor, pooled: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Return shape (samples, out_features)."""
         embedded = [project(pooled[key].float()) for project, key in zip(self.projections, self._keys, strict=True)]
-        features = torch.stack(embedded, dim=1)
-        first, others = features[:, 0], features[:, 1:]
-        return torch.cat([self.interaction(first, others), others.flatten(1)], dim=1)
+        # The first feature is where the dense embedding would be.
+        return torch.cat([self.interaction(embedded), *embedded[1:]], dim=1)
+
+
+class _Pairs(nn.Module):
+    """TorchRec's InteractionArch with the same numbers.
+
+    On a CPU its choice of pairs by rows and columns takes as long as their products, and it copies all vectors twice.
+
+    Args:
+        count: vectors of a sample.
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        first, second = torch.triu_indices(count, count, offset=1)
+        self.register_buffer("places", first * count + second, persistent=False)
+
+    def forward(self, vectors: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return the first vector, and the dot products of all pairs behind it.
+
+        Args:
+            vectors: each of shape (samples, width).
+        """
+        stacked = torch.stack(list(vectors), dim=1)
+        products = torch.bmm(stacked, stacked.transpose(1, 2))
+        assert isinstance(self.places, torch.Tensor), "a buffer"
+        return torch.cat([vectors[0], products.flatten(1).index_select(1, self.places)], dim=1)
 
 
 class CrossNetworkArch(nn.Module):
