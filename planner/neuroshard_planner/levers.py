@@ -146,7 +146,7 @@ class Promises:
 
     @cached_property
     def _found_share(self) -> float:
-        """The plan's cost over that of a short search on its devices; 1 where this costs as much, or finds nothing."""
+        """The plan's cost over that of a short search on its devices; 1 where this costs less, or finds nothing."""
         short_ms = searched_ms(_short(self._plan.resolved, self._plan), self._costs)
         return 1.0 if short_ms is None else min(1.0, self._plan.predicted.total_ms / short_ms)
 
