@@ -54,7 +54,7 @@ class RelaxedCost:
         self._num_calls = len({ROWS, REPLICATED} & set(families)) + bool({COLUMNS, NODE_ROWS} & set(families))
         step_cost = problem.step_cost
         used = {collective for family in families for collective in COLLECTIVES[family]}
-        if any(table.is_sequence for table in problem.request.tables.tables):
+        if step_cost.has_sequences:
             used -= {Collective.ROW_SUMS}  # rows of sequences are not added up
         # Indices first: compute alone hides them.
         in_order = sorted(used, key=lambda each: (each is not Collective.INDICES, each))

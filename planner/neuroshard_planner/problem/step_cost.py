@@ -267,6 +267,7 @@ class StepCost:
         """Whether of the exchange of indices only what takes longer than the compute counts."""
         self.joins_passes = request.compute_peak is ComputePeak.JOINT
         """Whether the slowest sum of both passes counts, instead of the slowest of each."""
+        self.has_sequences = any(table.is_sequence for table in request.tables.tables)
         self.least_traffic: FloatArray = np.zeros(len(Collective))
         """[collectives] the peak traffic of an even placement by columns without splits; none by columns has less."""
         self.least_traffic[Collective.POOLED_EMBEDDINGS] = self._pooled.knots[NUM_LOW_KNOTS]
