@@ -4,9 +4,9 @@
 
 PROFILE is what `neuroshard profile` wrote on this machine. Three models train with their units replicated, ZeRO-2, and
 ZeRO-3, each process on one thread and gloo between them. Compute is processor time of the thread that computes, of the
-slower rank, which leaves out other processes. Collectives are time by the clock, which does not. Predicted are matrix
-products and all else by the profile's cost models, what the host does for the operations (without the optimizer's), and
-the exposed collectives.
+slower rank, which leaves out other processes. Collectives are time by the clock, which does not.
+Predicted are matrix products, copies, and all else by the profile's cost models, what the host does for the operations
+(without the optimizer's) and for sharded units, and the exposed collectives.
 """
 
 import argparse
@@ -24,7 +24,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from neuroshard_api.documents.dense_layout import CheckpointingChoice, DenseStrategy
-from neuroshard_api.documents.dense_profile import DenseProfile
 from neuroshard_api.documents.document import read_data
 from neuroshard_api.documents.hardware import Hardware
 from neuroshard_api.documents.plan import Plan, any_plan
@@ -32,6 +31,7 @@ from neuroshard_api.documents.request import Algorithm
 from neuroshard_api.documents.step_report import RankTimes, StepReport
 from neuroshard_costs.bundle import CostBundle, load_bundle
 from neuroshard_costs.host import HostWork
+from neuroshard_planner.whole_step import collectives_of_shards
 from neuroshard_trainer.job_file import read_job
 from neuroshard_trainer.measure.step_reporter import StepReporter
 
@@ -128,11 +128,13 @@ def _passes(ranks: Sequence[RankTimes]) -> tuple[float, float, float]:
     return slowest.dense_forward_ms or 0.0, slowest.dense_backward_ms or 0.0, waits
 
 
-def host_ms(profile: DenseProfile, costs: CostBundle) -> float:
-    """Return the time of the thread for the operations of both passes, in milliseconds."""
+def host_ms(plan: Plan, costs: CostBundle) -> float:
+    """Return the time of the thread for the operations and the collectives of both passes, in milliseconds."""
+    profile = plan.request.dense
+    assert profile is not None
     assert profile.passes is not None
-    passes = profile.passes
-    work = HostWork(operations=passes.forward.operations + passes.backward.operations, tensors=passes.num_tensors)
+    passes, operations = profile.passes, profile.passes.forward.operations + profile.passes.backward.operations
+    work = HostWork(operations=operations, tensors=passes.num_tensors, **collectives_of_shards(plan))
     return costs.host_times(work).dense_ms or 0.0
 
 
@@ -153,7 +155,7 @@ def report(
         assert profile is not None
         forward, backward = ([step[place] for step in times["processor"][WARM_UP_STEPS:]] for place in (0, 1))
         both = [a + b for a, b in zip(forward, backward, strict=True)]
-        passes_ms = cost.compute_ms + (cost.other_ms or 0.0) + host_ms(profile, costs)
+        passes_ms = cost.compute_ms + (cost.other_ms or 0.0) + (cost.copies_ms or 0.0) + host_ms(plan, costs)
         low, middle, high = quantiles(both)
         waits = quantiles([step[2] for step in times["wall"][WARM_UP_STEPS:]])
         errors.append(passes_ms / middle - 1)

@@ -109,6 +109,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "mixed-placements": _SEARCH,
     "narrow-choices": _SEARCH,
     "narrow-types": _GUARD,
+    "shard-overhead": ("benchmarks/shard_overhead.py", "trainer/neuroshard_trainer/dense/parallel.py"),
     "slow-link": (*_GUARD, *_PRICES, "profiler/neuroshard_profiler/benches"),
     "sparse-exchange": (*_GUARD, "benchmarks/narrow_types.py"),
     "operator-chaos": _OPERATOR,

@@ -211,9 +211,9 @@ class CostBundle:
         """Return milliseconds (see TransferModel)."""
         return other_ms(passes, device=self.manifest.device, measured=self.manifest.matrices)
 
-    def dense_optimizer_ms(self, update: DensePass) -> float:
+    def dense_traffic_ms(self, one: DensePass) -> float:
         """Return milliseconds (see TransferModel)."""
-        return traffic_ms(update, device=self.manifest.device)
+        return traffic_ms(one, device=self.manifest.device)
 
     def host_times(self, work: HostWork) -> HostTimes:
         """Return milliseconds (see TransferModel)."""

@@ -204,8 +204,8 @@ class TransferModel(Protocol):
     def dense_other_ms(self, passes: DensePasses) -> float:
         """Return milliseconds of the dense part's passes besides the operations of matrix products."""
 
-    def dense_optimizer_ms(self, update: DensePass) -> float:
-        """Return milliseconds of the dense part's optimizer on the device."""
+    def dense_traffic_ms(self, one: DensePass) -> float:
+        """Return milliseconds of a pass of the dense part without products on the device, such as its optimizer's."""
 
     def host_times(self, work: HostWork) -> HostTimes:
         """Return the host's times of a step."""

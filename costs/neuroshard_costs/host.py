@@ -16,6 +16,8 @@ and tensors there are, and hardly on how much each has to do:
     features           feature
     operations         operation of the dense part, forward, backward, or of its optimizer
     tensors            tensor of its parameters: autograd's accumulation and DistributedDataParallel's hooks
+    gathers            all-gather of a sharded module's weights: `fully_shard`'s hooks, buffers, and copies
+    scatters           reduce-scatter of its gradients, besides
 
 benchmarks/host_operations.py counts and times the parts on a CPU, where launches cost nothing; its result file holds
 settings out. A GPU's host also launches a kernel for each operation that computes. Where a profile has measured how
@@ -51,6 +53,10 @@ class HostWork:
     operations: int | None = None
     """Of the dense part. None: not counted."""
     tensors: int = 0
+    gathers: int = 0
+    """Of weights of sharded modules of the dense part."""
+    scatters: int = 0
+    """Of their gradients."""
 
 
 class HostTimes(NamedTuple):
@@ -85,9 +91,12 @@ PARTS = {
     "features": _Part(0.0051),
     "operations": _Part(0.0029, 1),
     "tensors": _Part(0.0323, 2),
+    "gathers": _Part(0.515, 3),
+    "scatters": _Part(0.752, 2),
 }
 """A linear layer took 0.0761 ms for four operations and two tensors, an activation 0.0058 for two operations. A cache's
-kernels were read from FBGEMM; their processor time is not known, since it has no cache on CPUs."""
+kernels were read from FBGEMM; their processor time is not known, since it has no cache on CPUs. Gathers and scatters
+are from benchmarks/shard_overhead.py, the latter with two tensors of a unit, and their kernels were read from torch."""
 
 
 def host_times(work: HostWork, *, device: DeviceType, launch: Launch) -> HostTimes:
@@ -126,7 +135,8 @@ def host_times(work: HostWork, *, device: DeviceType, launch: Launch) -> HostTim
     tables_ms, launches = sums({"step": 1, **{name: getattr(work, name) for name in names}})
     dense_ms = None
     if work.operations is not None:
-        dense_ms, further = sums({"operations": work.operations, "tensors": work.tensors})
+        of_dense = ("operations", "tensors", "gathers", "scatters")
+        dense_ms, further = sums({name: getattr(work, name) for name in of_dense})
         launches += further
     return HostTimes(
         tables_ms=tables_ms,

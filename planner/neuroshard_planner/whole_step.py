@@ -10,7 +10,9 @@ placements of as many exchanges take the same.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+from neuroshard_api.documents.dense_layout import DenseStrategy
 from neuroshard_api.documents.plan import DeduplicatedGroup, DeduplicationForm, Plan, Shard, TablePlacement
 from neuroshard_api.documents.request import PlanRequest
 from neuroshard_api.documents.tables import Table
@@ -36,7 +38,7 @@ def with_whole_step(plan: Plan, *, costs: TransferModel) -> Plan:
     request = plan.resolved
 
     def step(tables: Sequence[TablePlacement], embedding_ms: float, saved_ms: float = 0.0) -> WholeStep:
-        work = host_work(request, tables, plan.deduplication or ())
+        work = replace(host_work(request, tables, plan.deduplication or ()), **collectives_of_shards(plan))
         own_ms = None if dense_ms is None else max(0.0, dense_ms - saved_ms)
         return _step(request, work, embedding_ms, own_ms, costs)
 
@@ -123,6 +125,22 @@ def host_work(
     )
 
 
+def collectives_of_shards(plan: Plan) -> dict[str, int]:
+    """Return the gathers of weights and the reductions of gradients of a plan's sharded modules in a step."""
+    profile, gathers, scatters = plan.request.dense, 0, 0
+    if profile is None or plan.dense is None:
+        return {}
+    counted = {path: unit for unit in profile.units for path in unit.modules}
+    for each in plan.dense.units:
+        if each.group is None:
+            continue
+        unit = counted[each.module]
+        parts = len(unit.operators or ()) + bool(unit.own_parameters) if each.split else 1
+        gathers += parts * (2 if each.strategy is DenseStrategy.ZERO3 else 1)
+        scatters += parts
+    return {"gathers": gathers, "scatters": scatters}
+
+
 def _most_calls(collections: dict[object, list[tuple[Table, TablePlacement]]], request: PlanRequest) -> int:
     """Return the lookup modules of the device with most: by collection, family, type, and kernel."""
     everywhere: set[object] = set()
@@ -165,6 +183,6 @@ def _with_whole_dense_part(plan: Plan, costs: TransferModel) -> Plan:
         return plan
     further = {
         "other_ms": None if profile.passes is None else costs.dense_other_ms(profile.passes),
-        "optimizer_ms": costs.dense_optimizer_ms(optimizer_pass(profile, plan.dense.memory)),
+        "optimizer_ms": costs.dense_traffic_ms(optimizer_pass(profile, plan.dense.memory)),
     }
     return plan.model_copy(update={"dense": plan.dense.model_copy(update=further)})

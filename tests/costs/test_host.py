@@ -33,6 +33,18 @@ def test_a_dense_part_that_was_not_counted_has_no_time() -> None:
     assert (host_times(replace(WORK, operations=60, tensors=14), device=GPU, launch=ASSUMED).dense_ms or 0) > 0
 
 
+@pytest.mark.parametrize("part", ["gathers", "scatters"])
+def test_collectives_of_sharded_modules_take_the_host_longer(part: str) -> None:
+    """They are the dense part's, and launch kernels on a GPU."""
+    none, one, two = (
+        host_times(replace(WORK, operations=60, **{part: count}), device=GPU, launch=Launch()) for count in range(3)
+    )
+
+    assert (none.dense_ms or 0) < (one.dense_ms or 0) < (two.dense_ms or 0)
+    assert none.launches < one.launches < two.launches
+    assert none.tables_ms == two.tables_ms
+
+
 def test_a_cpu_launches_no_kernels() -> None:
     """A GPU's host does the same and launches on top."""
     counted = replace(WORK, operations=60, tensors=14)

@@ -196,6 +196,9 @@ class DenseCost(Value):
     """Matrix products, recomputed ones included."""
     exposed_ms: Milliseconds
     """Collectives that do not overlap with compute."""
+    copies_ms: Milliseconds | None = None
+    """Copies into and out of the buffers of sharded units' collectives. If unset: nothing is sharded, or the plan is of
+    an earlier release."""
     other_ms: Milliseconds | None = None
     """What products take besides their operations, and the traffic of all else: norms, activations, copies. If unset:
     the profile or the plan is of an earlier release, and it is not known."""
@@ -208,7 +211,7 @@ class DenseCost(Value):
     @property
     def passes_ms(self) -> float:
         """Forward and backward, with the collectives that they wait for."""
-        return self.compute_ms + (self.other_ms or 0.0) + self.exposed_ms
+        return self.compute_ms + (self.other_ms or 0.0) + self.exposed_ms + (self.copies_ms or 0.0)
 
     @property
     def total_ms(self) -> float:
@@ -230,6 +233,8 @@ class DenseLayout(Value):
     """Matrix products of a step, recomputed ones included."""
     exposed_ms: Milliseconds
     """Collectives that do not overlap with compute."""
+    copies_ms: Milliseconds | None = None
+    """As of a `DenseCost`."""
     other_ms: Milliseconds | None = None
     """As of a `DenseCost`; the frontier and replicated_ms are without it."""
     optimizer_ms: Milliseconds | None = None
@@ -244,8 +249,8 @@ class DenseLayout(Value):
 
     @property
     def dense_ms(self) -> float:
-        """Compute and exposed collectives."""
-        return self.compute_ms + self.exposed_ms
+        """Compute, exposed collectives, and copies."""
+        return self.compute_ms + self.exposed_ms + (self.copies_ms or 0.0)
 
     @property
     def cost(self) -> DenseCost:
@@ -253,6 +258,7 @@ class DenseLayout(Value):
         return DenseCost(
             compute_ms=self.compute_ms,
             exposed_ms=self.exposed_ms,
+            copies_ms=self.copies_ms,
             other_ms=self.other_ms,
             optimizer_ms=self.optimizer_ms,
             source=self.source,

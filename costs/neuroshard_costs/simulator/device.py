@@ -154,9 +154,9 @@ class DeviceSimulator:
         """Return milliseconds (see TransferModel)."""
         return other_ms(passes, device=self.device, measured=None)
 
-    def dense_optimizer_ms(self, update: DensePass) -> float:
+    def dense_traffic_ms(self, one: DensePass) -> float:
         """Return milliseconds (see TransferModel)."""
-        return traffic_ms(update, device=self.device)
+        return traffic_ms(one, device=self.device)
 
     def host_times(self, work: HostWork) -> HostTimes:
         """Return milliseconds (see TransferModel)."""

@@ -36,9 +36,14 @@ class LayoutCandidate:
         return sum(each.exposed_ms for each in self.options)
 
     @property
+    def copies_ms(self) -> float:
+        """Copies of the buffers of collectives."""
+        return sum(each.copies_ms for each in self.options)
+
+    @property
     def ms(self) -> float:
-        """Both."""
-        return self.compute_ms + self.exposed_ms
+        """All three."""
+        return self.compute_ms + self.exposed_ms + self.copies_ms
 
     @property
     def is_plain(self) -> bool:
@@ -91,6 +96,7 @@ class Layouts:
             replicated_bytes=self._profile.total_bytes,
             compute_ms=chosen.compute_ms,
             exposed_ms=chosen.exposed_ms,
+            copies_ms=chosen.copies_ms,
             replicated_ms=self.plain.ms,
             source=source,
             frontier=tuple(

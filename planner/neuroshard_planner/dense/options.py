@@ -13,8 +13,8 @@ and has the rest for a moment in its backward pass. Weights of its neighbors may
 their way, at that moment: so the largest recomputed activations count next to the largest transient of collectives,
 also of another unit. Both are upper bounds, by which the frontier is found; what a layout needs is what its `Timeline`
 needs. Time is compute, plus what collectives take beyond the share of the unit's own compute that hides them: neighbors
-in a dense part are mostly equal. A split unit has this sum for each operator and for the rest, since each is gathered
-in a collective of its own.
+in a dense part are mostly equal. The copies into and out of the collectives' buffers come on top. A split unit has this
+sum for each operator and for the rest, since each is gathered in a collective of its own.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ from neuroshard_api.documents.dense_layout import (
     PlannedUnit,
     SplittingChoice,
 )
-from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.documents.dense_profile import DensePass, DenseProfile, DenseUnit
 from neuroshard_api.documents.topology import Topology
 from neuroshard_api.sharding.kinds import Family
 from neuroshard_costs.exchanges import Reduction, TransferModel
@@ -41,6 +41,10 @@ from neuroshard_costs.simulator.dense import hidden_ms
 
 from neuroshard_planner.dense.choice import PricedOption
 
+_NUM_GATHERS = {DenseStrategy.REPLICATE: 0, DenseStrategy.ZERO2: 1, DenseStrategy.ZERO3: 2}
+"""Of a sharded module's weights in a step."""
+COPIES_OF_GATHER, COPIES_OF_REDUCTION = 2, 1
+"""Kernels next to each collective of a sharded module, as torch's `fully_shard` has them (_fsdp_collectives.py)."""
 LEAST_SPLIT = 0.02
 """Share of a device's memory that the gathers of a unit take, buffer and weights, below which it is split on request
 only."""
@@ -68,11 +72,13 @@ class UnitOption:
     """Activations that the backward pass computes again."""
     compute_ms: float
     exposed_ms: float
+    copies_ms: float = 0.0
+    """Of the buffers of its collectives."""
 
     @property
     def ms(self) -> float:
-        """Compute and exposed collectives."""
-        return self.compute_ms + self.exposed_ms
+        """Compute, exposed collectives, and copies."""
+        return self.compute_ms + self.exposed_ms + self.copies_ms
 
     def planned(self, module: str) -> PlannedUnit:
         """Return a module of the unit under this option."""
@@ -215,10 +221,11 @@ class UnitOptions:
         backward_ms += forward_ms if checkpointed else 0.0
         saved = unit.activation_bytes - _kept_where_checkpointed(unit) if checkpointed else 0
         if split:
-            transient, exposed_ms = self._one_after_the_other(unit, strategy, group)
+            transient, exposed_ms, copies_ms = self._one_after_the_other(unit, strategy, group)
         else:
             transient = _transient_bytes(own, strategy, group)
             exposed_ms = self._exposed_ms(own, strategy, group, forward_ms=forward_ms, backward_ms=backward_ms)
+            copies_ms = self._copies_ms(own, strategy, group)
         return UnitOption(
             strategy=strategy,
             group=group,
@@ -231,21 +238,36 @@ class UnitOptions:
             recomputed_bytes=unit.activation_bytes - unit.output_bytes if checkpointed else 0,
             compute_ms=forward_ms + backward_ms,
             exposed_ms=exposed_ms,
+            copies_ms=copies_ms,
         )
 
     def _one_after_the_other(
         self, unit: DenseUnit, strategy: DenseStrategy, group: DenseGroup | None
-    ) -> tuple[int, float]:
-        """Return the transient bytes and the exposed time of a split unit."""
-        transients, exposed_ms = [0], 0.0
+    ) -> tuple[int, float, float]:
+        """Return the transient bytes of a split unit, and the times of its exposed collectives and copies."""
+        transients, exposed_ms, copies_ms = [0], 0.0, 0.0
         own, *operators = _parts(unit)
         for part in (own, *operators) if own.num_parameters else operators:
             gathered = UnitBytes.of_parameters(part.num_parameters, unit, self._profile)
             transients.append(_transient_bytes(gathered, strategy, group))
             forward_ms, backward_ms = self._costs.matrices_ms(part.forward_flops, part.backward_flops)
             exposed_ms += self._exposed_ms(gathered, strategy, group, forward_ms=forward_ms, backward_ms=backward_ms)
+            copies_ms += self._copies_ms(gathered, strategy, group)
         of_own = transients.pop(1) if own.num_parameters else 0
-        return of_own + max(transients), exposed_ms
+        return of_own + max(transients), exposed_ms, copies_ms
+
+    def _copies_ms(self, own: UnitBytes, strategy: DenseStrategy, group: DenseGroup | None) -> float:
+        """Return the time of the copies of a module's collectives, which nothing hides.
+
+        A gather copies the share into its buffer, and the buffer into the weights; a reduction copies the gradients
+        into its buffer.
+        """
+        if group is None:
+            return 0.0
+        gathers, shared_by = _NUM_GATHERS[strategy], group_size(group, self._topology)
+        moved = gathers * 2 * (own.weights + own.weights // shared_by) + 2 * own.gradients
+        operations = gathers * COPIES_OF_GATHER + COPIES_OF_REDUCTION
+        return self._costs.dense_traffic_ms(DensePass(operations=operations, products=0, moved_bytes=moved))
 
     def _exposed_ms(
         self,

@@ -30,7 +30,7 @@ def replicated_cost(request: PlanRequest, profile: DenseProfile, *, costs: Trans
         compute_ms=sum(repeats * unit.compute_ms for repeats, unit in units),
         exposed_ms=sum(repeats * unit.exposed_ms for repeats, unit in units),
         other_ms=None if profile.passes is None else costs.dense_other_ms(profile.passes),
-        optimizer_ms=costs.dense_optimizer_ms(optimizer_pass(profile, profile)),
+        optimizer_ms=costs.dense_traffic_ms(optimizer_pass(profile, profile)),
         source=f"simulated:{request.topology.device.name}",
     )
 

@@ -37,7 +37,7 @@ def dense_times(plan: Plan, steps: StepReport | None) -> Sequence[DenseTimes]:
         rows.append(
             DenseTimes(
                 name="predicted",
-                compute_ms=cost.compute_ms + (cost.other_ms or 0.0),
+                compute_ms=cost.compute_ms + (cost.other_ms or 0.0) + (cost.copies_ms or 0.0),
                 collectives_ms=cost.exposed_ms,
                 source=cost.source,
             )

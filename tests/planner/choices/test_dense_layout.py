@@ -15,7 +15,7 @@ from neuroshard_api.documents.dense_layout import (
     SplittingChoice,
     UnitChoice,
 )
-from neuroshard_api.documents.dense_profile import DenseProfile, DenseUnit
+from neuroshard_api.documents.dense_profile import DensePass, DensePasses, DenseProfile, DenseUnit
 from neuroshard_api.documents.plan import Plan
 from neuroshard_api.documents.request import MemorySettings, PlanRequest, SearchSettings
 from neuroshard_api.documents.tables import Optimizer, Table
@@ -125,6 +125,27 @@ def test_what_does_not_fit_is_sharded_until_it_does() -> None:
 
 
 NEVER = CheckpointingChoice.NEVER
+
+
+def test_the_host_has_the_collectives_of_each_sharded_module() -> None:
+    """Of 16 that are all sharded: a gather and a reduction each in zero2, one gather more in zero3."""
+    one = DensePass(operations=100, products=16, moved_bytes=0)
+    counted = profile_of(
+        MEMBERS,
+        num_parameters=2**20,
+        activation_bytes=2**20,
+        passes=DensePasses(forward=one, backward=one, optimizer=one, num_tensors=32),
+    )
+
+    def launches(strategy: DenseStrategy) -> int:
+        named = (UnitChoice(module="interaction", strategy=strategy),)
+        found = planned(asked(counted, dense_choices=DenseChoices(units=named, checkpointing=NEVER)))
+        assert found.step is not None
+        return found.step.host.launches
+
+    replicas, zero2, zero3 = map(launches, DenseStrategy)
+    assert zero2 - replicas == LAYERS * (3 + 2)
+    assert zero3 - zero2 == LAYERS * 3
 
 
 def test_activations_that_weigh_more_than_weights_are_checkpointed() -> None:

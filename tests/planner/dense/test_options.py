@@ -14,7 +14,7 @@ from neuroshard_api.documents.dense_layout import (
     SplittingChoice,
     UnitChoice,
 )
-from neuroshard_api.documents.dense_profile import DenseUnit
+from neuroshard_api.documents.dense_profile import DensePass, DenseUnit
 from neuroshard_api.documents.topology import Topology
 from neuroshard_planner.dense.options import LEAST_SHARDED, UnitBytes, UnitOption, UnitOptions, groups_of
 from support.builders import GIB, dense_operators, dense_profile, topology
@@ -165,6 +165,28 @@ def test_each_collective_of_a_split_unit_hides_behind_its_own_operator() -> None
 
     assert whole.exposed_ms == 0
     assert split.exposed_ms > 0
+
+
+def test_copies_of_sharded_units_have_a_price() -> None:
+    """Into and out of the buffer of each gather, and into that of a reduction: 13 / 4 of the weights where 8 share.
+
+    Operators that are gathered alone copy as many bytes by more kernels; what is replicated copies none.
+    """
+    found = {
+        f"{each.strategy.value}{'/' if each.split else ''}": each
+        for each in options_of(SPLITTABLE, checkpointing=CheckpointingChoice.NEVER)
+    }
+    costs, weights = ExactCosts(topology(8).device), 4 * P
+
+    def traffic_ms(moved: int, operations: int) -> float:
+        return costs.dense_traffic_ms(DensePass(operations=operations, products=0, moved_bytes=moved))
+
+    gather, reduction = 2 * (weights + weights // 8), 2 * weights
+    assert found["replicate"].copies_ms == 0
+    assert found["zero2"].copies_ms == traffic_ms(gather + reduction, 3)
+    assert found["zero3"].copies_ms == traffic_ms(2 * gather + reduction, 5)
+    assert found["zero3/"].copies_ms == pytest.approx(traffic_ms(2 * gather + reduction, 4 * 5))
+    assert found["zero3/"].ms > found["zero3"].compute_ms + found["zero3"].exposed_ms + found["zero3"].copies_ms
 
 
 def test_checkpointing_computes_forward_once_more() -> None:

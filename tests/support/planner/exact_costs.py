@@ -158,9 +158,9 @@ class ExactCosts:
         """Return the simulator's times."""
         return DeviceSimulator(self.device).dense_other_ms(passes)
 
-    def dense_optimizer_ms(self, update: DensePass) -> float:
+    def dense_traffic_ms(self, one: DensePass) -> float:
         """Return the simulator's times."""
-        return DeviceSimulator(self.device).dense_optimizer_ms(update)
+        return DeviceSimulator(self.device).dense_traffic_ms(one)
 
     def host_times(self, work: HostWork) -> HostTimes:
         """Return the simulator's times."""

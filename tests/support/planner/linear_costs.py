@@ -90,9 +90,9 @@ class LinearCosts:
         """Return a time proportional to the bytes."""
         return self.transfer_ms_per_element * (passes.forward.moved_bytes + passes.backward.moved_bytes) / 4
 
-    def dense_optimizer_ms(self, update: DensePass) -> float:
+    def dense_traffic_ms(self, one: DensePass) -> float:
         """Return a time proportional to the bytes."""
-        return self.transfer_ms_per_element * update.moved_bytes / 4
+        return self.transfer_ms_per_element * one.moved_bytes / 4
 
     def host_times(self, work: HostWork) -> HostTimes:  # noqa: ARG002
         """Return that the host needs nothing."""
