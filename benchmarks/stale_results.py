@@ -110,6 +110,7 @@ MEASURED: Mapping[str, Sequence[str]] = {
     "narrow-choices": _SEARCH,
     "narrow-types": _GUARD,
     "shard-overhead": ("benchmarks/shard_overhead.py", "trainer/neuroshard_trainer/dense/parallel.py"),
+    "dense-throughput": (*_LEDGER, "costs/neuroshard_costs", "trainer/neuroshard_trainer/dense"),
     "slow-link": (*_GUARD, *_PRICES, "profiler/neuroshard_profiler/benches"),
     "sparse-exchange": (*_GUARD, "benchmarks/narrow_types.py"),
     "operator-chaos": _OPERATOR,
