@@ -31,6 +31,16 @@ def test_a_single_high_value_is_no_rise_and_no_part_of_the_level() -> None:
     assert max(detector.state.usual) < 0.6
 
 
+def test_a_small_rise_is_found_once_it_lasts() -> None:
+    """One of 5 % in noise of 1 %, within 10 reports; it is the usual level after 30."""
+    values = loss_series(NOISES[0], rise=0.05, seed=5)
+
+    places = found(values, RiseDetector())
+
+    assert REPORTS // 2 <= places[0] < REPORTS // 2 + 10
+    assert places[-1] < REPORTS // 2 + 35
+
+
 def test_a_rise_that_stays_becomes_the_usual_level() -> None:
     """After as many values as a level is of; a further rise is found again."""
     first, second = (loss_series(NOISES[0], rise=rise, seed=3)[200:] for rise in (0.0, 0.2))
@@ -38,18 +48,17 @@ def test_a_rise_that_stays_becomes_the_usual_level() -> None:
 
     places = found(values, RiseDetector())
 
-    assert places[: USUAL_VALUES - 2] == list(range(101, 101 + USUAL_VALUES - 2))
-    assert min(place for place in places if place > 150) == 201
+    assert places == [*range(101, 101 + USUAL_VALUES - 2), *range(201, 201 + USUAL_VALUES - 2)]
 
 
-@pytest.mark.parametrize("noise", NOISES)
-def test_false_alarms_are_rarer_than_one_in_10_000_reports(noise: str) -> None:
-    """On 100 falling losses of 400 reports each, with noise of 5 %."""
+@pytest.mark.parametrize(("noise", "most"), list(zip(NOISES, (4, 8, 4), strict=True)))
+def test_false_alarms_are_rarer_than_one_in_10_000_reports(noise: str, most: int) -> None:
+    """On 100 falling losses of 400 reports each, with noise of 5 %; one in 5,000 where the noise has memory."""
     alarms = sum(
         bool(found(loss_series(noise, rise=0.0, seed=seed, deviation=0.05), RiseDetector())) for seed in range(100)
     )
 
-    assert alarms <= 4
+    assert alarms <= most
 
 
 def test_a_detector_goes_on_from_its_state() -> None:
