@@ -168,6 +168,8 @@ class WorkersRun:
     """Nodes that failed or were slow: others are preferred."""
     servers: str | None
     """Name of the embedding servers, which are started with them. None: there are none, or the workers start them."""
+    job_set: str | None
+    """Name of what joins both, so that Kueue admits both or none. None: nothing does."""
     role: ClassVar[str] = names.WORKER
 
     @property
@@ -341,8 +343,8 @@ class Reads:
     """ConfigMaps of users, by name and key."""
     documents: tuple[str, ...] = ()
     """ConfigMaps of the job, and its profile, by name."""
-    jobs: tuple[str, ...] = ()
-    """Jobs that no watch shows, by name."""
+    jobs: tuple[tuple[str, int], ...] = ()
+    """Jobs of attempts that no watch shows, by role and attempt."""
     events: tuple[str, ...] = ()
     """uids of Jobs and pods whose last Warning event is needed."""
 

@@ -47,6 +47,8 @@ class Rules:
     """Whether what runs workers also stops them, by suspension or preemption: exit code 143 is then no failure."""
     starts_servers: bool = False
     """Whether the workers' run starts embedding servers too, as on one machine. If unset: they have their own pods."""
+    joins_servers: bool = False
+    """Whether there are JobSets, which join workers and embedding servers of a job that Kueue queues."""
     approval: str = ""
     """What the user does to approve the plan of the name {plan} for the job of the name {job}."""
 
@@ -140,8 +142,13 @@ class Context:
     @property
     def current_workers(self) -> ChildJob | None:
         """The Job of the present attempt, whatever plan it was started under; None where there is none."""
-        found = self.job_named(names.worker_job(self.name, self.attempt))
+        found = self.workers
         return found if found is not None and found.meta.deleted is None else None
+
+    @property
+    def workers(self) -> ChildJob | None:
+        """The same, also while it is being deleted."""
+        return self.job_of(names.WORKER, self.attempt)
 
     @property
     def is_resumed(self) -> bool:
@@ -165,7 +172,12 @@ class Context:
         pods = [pod for pod in self.pods_with_servers(job) if pod.live]
         uids = [*(each.meta.uid for each in self.with_servers(job)), *(pod.meta.uid for pod in pods)]
         warnings = [self.observed.warnings.get(uid, "") for uid in uids]
-        stuck = sorted({each for each in (*(pod.waiting for pod in pods), *warnings) if each})
+        unmade = (
+            f"JobSet {each.job_set.name} has no Job {each.meta.name} yet; hint: see the log of JobSet's controller"
+            for each in self.with_servers(job)
+            if each.job_set is not None and not each.is_made
+        )
+        stuck = sorted({each for each in (*(pod.waiting for pod in pods), *warnings, *unmade) if each})
         return "; ".join(stuck[:3])
 
     def outlived_by(self, job: ChildJob) -> str:
@@ -205,15 +217,26 @@ class Context:
         found = (job for job in self.observed.jobs if job.meta.name == name and job.meta.owner_uid == self.uid)
         return next(found, None)
 
+    def job_of(self, role: str, attempt: int) -> ChildJob | None:
+        """Return this job's Job of a role in one attempt; of several the one that is not being deleted."""
+        found = [job for job in self.owned_jobs(role) if job.attempt == attempt]
+        return min(found, key=lambda job: job.meta.deleted is not None, default=None)
+
     @property
-    def unseen_worker_jobs(self) -> tuple[str, ...]:
-        """Names of the Jobs of live worker pods that no watch shows: they are gone, or somebody took their labels."""
-        seen = {job.meta.uid for job in self.observed.jobs}
+    def unseen_worker_jobs(self) -> tuple[tuple[str, int], ...]:
+        """Role and attempt of the Jobs of live worker pods, and of JobSets that run, that no watch shows.
+
+        They are gone, or somebody took their labels.
+        """
+        own = [job for job in self.observed.jobs if job.meta.owner_uid == self.uid]
+        seen = {job.meta.uid for job in own}
         live = (pod for pod in self.observed.pods if pod.live and not self.is_lost(pod))
         pods = (pod for pod in live if pod.role in names.OF_AN_ATTEMPT and pod.meta.owner_uid not in seen)
-        unseen = {names.job_of_attempt(pod.role, self.name, pod.attempt) for pod in pods}
-        named = {job.meta.name for job in self.observed.jobs if job.meta.owner_uid == self.uid}
-        return tuple(sorted(unseen - named - self.observed.missing_jobs))
+        unseen = {(pod.role, pod.attempt) for pod in pods}
+        known = {(job.role, job.attempt) for job in own if job.is_made}
+        unmade = (job for job in own if not job.is_made and job.outcome is None and job.meta.deleted is None)
+        unseen |= {(job.role, job.attempt) for job in unmade if not job.suspended}
+        return tuple(sorted(unseen - known - self.observed.missing_jobs))
 
     def pods_of(self, job: ChildJob) -> list[ChildPod]:
         """Return the pods of one Job."""
@@ -227,7 +250,7 @@ class Context:
 
     def servers_of(self, workers: ChildJob) -> ChildJob | None:
         """Return the Job of the embedding servers in the attempt of these workers. None: it has none, or lost it."""
-        return self.job_named(names.server_job(self.name, workers.attempt))
+        return self.job_of(names.SERVER, workers.attempt)
 
     def with_servers(self, job: ChildJob) -> list[ChildJob]:
         """Return a Job, and after one of workers that of the embedding servers in their attempt."""
@@ -287,7 +310,8 @@ class Context:
 
     def is_abandoned(self, job: ChildJob) -> bool:
         """Whether a Job that is being deleted waits for lost pods alone: it goes when their Node objects do."""
-        live = [pod for pod in self.pods_of(job) if pod.live]
+        joined = [each for each in self.observed.jobs if job.job_set is not None and each.job_set == job.job_set]
+        live = [pod for each in joined or [job] for pod in self.pods_of(each) if pod.live]
         return job.meta.deleted is not None and bool(live) and all(map(self.is_lost, live))
 
 
@@ -303,7 +327,7 @@ class UnreadableJob:
 
 def pod_counts(context: Context) -> Mapping[str, Workers | Servers | None]:
     """Return the status fields with the numbers of pods of the present attempt; while suspended none is wanted."""
-    job = context.job_named(names.worker_job(context.name, context.attempt))
+    job = context.workers
     pods = context.pods_of(job) if job else []
     servers = context.servers_of(job) if job else None
     workers = Workers(

@@ -40,6 +40,10 @@ OF_AN_ATTEMPT = (WORKER, SERVER)
 """Roles of the pods of one attempt: they start, fail, and end together."""
 QUOTA = "quota"
 """Pods that are never scheduled: Kueue tells by their Job whether a queue has room for as many workers more."""
+JOB_SET = "JobSet"
+"""Kind of the object that joins the Jobs of one attempt, so that Kueue admits both or none."""
+PARTS_OF_SET = {WORKER: "workers", SERVER: "servers"}
+"""Names of the Jobs within a JobSet, by role."""
 TRAINER = "trainer"
 """Container of the workers' pods that trains."""
 REQUEST = "request"
@@ -175,9 +179,14 @@ def job_of_attempt(role: str, job: str, attempt: int) -> str:
     return server_job(job, attempt) if role == SERVER else worker_job(job, attempt)
 
 
-def worker_host(job: str, attempt: int, index: int) -> str:
-    """Return the DNS name of a worker pod within its namespace."""
-    return host(worker_job(job, attempt), index, service(job))
+def job_set(job: str, attempt: int) -> str:
+    """Return the name of the JobSet of one start of the workers and their embedding servers."""
+    return f"{job}-{attempt}"
+
+
+def job_of_set(role: str, job_set: str) -> str:
+    """Return the name that JobSet's controller gives the Indexed Job of a role."""
+    return f"{job_set}-{PARTS_OF_SET[role]}-0"
 
 
 def host(indexed_job: str, index: int, service_name: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.job.status import HardwareStatus, Stage, StageName, Status
 from neuroshard_api.job.training_job import API_VERSION, KIND, OPERATOR, DLRMTrainingJob, Spec
-from neuroshard_api.job.workers import NO_QUEUED_SERVERS
 from neuroshard_api.lifecycle.deadlines import missed_deadline, next_deadline
 
 from neuroshard_decisions import names
@@ -60,6 +59,7 @@ from neuroshard_decisions.stages.planning import (
     replan_for_tables,
 )
 from neuroshard_decisions.stages.profiling import finds_no_node, hardware_of, profile_needed
+from neuroshard_decisions.stages.queueing import servers_not_queued
 from neuroshard_decisions.stages.quota import give_back, take_admitted, withdrawn
 from neuroshard_decisions.stages.replanning import is_planning_candidate, replan
 from neuroshard_decisions.stages.result import StageResult, failed
@@ -198,8 +198,7 @@ def _not_here(context: Context) -> str | None:
     if not context.is_queued or _had_workers(context):
         return None
     servers = None if context.rules.starts_servers else context.spec.experimental.embedding_servers
-    has_servers = servers is not None and servers.tables
-    return f"experimental.embeddingServers: {NO_QUEUED_SERVERS}" if has_servers else None
+    return servers_not_queued(context) if servers is not None and servers.tables else None
 
 
 def _is_ours(observed: Observed) -> bool:
@@ -391,7 +390,8 @@ def _refused_for_good(refusals: Sequence[Refusal]) -> StageResult | None:
             message = f"{what} exists and does not belong to this job; hint: rename the job, or remove that object"
             return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.NAME_CONFLICT, message=message)
         if refusal.code in NEVER_VALID:
-            check = "; hint: check spec.podTemplate and spec.trainer" if refusal.kind == "Job" else ""
+            is_of_pods = refusal.kind in {"Job", names.JOB_SET}
+            check = "; hint: check spec.podTemplate and spec.trainer" if is_of_pods else ""
             message = f"the API server does not take {what}: {refusal.message}{check}"
             return failed(display_stage=Stage.FAILED, stage=None, reason=Reason.INVALID_TEMPLATE, message=message)
         if refusal.code == TOO_LARGE:

@@ -176,7 +176,8 @@ class Controller:
         if self._settings.namespaces:
             now_reachable = await reachable(self._api, self._settings.namespaces)
             if set(now_reachable) != set(self._namespaces):
-                raise NamespacesChangedError(", ".join(now_reachable) or "none")
+                found = ", ".join(now_reachable) or "none"
+                raise NamespacesChangedError(f"the namespaces that can be watched are now: {found}")
         self._stalled = done.stalled if self.is_ready else ()
         if self._stalled:
             logger.error("the watches of these kinds have stopped: %s", ", ".join(self._stalled))

@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import kopf
@@ -15,12 +15,13 @@ from kubernetes.aio.client.api_client import ApiClient
 from kubernetes.aio.client.configuration import Configuration
 from neuroshard_api.documents.document import DocumentError
 from neuroshard_api.process.exit_codes import ExitCode
+from neuroshard_decisions import names
 
 from neuroshard_operator.cluster.api import ApiError, KubernetesApi
 from neuroshard_operator.cluster.bounded_session import bounded_session
 from neuroshard_operator.cluster.caches import Caches
 from neuroshard_operator.cluster.resync import reachable
-from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
+from neuroshard_operator.cluster.watched import WatchedObjects
 from neuroshard_operator.cluster.watches import KINDS_BY_PLURAL, NoMemories, register, watch_settings
 from neuroshard_operator.controller import Controller, NamespacesChangedError
 from neuroshard_operator.logs import configure_logs
@@ -36,6 +37,10 @@ NAMESPACES_AGAIN_S = 10.0
 """Until namespaces are tried again of which none could be listed."""
 
 logger = logging.getLogger(__name__)
+
+
+class JobSetsChangedError(Exception):
+    """The cluster has JobSets by now, or no longer; the watches must be started again."""
 
 
 class WatchesEndedError(Exception):
@@ -99,11 +104,13 @@ class Operator:
         return self._controller is not None and self._controller.is_ready
 
     async def _work(self) -> None:
-        settings, lease = self._settings, self._lease
+        lease = self._lease
         registry = kopf.OperatorRegistry()
-        watched = WatchedObjects()
-        self._metrics.watch_objects(WATCHED, watched.count)
-        api = self._api(timeout_s=settings.call_timeout_seconds, may_write=lambda: lease is None or lease.is_held)
+        api = self._api(timeout_s=self._settings.call_timeout_seconds, may_write=lambda: lease is None or lease.is_held)
+        has_job_sets = self._settings.job_sets and await self._serves_job_sets(api)
+        settings = self._settings.model_copy(update={"job_sets": has_job_sets})
+        watched = WatchedObjects(with_job_sets=has_job_sets)
+        self._metrics.watch_objects(watched.kinds, watched.count)
         namespaces = await self._reachable(api)
         if self._stop.is_set():
             return
@@ -141,9 +148,28 @@ class Operator:
             namespaces=namespaces,
             stop_flag=self._stop,
         )
-        await self._until_first_ends(watch, started)
+        needed = [watch, *([self._while_job_sets(api, are_served=has_job_sets)] if self._settings.job_sets else [])]
+        await self._until_first_ends(needed, started)
         if not self._stop.is_set():
-            raise WatchesEndedError
+            raise WatchesEndedError("the watches have ended though nobody asked for that")
+
+    async def _serves_job_sets(self, api: KubernetesApi) -> bool:
+        """Return whether the cluster has JobSets, once the API server answers."""
+        while not self._stop.is_set():
+            try:
+                return await api.serves(names.JOB_SET)
+            except ApiError as error:
+                logger.warning("the API server does not say whether it has JobSets: %s", error)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), NAMESPACES_AGAIN_S)
+        return False
+
+    async def _while_job_sets(self, api: KubernetesApi, *, are_served: bool) -> None:
+        """Ask now and then whether the cluster has JobSets. Raises JobSetsChangedError."""
+        while True:
+            await asyncio.sleep(self._settings.resync_seconds)
+            if await self._serves_job_sets(api) != are_served and not self._stop.is_set():
+                raise JobSetsChangedError("JobSet was installed, or removed")
 
     async def _reachable(self, api: KubernetesApi) -> tuple[str, ...]:
         """Return the namespaces of the settings that can be watched, once there is one; empty: all are."""
@@ -159,9 +185,11 @@ class Operator:
                 await asyncio.wait_for(self._stop.wait(), NAMESPACES_AGAIN_S)
         return ()
 
-    async def _until_first_ends(self, watch: Coroutine[Any, Any, None], started: "asyncio.Future[Controller]") -> None:
-        """Run the watches and the controller until Kopf is asked to stop, or one of them breaks."""
-        tasks: list[asyncio.Future[Any]] = [asyncio.create_task(watch)]
+    async def _until_first_ends(
+        self, needed: Sequence[Coroutine[Any, Any, None]], started: "asyncio.Future[Controller]"
+    ) -> None:
+        """Run what is needed and the controller until Kopf is asked to stop, or one of them breaks."""
+        tasks: list[asyncio.Future[Any]] = [asyncio.create_task(each) for each in needed]
         try:
             await asyncio.wait([*tasks, started], return_when=asyncio.FIRST_COMPLETED)
             if started.done():
@@ -208,11 +236,8 @@ def main() -> int:
     except LeaseLostError as error:
         logger.error("%s; starting again as a follower", error)  # noqa: TRY400 - expected, and said in full
         return ExitCode.CLUSTER
-    except WatchesEndedError:
-        logger.error("the watches have ended though nobody asked for that; starting again")  # noqa: TRY400 - the same
-        return ExitCode.CLUSTER
-    except NamespacesChangedError as error:
-        logger.error("the namespaces that can be watched are now: %s; starting again", error)  # noqa: TRY400 - the same
+    except (WatchesEndedError, NamespacesChangedError, JobSetsChangedError) as error:
+        logger.error("%s; starting again", error)  # noqa: TRY400 - the same
         return ExitCode.CLUSTER
     except config.ConfigException as error:
         logger.error("no cluster: %s; hint: run in a pod, or name a kubeconfig in KUBECONFIG", error)  # noqa: TRY400 - the same

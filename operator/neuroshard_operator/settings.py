@@ -59,6 +59,9 @@ class Settings(Value):
     rack_label: Annotated[str, Field(pattern=r"^[^\s,]+$", max_length=317)] | None = None
     """Node label of the level of Kueue's Topology that plans have as racks, such as nvidia.com/gpu.clique.
     Workers of queued jobs ask for it. If unset: they ask for no place, as clusters without a Topology need."""
+    job_sets: bool = False
+    """Join workers and embedding servers of a queued job in a JobSet (jobset.x-k8s.io/v1alpha2), where the cluster has
+    those: Kueue then admits both or none. False: such a job is refused."""
     workers: Annotated[int, Field(ge=1, le=256)] = 32
     """Number of jobs reconciled concurrently."""
     resync_seconds: Seconds = 300.0
@@ -89,6 +92,7 @@ class Settings(Value):
             gpu_product_labels=self.gpu_product_labels,
             measured_seconds=self.measured_seconds,
             log_tails=self.log_tails,
+            joins_servers=self.job_sets,
             approval=f"kubectl annotate --overwrite dlrmjob {{job}} {APPROVED_PLAN_ANNOTATION}={{plan}}",
         )
 

@@ -468,12 +468,20 @@ def test_the_operator_may_not_read_secrets_or_run_commands_in_pods() -> None:
     assert not verbs & {"*", "escalate", "bind", "impersonate"}
 
 
+def test_job_sets_are_the_operators_only_where_they_are_asked_for() -> None:
+    """No right to them, no policy about them, and no use of them otherwise."""
+    without, asked = (json.dumps(rendered({"jobSets": each})) for each in (False, True))
+
+    assert "jobset" not in without.replace("NEUROSHARD_JOB_SETS", "").lower()
+    assert asked.count("jobset.x-k8s.io") == 3  # rights, what the policy is about, and who may own a Job
+
+
 def test_the_guide_on_security_lists_what_the_operator_may_do() -> None:
     """Every verb on every resource of a namespace, and none that the rules do not have."""
     page = (ROOT / "docs" / "guides" / "security.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`.*`) \| (.*?) \|", page, flags=re.MULTILINE)
     told = {(resource, verb) for names, verbs in rows for resource in names.split(", ") for verb in verbs.split(", ")}
-    rules = one(rendered({"watchNamespaces": ["blue"]}), "Role")["rules"]
+    rules = one(rendered({"watchNamespaces": ["blue"], "jobSets": True}), "Role")["rules"]
 
     assert told == {
         (f"`{resource}`", verb) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]

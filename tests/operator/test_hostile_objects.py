@@ -20,7 +20,7 @@ from support.operator.hostile import FRAGMENTS, HERE, hostile_object, places
 from support.operator.operator_process import JOB, OperatorProcess, Story
 from support.operator.operator_world import NAMESPACE
 
-OBJECTS = st.sampled_from(WATCHED).flatmap(
+OBJECTS = st.sampled_from([*WATCHED, names.JOB_SET]).flatmap(
     lambda kind: st.tuples(st.just(kind), st.sampled_from(list(places(kind))), st.sampled_from(sorted(FRAGMENTS)))
 )
 

@@ -18,13 +18,14 @@ from hypothesis.stateful import (
 )
 from neuroshard_decisions import names
 from neuroshard_decisions.observed.results import content_hash
+from neuroshard_operator.settings import Settings
 from support.depth import depth
-from support.operator.operator_process import JOB, KEY, OperatorProcess
-from support.operator.operator_world import CrashError, World, is_finished, owners
-from support.operator.server_story import CPUS, SERVED, SERVERS
+from support.operator.operator_process import JOB, KEY, SETTINGS, OperatorProcess
+from support.operator.operator_world import CrashError, World, is_finished, owner_kinds, owners
+from support.operator.server_story import CPUS, JOINING, SERVED, SERVERS
 
 MAX_RESTARTS = 2
-KINDS = ("DLRMTrainingJob", "Job", "Pod", "ConfigMap", "Role")
+KINDS = ("DLRMTrainingJob", "Job", names.JOB_SET, "Pod", "ConfigMap", "Role")
 LABELS = (
     names.MANAGED_BY_LABEL,
     names.JOB_LABEL,
@@ -32,20 +33,23 @@ LABELS = (
     names.ATTEMPT_LABEL,
     names.INPUTS_HASH_LABEL,
 )
-EDGES = {"DELETABLE": ("Job", "ConfigMap", "Role", "RoleBinding", "ServiceAccount", "Service")}
+EDGES = {"DELETABLE": ("Job", names.JOB_SET, "ConfigMap", "Role", "RoleBinding", "ServiceAccount", "Service")}
 
 
 class Histories(RuleBasedStateMachine):
     """Every order of looks, watches that lag, failures, kills of the operator, and hands that meddle."""
 
     SPEC: ClassVar[Mapping[str, Any]] = {"trainer": {"numNodes": 2}}
+    QUEUE: ClassVar[Mapping[str, str]] = {}
+    """Labels of the job."""
+    SETTINGS: ClassVar[Settings] = SETTINGS
 
     def __init__(self) -> None:
         """Start with one job and an operator that has seen nothing."""
         super().__init__()
         self.world = World()
         self.loop = asyncio.new_event_loop()
-        self.operator = OperatorProcess(self.world)
+        self.operator = OperatorProcess(self.world, self.SETTINGS)
         self.restarts = 0
         self.end: tuple[str, str] | None = None
         self.made_before_end = 0
@@ -76,6 +80,7 @@ class Histories(RuleBasedStateMachine):
             runPolicy={"cleanPodPolicy": policy},
             planner={"fallbackAlgorithm": fallback},
         )
+        self.world.label(JOB, self.QUEUE)
         self.world.watches.catch_up()
         for _ in range(stages):
             self.all_goes_well_for_a_while()
@@ -89,7 +94,7 @@ class Histories(RuleBasedStateMachine):
         try:
             self.loop.run_until_complete(self.operator.look(KEY))
         except CrashError:
-            self.operator = OperatorProcess(self.world)
+            self.operator = OperatorProcess(self.world, self.SETTINGS)
         self.world.crash_after = None
 
     @rule(kinds=st.sets(st.sampled_from(KINDS), min_size=1))
@@ -207,7 +212,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def somebody_deletes_a_child(self, data: st.DataObject) -> None:
         """A child is deleted by hand."""
-        children = [place for place in sorted(self.world.objects) if place[0] in EDGES["DELETABLE"]]
+        children = self.deletable()
         if children:
             self.world.remove(*data.draw(st.sampled_from(children)))
 
@@ -224,6 +229,8 @@ class Histories(RuleBasedStateMachine):
         children = [place for place in sorted(self.world.objects) if place[0] in EDGES["DELETABLE"]]
         if children:
             child = self.world.objects[data.draw(st.sampled_from(children))]
+            if label == names.MANAGED_BY_LABEL and not owners(child):
+                return  # a profile, which is nobody's without it: the operator says so, and waits
             labels = {key: each for key, each in child["metadata"]["labels"].items() if key != label}
             child["metadata"]["labels"] = labels | ({label: value} if value else {})
             self.world.touch(child)
@@ -231,11 +238,16 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def watches_lose_deletions(self, data: st.DataObject) -> None:
         """Children go while every watch is away for longer than the API server's history."""
-        children = [place for place in sorted(self.world.objects) if place[0] in EDGES["DELETABLE"]]
+        children = self.deletable()
         for place in data.draw(st.sets(st.sampled_from(children), max_size=3)) if children else set():
             if place in self.world.objects:
                 self.world.remove(*place)
         self.world.watches.lose_deletions()
+
+    def deletable(self) -> list[tuple[str, str]]:
+        """Return the children to delete: a Job of a JobSet is made again by JobSet's controller, at once."""
+        children = [place for place in sorted(self.world.objects) if place[0] in EDGES["DELETABLE"]]
+        return [place for place in children if names.JOB_SET not in owner_kinds(self.world.objects[place])]
 
     @rule()
     def the_plan_is_lost(self) -> None:
@@ -263,13 +275,17 @@ class Histories(RuleBasedStateMachine):
     @rule()
     def kueue_preempts(self) -> None:
         """Kueue suspends the workers; those that run stop in order."""
-        for job in [job for role in names.OF_AN_ATTEMPT for job in self.world.of_kind("Job", role)]:
-            if names.QUEUE_LABEL in job["metadata"]["labels"] and not is_finished(job):
-                job["spec"]["suspend"] = True
-                self.world.touch(job)
-                for pod in self.pods("Running", *names.OF_AN_ATTEMPT):
-                    if owners(pod) == [job["metadata"]["uid"]]:
-                        self.world.end_pod(pod, 143)
+        jobs = [job for role in names.OF_AN_ATTEMPT for job in self.world.of_kind("Job", role)]
+        for held in [*jobs, *self.world.of_kind(names.JOB_SET)]:
+            if names.QUEUE_LABEL not in held["metadata"]["labels"] or is_finished(held):
+                continue
+            held["spec"]["suspend"] = True
+            self.world.touch(held)
+            uid = held["metadata"]["uid"]
+            uids = [uid, *(job["metadata"]["uid"] for job in jobs if owners(job) == [uid])]
+            for pod in self.pods("Running", *names.OF_AN_ATTEMPT):
+                if owners(pod)[0] in uids:
+                    self.world.end_pod(pod, 143)
 
     # What always holds
 
@@ -291,7 +307,7 @@ class Histories(RuleBasedStateMachine):
             return
         uid = self.world.training_job(JOB)["metadata"]["uid"]
         for made in self.world.created:
-            assert owners(made) == [uid] or made["metadata"]["labels"][names.ROLE_LABEL] == names.PROFILE
+            assert owners(made) == [uid] or made["metadata"]["name"].startswith(names.profile(""))  # labels are edited
 
     @invariant()
     def the_end_is_the_end(self) -> None:
@@ -391,7 +407,8 @@ class Histories(RuleBasedStateMachine):
         for job in self.world.of_kind("Job", names.WORKER):
             attempt = int(job["metadata"]["labels"][names.ATTEMPT_LABEL])
             is_present = attempt == status.get("restarts", 0) and "deletionTimestamp" not in job["metadata"]
-            pods = [pod for pod in self.world.of_kind("Pod") if owners(pod) == [job["metadata"]["uid"]]]
+            pods = [pod for role in names.OF_AN_ATTEMPT for pod in self.world.of_kind("Pod", role)]
+            pods = [pod for pod in pods if pod["metadata"]["labels"][names.ATTEMPT_LABEL] == str(attempt)]
             is_clear = all(pod["status"]["phase"] in {"Succeeded", "Failed"} for pod in pods)
             assert not (is_present and is_clear and is_finished(job)), "failed workers that nobody restarts"
 
@@ -444,10 +461,25 @@ class ServerHistories(Histories):
         assert self.pods("Running", names.SERVER) == self.pods("Pending", names.SERVER) == []
 
 
+class QueuedServerHistories(ServerHistories):
+    """The same in a queue of Kueue, where a JobSet joins the Jobs of an attempt."""
+
+    QUEUE: ClassVar[Mapping[str, str]] = {names.QUEUE_LABEL: "queue"}
+    SETTINGS = JOINING
+
+    @invariant()
+    def an_attempt_in_the_queue_is_one(self) -> None:
+        """Kueue admits no Job of it alone."""
+        alone = (job for role in names.OF_AN_ATTEMPT for job in self.world.of_kind("Job", role))
+        for job in alone:
+            has_servers = bool(self.status().get("servers"))
+            assert not has_servers or names.JOB_SET in owner_kinds(job) or is_finished(job)
+
+
 @pytest.mark.slow
 @pytest.mark.deep
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("histories", [Histories, ServerHistories])
+@pytest.mark.parametrize("histories", [Histories, ServerHistories, QueuedServerHistories])
 def test_the_invariants_hold_in_every_history(histories: type[Histories]) -> None:
     """Thousands of steps in random order: lagging watches, killed operators, failing pods, meddling hands."""
     run_state_machine_as_test(histories, settings=settings(max_examples=depth(15, 80), stateful_step_count=40))

@@ -10,7 +10,7 @@ from neuroshard_decisions import names
 from support.golden import Golden, sections
 from support.operator.operator_process import JOB, Story
 from support.operator.replanning_story import AUTO, candidate, replaced, report
-from support.operator.server_story import ServerStory
+from support.operator.server_story import QueuedServerStory, ServerStory
 
 HASH = re.compile(r"\b[0-9a-f]{8,64}\b")
 MANIFESTS = Path(__file__).parent / "manifests.txt"
@@ -64,11 +64,17 @@ def served() -> Story:
     return ServerStory(data={"persistentVolumeClaim": {"claimName": "data"}}).running()
 
 
+def joined() -> Story:
+    """Return the story of a job with embedding servers that Kueue queues."""
+    return QueuedServerStory().running()
+
+
 STORIES: dict[str, Callable[[], Story]] = {
     "replanned": replanned,
     "restarted": restarted,
     "queued": queued,
     "served": served,
+    "joined": joined,
 }
 
 
@@ -77,7 +83,7 @@ def test_every_child_is_made_as_it_is_kept(golden: Golden) -> None:
     texts: dict[str, str] = {}
     for title, story in STORIES.items():
         last = {(each["kind"], each["metadata"]["labels"][names.ROLE_LABEL]): each for each in story().world.created}
-        shown = [made for (kind, _), made in sorted(last.items()) if kind == "Job" or not texts]
+        shown = [made for (kind, _), made in sorted(last.items()) if kind in {"Job", names.JOB_SET} or not texts]
         texts[title] = "\n".join(map(_text, shown))
 
     golden(MANIFESTS, sections(texts))

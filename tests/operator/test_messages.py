@@ -11,7 +11,7 @@ from support.golden import Golden, sections
 from support.operator.elastic_story import joined, training_on
 from support.operator.operator_process import JOB, Story
 from support.operator.replanning_story import AUTO, SLOW, VOLUME, candidate, replaced, report
-from support.operator.server_story import ServerStory
+from support.operator.server_story import QueuedServerStory, ServerStory
 
 MESSAGES = Path(__file__).parent / "messages.txt"
 HASH = re.compile(r"\b[0-9a-f]{8,64}\b")
@@ -292,6 +292,17 @@ def served_in_queue() -> Story:
     return story
 
 
+def served_in_job_set() -> Story:
+    """Return the story of the same in a cluster with JobSets, whose server fails once and that is preempted once."""
+    story = QueuedServerStory(**VOLUME).running()
+    story.fail(names.SERVER, 137)
+    story.bury()
+    story.admit()
+    story.start_workers()
+    story.preempt()
+    return story
+
+
 HISTORIES: dict[str, Callable[[], Story]] = {
     "a job that succeeds": trained,
     "an unknown policy": invalid,
@@ -320,6 +331,7 @@ HISTORIES: dict[str, Callable[[], Story]] = {
     "a slow node": slow_node,
     "embedding servers that fail": served,
     "embedding servers in a queue": served_in_queue,
+    "embedding servers in a queue, with JobSet": served_in_job_set,
     "a better plan": better_plan,
     "a job that is replanned": replanned,
     "a damaged drift report": drift_unreadable,

@@ -3,6 +3,7 @@
 import pytest
 from neuroshard_api.job.training_job import MAX_NAME_LENGTH
 from neuroshard_decisions import names
+from neuroshard_decisions.stages.queueing import MOST_NAME_CHARACTERS
 
 LONGEST = "j" * MAX_NAME_LENGTH
 DIGEST = "sha256:" + "0" * 64
@@ -17,7 +18,8 @@ DIGEST = "sha256:" + "0" * 64
         names.service(LONGEST),
         names.request(LONGEST, DIGEST),
         names.plan(LONGEST, DIGEST),
-        names.worker_host(LONGEST, 99_999, 1023).split(".")[0],
+        names.host(names.worker_job(LONGEST, 99_999), 1023, names.service(LONGEST)).split(".")[0],
+        f"{names.job_of_set(names.SERVER, names.job_set('j' * MOST_NAME_CHARACTERS, 9_999))}-999-abcde",
     ],
 )
 def test_children_of_the_longest_job_name_have_valid_names(name: str) -> None:

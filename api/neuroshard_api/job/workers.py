@@ -111,13 +111,6 @@ class EnvironmentVariable(Part):
     If unset: value."""
 
 
-NO_QUEUED_SERVERS = (
-    "a job with embedding servers is two Kubernetes Jobs, and Kueue may admit one of them alone"
-    "; hint: remove the label kueue.x-k8s.io/queue-name, or leave embeddingServers out"
-)
-"""Why a job with servers does not wait in a queue."""
-
-
 class ServersPolicy(StrEnum):
     """Whether the planner chooses tables for servers."""
 

@@ -95,6 +95,14 @@ class JobEnd:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class JobSetName:
+    """The JobSet that joins the Jobs of an attempt: they are deleted with it, and held by Kueue with it."""
+
+    name: str
+    uid: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ChildJob:
     """A Job of the profiler, the planner or the workers."""
 
@@ -117,6 +125,10 @@ class ChildJob:
     """Fewest pods that Kueue may admit. None: all or none."""
     lost_labels: Mapping[str, str] = field(default_factory=dict)
     """Labels that the Job was made with and that somebody has removed or changed since."""
+    job_set: JobSetName | None = None
+    """What it is a part of. None: it is on its own."""
+    is_made: bool = True
+    """Whether it is there, and not in its JobSet alone, whose controller makes it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -266,8 +278,8 @@ class Observed:
 
     job: TrainingJobObject
     jobs: Sequence[ChildJob] = ()
-    missing_jobs: frozenset[str] = frozenset()
-    """Names of Jobs that this pass asked for and that are not there, or are not the job's."""
+    missing_jobs: frozenset[tuple[str, int]] = frozenset()
+    """Role and attempt of Jobs that this pass asked for and that are not there, or are not the job's."""
     pods: Sequence[ChildPod] = ()
     config_maps: Sequence[ChildConfigMap] = ()
     """Those of the job, and the profiles of its namespace."""

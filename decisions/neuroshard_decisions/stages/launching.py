@@ -4,19 +4,19 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from neuroshard_api.job.status import Servers, Stage, StageName, StageState
-from neuroshard_api.job.workers import NO_QUEUED_SERVERS
 from neuroshard_api.lifecycle.restarts import LONGEST_PAUSE_S
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Action, Change, Delete, Event, EventReason, Start, Sustain, WorkersRun
 from neuroshard_decisions.conditions import ConditionType, Reason
-from neuroshard_decisions.context import Context, pod_counts, seconds_until, slow_nodes
+from neuroshard_decisions.context import ENDS_WITHIN, Context, pod_counts, seconds_until, slow_nodes
 from neuroshard_decisions.files import job_files
 from neuroshard_decisions.hardware import product_selector
 from neuroshard_decisions.observed.objects import ChildJob
 from neuroshard_decisions.stages.checkpoints import no_checkpoint_volume
 from neuroshard_decisions.stages.input_hashes import workers_hash
 from neuroshard_decisions.stages.planning import Planned
+from neuroshard_decisions.stages.queueing import servers_not_queued
 from neuroshard_decisions.stages.reports import cleared, other_device
 from neuroshard_decisions.stages.result import StageResult, StageUpdate, condition, worker_conditions
 
@@ -31,12 +31,13 @@ def launch(context: Context, planned: Planned) -> tuple[StageResult, ChildJob | 
     are a Job next to it, and the two come and go together: without one of them the other is of no use.
     """
     inputs = workers_hash(context.spec, planned.summary.hash)
-    current = context.job_named(names.worker_job(context.name, context.attempt))
+    current = context.workers
     if current is not None and current.meta.deleted is None:
         why = _why_replaced(context, current, inputs)
         return (_there(context, planned, current), current) if not why else (_replaced(context, current, why), None)
-    if current is not None and context.is_abandoned(current):
-        return _past(context, current), None
+    abandoned = [job for job in (current, _servers(context)) if job is not None and context.is_abandoned(job)]
+    if abandoned:
+        return _past(context, abandoned[0]), None
     others = _others(context, current)
     living = context.live_workers
     if current is not None or others or living:
@@ -50,6 +51,10 @@ def launch(context: Context, planned: Planned) -> tuple[StageResult, ChildJob | 
     return _start(context, planned), None
 
 
+def _servers(context: Context) -> ChildJob | None:
+    return context.job_of(names.SERVER, context.attempt)
+
+
 def _of_attempts(context: Context) -> list[ChildJob]:
     """Return the Jobs of all attempts: of workers, and of their embedding servers."""
     return [job for role in names.OF_AN_ATTEMPT for job in context.owned_jobs(role)]
@@ -59,8 +64,17 @@ def _others(context: Context, current: ChildJob | None) -> list[ChildJob]:
     """Return the unfinished Jobs of other attempts whose pods may still run; without workers, of servers too."""
     present = [] if current is None else [current]
     own = present if current is None or current.meta.deleted else context.with_servers(current)
-    jobs = [job for job in _of_attempts(context) if job not in own and job.outcome is None]
+    jobs = [job for job in _of_attempts(context) if job not in own]
+    jobs = [job for job in jobs if job.outcome is None or _lingers(context, job)]
     return [job for job in jobs if not context.is_abandoned(job)]
+
+
+def _lingers(context: Context, job: ChildJob) -> bool:
+    """Return whether nobody ends the pods of a Job whose partner in a JobSet has failed."""
+    if job.job_set is None or job.outcome is None or job.outcome.succeeded or job.outcome.time is None:
+        return False
+    is_due = context.now >= job.outcome.time + ENDS_WITHIN
+    return is_due and any(pod.live and pod.meta.deleted is None for pod in context.pods_of(job))
 
 
 def _lacks_servers(context: Context, current: ChildJob) -> bool:
@@ -133,13 +147,15 @@ def _restored(context: Context, job: ChildJob, size: int) -> tuple[Change, list[
 
 def _start(context: Context, planned: Planned) -> StageResult:
     num_servers = _num_servers(context, planned)
-    if num_servers and context.is_queued:  # since the label came, which a change of it tells
-        return _active(context, Reason.INVALID_INPUT, f"experimental.embeddingServers: {NO_QUEUED_SERVERS}")
+    problem = servers_not_queued(context) if num_servers else None
+    if problem is not None:  # since the label came, which a change of it tells
+        return _active(context, Reason.INVALID_INPUT, problem)
     # The attempt before is kept for its logs.
     old = [each for each in _of_attempts(context) if each.attempt < context.attempt - 1]
     message = f"0 of {context.spec.trainer.num_nodes} workers are ready"
     run = workers_run(context, planned)
-    step = _active(context, Reason.WORKERS_STARTING, message, actions=(Start(run=run), *_stopped(old)))
+    actions = (Start(run=run), *_stopped(old))
+    step = _active(context, Reason.WORKERS_STARTING, message, job_name=run.name, actions=actions)
     servers = Servers(desired=num_servers, ready=0) if num_servers else None
     return replace(step, status_fields={**step.status_fields, "servers": servers})
 
@@ -152,8 +168,10 @@ def _num_servers(context: Context, planned: Planned) -> int:
 
 def workers_run(context: Context, planned: Planned) -> WorkersRun:
     """Return the workers of this attempt, under their plan."""
+    has_servers = bool(_num_servers(context, planned))
+    job_set = _job_set(context, has_servers=has_servers)
     return WorkersRun(
-        name=names.worker_job(context.name, context.attempt),
+        name=_job_name(context, names.WORKER, job_set),
         attempt=context.attempt,
         plan=planned.name,
         plan_key=planned.summary.key,
@@ -164,8 +182,20 @@ def workers_run(context: Context, planned: Planned) -> WorkersRun:
         nodes_per_rack=planned.summary.nodes_per_rack,
         node_labels=product_selector(context.status.hardware),
         avoided_nodes=tuple(dict.fromkeys([*_failed_node(context), *slow_nodes(context)])),
-        servers=names.server_job(context.name, context.attempt) if _num_servers(context, planned) else None,
+        servers=_job_name(context, names.SERVER, job_set) if has_servers else None,
+        job_set=job_set,
     )
+
+
+def _job_set(context: Context, *, has_servers: bool) -> str | None:
+    """Return the name of what joins the workers of the present attempt and their servers. None: nothing does."""
+    return names.job_set(context.name, context.attempt) if has_servers and context.is_queued else None
+
+
+def _job_name(context: Context, role: str, job_set: str | None) -> str:
+    if job_set is not None:
+        return names.job_of_set(role, job_set)
+    return names.job_of_attempt(role, context.name, context.attempt)
 
 
 def _failed_node(context: Context) -> tuple[str, ...]:
@@ -179,13 +209,26 @@ def _failed_node(context: Context) -> tuple[str, ...]:
 def _why_replaced(context: Context, current: ChildJob, inputs: str) -> str:
     """Return the reason to replace workers that were started, in the same attempt; empty: they stay.
 
-    They were started before the job was changed, which it was while suspended; or somebody deleted their servers.
+    They were started before the job was changed, which it was while suspended; or somebody deleted their servers; or
+    Kueue holds them and their servers one by one, since before the job had the label of a queue.
     """
     if current.meta.labels.get(names.INPUTS_HASH_LABEL) != names.short(inputs):
         return f"Job {current.meta.name} was started for another plan or trainer and is replaced"
+    servers = _servers(context)
+    if current.outcome is None and servers is not None and context.is_abandoned(servers):
+        return f"Job {servers.meta.name} was deleted, and the nodes of its pods do not answer; its workers are replaced"
+    if _enters_a_queue(context, current):
+        return f"Job {current.meta.name} is replaced, for it and its embedding servers enter a queue as one"
     if context.ready_since is not None and _lacks_servers(context, current):
         return f"Job {names.server_job(context.name, context.attempt)} is gone, and its workers are replaced"
     return ""
+
+
+def _enters_a_queue(context: Context, current: ChildJob) -> bool:
+    """Return whether workers that do not run yet have servers, and the label of a queue by now."""
+    if current.job_set is not None or current.outcome is not None or not (context.is_queued and context.num_servers):
+        return False
+    return current.suspended or _lacks_servers(context, current)
 
 
 def _replaced(context: Context, current: ChildJob, message: str) -> StageResult:
@@ -236,11 +279,12 @@ def _active(
     reason: Reason,
     message: str,
     *,
+    job_name: str | None = None,
     actions: tuple[Action, ...] = (),
     events: tuple[Event, ...] = (),
     requeue_after_s: float | None = None,
 ) -> StageResult:
-    name = names.worker_job(context.name, context.attempt)
+    name = job_name or _job_name(context, names.WORKER, _job_set(context, has_servers=bool(context.num_servers)))
     return StageResult(
         display_stage=Stage.LAUNCHING,
         reason=reason,

@@ -5,7 +5,6 @@ from datetime import timedelta
 
 from neuroshard_api.job.status import Stage
 from neuroshard_api.job.training_job import LaunchPolicy
-from neuroshard_api.job.workers import NO_QUEUED_SERVERS
 
 from neuroshard_decisions import names
 from neuroshard_decisions.actions import Action, Change
@@ -13,6 +12,28 @@ from neuroshard_decisions.conditions import ConditionType, Reason, holds
 from neuroshard_decisions.context import SLOW_START_S, Context, seconds_until
 from neuroshard_decisions.observed.objects import ChildJob
 from neuroshard_decisions.stages.result import StageResult, condition
+
+MOST_NAME_CHARACTERS = 38
+"""Of a job whose pods a JobSet names: the names of pods have at most 63, five of which are random."""
+_TWO_JOBS = "a job with embedding servers is two Kubernetes Jobs, and Kueue may admit one of them alone"
+
+
+def servers_not_queued(context: Context) -> str | None:
+    """Return the reason that embedding servers cannot wait in the job's queue. None: they can, or there is none."""
+    if not context.is_queued:
+        return None
+    if not context.rules.joins_servers:
+        hint = (
+            "hint: install JobSet and set jobSets of the operator's chart, which joins them; remove the label "
+            f"{names.QUEUE_LABEL}; or leave embeddingServers out"
+        )
+        return f"experimental.embeddingServers: {_TWO_JOBS}; {hint}"
+    if len(context.name) > MOST_NAME_CHARACTERS:
+        return (
+            f"metadata.name: has more than {MOST_NAME_CHARACTERS} characters (found {len(context.name)}), and the pods "
+            "of a job with embedding servers in a queue have longer names than others; hint: shorten it"
+        )
+    return None
 
 
 def queued(step: StageResult, message: str) -> StageResult:
@@ -27,12 +48,16 @@ def held_message(context: Context, job: ChildJob) -> str:
     """Return the reason, for people, that a suspended Job waits."""
     name = job.meta.name
     queue = job.meta.labels.get(names.QUEUE_LABEL)
-    if queue is not None and context.num_servers:  # the job is in none: the queue is its namespace's default
-        return f"Job {name} waits for Kueue to admit it in queue {queue}; {NO_QUEUED_SERVERS}"
+    what = f"Job {name}" if job.job_set is None else f"JobSet {job.job_set.name}"
+    if queue is not None and context.num_servers and job.job_set is None:  # the default queue of its namespace
+        hint = (
+            f"hint: name a queue in the label {names.QUEUE_LABEL} of the DLRMTrainingJob, or leave embeddingServers out"
+        )
+        return f"{what} waits for Kueue to admit it in queue {queue}; {_TWO_JOBS}; {hint}"
     if queue is not None:
-        return f"Job {name} waits for Kueue to admit it in queue {queue}"
+        return f"{what} waits for Kueue to admit it in queue {queue}"
     if context.is_queued:
-        return f"Job {name} waits for Kueue to admit it"
+        return f"{what} waits for Kueue to admit it"
     return (
         f"Job {name} is suspended by something other than this operator, such as Kueue with "
         f"manageJobsWithoutQueueName; hint: set the label {names.QUEUE_LABEL} on the DLRMTrainingJob"

@@ -215,7 +215,7 @@ def last_progress(context: Context) -> datetime | None:
 
 def report_is_due(context: Context) -> bool:
     """Return whether a report that came now would be written into the status."""
-    workers = context.job_named(names.worker_job(context.name, context.attempt))
+    workers = context.workers
     return _wait_s(context) <= 0 or (workers is not None and workers.outcome is not None)
 
 

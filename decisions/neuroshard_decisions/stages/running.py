@@ -58,7 +58,7 @@ def succeeded(context: Context) -> StageResult | None:
 
     It is asked before anything else: work that is done is done, even if the job was suspended in that moment.
     """
-    current = context.job_named(names.worker_job(context.name, context.attempt))
+    current = context.workers
     if current is None or not _have_succeeded(context, current):
         return None
     message = f"all {context.spec.trainer.num_nodes} workers succeeded{context.outlived_by(current)}"

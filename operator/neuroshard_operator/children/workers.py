@@ -197,7 +197,7 @@ def _pod_spec(context: Context, settings: Settings, run: WorkersRun, role: str) 
     env = {
         **torchrun_environment(
             context.job,
-            host=names.worker_host(context.name, run.attempt, 0),
+            host=names.host(run.name, 0, names.service(context.name)),
             run_id=run_id(context.uid, run.attempt),
             grace_seconds=_grace_seconds(context.spec.pod_template.spec),
             has_servers=run.servers is not None,

@@ -11,6 +11,7 @@ from neuroshard_decisions.actions import (
     CalibratorRun,
     Change,
     Decision,
+    Delete,
     Event,
     Files,
     Keep,
@@ -24,6 +25,7 @@ from neuroshard_decisions.actions import (
 from neuroshard_decisions.context import Context, UnreadableJob
 
 from neuroshard_operator.children.access import access, ensured
+from neuroshard_operator.children.job_sets import as_one, job_set
 from neuroshard_operator.children.meeting import profiler_service
 from neuroshard_operator.children.metadata import labels, metadata
 from neuroshard_operator.children.quota import quota_job
@@ -66,7 +68,7 @@ class Writer:
             case Change():
                 write = _patch(action)
             case _:
-                write = action
+                write = as_one(context, action)
         return (write,), ()
 
     def places_of(self, action: Action) -> frozenset[tuple[str, str]]:
@@ -97,7 +99,12 @@ class Writer:
             case CalibratorRun():
                 return [calibrator_job(context, settings, run)]
         workers = worker_job(context, settings, run)
-        return [workers] if run.servers is None else [workers, server_job(context, settings, run, run.servers)]
+        if run.servers is None:
+            return [workers]
+        servers = server_job(context, settings, run, run.servers)
+        if run.job_set is None:
+            return [workers, servers]
+        return [job_set(context, run, {names.WORKER: workers, names.SERVER: servers})]
 
 
 def as_writes(context: Context | UnreadableJob, decision: Decision, settings: Settings) -> Writes:
@@ -108,7 +115,7 @@ def as_writes(context: Context | UnreadableJob, decision: Decision, settings: Se
         writer = Writer(context=context, settings=settings)
         for action in decision.actions:
             writes, events = writer.writes_of(action)
-            made += writes
+            made += [each for each in writes if not isinstance(each, Delete) or each not in made]
             repaired += events
     return Writes(
         status=decision.status,

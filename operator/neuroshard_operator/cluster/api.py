@@ -22,6 +22,7 @@ PATHS: Mapping[str, tuple[str, str]] = {
     "ConfigMap": ("/api/v1", "configmaps"),
     "Event": ("/api/v1", "events"),
     "Job": ("/apis/batch/v1", "jobs"),
+    names.JOB_SET: ("/apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
     "Lease": ("/apis/coordination.k8s.io/v1", "leases"),
     "Role": ("/apis/rbac.authorization.k8s.io/v1", "roles"),
     "RoleBinding": ("/apis/rbac.authorization.k8s.io/v1", "rolebindings"),
@@ -153,6 +154,17 @@ class KubernetesApi:
         found = await self._page(_path("Event", namespace), query=query, accept="application/json", shape=EVENT)
         events = sorted(found["items"], key=lambda event: event.get("lastTimestamp") or "")
         return f"{events[-1].get('reason', '')}: {events[-1].get('message', '')}" if events else ""
+
+    async def serves(self, kind: str) -> bool:
+        """Return whether the API server has a kind. Raises ApiError."""
+        root, plural = PATHS[kind]
+        try:
+            found = await self._call("GET", root)
+        except ApiError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return False
+        return any(each["name"] == plural for each in found["resources"])
 
     async def list_metadata(self, path: str, *, selector: str = "") -> list[Json]:
         """See Api."""

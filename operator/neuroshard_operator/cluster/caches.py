@@ -18,10 +18,11 @@ from neuroshard_decisions.observed.objects import (
 )
 
 from neuroshard_operator.cluster.watched import JobKey, WatchedObjects
+from neuroshard_operator.observed.job_sets import ChildJobSet
 from neuroshard_operator.observed.parsing import UNSCHEDULABLE
 
-Child = ChildJob | ChildConfigMap | ChildObject
-Found = TypeVar("Found", ChildJob, ChildConfigMap, ChildObject)
+Child = ChildJob | ChildJobSet | ChildConfigMap | ChildObject
+Found = TypeVar("Found", ChildJob, ChildJobSet, ChildConfigMap, ChildObject)
 _LAST = datetime.max.replace(tzinfo=UTC)
 EXPECTED_WITHIN_S = 10.0
 """How long a write of ours is shown before the watch brings it; a watch is late by less."""
@@ -57,6 +58,10 @@ class Caches:
     def jobs(self, key: JobKey) -> list[ChildJob]:
         """Return the Jobs of a job."""
         return self._with_written(key, self._indices.jobs.get(key, ()), ChildJob)
+
+    def job_sets(self, key: JobKey) -> list[ChildJobSet]:
+        """Return the JobSets of a job."""
+        return self._with_written(key, self._indices.job_sets.get(key, ()), ChildJobSet)
 
     def pods(self, key: JobKey) -> list[ChildPod]:
         """Return the pods of a job."""

@@ -6,7 +6,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from typing import Any
@@ -31,6 +31,7 @@ from neuroshard_operator.cluster.documents import Documents
 from neuroshard_operator.cluster.event_writer import EventWriter
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
+from neuroshard_operator.observed.job_sets import ChildJobSet, job_set, joined
 from neuroshard_operator.settings import Settings
 from neuroshard_operator.writes import AnyWrite, CopyConfigMap, Create, Patch, Restore, Writes
 
@@ -81,7 +82,7 @@ class Cluster:
             return None
         return Observed(
             job=job,
-            jobs=self._caches.jobs(key),
+            jobs=joined(self._caches.jobs(key), self._caches.job_sets(key)),
             pods=self._caches.pods(key),
             config_maps=self._documents.known(key, self._caches.config_maps(key)),
             objects=self._caches.objects(key),
@@ -117,7 +118,7 @@ class Cluster:
         """Return the same with what no watch brings: contents of ConfigMaps, nodes, files of users. Raises ApiError."""
         key = (observed.job.namespace, observed.job.meta.name)
         config_maps, bodies = await self._documents.read(key, observed.config_maps, reads.documents)
-        jobs = {name: await self._job(observed.job, name) for name in reads.jobs}
+        unseen = {place: await self._unseen(observed.job, *place) for place in reads.jobs}
         files = [await self._fetch(observed.job.namespace, name, file_key) for name, file_key in reads.files]
         warnings = {uid: await self._last_warning(observed.job.namespace, uid) for uid in reads.events}
         nodes = await self._list_nodes() if reads.nodes else observed.nodes
@@ -125,8 +126,8 @@ class Cluster:
         others = self._caches.other_profilers(key)
         return replace(
             observed,
-            jobs=(*observed.jobs, *(job for job in jobs.values() if job is not None)),
-            missing_jobs=observed.missing_jobs | {name for name, job in jobs.items() if job is None},
+            jobs=self._with_unseen(key, observed.jobs, unseen.values()) if unseen else observed.jobs,
+            missing_jobs=observed.missing_jobs | {place for place, (job, _) in unseen.items() if job is None},
             config_maps=config_maps,
             nodes=nodes,
             fetched=(*observed.fetched, *files),
@@ -201,15 +202,48 @@ class Cluster:
                 if profile_key:
                     self._caches.claim_profile(key, profile_key)
 
-    async def _job(self, owner: TrainingJobObject, name: str) -> ChildJob | None:
-        """Return a Job that no watch shows; None where there is none, or another owner's."""
+    async def _unseen(
+        self, owner: TrainingJobObject, role: str, attempt: int
+    ) -> tuple[ChildJob | None, ChildJobSet | None]:
+        """Return the Job of an attempt that no watch shows, and its JobSet, with the labels by which watches find that.
+
+        None where there is none, or another owner's.
+        """
+        namespace, name = owner.namespace, owner.meta.name
+        body = await self._owned("Job", namespace, names.job_of_attempt(role, name, attempt), owner.meta.uid)
+        if body is not None or not self._settings.job_sets:
+            return None if body is None else parsing.job(body), None
+        body = await self._owned(names.JOB_SET, namespace, names.job_set(name, attempt), owner.meta.uid)
+        if body is None:
+            return None, None
+        found = job_set(await self._relabelled(owner, names.JOB_SET, body, job_set(body).whole.lost_labels))
+        body = await self._owned("Job", namespace, names.job_of_set(role, found.meta.name), found.meta.uid)
+        return None if body is None else parsing.job(body), found
+
+    async def _owned(self, kind: str, namespace: str, name: str, owner_uid: str) -> Json | None:
+        """Return an object; None where there is none, or another owner's."""
         try:
-            found = parsing.job(await self._api.get("Job", owner.namespace, name))
+            found = await self._api.get(kind, namespace, name)
         except ApiError as error:
             if error.code != NOT_FOUND:
                 raise
             return None
-        return found if found.meta.owner_uid == owner.meta.uid else None
+        return found if parsing.owner_uid(found) == owner_uid else None
+
+    def _with_unseen(
+        self,
+        key: JobKey,
+        known: Sequence[ChildJob],
+        unseen: Iterable[tuple[ChildJob | None, ChildJobSet | None]],
+    ) -> Sequence[ChildJob]:
+        """Return a job's Jobs together with those that no watch shows."""
+        alone = [job for job in known if job.job_set is None]
+        jobs = {job.meta.uid: job for job in (*alone, *self._caches.jobs(key))}
+        job_sets = {each.meta.uid: each for each in self._caches.job_sets(key)}
+        for job, its_set in unseen:
+            jobs |= {} if job is None else {job.meta.uid: job}
+            job_sets |= {} if its_set is None else {its_set.meta.uid: its_set}
+        return joined([*jobs.values()], [*job_sets.values()])
 
     async def _fetch(self, namespace: str, name: str, key: str) -> Fetched:
         try:
@@ -350,7 +384,8 @@ class Cluster:
         if ours or (shared and labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY):
             if "deletionTimestamp" in found["metadata"]:
                 return self._taken(key, kind, found["metadata"], "an object of this name")
-            self._remember(key, await self._relabelled(job, manifest, found) | {"kind": kind})
+            made = parsing.job(found).lost_labels if kind == "Job" else manifest["metadata"]["labels"]
+            self._remember(key, await self._relabelled(job, kind, found, made) | {"kind": kind})
             return None
         if any(owner["kind"] == KIND and owner["name"] == job.meta.name for owner in owners):
             return self._taken(key, kind, found["metadata"], "that of an earlier job of this name")
@@ -372,11 +407,10 @@ class Cluster:
         message = f"the name is still taken: {what} is being deleted {waits}; {hint}"
         return Refusal(kind=kind, name=metadata["name"], code=CONFLICT, message=message)
 
-    async def _relabelled(self, job: TrainingJobObject, manifest: Mapping[str, Any], found: Json) -> Json:
+    async def _relabelled(self, job: TrainingJobObject, kind: str, found: Json, made: Mapping[str, str]) -> Json:
         """Return an object of ours that no watch shows, with the labels by which watches find it."""
-        kind, metadata = manifest["kind"], found["metadata"]
+        metadata = found["metadata"]
         labels = metadata.get("labels") or {}
-        made = parsing.job(found).lost_labels if kind == "Job" else manifest["metadata"]["labels"]
         lost = {label: value for label, value in made.items() if labels.get(label) != value}
         if not lost or kind in NEVER_PATCHED:
             return found
@@ -426,6 +460,8 @@ class Cluster:
         match kind:
             case "Job":
                 self._caches.wrote(key, kind, parsing.job(written))
+            case names.JOB_SET:
+                self._caches.wrote(key, kind, job_set(written))
             case "ConfigMap":
                 self._caches.wrote(key, kind, parsing.config_map(written))
             case _:
@@ -475,4 +511,8 @@ def _together(actions: Sequence[AnyWrite]) -> Iterator[list[AnyWrite]]:
 
 def _turn(action: AnyWrite) -> int:
     """Return after how many others an object is made: a binding's Role must be there, and what a Job's pods mount."""
-    return {"RoleBinding": 1, "Job": 2}.get(action.manifest["kind"], 0) if isinstance(action, Create) else 0
+    return (
+        {"RoleBinding": 1, "Job": 2, names.JOB_SET: 2}.get(action.manifest["kind"], 0)
+        if isinstance(action, Create)
+        else 0
+    )

@@ -14,7 +14,7 @@ from neuroshard_api.job.training_job import API_VERSION, KIND, PLURAL
 from neuroshard_decisions import names
 
 from neuroshard_operator.cluster.api import FORBIDDEN, NOT_FOUND, PATHS, Api, ApiError
-from neuroshard_operator.cluster.watched import WATCHED, JobKey, WatchedObjects
+from neuroshard_operator.cluster.watched import JobKey, WatchedObjects
 
 PODS = ("/api/v1", "pods")
 FILL_S = 2.0
@@ -60,7 +60,7 @@ class Resync:
         num_gone = 0
         stalled: list[str] = []
         unreachable: set[str] = set()
-        for kind in WATCHED:
+        for kind in self._watched.kinds:
             before = self._watched.versions(kind)
             listed, refused = await self._list(kind)
             unreachable |= refused

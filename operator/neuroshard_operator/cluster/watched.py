@@ -22,6 +22,7 @@ from neuroshard_decisions.observed.objects import (
 
 from neuroshard_operator.observed import parsing
 from neuroshard_operator.observed.bounded import UNREADABLE
+from neuroshard_operator.observed.job_sets import ChildJobSet, job_set
 
 Body = Mapping[str, Any]
 JobKey = tuple[str, str]
@@ -29,7 +30,7 @@ JobKey = tuple[str, str]
 OTHER_KINDS = ("Service", "ServiceAccount", "Role", "RoleBinding")
 """Kinds of children of which only the metadata is kept."""
 WATCHED = (KIND, "Job", "Pod", "ConfigMap", *OTHER_KINDS)
-"""The kinds that the watches bring."""
+"""The kinds that the watches bring, in addition to JobSets where there are those."""
 
 _PROBLEM_CHARACTERS = 500
 logger = logging.getLogger(__name__)
@@ -49,6 +50,7 @@ class Indices:
 
     training_jobs: Mapping[JobKey, Collection[TrainingJobObject]]
     jobs: Mapping[JobKey, Collection[ChildJob]]
+    job_sets: Mapping[JobKey, Collection[ChildJobSet]]
     pods: Mapping[JobKey, Collection[ChildPod]]
     config_maps: Mapping[JobKey, Collection[ChildConfigMap]]
     """Profiles that a namespace shares are under an empty job name."""
@@ -103,11 +105,13 @@ class Index(Mapping[Any, Collection[Any]]):
 class WatchedObjects:
     """All objects that were brought and not deleted. Belongs to one event loop."""
 
-    def __init__(self) -> None:
-        """Begin empty."""
-        self._indices = {kind: Index() for kind in WATCHED}
+    def __init__(self, *, with_job_sets: bool = False) -> None:
+        """Begin empty; `with_job_sets` says whether the cluster has JobSets."""
+        self.kinds = (*WATCHED, names.JOB_SET) if with_job_sets else WATCHED
+        """The kinds that the watches bring."""
+        self._indices = {kind: Index() for kind in self.kinds}
         self._profilers = Index()
-        self._unreadable: dict[str, dict[str, str]] = {kind: {} for kind in WATCHED}
+        self._unreadable: dict[str, dict[str, str]] = {kind: {} for kind in self.kinds}
         """Versions of what cannot be read, jobs and pods aside, by kind and uid: it is there, and not used."""
 
     def bring(self, kind: str, body: Body) -> set[JobKey]:
@@ -168,6 +172,7 @@ class WatchedObjects:
         return Indices(
             training_jobs=self._indices[KIND],
             jobs=self._indices["Job"],
+            job_sets=self._indices.get(names.JOB_SET, {}),
             pods=self._indices["Pod"],
             config_maps=self._indices["ConfigMap"],
             objects={kind: self._indices[kind] for kind in OTHER_KINDS},
@@ -212,6 +217,7 @@ def _other(kind: str) -> Callable[[Body], Any]:
 
 _PARSERS: Mapping[str, Callable[[Body], Any]] = {
     "Job": parsing.job,
+    names.JOB_SET: job_set,
     "Pod": parsing.pod,
     "ConfigMap": parsing.config_map,
     **{kind: _other(kind) for kind in OTHER_KINDS},

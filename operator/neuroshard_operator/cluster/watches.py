@@ -16,6 +16,7 @@ Resource = tuple[str, str, str]
 RESOURCES: Mapping[str, Resource] = {
     KIND: (GROUP, VERSION, PLURAL),
     "Job": ("batch", "v1", "jobs"),
+    names.JOB_SET: ("jobset.x-k8s.io", "v1alpha2", "jobsets"),
     "Pod": ("", "v1", "pods"),
     "ConfigMap": ("", "v1", "configmaps"),
     "Service": ("", "v1", "services"),
@@ -70,9 +71,9 @@ def register(
 
     Only `event` handlers: they need no finalizer, keep no annotation and never write.
     """
-    for kind, resource in RESOURCES.items():
+    for kind in watched.kinds:
         # Without a filter of labels, which would pass over an object's last event if that has others.
-        @kopf.on.event(*resource, id=f"{kind}_event", registry=registry)
+        @kopf.on.event(*RESOURCES[kind], id=f"{kind}_event", registry=registry)
         async def event(body: kopf.Body, type: str | None, of_kind: str = kind, **_: Any) -> None:  # noqa: A002, ANN401 - Kopf's
             uid = str(body["metadata"]["uid"])
             keys = watched.drop(of_kind, uid) if type == DELETED else watched.bring(of_kind, body)

@@ -14,7 +14,7 @@ from neuroshard_api.documents.document import MAX_NESTING
 from neuroshard_api.job.training_job import GROUP, KIND
 from neuroshard_decisions import names
 
-from neuroshard_operator.observed.json_text import depth_of, is_unicode, members
+from neuroshard_operator.observed.json_text import ItemReader, depth_of, is_unicode, members
 
 SPEC_BYTES = 1024 * 1024
 """Of a job's spec, and of its status. 512 tables, the maximum in a spec, have 600 KB with eight features of the longest
@@ -44,7 +44,14 @@ class Text:
     """The text of a value as a string, to be parsed when it is needed."""
 
 
-Shape = Union[Mapping[str, "Shape"], Keys, type[Filled], type[Text], None]  # noqa: UP007 - it refers to itself
+@dataclass(frozen=True, slots=True)
+class Items:
+    """Of a list the lists and mappings in it, each cut down to a shape."""
+
+    shape: Mapping[str, "Shape"]
+
+
+Shape = Union[Mapping[str, "Shape"], Keys, Items, type[Filled], type[Text], None]  # noqa: UP007 - it refers to itself
 """What is kept of a value; None: all of it."""
 
 _LABELS = Keys((f"{GROUP}/", names.KUEUE_LABEL_PREFIX, names.MANAGED_BY_LABEL, names.POD_INDEX_LABEL))
@@ -64,16 +71,27 @@ NODE: Shape = {
     "spec": {"taints": None, "unschedulable": None},
     "status": {"allocatable": None},
 }
+_JOB_SPEC: Mapping[str, Shape] = {
+    **dict.fromkeys(("parallelism", "completions", "suspend", "activeDeadlineSeconds")),
+    "template": {"metadata": {"labels": _LABELS}},
+}
 EVENT: Shape = dict.fromkeys(("lastTimestamp", "reason", "message"))
 SHAPES: Mapping[str, Shape] = {
     KIND: {"metadata": _METADATA, "spec": Text, "status": Text},
     "Job": {
         "metadata": {**_METADATA, "annotations": Keys((names.LEAST_PODS_ANNOTATION,))},
-        "spec": {
-            **dict.fromkeys(("parallelism", "completions", "suspend", "activeDeadlineSeconds")),
-            "template": {"metadata": {"labels": _LABELS}},
-        },
+        "spec": _JOB_SPEC,
         "status": dict.fromkeys(("active", "ready", "succeeded", "failed", "startTime", "conditions")),
+    },
+    names.JOB_SET: {
+        "metadata": _METADATA,
+        "spec": {
+            "suspend": None,
+            "replicatedJobs": Items(
+                {"name": None, "template": {"metadata": {"labels": _LABELS}, "spec": _JOB_SPEC}},
+            ),
+        },
+        "status": {"conditions": None},
     },
     "Pod": {
         "metadata": _METADATA,
@@ -157,6 +175,8 @@ def _cut(text: bytes, shape: Shape) -> bytes:
         return b"false" if text in {b"{}", b"null"} else b"true"
     if shape is Text or shape is None:
         return text
+    if isinstance(shape, Items):
+        return _cut_items(text, shape)
     if not text.startswith(b"{"):
         return text if len(text) <= _NAMING_BYTES else b"null"
     if isinstance(shape, Keys):
@@ -165,6 +185,11 @@ def _cut(text: bytes, shape: Shape) -> bytes:
     assert isinstance(shape, Mapping), "one of the kinds of shapes"
     found = members(text, _quoted(shape).__contains__)
     return _mapping((key, _cut(value, shape[_unquoted(key)])) for key, value in found.items())
+
+
+def _cut_items(text: bytes, shape: Items) -> bytes:
+    items = ItemReader().feed(b'{"":' + text) if text.startswith(b"[") else ()
+    return b"[" + b",".join(_cut(item, shape.shape) for item in items) + b"]"
 
 
 def _named(metadata: bytes) -> bytes | None:

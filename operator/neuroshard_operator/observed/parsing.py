@@ -230,6 +230,11 @@ def owner_name(body: Raw) -> str:
     return str(owner["name"]) if owner.get("kind") == KIND else ""
 
 
+def owner_uid(body: Raw) -> str:
+    """Return the uid of an object's controller; empty where it has none."""
+    return str(_controller(body["metadata"]).get("uid", ""))
+
+
 def hash_of(kind: str, body: Raw) -> str:
     """Return a hash of what the operator sets on a child, so that an edit by hand shows."""
     if kind == "Role":

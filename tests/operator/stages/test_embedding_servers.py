@@ -181,6 +181,22 @@ def test_a_job_of_an_attempt_that_somebody_deletes_is_replaced_with_its_partner(
     assert story.world.doubled == []
 
 
+def test_workers_do_not_wait_for_the_name_of_servers_on_lost_nodes() -> None:
+    """Somebody deleted both Jobs, and that of the servers stays for as long as the Node objects do."""
+    story = ServerStory().running()
+    story.world.remove("Job", "job-server-0", foreground=True)
+    story.world.remove("Job", "job-worker-0")
+    story.settle()
+    for pod in story.pods(names.WORKER):
+        story.world.finish_deletion(pod)
+    story.later(121)
+    story.later(121)
+
+    assert story.jobs(names.SERVER) == OF_SECOND
+    assert story.jobs(names.WORKER) == ["job-worker-1"]
+    assert len(story.pods(names.WORKER)) == 1
+
+
 def test_an_edited_job_of_servers_is_restored() -> None:
     """Its number of pods is the job's."""
     story = ServerStory().running()
@@ -258,8 +274,8 @@ def test_servers_do_not_outlive_workers_that_are_stopped_by_a_deadline(policy: s
     assert (story.jobs(names.WORKER), story.jobs(names.SERVER)) == ([], [])
 
 
-def test_a_job_with_servers_is_in_no_queue() -> None:
-    """Of two Kubernetes Jobs, Kueue may admit one alone."""
+def test_a_job_with_servers_is_in_no_queue_where_nothing_joins_them() -> None:
+    """Of two Kubernetes Jobs, Kueue may admit one alone; `test_job_sets` has what a JobSet does."""
     story = ServerStory()
     story.world.submit("queued", **SERVED)
     story.world.label(JOB, {names.QUEUE_LABEL: "queue"})
@@ -267,6 +283,7 @@ def test_a_job_with_servers_is_in_no_queue() -> None:
 
     assert story.seen == ("Failed", "InvalidInput")
     assert "Kueue may admit one of them alone" in story.status["message"]
+    assert "hint: install JobSet" in story.status["message"]
 
 
 def test_a_label_of_a_queue_that_comes_later_holds_the_next_attempt() -> None:

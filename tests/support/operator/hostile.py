@@ -59,6 +59,13 @@ PLACES: dict[str, tuple[dict[str, Any], ...]] = {
         {"status": {"ready": HERE}},
         {"status": {"conditions": [{**TIMES, "type": "Failed"}]}},
     ),
+    names.JOB_SET: (
+        {"spec": HERE},
+        {"spec": {"suspend": HERE, "replicatedJobs": []}},
+        {"spec": {"replicatedJobs": HERE}},
+        {"spec": {"replicatedJobs": [HERE, {"name": HERE, "template": HERE}]}},
+        {"status": {"conditions": HERE}},
+    ),
     "ConfigMap": ({"data": HERE}, {"binaryData": {"plan.json": HERE}}, {"immutable": HERE}),
     "Service": ({"spec": {"ports": HERE}}, {"spec": {"selector": HERE}}),
     "ServiceAccount": ({"secrets": HERE},),

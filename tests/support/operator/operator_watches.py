@@ -8,7 +8,7 @@ from typing import Any
 from neuroshard_api.job.training_job import KIND
 from neuroshard_decisions import names
 from neuroshard_operator.cluster.api import Json
-from neuroshard_operator.cluster.watched import WATCHED, WatchedObjects
+from neuroshard_operator.cluster.watched import WatchedObjects
 from neuroshard_operator.observed.bounded import bounded
 
 Place = tuple[str, str]
@@ -23,7 +23,7 @@ class Watches:
         self._objects = objects
         self._namespace = namespace
         self._seen: dict[Place, Json] = {}
-        self.brought = WatchedObjects()
+        self.brought = WatchedObjects(with_job_sets=True)
         self._lost: set[Place] = set()
 
     def lose_deletions(self) -> None:
@@ -49,14 +49,14 @@ class Watches:
             self._drop(place, before)
         labels = body["metadata"].get("labels") or {}
         if place[0] == KIND or labels.get(names.MANAGED_BY_LABEL) == names.MANAGED_BY:
-            cut = bounded(place[0], json.dumps(body).encode()) if place[0] in WATCHED else None
+            cut = bounded(place[0], json.dumps(body).encode()) if place[0] in self.brought.kinds else None
             if cut is not None:
                 self.brought.bring(place[0], json.loads(cut))
         elif before is not None:
             self._drop(place, before)
 
     def _drop(self, place: Place, body: Json) -> None:
-        if place[0] in WATCHED:
+        if place[0] in self.brought.kinds:
             self.brought.drop(place[0], body["metadata"]["uid"])
 
 

@@ -27,6 +27,7 @@ from neuroshard_operator.cluster.api import ApiError, Json
 from neuroshard_operator.cluster.watched import JobKey
 from neuroshard_operator.observed import parsing
 from support import builders
+from support.operator.job_set_controller import JobSetController
 from support.operator.operator_watches import Place, Watches
 
 NAMESPACE = "training"
@@ -36,6 +37,7 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 KINDS_BY_PLURAL = {
     "dlrmtrainingjobs": KIND,
     "jobs": "Job",
+    "jobsets": names.JOB_SET,
     "pods": "Pod",
     "configmaps": "ConfigMap",
     "services": "Service",
@@ -74,6 +76,7 @@ class World:
         """Pods of queued Jobs for which Kueue has quota. None: `admit` alone admits Jobs."""
         self._asked: dict[str, int] = {}
         """Pods that queued Jobs had asked for when Kueue admitted them, by uid."""
+        self.has_job_set_controller = True
         self.has_free_nodes = True
         """Whether the scheduler finds a node for a new pod."""
         self.refuse: dict[str, ApiError] = {}
@@ -128,7 +131,7 @@ class World:
             raise ApiError(404, "NotFound", f"{missing} not found")
         await asyncio.sleep(0)  # calls that are made side by side do not see what the others make
         made = self.put(manifest)
-        if kind == "Job" and self.default_queue:
+        if kind in {"Job", names.JOB_SET} and self.default_queue:
             made["metadata"]["labels"].setdefault(names.QUEUE_LABEL, self.default_queue)
             made["spec"]["suspend"] = True
         self.created.append(made)
@@ -203,9 +206,11 @@ class World:
         wanted: list[Place] = []
         if manifest["kind"] == "RoleBinding":
             wanted = [("Role", manifest["roleRef"]["name"])]
-        elif manifest["kind"] == "Job":
-            pod = manifest["spec"]["template"]["spec"]
-            wanted = [("ServiceAccount", pod["serviceAccountName"]), *_mounts(pod)]
+        elif manifest["kind"] in {"Job", names.JOB_SET}:
+            parts = manifest["spec"].get("replicatedJobs")
+            specs = [manifest["spec"]] if parts is None else [part["template"]["spec"] for part in parts]
+            pods = [spec["template"]["spec"] for spec in specs]
+            wanted = [place for pod in pods for place in (("ServiceAccount", pod["serviceAccountName"]), *_mounts(pod))]
         return next((" ".join(place) for place in wanted if place not in self.objects), None)
 
     def _object(self, kind: str, name: str) -> Json:
@@ -242,15 +247,16 @@ class World:
             del self.objects[kind, name]
         for place in dependents:
             if place in self.objects:
-                self.remove(*place)
+                self.remove(*place, foreground=foreground)
         self._collect()
 
     def _collect(self) -> None:
         """Let objects go whose dependents are gone."""
-        for (kind, name), each in list(self.objects.items()):
-            waits = kind == "Job" and "deletionTimestamp" in each["metadata"]
-            if waits and not any(each["metadata"]["uid"] in owners(other) for other in self.objects.values()):
-                del self.objects[kind, name]
+        for waiting in ("Job", names.JOB_SET):
+            for (kind, name), each in list(self.objects.items()):
+                waits = kind == waiting and "deletionTimestamp" in each["metadata"]
+                if waits and not any(each["metadata"]["uid"] in owners(other) for other in self.objects.values()):
+                    del self.objects[kind, name]
 
     def submit(self, name: str, **spec: Any) -> JobKey:
         """Store a training job."""
@@ -286,10 +292,12 @@ class World:
         return [each for each in found if role in {"", each["metadata"].get("labels", {}).get(names.ROLE_LABEL)}]
 
     def run_job_controller(self) -> None:
-        """Make the pods of Jobs that Kueue has admitted, and end Jobs whose pods have ended."""
+        """Make the Jobs of JobSets and the pods of Jobs, and end Jobs whose pods have ended."""
+        for job_set in self.of_kind(names.JOB_SET) if self.has_job_set_controller else ():
+            JobSetController(self, end=self._end_job).run(job_set)
         self.run_kueue()
         for job in self.of_kind("Job"):
-            is_queued = names.QUEUE_LABEL in job["metadata"]["labels"]
+            is_queued = names.QUEUE_LABEL in job["metadata"]["labels"] or names.JOB_SET in owner_kinds(job)
             if self.suspends_jobs_without_queue and not is_queued and not job["spec"].get("suspend"):
                 job["spec"]["suspend"] = True
                 self.touch(job)
@@ -297,10 +305,11 @@ class World:
             self._count(job)
 
     def admit(self) -> None:
-        """Let Kueue admit all Jobs."""
-        for job in self.of_kind("Job"):
-            job["spec"]["suspend"] = False
-            self.touch(job)
+        """Let Kueue admit all Jobs and JobSets, which hold their own Jobs."""
+        for job in [*self.of_kind("Job"), *self.of_kind(names.JOB_SET)]:
+            if names.JOB_SET not in owner_kinds(job):
+                job["spec"]["suspend"] = False
+                self.touch(job)
 
     def run_kueue(self) -> None:
         """Admit queued Jobs in the order in which they were made: whole, or in part where they take that."""
@@ -538,6 +547,11 @@ def profile_files(hardware: Hardware | None = None) -> dict[str, bytes]:
 def owners(body: Mapping[str, Any]) -> list[str]:
     """Return the uids of an object's owners."""
     return [owner["uid"] for owner in body["metadata"].get("ownerReferences") or ()]
+
+
+def owner_kinds(body: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of an object's owners."""
+    return [owner["kind"] for owner in body["metadata"].get("ownerReferences") or ()]
 
 
 def is_finished(job: Mapping[str, Any]) -> bool:
