@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from neuroshard_api.process.exit_codes import ExitCode
 from neuroshard_decisions import names
 from support.cli.local_life import OWN, LocalLife, local_life
 from support.cli.local_runs import BUNDLED
 from support.depth import depth
 from support.operator.operator_process import JOB, ONE_NODE, Story
+from support.operator.server_story import SERVED, ServerStory
 
 REPLANS = {"action": "ReplanAndRestart", "onExitCodes": {"operator": "In", "values": [40]}}
 IGNORES = {"action": "RestartJobAndIgnoreMaxRestarts", "onExitCodes": {"operator": "In", "values": [41]}}
@@ -20,6 +22,7 @@ SPEC: dict[str, Any] = {
     "failurePolicy": {"maxRestarts": 2, "rules": [REPLANS, IGNORES]},
     "runPolicy": {"activeDeadlineSeconds": 20_000},
 }
+WITH_SERVERS = {**SPEC, **SERVED}
 HAPPENINGS = st.one_of(
     st.tuples(st.just("workers end"), st.sampled_from([0, 1, 1, 2, 7, 40, 40, 41, 137])),
     st.tuples(st.just("planner ends"), st.sampled_from([0, 0, 1, 2, 3])),
@@ -31,8 +34,8 @@ HAPPENINGS = st.one_of(
 class InACluster:
     """The job under the operator, on a cluster in memory."""
 
-    def __init__(self) -> None:
-        self.story = Story(**SPEC)
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.story = (ServerStory if spec is WITH_SERVERS else Story)(**spec)
 
     def happens(self, what: str, number: int) -> None:
         """Let something happen to the job."""
@@ -48,6 +51,8 @@ class InACluster:
         elif what == "planner ends" and story.pods(names.PLANNER):
             story.fail(names.PLANNER, number) if number else story.do(names.PLANNER)
         elif what == "workers end" and story.pods(names.WORKER):
+            for pod in story.pods(names.SERVER):  # they lose their peers, or end with them
+                story.world.end_pod(pod, ExitCode.PEER_LOST if number else 0)
             story.fail(names.WORKER, number)
         story.start_workers()
 
@@ -77,6 +82,8 @@ class OnOneMachine:
             life.end("plan", number) if number else life.plan()
         elif what == "workers end" and life.running("train"):
             life.end("train", number)
+        if life.running("train"):  # NeuroShard's own trainer says so, others are from their start on
+            life.ready()
 
     def facts(self) -> tuple[object, ...]:
         """Return the stage, the reason, and the counts of the job."""
@@ -87,13 +94,13 @@ class OnOneMachine:
 
 @pytest.mark.deep
 @settings(max_examples=depth(10, 200))
-@given(history=st.lists(HAPPENINGS, max_size=12))
+@given(spec=st.sampled_from([SPEC, WITH_SERVERS]), history=st.lists(HAPPENINGS, max_size=12))
 def test_the_same_history_leads_to_the_same_status_in_both_adapters(
-    tmp_path_factory: pytest.TempPathFactory, history: list[tuple[str, int]]
+    tmp_path_factory: pytest.TempPathFactory, spec: dict[str, Any], history: list[tuple[str, int]]
 ) -> None:
-    """Stage, reason, and what is counted, after each thing that happens."""
-    with local_life(tmp_path_factory.mktemp("run"), **SPEC) as life:
-        both = InACluster(), OnOneMachine(life)
+    """Stage, reason, and what is counted, after each thing that happens, with and without embedding servers."""
+    with local_life(tmp_path_factory.mktemp("run"), **spec) as life:
+        both = InACluster(spec), OnOneMachine(life)
         for what, number in [("planner ends", 0), *history]:
             for each in both:
                 each.happens(what, number)

@@ -4,10 +4,14 @@ import hashlib
 from typing import Any
 
 import pytest
+from neuroshard_api.documents.plan import GivenPlan
+from neuroshard_api.job.plan_request import plan_request
+from neuroshard_api.job.training_job import DLRMTrainingJob
 from neuroshard_cluster.kubectl import Kubectl
 from neuroshard_cluster.waiting import eventually
 from support import builders
 from support.operator.cluster_hands import ROLE, Hands
+from support.operator.server_story import SERVERS
 
 pytestmark = [pytest.mark.slow, pytest.mark.api_server, pytest.mark.timeout(900)]
 
@@ -90,6 +94,68 @@ def test_a_killed_operator_loses_nothing_and_makes_nothing_twice(cluster: Kubect
         for child in cluster.list(kind, selector=ROLE):
             owners = [owner["uid"] for owner in child["metadata"].get("ownerReferences", [])]
             assert owners == ([] if child["metadata"]["labels"][ROLE] == "profile" else [uid])
+
+
+def served_job(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a job of one node and two embedding servers, and the ConfigMap of its plan, which is the user's own."""
+    asked = DLRMTrainingJob.from_data(
+        training_job(
+            name,
+            model={"embeddingTables": TABLES, "embeddingOptimizer": "SGD"},
+            trainer={"numNodes": 1, "numProcPerNode": 2},
+            experimental={"pipeline": "None", "embeddingServers": {**SERVERS, "tables": ["users"]}},
+        )
+    )
+    tables = asked.spec.model.inline_tables(name)
+    assert tables is not None
+    device = builders.device_type(name="cpu-test")
+    made = builders.plan(plan_request(asked, tables=tables, topology=builders.topology(2, device=device)))
+    plan = GivenPlan(algorithm=made.algorithm, tables=made.tables, servers=made.servers, request=made.request)
+    job = asked.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_unset=True)
+    job["spec"] |= {"planRef": {"name": "plan"}}
+    return job, {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "plan"},
+        "data": {"plan.json": plan.to_json()},
+    }
+
+
+def test_a_killed_operator_keeps_workers_and_servers_one_attempt(cluster: Kubectl, operator: Any) -> None:
+    """It dies before they are ready, before a server fails, before the next attempt, and before they succeed."""
+    hands = Hands(cluster)
+    job, plan = served_job("served")
+    cluster.apply(plan)
+    cluster.apply(job)
+    first = [*hands.pods("worker"), *hands.pods("server", 2)]
+    operator.kill()
+    hands.start(*first)
+    operator.start()
+    hands.wait_for("served", "Running")
+    operator.kill()
+    hands.end(first[1], code=137, message="killed for its memory")
+    hands.end(first[0], code=7)
+    operator.start()
+    eventually("the restart", lambda: hands.status("served").get("restarts") == 1)
+    operator.kill()
+    hands.bury()
+    operator.start()
+    hands.bury()
+    eventually("the next attempt", lambda: _attempts(cluster) == ["0", "1"])
+    again = [*hands.pods("worker"), *hands.pods("server", 2)]
+    hands.start(*again)
+    status = hands.wait_for("served", "Running")
+    operator.kill()
+    hands.end(*again)
+    operator.start()
+    ended = hands.wait_for("served", "Succeeded")
+
+    assert status["servers"] == {"desired": 2, "ready": 2}
+    assert ended["lastFailure"]["podName"] == first[1]["metadata"]["name"]
+    assert ended["lastFailure"]["exitCode"] == 137
+    assert ended["restartsCountTowardsMax"] == 1
+    roles = sorted(job["metadata"]["labels"][ROLE] for job in cluster.list("jobs"))
+    assert roles == ["server", "server", "worker", "worker"]
 
 
 def test_a_job_that_is_deleted_takes_everything_along(cluster: Kubectl, operator: Any) -> None:
