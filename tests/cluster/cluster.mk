@@ -18,7 +18,7 @@ cluster-host: $(DEV) ## Check what CLUSTER=local needs of this machine: rights, 
 	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster host --images $(IMAGES)
 
 .PHONY: cluster-build
-cluster-build: $(DEV) ## Build what CLUSTER=local needs to come up, and ADDONS="kueue kwok" if given; start nothing
+cluster-build: $(DEV) ## Build what CLUSTER=local needs to come up, and ADDONS="kueue jobset kwok" if given; start nothing
 	$(CLUSTER_ENV) $(BIN)/python -m neuroshard_cluster build --images $(IMAGES) --addons $(ADDONS)
 
 .PHONY: api-build

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from neuroshard_cluster import bare_api, gpus
 from neuroshard_cluster.cluster import Cluster
-from neuroshard_cluster.components import KUEUE, KWOK, built
+from neuroshard_cluster.components import JOBSET, KUEUE, KWOK, built
 from neuroshard_cluster.errors import ClusterError
 from neuroshard_cluster.folders import Home, default_home
 from neuroshard_cluster.images import IMAGES
@@ -14,7 +14,7 @@ from neuroshard_cluster.local import LocalCluster
 from neuroshard_cluster.preflight import check_host
 from neuroshard_cluster.providers import PROVIDERS, open_cluster, require_test_context
 
-ADDONS = {component.name: component for component in (KUEUE, KWOK)}
+ADDONS = {component.name: component for component in (JOBSET, KUEUE, KWOK)}
 DRAIN = ("--ignore-daemonsets", "--delete-emptydir-data", "--force")
 
 

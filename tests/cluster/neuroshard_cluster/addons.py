@@ -1,4 +1,4 @@
-"""What tests may put on top of a cluster: Kueue from its module's chart, and kwok with nodes that are only objects."""
+"""What tests may put on top of a cluster: Kueue and JobSet from their modules' charts, and kwok with mere objects."""
 
 import json
 import shutil
@@ -12,13 +12,16 @@ import yaml
 from neuroshard_cluster import gpus
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.commands import run, succeeds
-from neuroshard_cluster.components import KUEUE, KWOK, built
+from neuroshard_cluster.components import JOBSET, KUEUE, KWOK, built
 from neuroshard_cluster.errors import HostError
 from neuroshard_cluster.folders import MANIFESTS, Home
 from neuroshard_cluster.tiny_images import image_name, program_image
 from neuroshard_cluster.waiting import eventually
 
 KUEUE_NAMESPACE = "kueue-system"
+JOBSET_NAMESPACE = "jobset-system"
+JOBSETS = "jobsets.jobset.x-k8s.io"
+"""Name of their definition."""
 FLAVOR = "default-flavor"
 KWOK_NAMESPACE = "kwok-system"
 KWOK_STAGES = ("node/fast", "node/heartbeat-with-lease", "pod/fast")
@@ -73,6 +76,26 @@ def remove_kueue(cluster: Cluster) -> None:
         # While Kueue still runs: it alone takes its finalizer off the flavor, and the flavor's CRD waits for that.
         cluster.kubectl.delete("resourceflavor", FLAVOR)
     run([helm(), "uninstall", "kueue", f"--namespace={KUEUE_NAMESPACE}", "--wait"], env=cluster.kubectl.environment)
+
+
+def install_jobset(cluster: Cluster, home: Home, *, say: Callable[[str], None]) -> None:
+    """Install JobSet's definition and controller."""
+    chart = built(JOBSET, home, say=say) / "chart"
+    cluster.load_images([program_image(JOBSET, home)])
+    repository, tag = image_name(JOBSET).rsplit(":", 1)
+    values = {
+        "image": {"repository": repository, "tag": tag, "pullPolicy": "IfNotPresent"},
+        "controller": {"resources": {"requests": {"cpu": "100m", "memory": "64Mi"}}},
+    }
+    place = [f"--namespace={JOBSET_NAMESPACE}", "--create-namespace", "--wait", f"--timeout={READY_WITHIN_S}s"]
+    argv: list[str | Path] = [helm(), "upgrade", "--install", "jobset", chart, *place, "--values=-"]
+    run(argv, stdin=json.dumps(values), env=cluster.kubectl.environment)
+
+
+def remove_jobset(cluster: Cluster) -> None:
+    """Uninstall JobSet, whose webhooks see every JobSet and pod, with its definition, which helm leaves."""
+    cluster.kubectl("delete", "customresourcedefinition", JOBSETS, "--ignore-not-found", "--timeout=300s")
+    run([helm(), "uninstall", "jobset", f"--namespace={JOBSET_NAMESPACE}", "--wait"], env=cluster.kubectl.environment)
 
 
 def install_kwok(cluster: Cluster, home: Home, *, say: Callable[[str], None]) -> None:

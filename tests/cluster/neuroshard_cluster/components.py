@@ -128,6 +128,13 @@ KUEUE = Component(
     binaries={"manager": "sigs.k8s.io/kueue/cmd/kueue"},  # the name that its chart runs
     files={"chart": "charts/kueue"},
 )
+JOBSET = Component(
+    name="jobset",
+    module="sigs.k8s.io/jobset",
+    binaries={"manager": "sigs.k8s.io/jobset"},
+    files={"chart": "charts/jobset"},
+    built_with="kueue",
+)
 KIND = Component(
     name="kind",
     module="sigs.k8s.io/kind",
@@ -141,7 +148,7 @@ ACTIONLINT = Component(
     module="github.com/rhysd/actionlint",
     binaries={"actionlint": "github.com/rhysd/actionlint/cmd/actionlint"},
 )
-ALL = (*CORE, KWOK, KUEUE, KIND, KUBEADM, CRICTL, ACTIONLINT)
+ALL = (*CORE, KWOK, KUEUE, JOBSET, KIND, KUBEADM, CRICTL, ACTIONLINT)
 
 
 def built(component: Component, home: Home, *, say: Callable[[str], None]) -> Path:

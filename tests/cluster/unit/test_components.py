@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 from neuroshard_cluster import components
-from neuroshard_cluster.components import ALL, COREDNS, CRICTL, ETCD, KUBERNETES, KUEUE, Component, program_of
+from neuroshard_cluster.components import ALL, COREDNS, CRICTL, ETCD, JOBSET, KUBERNETES, KUEUE, Component, program_of
 from neuroshard_cluster.folders import Home
 
 
@@ -18,7 +18,8 @@ def test_kubernetes_programs_are_told_their_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("component", "program"), [(ETCD, "server"), (KUEUE, "kueue"), (COREDNS, "coredns"), (CRICTL, "crictl")]
+    ("component", "program"),
+    [(ETCD, "server"), (KUEUE, "kueue"), (JOBSET, "jobset"), (COREDNS, "coredns"), (CRICTL, "crictl")],
 )
 def test_a_program_is_named_by_go_after_its_package(component: Component, program: str) -> None:
     """A major version at the end of a module's path does not name the program."""
