@@ -165,9 +165,12 @@ class History:
         assert recorded is None or recorded["numNodes"] in SIZES
 
     def come_to_an_end(self) -> None:
-        """Let all go well until the job has ended."""
+        """Let all go well until the job has ended: other pods leave too, and workers find nodes."""
         self.world.crash_after = None
         self.happen("nodes", 5)
+        for place, pod in enumerate(self.story.pods(names.WORKER)):
+            pod["spec"]["nodeName"] = pod["spec"]["nodeName"] or f"node-{place}"
+            self.world.touch(pod)
         self.happen("quota", 5)
         self.happen("resume", 0)
         for _ in range(6):
