@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,22 @@ from e2e.volumes import newest_step, shared_volume
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.kubectl import Kubectl, Object
 from neuroshard_cluster.plugin import Namespace
-from neuroshard_cluster.waiting import eventually
+from neuroshard_cluster.waiting import WITHIN_S, eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.chaos, pytest.mark.usefixtures("operator")]
 
 EVERY_STEPS = 20
+LOOKED_WITHIN_S = 600.0
+"""The steps that the reference takes, a planner, and a look for more nodes, on a busy machine."""
+HEAVY = {
+    "embeddingTables": [{**table, "numEmbeddings": 200_000, "poolingFactor": 30} for table in jobs.TABLES],
+    "batchSizePerDevice": 1024,
+}
+"""A model whose step is shorter on two nodes, by the cost models."""
 SELECTOR = f"--pod-selector={jobs.JOB_LABEL}=shop,{jobs.ROLE_LABEL}=worker"
 
 
-def elastic_job(claim: str, nodes: list[str]) -> Object:
+def elastic_job(claim: str, nodes: list[str], **spec: Any) -> Object:
     """Return a job of one or two workers on two nodes, one on each, which trains for longer than the test takes."""
     job = jobs.training_job(
         "shop",
@@ -27,6 +35,7 @@ def elastic_job(claim: str, nodes: list[str]) -> Object:
         data={"numSamples": 100_000_000},
         checkpoint={"persistentVolumeClaim": {"claimName": claim}, "everySteps": EVERY_STEPS},
         experimental={"elastic": {"minNodes": 1}},
+        **spec,
     )
     expressions = [{"key": "kubernetes.io/hostname", "operator": "In", "values": nodes}]
     required = {
@@ -43,7 +52,16 @@ def evict(namespace: Namespace, name: str) -> None:
     namespace.kubectl("create", "--raw", path, "--filename=-", stdin=json.dumps(eviction))
 
 
-def trains_on(kubectl: Kubectl, number: int, folder: Path) -> tuple[dict[str, Any], set[str]]:
+def let_it_grow(kubectl: Kubectl) -> None:
+    """Have the number of nodes decided an hour ago, so that its cooldown is over."""
+    decided = (datetime.now(UTC) - timedelta(hours=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
+    change = {"status": {"elastic": {"startTime": decided}}}
+    kubectl("patch", jobs.KIND, "shop", "--subresource=status", "--type=merge", f"--patch={json.dumps(change)}")
+
+
+def trains_on(
+    kubectl: Kubectl, number: int, folder: Path, within_s: float = WITHIN_S
+) -> tuple[dict[str, Any], set[str]]:
     """Wait until the job trains on that many nodes; return its status, and the nodes."""
     before = newest_step(folder)
 
@@ -51,7 +69,7 @@ def trains_on(kubectl: Kubectl, number: int, folder: Path) -> tuple[dict[str, An
         sized = seen.get("elastic", {}).get("numNodes") == number
         return sized and seen.get("stage") == "Running" and seen["workers"].get("ready") == number
 
-    seen = jobs.wait_for(kubectl, "shop", is_so, f"trains on {number} nodes")
+    seen = jobs.wait_for(kubectl, "shop", is_so, f"trains on {number} nodes", within_s)
     eventually("training goes on", lambda: newest_step(folder) > before + EVERY_STEPS)
     return seen, {pod["spec"]["nodeName"] for pod in jobs.workers(kubectl, "shop").values()}
 

@@ -1,10 +1,14 @@
-"""Jobs that Kueue holds, admits and preempts."""
+"""Jobs that Kueue holds, admits and preempts, as a whole or in part."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from e2e import jobs
+from e2e.operator_release import Release
+from e2e.test_elastic import HEAVY, LOOKED_WITHIN_S, elastic_job, let_it_grow, trains_on
+from e2e.volumes import shared_volume
 from neuroshard_cluster import addons
 from neuroshard_cluster.cluster import Cluster
 from neuroshard_cluster.folders import Home
@@ -149,3 +153,52 @@ def test_where_kueue_manages_jobs_without_a_queue_one_waits_until_its_user_names
     assert QUEUE_LABEL in held["message"]
     children = jobs.children(namespace.kubectl, "shop", "jobs")
     assert [each["metadata"]["labels"].get(QUEUE_LABEL) for each in children] == [queue] * 2
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.long)], ids=["undisturbed", "killed"])
+def test_an_elastic_job_trains_on_what_kueue_admits(
+    cluster: Cluster, operator: Release, namespace: Namespace, queue: str, tmp_path: Path, *, kills: bool
+) -> None:
+    """An urgent job takes one of two GPUs, and gives it back: two nodes, one, and two, from the newest checkpoint.
+
+    The operator dies once a size is decided, once it is planned for, and while the old workers end.
+    """
+    if len(cluster.nodes()) < 2:
+        pytest.skip("a job on two nodes and on one needs two; make cluster-up NODES=2")
+    kubectl, folder = namespace.kubectl, tmp_path / "checkpoints"
+    low, high = (f"{namespace.name}-{name}" for name in PRIORITIES)
+
+    def is_seen(what: str, accept: Callable[[Mapping[str, Any]], bool]) -> None:
+        jobs.wait_for(kubectl, "shop", accept, what, LOOKED_WITHIN_S)
+        if kills:
+            operator.kill()
+
+    with shared_volume(cluster, namespace, folder) as claim:
+        job = elastic_job(claim, sorted(cluster.nodes())[:2], model=HEAVY)
+        job["metadata"]["labels"] = {QUEUE_LABEL: queue, "kueue.x-k8s.io/priority-class": low}
+        kubectl.apply(job)
+        first, _ = trains_on(kubectl, 2, folder)
+        kubectl.apply(queued("urgent", jobs.HELD, queue, high))
+        is_seen("takes one node", lambda seen: seen["elastic"]["numNodes"] == 1)
+        is_seen("is planned for one node", lambda seen: seen["plan"]["worldSize"] == 1)
+        fewer, _ = trains_on(kubectl, 1, folder, LOOKED_WITHIN_S)
+        jobs.wait_for_stage(kubectl, "urgent", "Running")
+        jobs.finish(kubectl, "urgent")
+        jobs.wait_for_stage(kubectl, "urgent", "Succeeded")
+        let_it_grow(kubectl)
+        is_seen("has asked the queue", lambda seen: "growth" in seen["elastic"] or seen["elastic"]["numNodes"] == 2)
+        is_seen("takes both nodes", lambda seen: seen["elastic"]["numNodes"] == 2)
+        again, _ = trains_on(kubectl, 2, folder, LOOKED_WITHIN_S)
+        questions = jobs.children(kubectl, "shop", role="quota")
+        log = kubectl("logs", jobs.workers(kubectl, "shop")["0"]["metadata"]["name"], "--container=trainer")
+
+    assert [seen["elastic"]["reason"] for seen in (first, fewer, again)] == [
+        "NodesAvailable",
+        "QuotaLacking",
+        "QuotaReturned",
+    ]
+    assert [seen["plan"]["worldSize"] for seen in (first, fewer, again)] == [2, 1, 2]
+    assert (questions, again["restartsCountTowardsMax"]) == ([], 0)
+    assert "Resized" in jobs.events(kubectl, "shop")
+    assert "going on from step" in log
