@@ -323,7 +323,7 @@ def _preset_topology(name: str, world: int, per_node: int, pod_size: int | None)
     if pod_size is None:
         return found
     joined = min(pod_size, nodes)
-    if nodes % joined:
+    if joined < 1 or nodes % joined:
         raise DropInError(
             f"topology: pod_size must divide the number of nodes (found {pod_size} and {nodes})"
             "; hint: give each pod as many nodes"

@@ -57,8 +57,14 @@ def test_pods_of_torchrecs_topology_are_domains(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv(POD_SIZE_VARIABLE, "4")
     with pytest.raises(DropInError, match=f"on domains of 1 nodes, {POD_SIZE_VARIABLE} is 4; hint: set it to 1"):
         planner(topology=Topology(**given), constraints=by_node).plan(TwoTowers())
-    with pytest.raises(DropInError, match=r"pod_size must divide the number of nodes \(found 3 and 4\)"):
-        planner(topology=Topology(**given, pod_size=3)).plan(TwoTowers())
+
+
+@pytest.mark.parametrize("pod_size", [3, 0])
+def test_pods_that_no_number_of_nodes_fills_are_refused(pod_size: int) -> None:
+    """Zero too, which TorchRec's topology takes."""
+    given = {"world_size": 8, "compute_device": "cuda", "local_world_size": 2}
+    with pytest.raises(DropInError, match=rf"pod_size must divide the number of nodes \(found {pod_size} and 4\)"):
+        planner(topology=Topology(**given, pod_size=pod_size)).plan(TwoTowers())
 
 
 def test_a_topology_of_ours_is_taken_as_it_is() -> None:
