@@ -52,7 +52,7 @@ def backward_peaks(
     peaks = _Peaks(model, lambda: by_purpose(tracker.get_tracker_snapshot("current"))[TOTAL])
     optimizer.zero_grad(set_to_none=False)
     try:
-        with _joined_inputs(units), tracker, peaks.watched():
+        with _joined_inputs(units), _set_aside(), tracker, peaks.watched():
             value = loss()
             with _uncollected():
                 torch.autograd.backward(value)
@@ -61,6 +61,16 @@ def backward_peaks(
             raise
         return {}
     return peaks.above
+
+
+@contextmanager
+def _set_aside() -> Iterator[None]:
+    """Keep objects that are there already out of collections in the block: those of all modules take long."""
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager
